@@ -64,6 +64,19 @@ pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// Largest instruction.
 pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Age below which the collection of unneeded blobs keeps a blob, unless the command line says
+/// otherwise: longer than a worker takes from storing a result to having it reported, through an
+/// outage over night.
+pub const BLOB_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Age from which a blob that is stored again gets a new modification time. Half of [`BLOB_GRACE`]:
+/// what was just stored stays at least as long, and frequent content is not written every time.
+pub const BLOB_RENEWAL: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Shortest grace while a run in progress uses the store: its program may be between storing a blob
+/// and writing the file that names it.
+pub const BLOB_GRACE_IN_PROGRESS: Duration = Duration::from_secs(60 * 60);
+
 /// Captured output of one script and stream: this much of its beginning is kept …
 pub const CAPTURE_HEAD_BYTES: u64 = 4 * 1024 * 1024;
 

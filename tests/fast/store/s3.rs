@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -47,6 +48,11 @@ impl StoreUnderTest for PrefixUnderTest {
 
     async fn damage(&self, digest: &Digest, bytes: Bytes) {
         fs::write(object(&self.server, &self.prefix, digest), bytes).expect("written");
+    }
+
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+        let file = fs::File::open(object(&self.server, &self.prefix, digest)).expect("stored");
+        file.set_modified(modified).expect("set");
     }
 
     async fn count(&self) -> Option<usize> {
@@ -176,4 +182,23 @@ async fn wrong_key_and_missing_bucket_are_refused_by_name() {
     let error = opened.expect_err("refused");
     assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains("NoSuchBucket"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_without_content_is_removed_and_leaves_other_objects() {
+    let server = S3Server::start();
+    let url = server.store_url("team");
+    let store = open(&url).await;
+    fs::write(server.bucket().join("team/other"), "text").expect("written");
+    let blob = store.put_bytes("text".into(), MediaType::Text).await.expect("stored");
+    let refused = store.remove_store().await;
+    assert!(matches!(refused, Err(StoreError::InUse { .. })), "{refused:?}");
+    assert!(server.bucket().join("team/store.json").exists());
+    fs::write(object(&server, "team", &blob.digest), "damaged").expect("written");
+    assert!(store.get_bytes(&blob.digest, 10).await.is_err(), "damaged");
+    assert_eq!(store.list_damaged().await.expect("listed"), [blob.digest]);
+    store.remove_store().await.expect("removed");
+    assert!(!server.bucket().join("team/store.json").exists());
+    assert_eq!(store.list_damaged().await.expect("listed"), []);
+    assert!(server.bucket().join("team/other").exists());
 }

@@ -16,7 +16,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
 
-use super::{BlobContent, BlobStore, FsStore, StoreError};
+use super::{BlobContent, BlobStore, FsStore, StoreError, StoredBlob};
 use crate::backoff::error_chain;
 use crate::supervise;
 
@@ -99,6 +99,15 @@ impl CachedStore {
         }
     }
 
+    /// Drops the copy of a removed blob.
+    async fn forget(&self, digest: &Digest) {
+        let path = self.cached_path(digest);
+        let dropped = supervise::blocking(move || ignore_missing(std::fs::remove_file(path))).await;
+        if let Err(error) = dropped {
+            tracing::debug!("cannot remove from the cache: {error}");
+        }
+    }
+
     fn fetch_lock(&self, digest: &Digest) -> Arc<tokio::sync::Mutex<()>> {
         let mut fetches = self.shared.fetches.lock().unwrap_or_else(PoisonError::into_inner);
         fetches.retain(|_, lock| lock.strong_count() > 0);
@@ -136,6 +145,38 @@ impl BlobStore for CachedStore {
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
         self.shared.inner.contains(digest).await
+    }
+
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        self.shared.inner.renew(digest).await
+    }
+
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        self.shared.inner.stat_blob(digest).await
+    }
+
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
+        self.shared.inner.list_blobs(first_byte).await
+    }
+
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        self.shared.inner.list_damaged().await
+    }
+
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError> {
+        let removed = self.shared.inner.remove_blob(digest, limit).await?;
+        if removed {
+            self.forget(digest).await;
+        }
+        Ok(removed)
+    }
+
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError> {
+        self.shared.inner.remove_document(path).await
+    }
+
+    async fn remove_store(&self) -> Result<(), StoreError> {
+        self.shared.inner.remove_store().await
     }
 
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
@@ -277,6 +318,10 @@ mod tests {
             }
         }
 
+        async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+            self.memory.set_modified(digest, modified);
+        }
+
         async fn count(&self) -> Option<usize> {
             None
         }
@@ -316,6 +361,18 @@ mod tests {
         let (bytes, fetches) = subject.read(&digest).await;
         assert_eq!((bytes.expect("read"), fetches), (vec![1; 100], 2));
         assert_eq!(subject.read(&digest).await.1, 2, "the good copy is kept");
+    }
+
+    #[tokio::test]
+    async fn blob_removed_from_store_is_dropped_from_cache() {
+        let subject = CacheUnderTest::with_size(1000).await;
+        let digest = subject.put(1).await;
+        subject.read(&digest).await.0.expect("read");
+        assert!(subject.cached.cached_path(&digest).exists());
+        assert!(subject.cached.remove_blob(&digest, SystemTime::now()).await.expect("removed"));
+        assert!(!subject.cached.cached_path(&digest).exists());
+        let (read, _) = subject.read(&digest).await;
+        assert!(matches!(read, Err(StoreError::Missing { .. })), "{read:?}");
     }
 
     #[tokio::test]

@@ -1,9 +1,12 @@
 //! Contract tests of blob stores: [`run_all`] runs them, each on a separate store. They fail by
 //! panicking.
 
+mod removal;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -30,6 +33,8 @@ pub trait StoreUnderTest: Send + Sync {
     fn has_atomic_documents(&self) -> bool {
         true
     }
+    /// Sets the modification time of a blob without going through the store.
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime);
     /// Number of stored blobs, if known.
     async fn count(&self) -> Option<usize>;
 }
@@ -56,6 +61,7 @@ pub async fn run_all<S: StoreUnderTest>(fresh: impl AsyncFn() -> S) {
     documents_are_listed_in_order(&fresh().await).await;
     document_path_invalid_is_refused(&fresh().await).await;
     value_is_stored_as_json(&fresh().await).await;
+    removal::run_all(fresh).await;
 }
 
 async fn put(store: &dyn BlobStore, bytes: &[u8]) -> BlobRef {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Cursor;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +14,10 @@ use tokio::io::AsyncRead;
 
 use super::copy::PartialFile;
 use super::verify::{self, VerifyingReader};
-use super::{BlobStore, StoreError, check_document_path, check_document_size, directory_of_prefix};
+use super::{
+    BlobStore, StoreError, StoredBlob, check_document_path, check_document_size,
+    directory_of_prefix,
+};
 use crate::supervise;
 
 /// A store that lives as long as its handles. Clones share one.
@@ -25,8 +29,14 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct MemoryContents {
-    blobs: HashMap<Digest, Bytes>,
+    blobs: HashMap<Digest, MemoryBlob>,
     documents: BTreeMap<String, Bytes>,
+}
+
+#[derive(Debug, Clone)]
+struct MemoryBlob {
+    bytes: Bytes,
+    modified: SystemTime,
 }
 
 impl Default for MemoryStore {
@@ -40,7 +50,16 @@ impl MemoryStore {
     /// Replaces the bytes stored under a digest, as a failing disk would.
     #[cfg(any(test, feature = "testing"))]
     pub fn damage(&self, digest: &Digest, bytes: Bytes) {
-        self.lock().blobs.insert(*digest, bytes);
+        self.lock().blobs.insert(*digest, MemoryBlob { bytes, modified: SystemTime::now() });
+    }
+
+    /// Sets the modification time of a blob.
+    ///
+    /// # Panics
+    /// If it is absent.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+        self.lock().blobs.get_mut(digest).expect("a stored blob").modified = modified;
     }
 
     /// Stores a value as a JSON document, synchronously.
@@ -53,7 +72,7 @@ impl MemoryStore {
     /// The text of a stored blob.
     #[cfg(any(test, feature = "testing"))]
     pub fn text(&self, blob: &BlobRef) -> String {
-        let bytes = self.lock().blobs[&blob.digest].clone();
+        let bytes = self.lock().blobs[&blob.digest].bytes.clone();
         String::from_utf8(bytes.to_vec()).expect("text")
     }
 
@@ -68,7 +87,8 @@ impl MemoryStore {
     }
 
     fn find(&self, digest: &Digest) -> Result<Bytes, StoreError> {
-        self.lock().blobs.get(digest).cloned().ok_or_else(|| StoreError::Missing {
+        let found = self.lock().blobs.get(digest).map(|blob| blob.bytes.clone());
+        found.ok_or_else(|| StoreError::Missing {
             digest: *digest,
             store: self.identity.to_string(),
         })
@@ -86,7 +106,8 @@ impl MemoryStore {
 
     fn put(&self, bytes: Bytes, media_type: MediaType) -> BlobRef {
         let blob = BlobRef::for_bytes(&bytes, media_type);
-        self.lock().blobs.insert(blob.digest, bytes);
+        let modified = SystemTime::now();
+        self.lock().blobs.insert(blob.digest, MemoryBlob { bytes, modified });
         blob
     }
 }
@@ -111,6 +132,47 @@ impl BlobStore for MemoryStore {
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
         Ok(self.lock().blobs.contains_key(digest))
+    }
+
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let mut content = self.lock();
+        let found = content.blobs.get_mut(digest);
+        Ok(found.map(|blob| blob.modified = SystemTime::now()).is_some())
+    }
+
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        Ok(self.lock().blobs.get(digest).map(|blob| stored(*digest, blob)))
+    }
+
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
+        let content = self.lock();
+        let of_byte = content.blobs.iter().filter(|(digest, _)| digest.as_bytes()[0] == first_byte);
+        Ok(of_byte.map(|(digest, blob)| stored(*digest, blob)).collect())
+    }
+
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        // Damaged blobs are dropped.
+        Ok(Vec::new())
+    }
+
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError> {
+        let mut content = self.lock();
+        let is_old = content.blobs.get(digest).is_some_and(|blob| blob.modified <= limit);
+        Ok(is_old && content.blobs.remove(digest).is_some())
+    }
+
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError> {
+        check_document_path(path)?;
+        Ok(self.lock().documents.remove(path).is_some())
+    }
+
+    async fn remove_store(&self) -> Result<(), StoreError> {
+        let content = self.lock();
+        if content.blobs.is_empty() && content.documents.is_empty() {
+            return Ok(());
+        }
+        let (store, reason) = (self.identity.to_string(), "it has blobs or documents");
+        Err(StoreError::InUse { store, reason })
     }
 
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
@@ -163,6 +225,10 @@ impl BlobStore for MemoryStore {
     }
 }
 
+fn stored(digest: Digest, blob: &MemoryBlob) -> StoredBlob {
+    StoredBlob { digest, size_bytes: blob.bytes.len() as u64, modified: blob.modified }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::contract::{self, StoreUnderTest};
@@ -180,6 +246,10 @@ mod tests {
 
         async fn damage(&self, digest: &Digest, bytes: Bytes) {
             Self::damage(self, digest, bytes);
+        }
+
+        async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+            Self::set_modified(self, digest, modified);
         }
 
         async fn count(&self) -> Option<usize> {

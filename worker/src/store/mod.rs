@@ -7,7 +7,11 @@
 //!   returned.
 //! * Storing content that is already present is cheap and adds nothing.
 //! * Documents ([`BlobStore::put_document`]) have separate paths, are small, and appear atomically.
+//! * A blob has a modification time. Storing content that is present sets it to now when it is older
+//!   than [`limits::BLOB_RENEWAL`], so that a collection of unneeded blobs, which removes by age,
+//!   keeps what a run has just stored.
 
+mod age;
 mod cache;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
@@ -24,6 +28,7 @@ mod verify;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -91,6 +96,54 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError>;
 
+    /// Whether a caller can rely on the blob as if it had just stored it: it is present, and its
+    /// modification time was renewed if that was needed. Otherwise the caller has to store the
+    /// content.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError>;
+
+    /// Size and modification time of a blob; `None` if it is absent.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError>;
+
+    /// The blobs whose digest begins with this byte, in any order: 256 calls list the store.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError>;
+
+    /// Digests of the blobs that were found damaged and moved aside, ascending. Some may have been
+    /// stored again since.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError>;
+
+    /// Removes a blob unless it was modified after `limit`, which is checked again immediately
+    /// before. Returns whether it was removed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError>;
+
+    /// Removes a named document; returns whether it existed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError>;
+
+    /// Removes the store itself, which must have no blobs and no documents. Its handles are
+    /// useless afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::InUse`] when it has blobs or documents, or a process is
+    /// writing to it.
+    async fn remove_store(&self) -> Result<(), StoreError>;
+
     /// Reads a whole small blob.
     ///
     /// # Errors
@@ -131,6 +184,18 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError>;
+}
+
+/// A blob in a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredBlob {
+    /// Its name.
+    pub digest: Digest,
+    /// Length of what is stored, which may be damaged.
+    pub size_bytes: u64,
+    /// When it was stored or renewed, by the clock of the file system or service. One that does
+    /// not tell it is as new as can be.
+    pub modified: SystemTime,
 }
 
 /// Content to store.
@@ -227,6 +292,14 @@ pub enum StoreError {
         /// The answer of the service.
         reason: String,
     },
+    /// The store has content or users, so it cannot be removed.
+    #[error("cannot remove the blob store {store}: {reason}")]
+    InUse {
+        /// The store.
+        store: String,
+        /// The reason.
+        reason: &'static str,
+    },
     /// There is no store at this place.
     #[error("there is no blob store at {url}")]
     Absent {
@@ -281,6 +354,7 @@ impl StoreError {
             | Self::Json { .. }
             | Self::Unusable { .. }
             | Self::Absent { .. }
+            | Self::InUse { .. }
             | Self::BadPath { .. } => false,
         }
     }
@@ -298,6 +372,11 @@ impl StoreError {
             _ => Self::Io { action, path, source },
         }
     }
+}
+
+/// The digest with these 64 hexadecimal digits; `None` for other text.
+fn digest_of_hex(hex: &str) -> Option<Digest> {
+    format!("sha256:{hex}").parse().ok()
 }
 
 /// Checks the path of a document.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Cursor};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, VerifyingReader};
+use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, StoredBlob, VerifyingReader};
 
 /// Kinds of store calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +37,14 @@ pub enum StoreCall {
     ListDocuments,
     /// [`BlobStore::get_document`].
     GetDocument,
+    /// [`BlobStore::renew`].
+    Renew,
+    /// [`BlobStore::stat_blob`].
+    StatBlob,
+    /// [`BlobStore::list_blobs`] and [`BlobStore::list_damaged`].
+    ListBlobs,
+    /// [`BlobStore::remove_blob`], [`BlobStore::remove_document`] and [`BlobStore::remove_store`].
+    Remove,
 }
 
 /// A fault of one call.
@@ -267,6 +275,41 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
         let late = self.begin_call(StoreCall::GetDocument).await?;
         end_call(StoreCall::GetDocument, late, self.inner.get_document(path).await?)
+    }
+
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let late = self.begin_call(StoreCall::Renew).await?;
+        end_call(StoreCall::Renew, late, self.inner.renew(digest).await?)
+    }
+
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        let late = self.begin_call(StoreCall::StatBlob).await?;
+        end_call(StoreCall::StatBlob, late, self.inner.stat_blob(digest).await?)
+    }
+
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
+        let late = self.begin_call(StoreCall::ListBlobs).await?;
+        end_call(StoreCall::ListBlobs, late, self.inner.list_blobs(first_byte).await?)
+    }
+
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        let late = self.begin_call(StoreCall::ListBlobs).await?;
+        end_call(StoreCall::ListBlobs, late, self.inner.list_damaged().await?)
+    }
+
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError> {
+        let late = self.begin_call(StoreCall::Remove).await?;
+        end_call(StoreCall::Remove, late, self.inner.remove_blob(digest, limit).await?)
+    }
+
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError> {
+        let late = self.begin_call(StoreCall::Remove).await?;
+        end_call(StoreCall::Remove, late, self.inner.remove_document(path).await?)
+    }
+
+    async fn remove_store(&self) -> Result<(), StoreError> {
+        let late = self.begin_call(StoreCall::Remove).await?;
+        end_call(StoreCall::Remove, late, self.inner.remove_store().await?)
     }
 }
 

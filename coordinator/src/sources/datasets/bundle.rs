@@ -82,10 +82,11 @@ impl BundleSink {
         Ok(blob)
     }
 
-    /// Whether the store has a blob; always true without a store.
-    async fn contains(&self, blob: &BlobRef) -> Result<bool, StoreError> {
+    /// Whether the store has a blob and keeps it as if it were just stored; always true without a
+    /// store.
+    async fn has(&self, blob: &BlobRef) -> Result<bool, StoreError> {
         match &self.store {
-            Some(store) => store.contains(&blob.digest).await,
+            Some(store) => store.renew(&blob.digest).await,
             None => Ok(true),
         }
     }
@@ -95,7 +96,7 @@ impl BundleSink {
         let Some(store) = &self.store else { return Ok(()) };
         let looked = stream::iter(contents)
             .map(|(blob, content)| async move {
-                Ok::<_, StoreError>((!self.contains(&blob).await?).then_some(content))
+                Ok::<_, StoreError>((!self.has(&blob).await?).then_some(content))
             })
             .buffered(CONCURRENT_LOOKUPS);
         let new: Vec<BlobContent> =
@@ -207,7 +208,7 @@ async fn read(
     let work = move || pack::read(&owned, &at, known.as_deref());
     let mut files = supervise::blocking(work).await.map_err(PrepareError::from_pack)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
-        let part = if part.archive.is_some() || sink.contains(&part.blob).await? {
+        let part = if part.archive.is_some() || sink.has(&part.blob).await? {
             part
         } else {
             let (task, archive) = (Arc::clone(task), scratch.with_extension(number.to_string()));

@@ -1,19 +1,21 @@
 //! Blobs as files.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::{Digest, DigestHasher};
 
+use super::super::age::needs_renewal;
 use super::super::copy::PartialFile;
 use super::super::verify;
 use super::scratch::ScratchFile;
-use super::{BlobContent, FsStoreInner, StoreError, make_directory, sync_directory};
+use super::{BlobContent, FsStoreInner, StoreError, StoredBlob, make_directory, sync_directory};
 
 /// Files up to this size are read into memory, so that those already stored are not written again.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;
@@ -54,9 +56,22 @@ impl FsStoreInner {
 
     /// The size of a blob, if present.
     pub(super) fn size_of(&self, digest: &Digest) -> Result<Option<u64>, StoreError> {
+        Ok(self.metadata(digest)?.map(|found| found.len()))
+    }
+
+    /// Size and modification time of a blob, if present.
+    pub(super) fn stat(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        let Some(found) = self.metadata(digest)? else { return Ok(None) };
+        let modified = found.modified();
+        let modified =
+            modified.map_err(|error| StoreError::io("look up", &self.blob_path(digest), error))?;
+        Ok(Some(StoredBlob { digest: *digest, size_bytes: found.len(), modified }))
+    }
+
+    fn metadata(&self, digest: &Digest) -> Result<Option<Metadata>, StoreError> {
         let path = self.blob_path(digest);
         match std::fs::symlink_metadata(&path) {
-            Ok(found) if found.is_file() => Ok(Some(found.len())),
+            Ok(found) if found.is_file() => Ok(Some(found)),
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.check_present()?;
@@ -64,6 +79,28 @@ impl FsStoreInner {
             }
             Err(error) => Err(StoreError::io("look up", &path, error)),
         }
+    }
+
+    /// The size of a blob, if the caller can rely on it as if it had just written it; its
+    /// modification time is renewed if needed.
+    ///
+    /// The path is looked up again afterwards: a removal that saw the old time has taken the file
+    /// away by then, and one that has not will see the new time.
+    pub(super) fn renew(&self, digest: &Digest) -> Result<Option<u64>, StoreError> {
+        let Some(found) = self.metadata(digest)? else { return Ok(None) };
+        let path = self.blob_path(digest);
+        let modified = found.modified();
+        if !needs_renewal(modified.map_err(|error| StoreError::io("look up", &path, error))?) {
+            return Ok(Some(found.len()));
+        }
+        match File::open(&path).and_then(|file| file.set_modified(SystemTime::now())) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // The file of another user: a new file replaces it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+            Err(error) => return Err(StoreError::io("renew", &path, error)),
+        }
+        Ok(self.metadata(digest)?.filter(|now| now.ino() == found.ino()).map(|now| now.len()))
     }
 
     pub(super) fn open_blob(&self, digest: &Digest) -> Result<File, StoreError> {
@@ -143,10 +180,10 @@ impl FsStoreInner {
         Ok((blob, temp))
     }
 
-    /// Whether the blob is present with its right length. One with a wrong length is damaged and
-    /// gets replaced.
+    /// Whether the blob is present with its right length, and renewed. One with a wrong length is
+    /// damaged and gets replaced.
     fn holds(&self, blob: &BlobRef) -> Result<bool, StoreError> {
-        Ok(self.size_of(&blob.digest)? == Some(blob.size_bytes))
+        Ok(self.renew(&blob.digest)? == Some(blob.size_bytes))
     }
 
     /// Compares the digest of the bytes read from `file` with its name.

@@ -15,6 +15,7 @@
 mod blobs;
 mod documents;
 mod identity;
+mod removal;
 mod scratch;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,7 +37,7 @@ use tokio::io::AsyncRead;
 
 use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
-use super::{BlobContent, BlobStore, StoreError};
+use super::{BlobContent, BlobStore, StoreError, StoredBlob};
 use crate::supervise;
 
 /// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
@@ -120,6 +122,38 @@ impl BlobStore for FsStore {
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
         let digest = *digest;
         self.run(move |inner| inner.size_of(&digest).map(|size| size.is_some())).await
+    }
+
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.renew(&digest).map(|size| size.is_some())).await
+    }
+
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.stat(&digest)).await
+    }
+
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
+        self.run(move |inner| inner.list_blobs(first_byte)).await
+    }
+
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        self.run(FsStoreInner::list_damaged).await
+    }
+
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.remove_blob(&digest, limit)).await
+    }
+
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError> {
+        let path = path.to_owned();
+        self.run(move |inner| inner.remove_document(&path)).await
+    }
+
+    async fn remove_store(&self) -> Result<(), StoreError> {
+        self.run(FsStoreInner::remove_store).await
     }
 
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {

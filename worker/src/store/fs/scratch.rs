@@ -75,6 +75,14 @@ impl StoreScratch {
         }
     }
 
+    /// Whether another process has a directory for its files.
+    pub(super) fn has_others(&self) -> bool {
+        let own = self.process_directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = own.as_ref().map(|directory| directory.path.clone());
+        let entries = std::fs::read_dir(&self.tmp).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(|path| Some(path) != own)
+    }
+
     fn own_directory(&self) -> Result<Arc<ProcessDirectory>, StoreError> {
         let mut own = self.process_directory.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(directory) = &*own {
@@ -175,6 +183,12 @@ impl ScratchFile {
             .map_err(|error| StoreError::io("rename a file to", target, error))?;
         self.named = false;
         Ok(())
+    }
+
+    /// Moves an existing file here, in place of this one, so that dropping this removes it.
+    pub(super) fn take(&self, existing: &Path) -> io::Result<std::fs::Metadata> {
+        std::fs::rename(existing, &self.path)?;
+        std::fs::symlink_metadata(&self.path)
     }
 
     /// Gives the file its final name unless that exists; returns whether it did.

@@ -30,6 +30,11 @@ impl StoreUnderTest for FsStoreUnderTest {
         fs::write(&path, bytes).expect("written");
     }
 
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+        let file = fs::File::open(self.store.inner.blob_path(digest)).expect("a stored blob");
+        file.set_modified(modified).expect("set");
+    }
+
     async fn count(&self) -> Option<usize> {
         let fan_outs = fs::read_dir(self.store.root().join("blobs")).expect("listed");
         Some(fan_outs.map(|fan_out| entries(&fan_out.expect("an entry").path())).sum())
@@ -235,4 +240,53 @@ async fn archive_blob_corrupted_is_cut_at_extract() {
     let trusted =
         archive::extract_trusted(source, &temp.path().join("b"), ArchiveLimits::LOGS).await;
     assert!(matches!(trusted, Err(ArchiveError::Invalid { .. })), "{trusted:?}");
+}
+
+#[tokio::test]
+async fn store_without_content_is_removed() {
+    let (_temp, store) = store().await;
+    let blob = store.put_bytes("text".into(), MediaType::Text).await.expect("stored");
+    let refused = store.remove_store().await;
+    assert!(matches!(refused, Err(StoreError::InUse { .. })), "{refused:?}");
+    assert!(store.put_document("a/b/c", Bytes::new()).await.expect("created"));
+    assert!(store.remove_blob(&blob.digest, SystemTime::now()).await.expect("removed"));
+    assert!(store.remove_store().await.is_err(), "a document is left");
+    assert!(store.remove_document("a/b/c").await.expect("removed"));
+    store.remove_store().await.expect("removed");
+    assert!(!store.root().exists());
+    let read = store.get_bytes(&blob.digest, 10).await;
+    assert!(matches!(read, Err(StoreError::Unavailable { .. })), "{read:?}");
+}
+
+#[tokio::test]
+async fn store_with_writer_is_not_removed() {
+    let (_temp, store) = store().await;
+    let writer = FsStore::open(store.root()).await.expect("opened");
+    let blob = writer.put_bytes("text".into(), MediaType::Text).await.expect("stored");
+    assert!(store.remove_blob(&blob.digest, SystemTime::now()).await.expect("removed"));
+    let refused = store.remove_store().await.expect_err("refused");
+    assert!(refused.to_string().ends_with("a process is writing to it"), "{refused}");
+    drop(writer);
+    store.remove_store().await.expect("removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blob_stored_while_it_is_removed_is_present_afterwards() {
+    let (_temp, store) = store().await;
+    let content = Bytes::from_static(b"wanted and unwanted");
+    for _ in 0..300 {
+        let blob = store.put_bytes(content.clone(), MediaType::Text).await.expect("stored");
+        let old = SystemTime::now() - 2 * rollout_protocol::limits::BLOB_RENEWAL;
+        let file = fs::File::open(store.inner.blob_path(&blob.digest)).expect("stored");
+        file.set_modified(old).expect("set");
+        let limit = SystemTime::now() - rollout_protocol::limits::BLOB_RENEWAL;
+        let removal = {
+            let store = store.clone();
+            supervise::spawn("removal", async move { store.remove_blob(&blob.digest, limit).await })
+        };
+        let stored = store.put_bytes(content.clone(), MediaType::Text).await.expect("stored");
+        let _removed = removal.await.expect("no panic").expect("answered");
+        let read = store.get_bytes(&stored.digest, 100).await.expect("present");
+        assert_eq!(read, content);
+    }
 }

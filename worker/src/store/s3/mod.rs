@@ -16,17 +16,19 @@ mod client;
 mod error;
 mod identity;
 mod quarantine;
+mod removal;
 mod upload;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use aws_sdk_s3::Client;
 #[cfg(any(test, feature = "testing"))]
 use aws_sdk_s3::config::Credentials;
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
-use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::primitives::{ByteStream, DateTime};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -35,11 +37,12 @@ use rollout_protocol::limits;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use self::error::RequestError;
+use super::age::needs_renewal;
 use super::copy::PartialFile;
 use super::verify::{self, VerifyingReader};
 use super::{
-    BlobContent, BlobStore, S3Location, StoreError, check_document_path, check_document_size,
-    directory_of_prefix,
+    BlobContent, BlobStore, S3Location, StoreError, StoredBlob, check_document_path,
+    check_document_size, directory_of_prefix,
 };
 
 /// Contents of a batch that are stored concurrently: most of the time of a small request is spent
@@ -153,6 +156,15 @@ impl S3Store {
     }
 }
 
+/// Facts about an object.
+#[derive(Debug, Clone, Copy)]
+struct ObjectHead {
+    /// Its length; 0 if the service does not tell it.
+    size_bytes: u64,
+    /// When it was written; now if the service does not tell it.
+    modified: SystemTime,
+}
+
 #[async_trait]
 impl BlobStore for S3Store {
     fn identity(&self) -> &str {
@@ -174,8 +186,44 @@ impl BlobStore for S3Store {
     }
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
-        let found = self.inner.size_of(&blob_path(digest)).await?;
+        let found = self.inner.head(&blob_path(digest)).await?;
         Ok(found.is_some())
+    }
+
+    /// An object cannot be renewed without its content: an old one has to be stored again.
+    async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let found = self.inner.head(&blob_path(digest)).await?;
+        Ok(found.is_some_and(|found| !needs_renewal(found.modified)))
+    }
+
+    async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {
+        let found = self.inner.head(&blob_path(digest)).await?;
+        let digest = *digest;
+        Ok(found.map(|ObjectHead { size_bytes, modified }| StoredBlob {
+            digest,
+            size_bytes,
+            modified,
+        }))
+    }
+
+    async fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
+        self.inner.list_blobs(first_byte).await
+    }
+
+    async fn list_damaged(&self) -> Result<Vec<Digest>, StoreError> {
+        self.inner.list_damaged().await
+    }
+
+    async fn remove_blob(&self, digest: &Digest, limit: SystemTime) -> Result<bool, StoreError> {
+        self.inner.remove_blob(digest, limit).await
+    }
+
+    async fn remove_document(&self, path: &str) -> Result<bool, StoreError> {
+        self.inner.remove_document(path).await
+    }
+
+    async fn remove_store(&self) -> Result<(), StoreError> {
+        self.inner.remove_store().await
     }
 
     async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
@@ -229,7 +277,7 @@ impl BlobStore for S3Store {
         check_document_size(path, bytes.len() as u64)?;
         let path = format!("docs/{path}");
         // Before the conditional write, because some services ignore the condition.
-        if self.inner.size_of(&path).await?.is_some() {
+        if self.inner.head(&path).await?.is_some() {
             return Ok(false);
         }
         self.inner.create_object(&path, bytes, MediaType::Bytes).await
@@ -237,18 +285,12 @@ impl BlobStore for S3Store {
 
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         directory_of_prefix(prefix)?;
-        let docs = self.inner.location.key("docs/");
-        let bucket = &self.inner.location.bucket;
-        let request =
-            self.inner.client.list_objects_v2().bucket(bucket).prefix(format!("{docs}{prefix}"));
-        let mut pages = request.into_paginator().send();
-        let mut found = Vec::new();
-        while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| self.inner.failed(error, "list"))?;
-            let keys = page.contents().iter().filter_map(|object| object.key());
-            let paths = keys.filter_map(|key| key.strip_prefix(&docs));
-            found.extend(paths.filter(|path| check_document_path(path).is_ok()).map(str::to_owned));
-        }
+        let (mut found, prefix) = (Vec::new(), format!("docs/{prefix}"));
+        let listed = self.inner.each_object(&prefix, |path, _| {
+            let path = path.strip_prefix("docs/");
+            found.extend(path.filter(|path| check_document_path(path).is_ok()).map(str::to_owned));
+        });
+        listed.await?;
         found.sort_unstable();
         Ok(found)
     }
@@ -276,14 +318,15 @@ impl S3StoreInner {
         StoreError::Unanswered { store: self.url.clone(), action: "read from", source }
     }
 
-    /// The size of an object, 0 if the service does not say it; `None` if it does not exist.
-    async fn size_of(&self, path: &str) -> Result<Option<u64>, StoreError> {
+    /// Size and age of an object; `None` if it does not exist.
+    async fn head(&self, path: &str) -> Result<Option<ObjectHead>, StoreError> {
         let request = self.client.head_object().bucket(&self.location.bucket);
         let answer = request.key(self.location.key(path)).send().await;
         match answer.map_err(RequestError::from) {
             Ok(found) => {
                 let size = found.content_length().and_then(|size| u64::try_from(size).ok());
-                Ok(Some(size.unwrap_or(0)))
+                let modified = time(found.last_modified());
+                Ok(Some(ObjectHead { size_bytes: size.unwrap_or(0), modified }))
             }
             Err(error) if error.answer().is_some_and(error::ServiceAnswer::is_no_object) => {
                 Ok(None)
@@ -332,6 +375,11 @@ impl S3StoreInner {
         }
         Ok(Some(hasher.finish()))
     }
+}
+
+/// The time that a service names; now if it names none.
+fn time(named: Option<&DateTime>) -> SystemTime {
+    named.and_then(|time| SystemTime::try_from(*time).ok()).unwrap_or_else(SystemTime::now)
 }
 
 fn blob_path(digest: &Digest) -> String {

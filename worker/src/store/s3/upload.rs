@@ -13,9 +13,10 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::{Digest, DigestHasher};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::super::age::needs_renewal;
 use super::super::{BlobContent, StoreError};
 use super::error::{RequestError, ServiceAnswer};
-use super::{S3StoreInner, blob_path};
+use super::{ObjectHead, S3StoreInner, blob_path};
 use crate::supervise;
 
 /// Files up to this size are read into memory.
@@ -74,6 +75,14 @@ struct HashedFile {
     parts: Vec<Digest>,
 }
 
+impl ObjectHead {
+    /// Whether content of this length need not be sent again: the object has its length, and is
+    /// young enough.
+    fn is_good(&self, size_bytes: u64) -> bool {
+        self.size_bytes == size_bytes && !needs_renewal(self.modified)
+    }
+}
+
 impl S3StoreInner {
     /// Stores content.
     pub(super) async fn put(&self, content: BlobContent) -> Result<BlobRef, StoreError> {
@@ -99,11 +108,11 @@ impl S3StoreInner {
             if unasked && self.put_object(&path, &bytes, &blob.digest, media_type, true).await? {
                 return Ok(blob);
             }
-            match self.size_of(&path).await? {
-                Some(size_bytes) if size_bytes == blob.size_bytes => return Ok(blob),
+            match self.head(&path).await? {
+                Some(found) if found.is_good(blob.size_bytes) => return Ok(blob),
                 // The service has just refused it because another request is creating it.
                 None if unasked => {}
-                // Absent, or of a wrong length and so damaged.
+                // Absent, old, or of a wrong length and so damaged.
                 None | Some(_) => break,
             }
         }
@@ -128,7 +137,8 @@ impl S3StoreInner {
         let path = blob_path(&digest);
         let blob = BlobRef { digest, size_bytes, media_type: Some(media_type) };
         let damaged = self.damaged.contains(&digest);
-        if !damaged && self.size_of(&path).await? == Some(size_bytes) {
+        let found = self.head(&path).await?;
+        if !damaged && found.is_some_and(|found| found.is_good(size_bytes)) {
             return Ok(blob);
         }
         let repair = match damaged {
