@@ -1,7 +1,7 @@
 //! Contract tests of blob stores: [`run_all`] runs them, each on a separate store. They fail by
 //! panicking.
 
-mod removal;
+mod remove;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -61,7 +61,7 @@ pub async fn run_all<S: StoreUnderTest>(fresh: impl AsyncFn() -> S) {
     documents_are_listed_in_order(&fresh().await).await;
     document_path_invalid_is_refused(&fresh().await).await;
     value_is_stored_as_json(&fresh().await).await;
-    removal::run_all(fresh).await;
+    remove::run_all(fresh).await;
 }
 
 async fn put(store: &dyn BlobStore, bytes: &[u8]) -> BlobRef {

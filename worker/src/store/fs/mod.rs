@@ -15,7 +15,7 @@
 mod blobs;
 mod documents;
 mod identity;
-mod removal;
+mod remove;
 mod scratch;
 #[cfg(test)]
 mod tests;

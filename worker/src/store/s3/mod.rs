@@ -16,7 +16,7 @@ mod client;
 mod error;
 mod identity;
 mod quarantine;
-mod removal;
+mod remove;
 mod upload;
 
 use std::path::Path;
