@@ -22,7 +22,7 @@ pub enum ExitCode {
     LockHeld = 6,
     /// The run directory holds another plan.
     PlanMismatch = 7,
-    /// The run directory is damaged or of a newer format.
+    /// The run directory is damaged or of a newer format; or a blob that was read is damaged.
     RunDamaged = 8,
     /// Another process took the run over: changes of this process since then do not count.
     LockLost = 9,

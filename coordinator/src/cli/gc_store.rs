@@ -39,7 +39,7 @@ pub(super) async fn run(
     let opened = open(&url).await?;
     let mut users = sibling_runs(directory);
     let mut missing = Vec::new();
-    for (run, path) in store::runs_using(&*opened).await? {
+    for store::RunRegistration { run, directory: path, .. } in store::runs_using(&*opened).await? {
         if is_run(&path) {
             users.push(path);
         } else {

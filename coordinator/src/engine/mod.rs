@@ -31,11 +31,11 @@ pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,
     LiveExecution, PhaseHints, QueuePublisher, WorkerLocation,
 };
-pub(crate) use lock::host_name;
 pub use lock::{
     Fence, FileId, KvLockOptions, LockError, LockLostError, LockOptions, LockOwner, LockWaitPolicy,
     ObservedOwner, RunEntry, RunEntryInfo, RunLock,
 };
+pub(crate) use lock::{host_name, is_shared};
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
 pub use planner::Planner;

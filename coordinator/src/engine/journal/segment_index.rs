@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::delivery::PreviousPools;
 
@@ -29,6 +30,8 @@ pub struct SegmentIndex {
 #[derive(Debug)]
 pub(super) struct ActiveSegment {
     pub(super) opened: SessionStart,
+    /// When it was made.
+    at: Timestamp,
     /// How much of it counts, as the next one records.
     pub(super) end: Option<PredecessorSegment>,
 }
@@ -64,7 +67,7 @@ impl SegmentIndex {
             }
             let mut segment = SegmentReader::open(layout, *epoch)?;
             match segment.opening()? {
-                Some((_, opened)) => segments.push(ActiveSegment { opened, end: former }),
+                Some((at, opened)) => segments.push(ActiveSegment { opened, at, end: former }),
                 // A successor that died before its first record, unless it held more.
                 None if former.is_none() => segment.check_rest(0, u64::MAX)?,
                 None => {}
@@ -85,6 +88,11 @@ impl SegmentIndex {
     /// The openings of the segments that count, the oldest first.
     pub fn openings(&self) -> impl DoubleEndedIterator<Item = &SessionStart> {
         self.segments.iter().map(|link| &link.opened)
+    }
+
+    /// Start of the last session, by the clock of its host.
+    pub fn last_session_start(&self) -> Option<Timestamp> {
+        self.segments.last().map(|segment| segment.at)
     }
 
     /// How often each item was reopened.

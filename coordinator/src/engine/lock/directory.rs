@@ -300,6 +300,28 @@ fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
     }
 }
 
+/// Whether a process may own the run directory. Changes nothing: the lock of a dead owner is held
+/// only for the moment of this question.
+pub(super) fn is_held(layout: &RunLayout) -> std::io::Result<bool> {
+    let Some(text) = lock_file::read(&layout.lock_info())? else { return Ok(false) };
+    let file = File::open(layout.lock())?;
+    let answer = try_lock(&file)?;
+    if answer == Some(false) {
+        return Ok(true);
+    }
+    file.unlock()?;
+    if answer.is_some() && is_local(layout.root()) {
+        return Ok(false);
+    }
+    let (this, info) = (LockOwner::current(layout), LockFile::parse(&text));
+    Ok(info.is_none_or(|info| !this.proves_dead(&info.owner)))
+}
+
+/// Whether other hosts may access the directory.
+pub(crate) fn is_shared(path: &Path) -> bool {
+    !is_local(path)
+}
+
 /// Whether no other host can access the directory.
 #[cfg(target_os = "linux")]
 fn is_local(path: &Path) -> bool {

@@ -43,6 +43,7 @@ use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
+pub(crate) use self::directory::is_shared;
 use self::directory::{Contender, DirectoryLock, DirectoryOwnership, LockAttempt};
 pub use self::kv_entry::RunEntry;
 use self::kv_lock::{KvLock, KvLockTarget, RunDirectoryReader, RunDirectoryState};
@@ -208,6 +209,15 @@ impl LockError {
 }
 
 impl RunLock {
+    /// Whether a process may own the run directory: on a file system that hosts share, an owner
+    /// whose death is not proven counts. A process that is just taking the lock does not.
+    ///
+    /// # Errors
+    /// If the lock files cannot be read.
+    pub(crate) fn is_held(layout: &RunLayout) -> std::io::Result<bool> {
+        directory::is_held(layout)
+    }
+
     /// Takes the lock of an existing run directory, and of the run in the KV store. A stop ends the
     /// wait for another owner; one that comes later stays in `stops`.
     ///

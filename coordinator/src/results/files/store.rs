@@ -4,9 +4,10 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use rollout_protocol::digest::Digest;
+use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::environment::Owner;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
 
@@ -88,9 +89,13 @@ pub async fn write_reference(
         }
         None => StorePlace::Service { url: url.to_string() },
     };
-    let name = Digest::sha256(root.as_os_str().as_encoded_bytes()).hex();
-    let path = format!("{RUNS}{run}/{}", &name[..32]);
-    let text = root.to_string_lossy().into_owned();
+    let registration =
+        RegistrationDocument { host: this_host(), path: root.to_string_lossy().into_owned() };
+    let text = serde_json::to_vec(&registration).expect("two texts have a JSON form");
+    let mut name = DigestHasher::default();
+    name.update_part(registration.host.as_bytes());
+    name.update_part(root.as_os_str().as_encoded_bytes());
+    let path = format!("{RUNS}{run}/{}", &name.finish().hex()[..32]);
     if let Err(error) = store.put_document(&path, text.into()).await {
         tracing::warn!("cannot register the run in its blob store: {}", error_chain(&error));
     }
@@ -152,17 +157,73 @@ pub fn identity_of(directory: &Path) -> Option<String> {
     serde_json::from_slice::<Identity>(&text).ok().map(|identity| identity.id)
 }
 
+/// A run's directory, as it is registered in a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRegistration {
+    /// The run.
+    pub run: RunId,
+    /// Name and machine of the host; absent in documents of earlier versions.
+    pub host: Option<String>,
+    /// The directory.
+    pub directory: PathBuf,
+}
+
+impl RunRegistration {
+    /// Whether the directory is on this host, as far as is known.
+    pub fn is_of_this_host(&self) -> bool {
+        self.host.as_ref().is_none_or(|host| *host == this_host())
+    }
+}
+
+impl fmt::Display for RunRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (run {}", self.directory.display(), self.run)?;
+        match &self.host {
+            Some(host) if !self.is_of_this_host() => {
+                write!(f, " on {})", host.split('/').next().unwrap_or_default())
+            }
+            _ => f.write_str(")"),
+        }
+    }
+}
+
+/// Name of this host, and a token of its machine: machines that were copied may have the same name.
+fn this_host() -> String {
+    Owner::current(PathBuf::new()).host
+}
+
+/// Content of the document that registers a run.
+#[derive(Serialize, Deserialize)]
+struct RegistrationDocument {
+    host: String,
+    path: String,
+}
+
+/// Parses the document that registers a run. Earlier versions wrote the path alone.
+fn parse_registration(run: RunId, text: &[u8]) -> RunRegistration {
+    match serde_json::from_slice::<RegistrationDocument>(text) {
+        Ok(document) => {
+            let RegistrationDocument { host, path } = document;
+            RunRegistration { run, host: Some(host), directory: path.into() }
+        }
+        Err(_) => {
+            let directory = PathBuf::from(String::from_utf8_lossy(text).into_owned());
+            RunRegistration { run, host: None, directory }
+        }
+    }
+}
+
 /// The directories of the runs that are registered in a store.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn runs_using(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, StoreError> {
+pub async fn runs_using(store: &dyn BlobStore) -> Result<Vec<RunRegistration>, StoreError> {
     let mut found = Vec::new();
     for path in store.list_documents(RUNS).await? {
         let run = path.strip_prefix(RUNS).and_then(|rest| rest.split('/').next());
         let Some(run) = run.and_then(|run| run.parse().ok()) else { continue };
         let Some(text) = store.get_document(&path).await? else { continue };
-        found.push((run, PathBuf::from(String::from_utf8_lossy(&text).into_owned())));
+        found.push(parse_registration(run, &text));
     }
     Ok(found)
 }
@@ -198,7 +259,8 @@ mod tests {
         write_reference(&run_dir, run, &store, &blobs.clone().into()).await.expect("noted");
         assert_eq!(find(&run_dir), Ok(blobs.clone().into()));
         let users = runs_using(&store).await.expect("readable");
-        assert_eq!(users, [(run, run_dir.clone())]);
+        let host = Some(this_host());
+        assert_eq!(users, [RunRegistration { run, host, directory: run_dir.clone() }]);
 
         // Move only the run.
         let moved = root.join("archive/of/runs/run");
@@ -227,6 +289,18 @@ mod tests {
         assert!(missing.searched.contains(&blobs), "{:?}", missing.searched);
         let with_parent = |place: &PathBuf| place.ends_with("../elsewhere/blobs");
         assert!(!missing.searched.iter().any(with_parent), "{:?}", missing.searched);
+    }
+
+    #[test]
+    fn registration_of_earlier_version_is_a_path_on_this_host() {
+        let run = RunId::from_bytes([3; 16]);
+        let former = parse_registration(run, b"/jobs/a b");
+        assert!(former.is_of_this_host());
+        assert_eq!(former.to_string(), format!("/jobs/a b (run {run})"));
+        let other =
+            parse_registration(run, br#"{"host": "other/1a", "path": "/jobs/a", "new": 1}"#);
+        assert!(!other.is_of_this_host());
+        assert_eq!(other.to_string(), format!("/jobs/a (run {run} on other)"));
     }
 
     #[test]

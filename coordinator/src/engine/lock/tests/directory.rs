@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 
-use super::super::directory::{Contender, DirectoryLock, LockAttempt};
+use super::super::directory::{Contender, DirectoryLock, LockAttempt, is_held};
 use super::super::lock_file::LockFile;
 use super::super::{LockError, LockOwner, LockWaitPolicy};
 use super::{dead_owner, remote_owner};
@@ -185,4 +185,22 @@ fn lock_in_shared_directory_is_decided_by_lock_file() {
     // On a local file system it is a copy of another directory's lock info.
     write_lock_file(&layout, remote_owner(1));
     assert_eq!(take(&layout, LockWaitPolicy { wait: false, ..WAIT }).1, None);
+}
+
+#[test]
+fn directory_with_owner_is_held_and_with_dead_one_is_not() {
+    let (_directory, layout) = layout();
+    assert!(!is_held(&layout).expect("answered"), "no process has ever owned it");
+    let (lock, _) = take_from(&layout, true, WAIT);
+    assert!(is_held(&layout).expect("answered"));
+    let info = std::fs::read(layout.lock_info()).expect("an owner");
+    drop(lock);
+    assert!(!is_held(&layout).expect("answered"), "it was released");
+    // A killed owner leaves its lock info. Its lock may live on in a child of another test.
+    std::fs::write(layout.lock_info(), info).expect("written");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while is_held(&layout).expect("answered") {
+        assert!(Instant::now() < deadline, "still held");
+        std::thread::yield_now();
+    }
 }

@@ -1,0 +1,229 @@
+//! The digests that a run names: in its files, in its documents in the store, and one level down in
+//! the JSON documents that these name (specs and records). A digest need not be that of a blob.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use futures_util::stream::{self, TryStreamExt as _};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+
+use super::BlobsError;
+use super::scan::{DigestScanner, scan};
+use crate::engine::journal::RunLayout;
+use crate::plan::JobPlan;
+use crate::workloads::job::read_previous_plan;
+
+/// Documents that are read concurrently: most of the time of a small read is spent waiting.
+const PARALLEL_READS: usize = 16;
+
+/// Buffer for reading files.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Deepest level of directories below `eval/` and `repair-<n>/` that has files of the run itself.
+const DEPTH: usize = 4;
+
+/// Digests, and whether each is known to be that of a blob.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MarkedDigests {
+    digests: HashMap<Digest, bool>,
+}
+
+impl MarkedDigests {
+    /// Whether a digest is marked.
+    pub fn contains(&self, digest: &Digest) -> bool {
+        self.digests.contains_key(digest)
+    }
+
+    /// Every digest, and whether it is known to be that of a blob, ascending.
+    pub fn into_sorted(self) -> Vec<(Digest, bool)> {
+        let mut all: Vec<_> = self.digests.into_iter().collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn add(&mut self, digest: Digest, is_blob: bool) {
+        *self.digests.entry(digest).or_default() |= is_blob;
+    }
+
+    fn scan(&mut self, text: &[u8]) {
+        scan(text, |digest, is_blob| self.add(digest, is_blob));
+    }
+
+    /// Marks what the files of a run directory name. Blocks on the file system.
+    fn add_directory(&mut self, run_dir: &Path) -> Result<(), BlobsError> {
+        for path in durable_files(run_dir)? {
+            self.add_file(&path)?;
+        }
+        let plan = read_previous_plan(&RunLayout::new(run_dir));
+        plan?.iter().for_each(|plan| self.add_plan(plan));
+        Ok(())
+    }
+
+    /// Marks the documents of a plan that its file contains instead of naming them.
+    fn add_plan(&mut self, plan: &JobPlan) {
+        let settings = Digest::sha256_json(plan.settings());
+        let agents = plan.agents().iter().map(|agent| Digest::sha256_json(&agent.spec));
+        for digest in agents.chain([settings]) {
+            self.add(digest.expect("a plan that was read has a JSON form"), true);
+        }
+        plan.tasks().iter().for_each(|task| self.add(task.spec, true));
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<(), BlobsError> {
+        let mut file = match File::open(path) {
+            // A file that was replaced, or a temporary one.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(BlobsError::file("open", path))?,
+        };
+        let (mut scanner, mut buffer) = (DigestScanner::default(), vec![0; BUFFER_BYTES]);
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(read) => {
+                    scanner.scan(&buffer[..read], |digest, is_blob| self.add(digest, is_blob));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(BlobsError::file("read", path)(error)),
+            }
+        }
+    }
+
+    /// Marks what the documents of a run in the store name. Only result markers name blobs, in their
+    /// path.
+    async fn add_results(&mut self, store: &dyn BlobStore, run: RunId) -> Result<(), BlobsError> {
+        for path in store.list_documents(&format!("results/{run}/")).await? {
+            match ResultMarker::parse(&path) {
+                Some(marker) => self.add(marker.record, true),
+                None => {
+                    let text = store.get_document(&path).await?;
+                    self.scan(&text.unwrap_or_default());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks what the JSON documents among the marked digests name.
+    async fn add_documents(&mut self, store: &dyn BlobStore) -> Result<(), BlobsError> {
+        let named: Vec<Digest> = self.digests.keys().copied().collect();
+        let reads = stream::iter(named.into_iter().map(Ok::<_, BlobsError>));
+        let reads = reads.map_ok(|digest| read_document(store, digest));
+        let mut reads = reads.try_buffer_unordered(PARALLEL_READS);
+        while let Some(found) = reads.try_next().await? {
+            found.into_iter().for_each(|(digest, is_blob)| self.add(digest, is_blob));
+        }
+        Ok(())
+    }
+}
+
+/// The digests that runs name: of their directories, and of their documents in the store.
+///
+/// # Errors
+/// [`BlobsError`] if a file, document or blob cannot be read: then the digests are unknown.
+pub(super) async fn marks_of_runs(
+    store: &dyn BlobStore,
+    directories: Vec<PathBuf>,
+    runs: &[RunId],
+) -> Result<MarkedDigests, BlobsError> {
+    let mut marks = supervise::blocking(move || {
+        let mut marks = MarkedDigests::default();
+        for directory in directories {
+            marks.add_directory(&directory)?;
+        }
+        Ok::<_, BlobsError>(marks)
+    })
+    .await?;
+    for run in runs {
+        marks.add_results(store, *run).await?;
+    }
+    marks.add_documents(store).await?;
+    Ok(marks)
+}
+
+/// The digests that one run names.
+///
+/// # Errors
+/// [`BlobsError`].
+pub async fn marks_of_run(
+    store: &dyn BlobStore,
+    run_dir: &Path,
+) -> Result<MarkedDigests, BlobsError> {
+    let directory = run_dir.to_owned();
+    let run = supervise::blocking(move || super::runs::look_at(&directory)).await?;
+    let runs: Vec<RunId> = run.and_then(|run| run.run).into_iter().collect();
+    marks_of_runs(store, vec![run_dir.to_owned()], &runs).await
+}
+
+/// The digests in a blob, if it is a JSON document of usual size. Absent and damaged blobs name
+/// nothing.
+async fn read_document(
+    store: &dyn BlobStore,
+    digest: Digest,
+) -> Result<Vec<(Digest, bool)>, BlobsError> {
+    let mut found = Vec::new();
+    match store.get_bytes(&digest, limits::DOCUMENT_BYTES).await {
+        Ok(text) if text.starts_with(b"{") => {
+            scan(&text, |digest, is_blob| found.push((digest, is_blob)));
+        }
+        Ok(_) | Err(StoreError::Missing { .. } | StoreError::TooLarge { .. }) => {}
+        Err(error @ StoreError::Corrupt { .. }) => tracing::warn!("{error}"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(found)
+}
+
+/// The files of a run directory that may name blobs: everything that is not a copy of a trial's or
+/// an eval's results, a checkout, or working state.
+fn durable_files(run_dir: &Path) -> Result<Vec<PathBuf>, BlobsError> {
+    let mut found = Vec::new();
+    list(run_dir, 0, &|_| true, &mut found)?;
+    for name in ["journal", "records", "repository"] {
+        list(&run_dir.join(name), 0, &|_| true, &mut found)?;
+    }
+    list(&run_dir.join("eval"), DEPTH, &is_json, &mut found)?;
+    let entries = std::fs::read_dir(run_dir).map_err(BlobsError::file("list", run_dir))?;
+    for entry in entries {
+        let entry = entry.map_err(BlobsError::file("list", run_dir))?;
+        if entry.file_name().to_string_lossy().starts_with("repair-") {
+            list(&entry.path(), DEPTH, &|_| true, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Adds the regular files of a directory and of `depth` levels below it.
+fn list(
+    directory: &Path,
+    depth: usize,
+    wanted: &dyn Fn(&Path) -> bool,
+    found: &mut Vec<PathBuf>,
+) -> Result<(), BlobsError> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
+        entries => entries.map_err(BlobsError::file("list", directory))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(BlobsError::file("list", directory))?;
+        let (path, kind) = (entry.path(), entry.file_type());
+        let kind = kind.map_err(BlobsError::file("look at", &path))?;
+        if kind.is_dir() && depth > 0 {
+            list(&path, depth - 1, wanted, found)?;
+        } else if kind.is_file() && wanted(&path) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The runs that use a store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::limits::BLOB_RENEWAL;
+use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_worker::supervise;
+
+use super::BlobsError;
+use crate::engine::journal::{RunLayout, SegmentIndex};
+use crate::engine::{self, RunLock, RunManifest, RunState};
+use crate::results::files::store::{self, RUNS, RunRegistration};
+
+/// Documents of runs, besides those that name their directories: result markers and the digests of
+/// base images.
+pub(super) const RUN_DOCUMENTS: [&str; 2] = ["results/", "bases/"];
+
+/// Time between storing a blob and writing the file that names it, at most, plus the age up to which
+/// content that is stored again is not renewed: blobs of a session are at most this much older than
+/// the session.
+const SESSION_MARGIN: Duration = BLOB_RENEWAL.saturating_add(Duration::from_secs(60 * 60));
+
+/// A run whose directory is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRun {
+    /// Its id; `None` before it was opened.
+    pub run: Option<RunId>,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Whether a process owns it.
+    pub in_progress: bool,
+    /// Blobs that were modified since are kept: results may be on their way.
+    pub keep_since: Option<SystemTime>,
+}
+
+/// A run whose directory is not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AbsentRun {
+    /// Its id.
+    pub run: RunId,
+    /// The directories that it registered. Empty if the store only has other documents of it.
+    pub registered: Vec<RunRegistration>,
+}
+
+/// All runs of a store.
+#[derive(Debug, Default)]
+pub(super) struct StoreRuns {
+    /// Runs whose directories are here; one with several directories is listed for each.
+    pub(super) kept: Vec<KeptRun>,
+    /// Runs of this host without a directory.
+    pub(super) missing: Vec<AbsentRun>,
+    /// Runs with a directory on another host.
+    pub(super) remote: Vec<AbsentRun>,
+}
+
+impl StoreRuns {
+    /// Finds the runs of a store.
+    pub(super) async fn find(store: &dyn BlobStore, url: &StoreUrl) -> Result<Self, BlobsError> {
+        let mut registered: BTreeMap<RunId, Vec<RunRegistration>> = BTreeMap::new();
+        for registration in store::runs_using(store).await? {
+            registered.entry(registration.run).or_default().push(registration);
+        }
+        for run in runs_with_documents(store).await? {
+            registered.entry(run).or_default();
+        }
+        let directory = url.directory().map(Path::to_owned);
+        supervise::blocking(move || Self::sort(registered, directory.as_deref())).await
+    }
+
+    fn sort(
+        registered: BTreeMap<RunId, Vec<RunRegistration>>,
+        store: Option<&Path>,
+    ) -> Result<Self, BlobsError> {
+        let mut found = Self::default();
+        let directories = registered.values().flatten().map(|each| each.directory.clone());
+        let beside = store.map(sibling_runs).unwrap_or_default();
+        let directories: BTreeSet<PathBuf> = directories.chain(beside).collect();
+        for directory in directories {
+            found.kept.extend(look_at(&directory)?);
+        }
+        for (run, registered) in registered {
+            let is_kept = |each: &RunRegistration| {
+                found.kept.iter().any(|kept| {
+                    kept.directory == each.directory && kept.run.is_none_or(|id| id == run)
+                })
+            };
+            // A directory of another host that is seen here is the same one only on a shared file
+            // system; otherwise it is a copy.
+            let is_seen_here = |each: &RunRegistration| {
+                each.is_of_this_host() || is_kept(each) && engine::is_shared(&each.directory)
+            };
+            if !registered.iter().all(is_seen_here) {
+                found.remote.push(AbsentRun { run, registered });
+            } else if !registered.iter().any(is_kept)
+                && !found.kept.iter().any(|kept| kept.run == Some(run))
+            {
+                found.missing.push(AbsentRun { run, registered });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a run has a directory here.
+    pub(super) fn is_here(&self, run: RunId) -> bool {
+        self.kept.iter().any(|kept| kept.run == Some(run))
+    }
+}
+
+/// Runs that have documents in a store. Listed in sixteen parts, because a large run has many.
+async fn runs_with_documents(store: &dyn BlobStore) -> Result<BTreeSet<RunId>, BlobsError> {
+    let mut found = BTreeSet::new();
+    for kind in RUN_DOCUMENTS.iter().chain([&RUNS]) {
+        for digit in "0123456789abcdef".chars() {
+            for path in store.list_documents(&format!("{kind}{digit}")).await? {
+                let run = path.strip_prefix(kind).and_then(|rest| rest.split('/').next());
+                found.extend(run.and_then(|run| run.parse::<RunId>().ok()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The run in a directory, if there is one.
+pub(super) fn look_at(directory: &Path) -> Result<Option<KeptRun>, BlobsError> {
+    if !is_run(directory).map_err(BlobsError::file("look at", directory))? {
+        return Ok(None);
+    }
+    let layout = match RunLayout::is_search(directory) {
+        true => RunLayout::for_search(directory),
+        false => RunLayout::new(directory),
+    };
+    let in_progress =
+        RunLock::is_held(&layout).map_err(BlobsError::file("look at the lock of", directory))?;
+    let segments = SegmentIndex::read(&layout)?;
+    let last = segments.openings().next_back();
+    let is_remote = last.is_some_and(|last| last.pool.is_some());
+    // Reports that no session has read may be on a server.
+    let is_open = in_progress || is_remote && !is_completed(&layout);
+    let started = segments.last_session_start().map(SystemTime::from);
+    let started = started.and_then(|started| started.checked_sub(SESSION_MARGIN));
+    Ok(Some(KeptRun {
+        run: last.map(|last| last.run),
+        directory: directory.to_owned(),
+        in_progress,
+        keep_since: is_open.then(|| started.unwrap_or(SystemTime::UNIX_EPOCH)),
+    }))
+}
+
+fn is_completed(layout: &RunLayout) -> bool {
+    let manifest = RunManifest::read(layout).ok().flatten();
+    manifest.is_some_and(|manifest| manifest.state == RunState::Completed)
+}
+
+/// The run directories beside a store that is the default store of a jobs directory.
+fn sibling_runs(store: &Path) -> Vec<PathBuf> {
+    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+    let own = store.ends_with(".rollout/blobs");
+    let jobs = store.ancestors().nth(2).filter(|_| own);
+    let entries = jobs.and_then(|jobs| std::fs::read_dir(jobs).ok());
+    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    // One that cannot be read counts: the collection fails then.
+    paths.filter(|path| is_run(path).unwrap_or(true) && uses_store(path, &store)).collect()
+}
+
+/// Whether there is a run directory. Only its absence means that the run was removed: a directory
+/// may also be out of reach.
+fn is_run(path: &Path) -> io::Result<bool> {
+    match std::fs::metadata(path.join("journal")) {
+        Ok(found) => Ok(found.is_dir()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a run in a jobs directory uses the store of that directory, by its own record.
+fn uses_store(run_dir: &Path, store: &Path) -> bool {
+    store::find(run_dir).is_ok_and(|found| found.directory() == Some(store))
+}

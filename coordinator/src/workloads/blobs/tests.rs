@@ -1,0 +1,267 @@
+//! Collections and verifications of a store in memory, with run directories made by hand.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::limits::BLOB_GRACE;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
+use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::engine::core::SessionStart;
+use crate::engine::journal::{JournalWriter, RunLayout};
+use crate::results::files::store::write_reference;
+
+const RUN: RunId = RunId::from_bytes([1; 16]);
+const OTHER: RunId = RunId::from_bytes([2; 16]);
+
+/// A store and a directory for runs.
+struct Fixture {
+    store: MemoryStore,
+    jobs: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { store: MemoryStore::default(), jobs: tempfile::tempdir().expect("a directory") }
+    }
+
+    /// Stores content that is old enough to be removed.
+    async fn put(&self, text: &str) -> BlobRef {
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
+        self.store.set_modified(&blob.digest, SystemTime::now() - 2 * BLOB_GRACE);
+        blob
+    }
+
+    /// A registered run whose records name these blobs.
+    async fn run(&self, run: RunId, name: &str, named: &[&BlobRef]) -> PathBuf {
+        let directory = self.jobs.path().canonicalize().expect("there").join(name);
+        for part in ["journal", "records"] {
+            fs::create_dir_all(directory.join(part)).expect("made");
+        }
+        let lines: Vec<_> = named.iter().map(|blob| json!({"record": blob}).to_string()).collect();
+        fs::write(directory.join("records/000001.jsonl"), lines.join("\n")).expect("written");
+        let registered = write_reference(&directory, run, &self.store, &StoreUrl::Memory).await;
+        registered.expect("registered");
+        directory
+    }
+
+    fn request(&self) -> CollectionRequest {
+        CollectionRequest {
+            store: Arc::new(self.store.clone()),
+            url: StoreUrl::Memory,
+            grace: BLOB_GRACE,
+            force: false,
+            forget: Vec::new(),
+            dry_run: false,
+        }
+    }
+
+    async fn digests(&self) -> BTreeSet<Digest> {
+        let mut all = BTreeSet::new();
+        for byte in 0..=u8::MAX {
+            let listed = self.store.list_blobs(byte).await.expect("listed");
+            all.extend(listed.into_iter().map(|blob| blob.digest));
+        }
+        all
+    }
+}
+
+fn set<const N: usize>(blobs: [&BlobRef; N]) -> BTreeSet<Digest> {
+    blobs.map(|blob| blob.digest).into()
+}
+
+#[tokio::test]
+async fn collection_removes_what_no_run_names_directly_or_through_a_document() {
+    let fixture = Fixture::new();
+    let output = fixture.put("output").await;
+    let record = fixture.put(&json!({"output": &output}).to_string()).await;
+    let (unneeded, young) = (fixture.put("unneeded").await, fixture.put("young").await);
+    fixture.store.set_modified(&young.digest, SystemTime::now());
+    fixture.run(RUN, "run", &[&record]).await;
+
+    let dry = CollectionRequest { dry_run: true, ..fixture.request() };
+    let expected = collect(&dry).await.expect("collected");
+    assert_eq!(fixture.digests().await.len(), 4, "nothing was removed");
+    let report = collect(&fixture.request()).await.expect("collected");
+    assert_eq!(report, expected);
+    assert_eq!(fixture.digests().await, set([&output, &record, &young]));
+    assert_eq!((report.kept_runs, report.needed.blobs, report.young.blobs), (1, 2, 1));
+    let removed = BlobCount { blobs: 1, bytes: unneeded.size_bytes };
+    assert_eq!((report.removed, report.store_removed), (removed, false));
+}
+
+#[tokio::test]
+async fn removed_run_has_to_be_confirmed_and_takes_its_documents_along() {
+    let fixture = Fixture::new();
+    let (shared, own) = (fixture.put("shared").await, fixture.put("own").await);
+    let directory = fixture.run(RUN, "run", &[&shared, &own]).await;
+    fixture.run(OTHER, "other", &[&shared]).await;
+    for run in [RUN, OTHER] {
+        let path = format!("bases/{run}/a");
+        assert!(fixture.store.put_document(&path, "sha256:1".into()).await.expect("stored"));
+    }
+    fs::remove_dir_all(&directory).expect("removed");
+    let refused = collect(&fixture.request()).await.expect_err("a directory is missing");
+    let BlobsError::Missing(missing) = refused else { panic!("{refused}") };
+    assert_eq!((missing[0].run, missing[0].registered[0].directory.clone()), (RUN, directory));
+    assert_eq!(fixture.digests().await, set([&shared, &own]));
+
+    let forced = CollectionRequest { force: true, ..fixture.request() };
+    let report = collect(&forced).await.expect("collected");
+    assert_eq!(report.removed_runs, [RUN]);
+    assert_eq!(fixture.digests().await, set([&shared]));
+    let documents = fixture.store.document_paths();
+    assert!(documents.iter().all(|path| path.contains(&OTHER.to_string())), "{documents:?}");
+    assert_eq!(documents.len(), 2);
+    assert_eq!(collect(&fixture.request()).await.expect("collected").removed_runs, []);
+}
+
+#[tokio::test]
+async fn run_of_other_host_refuses_collection_until_it_is_forgotten() {
+    let fixture = Fixture::new();
+    let (remote, kept) = (fixture.put("remote").await, fixture.put("kept").await);
+    fixture.run(OTHER, "other", &[&kept]).await;
+    let document = json!({"host": "far/1a", "path": "/jobs/run"}).to_string();
+    let path = format!("runs/{RUN}/0123");
+    assert!(fixture.store.put_document(&path, document.into()).await.expect("stored"));
+    let forced = CollectionRequest { force: true, ..fixture.request() };
+    let refused = collect(&forced).await.expect_err("its needs are unknown");
+    let BlobsError::OnOtherHosts(runs) = refused else { panic!("{refused}") };
+    assert_eq!(runs[0].registered[0].to_string(), format!("/jobs/run (run {RUN} on far)"));
+    assert_eq!(fixture.digests().await, set([&remote, &kept]));
+
+    let unknown = RunId::from_bytes([3; 16]);
+    let wrong = CollectionRequest { forget: vec![unknown], ..fixture.request() };
+    assert!(matches!(collect(&wrong).await, Err(BlobsError::NotAbsent { .. })));
+    let forgotten = CollectionRequest { forget: vec![RUN], ..fixture.request() };
+    assert_eq!(collect(&forgotten).await.expect("collected").removed_runs, [RUN]);
+    assert_eq!(fixture.digests().await, set([&kept]));
+}
+
+#[tokio::test]
+async fn documents_without_registered_run_refuse_collection() {
+    let fixture = Fixture::new();
+    let blob = fixture.put("result").await;
+    let path = format!("results/{RUN}/marker");
+    assert!(fixture.store.put_document(&path, "{}".into()).await.expect("stored"));
+    let refused = collect(&fixture.request()).await;
+    assert!(matches!(refused, Err(BlobsError::Missing(_))), "{refused:?}");
+    assert_eq!(fixture.digests().await, set([&blob]));
+    let forced = CollectionRequest { force: true, ..fixture.request() };
+    assert!(collect(&forced).await.expect("collected").store_removed);
+    assert!(fixture.store.document_paths().is_empty());
+}
+
+#[tokio::test]
+async fn moved_run_that_registered_again_is_kept() {
+    let fixture = Fixture::new();
+    let blob = fixture.put("result").await;
+    let former = fixture.run(RUN, "former", &[&blob]).await;
+    fixture.run(RUN, "present", &[&blob]).await;
+    fs::remove_dir_all(former).expect("removed");
+    let forced = CollectionRequest { force: true, ..fixture.request() };
+    let report = collect(&forced).await.expect("collected");
+    assert_eq!((report.kept_runs, report.removed_runs), (1, Vec::new()));
+    assert_eq!(fixture.digests().await, set([&blob]));
+}
+
+#[tokio::test]
+async fn run_that_cannot_be_read_stops_collection() {
+    let fixture = Fixture::new();
+    fixture.put("result").await;
+    let directory = fixture.run(RUN, "run", &[]).await;
+    fs::write(directory.join("plan.json"), "{").expect("written");
+    let refused = collect(&fixture.request()).await;
+    assert!(matches!(refused, Err(BlobsError::Plan(_))), "{refused:?}");
+    assert_eq!(fixture.digests().await.len(), 1);
+}
+
+#[tokio::test]
+async fn document_that_cannot_be_read_stops_collection() {
+    let fixture = Fixture::new();
+    let output = fixture.put("output").await;
+    let record = fixture.put(&json!({"output": &output}).to_string()).await;
+    fixture.run(RUN, "run", &[&record]).await;
+    let faulty = FaultyStore::new(Arc::new(fixture.store.clone()));
+    faulty.inject(StoreCall::GetBytes, 1, StoreFault::Fail);
+    let request = CollectionRequest { store: Arc::new(faulty), ..fixture.request() };
+    let refused = collect(&request).await;
+    assert!(matches!(refused, Err(BlobsError::Store(_))), "{refused:?}");
+    assert_eq!(fixture.digests().await, set([&output, &record]));
+    assert_eq!(collect(&request).await.expect("collected").needed.blobs, 2);
+}
+
+/// Its results may wait on a server, named by reports that no coordinator has read.
+#[tokio::test]
+async fn open_run_with_remote_workers_keeps_what_was_stored_since_its_session() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let fixture = Fixture::new();
+    let (before, since) = (fixture.put("before").await, fixture.put("since").await);
+    let started = SystemTime::now() - 10 * day;
+    fixture.store.set_modified(&before.digest, started - day);
+    fixture.store.set_modified(&since.digest, started + day);
+    let directory = fixture.run(RUN, "run", &[]).await;
+    let layout = RunLayout::new(&directory);
+    let at = Timestamp::try_from(started).expect("a time");
+    for (epoch, pool) in [(1, Some("pool")), (2, None)] {
+        drop(JournalWriter::create(&layout, at, session(epoch, pool)).expect("a segment"));
+        let report = collect(&fixture.request()).await.expect("collected");
+        let expected = if pool.is_some() { set([&since]) } else { set([]) };
+        assert_eq!(fixture.digests().await, expected, "{report:?}");
+        fs::remove_file(layout.segment(epoch)).expect("removable");
+    }
+}
+
+fn session(epoch: u32, pool: Option<&str>) -> SessionStart {
+    SessionStart {
+        format: RUN_FORMAT,
+        run: RUN,
+        epoch,
+        plan: Digest::sha256(b"plan"),
+        retry: RetryPolicy::default(),
+        version: "test".to_owned(),
+        owner: "test".to_owned(),
+        former: None,
+        pool: pool.map(str::to_owned),
+        holder: None,
+        takeover: None,
+        replaces: Vec::new(),
+        reopened: Vec::new(),
+        reopened_within: Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn verification_names_damaged_and_missing_blobs() {
+    let fixture = Fixture::new();
+    let (good, damaged) = (fixture.put("good").await, fixture.put("damaged").await);
+    let absent = BlobRef::for_bytes(b"absent", MediaType::Text);
+    let store: Arc<dyn BlobStore> = Arc::new(fixture.store.clone());
+    let directory = fixture.run(RUN, "run", &[&good, &damaged, &absent]).await;
+    let marks = marks_of_run(&*store, &directory).await.expect("read").into_sorted();
+    assert_eq!(marks.len(), 3);
+    fixture.store.damage(&damaged.digest, "dam".into());
+    let all = verify_all(&store).await.expect("verified");
+    let problem = BlobProblem::Damaged {
+        digest: damaged.digest,
+        found: Digest::sha256(b"dam"),
+        size_bytes: Some(3),
+    };
+    assert_eq!((all.blobs, all.bytes, all.problems), (2, 7, vec![problem]));
+    let of_run = verify_digests(&store, marks).await.expect("verified");
+    let missing: BTreeSet<_> = of_run.problems.iter().map(|each| *each.digest()).collect();
+    assert_eq!(missing, set([&damaged, &absent]), "the store in memory dropped the damaged one");
+    assert_eq!((of_run.blobs, of_run.bytes), (1, 4));
+}
