@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
+use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
@@ -62,6 +63,9 @@ pub(super) enum Command {
     Tree(TreeCommand),
     Export(super::export::ExportArgs),
     Repair(super::repair::RepairArgs),
+    /// Read and verify blobs of a store
+    #[command(subcommand)]
+    Blob(super::blob::BlobCommand),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -238,16 +242,20 @@ const WHAT: [&str; 3] = ["containers", "images", "store"];
 #[cfg(not(feature = "docker"))]
 const WHAT: [&str; 1] = ["store"];
 
-/// Remove leftovers of dead runs on this host, or a blob store that no run uses
+/// Remove leftovers of dead runs on this host, or blobs that no run needs
 ///
-/// Only objects of dead owners are removed: the owner's process has ended, or the host was
+/// Of leftovers, only objects of dead owners are removed: the owner's process has ended, or the host was
 /// restarted since. Preserved environments and those of other users stay. Every run does the same
 /// when it starts.
 ///
 /// Task images are removed only by age or size, never while a container uses one, and never within
 /// an hour of its last use. A run that needs a removed image builds it again.
 ///
-/// A build without Docker removes blob stores only.
+/// `--store` removes the blobs that no run needs and that are older than `--grace`. When no run uses
+/// the store and nothing is left in it, the store itself is removed. Removed runs have to be
+/// confirmed with `--force`.
+///
+/// A build without Docker removes blobs only.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(WHAT))]
 #[cfg_attr(feature = "docker", command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"])))]
@@ -272,14 +280,23 @@ pub(super) struct GcArgs {
     #[arg(long, value_name = "SIZE", requires = "images", value_parser = value_parsers::size)]
     pub(super) max_size: Option<u64>,
 
-    /// Remove this blob store, if no run uses it: a directory, or `file:///directory`
-    #[arg(long, value_name = "DIR")]
+    /// Remove unneeded blobs of this store: a directory, or `s3://bucket/prefix?endpoint=URL`
+    #[arg(long, value_name = "URL")]
     #[cfg_attr(feature = "docker", arg(conflicts_with_all = ["containers", "images"]))]
     pub(super) store: Option<String>,
 
-    /// Remove the store even if directories of runs that used it are missing (they may have moved)
+    /// Keep unneeded blobs that were stored within this time: a run that is starting, or a worker,
+    /// may not have named them yet
+    #[arg(long, value_name = "TIME", requires = "store", default_value = value_parsers::BLOB_GRACE, value_parser = value_parsers::age)]
+    pub(super) grace: Duration,
+
+    /// Treat runs whose directories are missing on this host as removed (they may have moved)
     #[arg(long, requires = "store")]
     pub(super) force: bool,
+
+    /// Treat this run as removed, although its directory was on another host; can be repeated
+    #[arg(long, value_name = "RUN", requires = "store")]
+    pub(super) forget: Vec<RunId>,
 
     /// Print what would be removed, and remove nothing
     #[arg(long)]
@@ -344,6 +361,7 @@ impl Cli {
             | Command::Export(_)
             | Command::Repair(_)
             | Command::Keys(_)
+            | Command::Blob(_)
             | Command::Bench(_) => false,
         }
     }

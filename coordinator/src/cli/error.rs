@@ -101,7 +101,7 @@ impl CliError {
     }
 
     /// Adds a hint for a journal that cannot be read.
-    fn with_journal_hint(self, error: &JournalError) -> Self {
+    pub(super) fn with_journal_hint(self, error: &JournalError) -> Self {
         match error {
             JournalError::Io { .. } => self,
             JournalError::Header { .. } | JournalError::Record { .. } => {

@@ -16,6 +16,6 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
         #[cfg(feature = "docker")]
         None => gc_docker::run(args, printer).await,
         #[cfg(not(feature = "docker"))]
-        None => Err(CliError::usage("`--store` is missing: name the blob store to remove")),
+        None => Err(CliError::usage("`--store` is missing: name the blob store")),
     }
 }

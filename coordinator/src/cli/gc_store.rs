@@ -1,23 +1,19 @@
-//! `rollout gc --store`: removal of a blob store that no run uses.
+//! `rollout gc --store`: removal of the blobs that no run needs, and of a store without any run.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::open;
-use rollout_worker::supervise;
-use serde_json::json;
+use rollout_worker::store::{BlobStore, StoreUrl};
+use serde_json::{Value, json};
 
 use super::args::GcArgs;
 use super::error::CliError;
 use super::output::Printer;
 use super::store_url;
 use crate::results::escape;
-use crate::results::files::store;
-
-/// Entries of a store. Its identity is removed first: without it the rest is no store.
-const STORE_ENTRIES: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];
+use crate::workloads::blobs::{
+    AbsentRun, BlobCount, BlobsError, CollectionReport, CollectionRequest, collect,
+};
 
 /// Runs the command.
 pub(super) async fn run(
@@ -26,122 +22,111 @@ pub(super) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let url = store_url::parse(named)?;
-    let Some(directory) = url.directory() else {
-        return Err(CliError::usage(
-            "cannot remove a blob store that is not a directory".to_owned(),
-        ));
-    };
-    if store::identity_of(directory).is_none() {
-        let what = format!("there is no blob store in {}", directory.display());
-        return Err(CliError::usage(what));
-    }
     // Opening the store removes leftovers of dead processes.
-    let opened = open(&url).await?;
-    let mut users = sibling_runs(directory);
-    let mut missing = Vec::new();
-    for store::RunRegistration { run, directory: path, .. } in store::runs_using(&*opened).await? {
-        if is_run(&path) {
-            users.push(path);
-        } else {
-            missing.push(format!("{} (run {run})", path.display()));
-        }
-    }
-    users.sort_unstable();
-    users.dedup();
-    if !users.is_empty() {
-        let what = format!(
-            "cannot remove the blob store {1}: {0} runs use it",
-            users.len(),
-            directory.display()
-        );
-        let mut refused = CliError::new(ExitCode::Config, what);
-        refused.details = users.iter().map(|path| path.display().to_string()).collect();
-        return Err(
-            refused.hint("first remove the directories of the runs that you no longer need")
-        );
-    }
-    if !missing.is_empty() && !args.force {
-        let what =
-            "cannot remove the blob store: directories of its runs are missing, removed or moved";
-        let mut refused = CliError::new(ExitCode::Config, what);
-        refused.details = missing;
-        return Err(refused.hint("use `--force` to remove the store if none of them is needed"));
-    }
-    let dry_run = args.dry_run;
-    let would = if dry_run { "would remove" } else { "removed" };
-    let root = directory.to_owned();
-    let bytes = supervise::blocking(move || match dry_run {
-        true => size(&root),
-        false => remove(&root),
-    });
-    let bytes =
-        bytes.await.map_err(|error| CliError::failure("cannot remove the store", &error))?;
-    let line = format!("{would} the blob store {} ({bytes} bytes)", directory.display());
+    let store: Arc<dyn BlobStore> = store_url::open_named(&url).await?;
+    let request = CollectionRequest {
+        store,
+        url: url.clone(),
+        grace: args.grace,
+        force: args.force,
+        forget: args.forget.clone(),
+        dry_run: args.dry_run,
+    };
+    let report = collect(&request).await?;
     let text = match args.json {
-        true => json!({"dry_run": dry_run, "store": directory, "bytes": bytes}).to_string(),
-        false => escape::line(&line).into_owned(),
+        true => document(&url, &report, args.dry_run).to_string(),
+        false => lines(&url, &report, args.dry_run),
     };
     printer.data(&format!("{text}\n"))?;
     Ok(ExitCode::Success)
 }
 
-/// Bytes of everything in a store.
-fn size(root: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    let mut waiting: Vec<PathBuf> = STORE_ENTRIES.iter().map(|part| root.join(part)).collect();
-    while let Some(path) = waiting.pop() {
-        let found = match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            found => found?,
-        };
-        if !found.is_dir() {
-            bytes += found.len();
-            continue;
-        }
-        for entry in fs::read_dir(&path)? {
-            waiting.push(entry?.path());
+fn lines(url: &StoreUrl, report: &CollectionReport, dry_run: bool) -> String {
+    let verb = if dry_run { "would remove" } else { "removed" };
+    let CollectionReport { needed, young, removed, .. } = report;
+    let url = url.to_string();
+    let url = escape::line(&url);
+    let mut lines = Vec::new();
+    for run in &report.removed_runs {
+        lines.push(format!("{verb} the documents of run {run}"));
+    }
+    lines.push(match report.store_removed {
+        true => format!("{verb} the blob store {url}, {}", count(removed)),
+        false => format!("{verb} {} from the blob store {url}", count(removed)),
+    });
+    if !report.store_removed {
+        lines.push(format!(
+            "kept {} that {} runs need, and {} that are too young",
+            count(needed),
+            report.kept_runs,
+            count(young)
+        ));
+    }
+    lines.join("\n")
+}
+
+fn count(count: &BlobCount) -> String {
+    format!("{} blobs ({} bytes)", count.blobs, count.bytes)
+}
+
+fn document(url: &StoreUrl, report: &CollectionReport, dry_run: bool) -> Value {
+    let count = |count: &BlobCount| json!({"blobs": count.blobs, "bytes": count.bytes});
+    json!({
+        "dry_run": dry_run,
+        "store": url.to_string(),
+        "kept_runs": report.kept_runs,
+        "removed_runs": report.removed_runs,
+        "needed": count(&report.needed),
+        "young": count(&report.young),
+        "removed": count(&report.removed),
+        "store_removed": report.store_removed,
+        "bytes": report.removed.bytes,
+    })
+}
+
+/// One line for each directory of runs.
+fn directories(runs: &[AbsentRun]) -> Vec<String> {
+    let lines = runs.iter().flat_map(|absent| match absent.registered.as_slice() {
+        [] => vec![format!("no directory is registered (run {})", absent.run)],
+        registered => registered.iter().map(ToString::to_string).collect(),
+    });
+    lines.collect()
+}
+
+impl From<BlobsError> for CliError {
+    fn from(error: BlobsError) -> Self {
+        let (what, reading) = ("cannot collect the blobs", "cannot tell which blobs a run needs");
+        match error {
+            BlobsError::Store(error) => error.into(),
+            BlobsError::Missing(ref runs) => {
+                let mut refused = Self::from_cause(ExitCode::Config, what, &error);
+                refused.details = directories(runs);
+                refused.hint(
+                    "use `--force` to remove what only they need, or run moved ones once more, \
+                     so that they register their new place",
+                )
+            }
+            BlobsError::OnOtherHosts(ref runs) => {
+                let mut refused = Self::from_cause(ExitCode::Config, what, &error);
+                refused.details = directories(runs);
+                refused.hint(
+                    "run the command on a host that can read the directories of all runs, or \
+                     name each removed one with `--forget RUN`",
+                )
+            }
+            BlobsError::InProgress { ref runs, .. } => {
+                let mut refused = Self::from_cause(ExitCode::Config, what, &error);
+                refused.details = runs.iter().map(|path| path.display().to_string()).collect();
+                refused.hint("wait until they end, or use a longer `--grace`")
+            }
+            BlobsError::NotAbsent { .. } => Self::usage(error.to_string()),
+            BlobsError::Journal(ref cause) => {
+                Self::from_cause(ExitCode::RunDamaged, reading, &error).with_journal_hint(cause)
+            }
+            BlobsError::Plan(ref cause) => {
+                Self::from_cause(ExitCode::RunDamaged, reading, &error).with_document_hint(cause)
+            }
+            BlobsError::File { .. } | BlobsError::Panic(_) => Self::failure(reading, &error),
         }
     }
-    Ok(bytes)
-}
-
-/// Removes a store that no process writes to. Returns its size in bytes.
-fn remove(root: &Path) -> io::Result<u64> {
-    let bytes = size(root)?;
-    if fs::read_dir(root.join("tmp")).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(io::Error::other("a process is writing to it"));
-    }
-    for part in STORE_ENTRIES {
-        let path = root.join(part);
-        let removed = match path.is_dir() {
-            true => fs::remove_dir_all(&path),
-            false => fs::remove_file(&path),
-        };
-        match removed {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed?,
-        }
-    }
-    // It may contain other files.
-    let _kept = fs::remove_dir(root);
-    Ok(bytes)
-}
-
-/// The run directories beside a store that is the default store of a jobs directory.
-fn sibling_runs(store: &Path) -> Vec<PathBuf> {
-    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
-    let own = store.ends_with(".rollout/blobs");
-    let jobs = store.ancestors().nth(2).filter(|_| own);
-    let entries = jobs.and_then(|jobs| fs::read_dir(jobs).ok());
-    let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
-    paths.filter(|path| is_run(path) && uses_store(path, &store)).collect()
-}
-
-fn is_run(path: &Path) -> bool {
-    path.join("journal").is_dir()
-}
-
-/// Whether a run in a jobs directory uses the store of that directory, by its own record.
-fn uses_store(run_dir: &Path, store: &Path) -> bool {
-    store::find(run_dir).is_ok_and(|found| found.directory() == Some(store))
 }

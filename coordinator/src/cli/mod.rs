@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod blob;
 mod check;
 mod dry_run;
 mod env_file;
@@ -101,7 +102,7 @@ async fn dispatch(
         Command::Show(args) => Box::pin(show::run(&args, printer)).await,
         Command::Logs(args) => Box::pin(logs::run(&args, printer)).await,
         Command::Events(args) => events::run(&args, printer),
-        Command::Gc(args) => gc::run(&args, printer).await,
+        Command::Gc(args) => Box::pin(gc::run(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
         #[cfg(feature = "nats")]
@@ -118,6 +119,7 @@ async fn dispatch(
         Command::Tree(what) => what.run(printer).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,
+        Command::Blob(what) => Box::pin(what.run(printer)).await,
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }
 }

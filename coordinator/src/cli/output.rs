@@ -77,7 +77,7 @@ impl Printer {
 
     /// Prints the requested data.
     pub(super) fn data(&self, text: &str) -> Result<(), CliError> {
-        self.bytes(text.as_bytes())
+        self.bytes(text.as_bytes()).map(drop)
     }
 
     /// Prints one JSON document.
@@ -87,14 +87,13 @@ impl Printer {
         self.data(&format!("{text}\n"))
     }
 
-    /// Prints the requested data as it is.
-    pub(super) fn bytes(&self, bytes: &[u8]) -> Result<(), CliError> {
+    /// Prints bytes of the requested data; returns whether there is a reader.
+    pub(super) fn bytes(&self, bytes: &[u8]) -> Result<bool, CliError> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
-            Err(error) if !self.has_no_reader(&error) => {
-                Err(CliError::failure("cannot write to standard output", &error))
-            }
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(error) if self.has_no_reader(&error) => Ok(false),
+            Err(error) => Err(CliError::failure("cannot write to standard output", &error)),
         }
     }
 

@@ -42,6 +42,14 @@ pub(super) async fn open_for_run(
     open_found(&for_run(named, run_dir)?, run_dir).await
 }
 
+/// Opens the store that an option names, which must exist.
+pub(super) async fn open_named(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, CliError> {
+    open_existing(url).await.map_err(|error| match error {
+        StoreError::Absent { .. } => CliError::usage(error.to_string()),
+        error => error.into(),
+    })
+}
+
 /// Opens the store at `url`, which holds results of the run.
 pub(super) async fn open_found(
     url: &StoreUrl,

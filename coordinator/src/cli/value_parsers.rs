@@ -36,8 +36,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Default of `--grace`.
+pub(super) const BLOB_GRACE: &str = "24h";
+
 /// A duration that may be given in days, `30d`.
-#[cfg(feature = "docker")]
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     match text.strip_suffix('d').and_then(|days| days.parse::<u16>().ok()) {
         Some(days) => Ok(Duration::from_secs(u64::from(days) * 24 * 3600)),
@@ -78,7 +80,11 @@ mod tests {
         assert_eq!(duration(LEASE), Ok(limits::LEASE));
     }
 
-    #[cfg(feature = "docker")]
+    #[test]
+    fn default_of_grace_equals_limit() {
+        assert_eq!(duration(BLOB_GRACE), Ok(rollout_protocol::limits::BLOB_GRACE));
+    }
+
     #[test]
     fn age_with_unit_is_parsed() {
         assert_eq!(age("2d"), Ok(Duration::from_secs(2 * 24 * 3600)));

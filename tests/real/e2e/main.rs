@@ -1,5 +1,6 @@
 //! The real program on real tasks, in sandboxes and on a real Docker engine.
 
+mod blobs;
 mod damage;
 mod examples;
 mod fail_under;

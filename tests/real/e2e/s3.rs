@@ -50,6 +50,32 @@ fn run_with_blobs_in_s3_resumes_and_exports_without_naming_it() {
 }
 
 #[test]
+fn gc_of_store_in_s3_collects_removed_run_and_then_store() {
+    let (server, project) = (S3Server::start(), small_project());
+    let url = server.store_url("team");
+    for name in ["one", "two"] {
+        let arguments = ["run", "job.yaml", "--store", &url, "--name", name];
+        let _ended = start(&project, &arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    }
+    let gc = |more: &[&str]| {
+        let arguments = [&["gc", "--store", &url, "--grace", "0"], more].concat();
+        start(&project, &arguments).wait(DEADLINE)
+    };
+    let kept = gc(&[]).expect_code(ExitCode::Success);
+    assert!(kept.stdout.contains("removed 0 blobs"), "{}", kept.stdout);
+    fs::remove_dir_all(project.results("one").path()).expect("removable");
+    let _refused = gc(&[]).expect_code(ExitCode::Config).expect_stderr("jobs/one");
+    let forced = gc(&["--force", "--json"]).expect_code(ExitCode::Success);
+    assert!(!forced.stdout.contains(r#""removed":{"blobs":0"#), "{}", forced.stdout);
+    let verify = ["blob", "verify", "--run", "jobs/two"];
+    let _whole = start(&project, &verify).wait(DEADLINE).expect_code(ExitCode::Success);
+    fs::remove_dir_all(project.results("two").path()).expect("removable");
+    let last = gc(&["--force"]).expect_code(ExitCode::Success);
+    assert!(last.stdout.contains("removed the blob store"), "{}", last.stdout);
+    assert!(!server.bucket().join("team/store.json").exists());
+}
+
+#[test]
 fn store_that_refuses_or_is_silent_is_named_before_anything_starts() {
     let (server, project) = (S3Server::start(), small_project());
     let url = server.store_url("a");

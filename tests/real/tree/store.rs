@@ -6,8 +6,8 @@ use rollout_tests::leak_check;
 use crate::DEADLINE;
 use crate::small_search::SmallSearch;
 
-/// A command that the store of an unfinished search is passed to.
-const GC: [&str; 4] = ["gc", "--store", "blobs", "--dry-run"];
+/// Collection of the blobs that no search needs, however young.
+const GC: [&str; 5] = ["gc", "--store", "blobs", "--grace", "0"];
 
 #[test]
 fn search_resumed_without_store_option_uses_its_store() {
@@ -23,15 +23,26 @@ fn search_resumed_without_store_option_uses_its_store() {
 }
 
 #[test]
-fn gc_of_store_used_by_search_is_refused() {
+fn gc_of_store_keeps_what_search_needs_and_removes_store_of_removed_search() {
     let project = SmallSearch::default().write();
     let run = SmallSearch::run(&["--store", "blobs"]);
     let _ended = project.rollout(&run).wait(DEADLINE).expect_code(ExitCode::Success);
+    let verify = ["blob", "verify", "--run", "runs/small", "--json"];
+    let before = project.rollout(&verify).wait(DEADLINE).expect_code(ExitCode::Success);
+    let kept = project.rollout(&GC).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(kept.stdout.contains("removed 0 blobs"), "{}", kept.stdout);
+    assert!(kept.stdout.contains(" 1 runs need"), "{}", kept.stdout);
+    let after = project.rollout(&verify).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(after.stdout, before.stdout, "a blob of the search was removed");
+    let again = SmallSearch::run(&["--rerun-evals"]);
+    let _ended = project.rollout(&again).wait(DEADLINE).expect_code(ExitCode::Success);
+
+    std::fs::remove_dir_all(SmallSearch::directory(&project)).expect("removable");
     let refused = project.rollout(&GC).wait(DEADLINE).expect_code(ExitCode::Config);
     let _named = refused.expect_stderr("runs/small");
-    std::fs::remove_dir_all(SmallSearch::directory(&project)).expect("removable");
     let forced = [&GC[..], &["--force"]].concat();
     let _ended = project.rollout(&forced).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(!project.path().join("blobs").exists());
 }
 
 #[test]
