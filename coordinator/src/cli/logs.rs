@@ -171,7 +171,7 @@ async fn print(
             ended_line = piece.last() == Some(&b'\n');
             match &mut terminal {
                 Some(terminal) => printer.data(&terminal.escaped(piece)),
-                None => printer.bytes(piece),
+                None => printer.bytes(piece).map(drop),
             }
         })
         .await?;
