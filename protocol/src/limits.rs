@@ -140,6 +140,10 @@ pub const HARNESS_TEXT_BYTES: usize = 256;
 /// Longest error message kept of an output document, like [`ERROR_MESSAGE_BYTES`].
 pub const HARNESS_ERROR_BYTES: usize = 1024;
 
+/// Controls that one command of a harness gets while it runs: each of them was requested by hand and
+/// is kept in the record.
+pub const HARNESS_CONTROLS: usize = 32;
+
 /// Encoded summary of a harness in a report, bytes. With all of [`REWARD_KEYS`] and an error
 /// message the report still has at most [`REPORT_BYTES`].
 pub const HARNESS_SUMMARY_BYTES: usize = 2 * 1024;

@@ -6,6 +6,7 @@
 //! fault is reported and never stops the reader.
 
 mod control;
+mod control_session;
 mod hook_event;
 mod ids;
 mod integration_level;
@@ -24,6 +25,9 @@ mod testing;
 mod tests;
 
 pub use control::{ControlAction, ControlDocument, ControlFile, WrittenControl};
+pub use control_session::{
+    ControlAcknowledgement, ControlRefusal, ControlRequest, ControlSession, HarnessControl,
+};
 pub use hook_event::{
     CallOutcome, CallStatus, CallTiming, ControlAck, HookError, HookEvent, HookEventBody,
     HookEventType, ModelCall, ModelIdentity, PayloadRedaction, RedactionMode, StepBudgets,

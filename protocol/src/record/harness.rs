@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
 use crate::harness::{
-    HarnessOutcome, HookViolations, IntegrationLevel, MetricValue, Objective, OutputError,
+    HarnessControl, HarnessOutcome, HookViolations, IntegrationLevel, MetricValue, Objective,
+    OutputError,
 };
 use crate::limits;
 
@@ -37,6 +38,9 @@ pub struct HarnessRecord {
     /// The events; absent if the job names no file for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<HarnessEvents>,
+    /// Controls that were requested while the command ran, at most [`limits::HARNESS_CONTROLS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub controls: Vec<HarnessControl>,
 }
 
 /// Where the output of a harness came from.
@@ -157,6 +161,7 @@ mod tests {
             metrics_left_out: 3,
             error: None,
             output: None,
+            controls: Vec::new(),
             events: Some(HarnessEvents { counts: counts.collect(), ..HarnessEvents::default() }),
         }
     }

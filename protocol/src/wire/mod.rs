@@ -14,3 +14,4 @@ pub mod offer;
 pub mod position;
 pub mod report;
 pub mod stage;
+pub mod trial_control;

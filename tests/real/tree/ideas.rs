@@ -146,6 +146,7 @@ impl IdeasFixture {
                 phases: Arc::new(IgnoredPhases),
                 slot: Arc::new(DedicatedSlot),
                 max_park: Duration::ZERO,
+                controls: Arc::default(),
             },
             ideas: Arc::new(self.spec(script, timeout_sec).await),
             permits: Arc::new(()),

@@ -15,6 +15,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
+use super::control::ControlMailbox;
 use super::errors::SetupError;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
@@ -43,6 +44,8 @@ pub struct ExecutionContext {
     pub slot: Arc<dyn Slot>,
     /// Longest wait for a service that does not answer; zero means no wait.
     pub max_park: Duration,
+    /// Controls for its agent.
+    pub controls: Arc<ControlMailbox>,
 }
 
 /// The services that every execution on a worker shares.

@@ -2,6 +2,7 @@
 //! defines the scripts to run and the outputs to keep.
 //!
 //! * `context`: services of the worker, the slot and the phase sink of an execution;
+//! * `control`: controls for a harness that runs;
 //! * `files`: task files on this host; `base_digests`: base image digests chosen by a run;
 //! * `environment`: one environment from its request to its removal; `teardown`: its end;
 //! * `sidecars`: services beside an environment;
@@ -23,6 +24,7 @@ mod base_digests;
 mod capture;
 mod collect;
 mod context;
+mod control;
 pub mod cost;
 mod environment;
 pub(crate) mod errors;
@@ -44,6 +46,7 @@ pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
 pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
 pub(crate) use self::context::{COPY_LIMIT, with_timeout};
 pub use self::context::{DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, Slot};
+pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{
@@ -53,6 +56,8 @@ pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
 pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};
 pub(crate) use self::script::ScriptLimit;
-pub use self::script::{NormalExit, ScriptEnd, ScriptRun, kill_processes, run_command};
+pub use self::script::{
+    NormalExit, ScriptEnd, ScriptRun, kill_processes, run_command, run_command_until,
+};
 pub use self::sidecars::Sidecar;
 pub use self::stop::{wait_for_kill, wait_for_stop};

@@ -35,7 +35,7 @@ pub struct ScriptRun {
 pub enum ScriptEnd {
     /// By itself, or by a signal that this program did not send.
     Exited(CommandExit),
-    /// Killed at its time limit.
+    /// Killed at its time limit, or because it was told to end.
     TimedOut,
     /// Unknown.
     Failed(Failure),
@@ -101,8 +101,26 @@ pub async fn run_command(
     output: Arc<dyn OutputSink>,
     normal: NormalExit,
 ) -> ScriptRun {
+    let never = std::future::pending();
+    run_command_until(environment, command, limit, output, normal, never).await
+}
+
+/// Runs a command like [`run_command`]. Also ends it when `end` does, as at its time limit.
+pub async fn run_command_until(
+    environment: &dyn Environment,
+    command: ExecCommand,
+    limit: Duration,
+    output: Arc<dyn OutputSink>,
+    normal: NormalExit,
+    end: impl Future<Output = ()> + Send,
+) -> ScriptRun {
     let mut running = environment.exec(command, output);
-    match dependency::within(environment.dependency(), limit, &mut running).await {
+    let ran = tokio::select! {
+        biased;
+        ran = dependency::within(environment.dependency(), limit, &mut running) => ran,
+        () = end => None,
+    };
+    match ran {
         Some(Ok(exit)) if exit.code == 0 || normal == NormalExit::AnyCode => {
             ScriptRun { end: ScriptEnd::Exited(exit), processes_left: None }
         }

@@ -146,6 +146,7 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
             execution: execution.clone(),
         }),
         max_park: offer.rate_limits.max_park(),
+        controls: execution.controls.clone(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of one execution from its delivery to its acknowledgement.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::execution_slot::ExecutionSlot;
-use crate::executor::PhaseSink;
+use crate::executor::{ControlMailbox, PhaseSink};
 
 const PHASES: [Phase; 7] = [
     Phase::Queued,
@@ -54,6 +54,8 @@ pub(super) struct Execution {
     /// Its slot.
     pub(super) slot: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
+    /// Controls for its agent.
+    pub(super) controls: Arc<ControlMailbox>,
 }
 
 impl Execution {
@@ -73,6 +75,7 @@ impl Execution {
             parked: Mutex::default(),
             slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
+            controls: Arc::default(),
         }
     }
 

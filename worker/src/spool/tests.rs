@@ -130,6 +130,7 @@ impl SpoolFixture {
             phases: Arc::new(NoopPhaseSink),
             slot: Arc::new(DedicatedSlot),
             max_park: Duration::ZERO,
+            controls: Arc::default(),
         };
         let context = TrialContext {
             execution,

@@ -302,6 +302,7 @@ fn harness_record() -> HarnessRecord {
         error: None,
         output: None,
         events: Some(HarnessEvents { total: 2, ..HarnessEvents::default() }),
+        controls: Vec::new(),
     }
 }
 

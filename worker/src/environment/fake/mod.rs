@@ -13,6 +13,7 @@
 //! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N` | as in a shell |
 //! | `test -d\|-f\|-e\|-s\|-L PATH`, `test WORD = WORD` | as in a shell |
 //! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH`, `rm -f -- PATH…` | as in a shell |
+//! | `mv -f -- FROM TO` | as in a shell, for files and links |
 //! | `exec < PATH`, `cat` | reads the file as standard input, prints it |
 //! | `sleep SECONDS` | waits that long or until it is killed |
 //! | `flood BYTES` | prints that many bytes |
@@ -200,6 +201,29 @@ impl FakeProvider {
     /// Every command of every environment, in order of creation.
     pub fn commands(&self) -> Vec<super::ExecCommand> {
         self.lock().environments.values().flat_map(|place| place.commands.clone()).collect()
+    }
+
+    /// Content of a file in the first environment that exists and has it.
+    pub fn file(&self, path: &str) -> Option<bytes::Bytes> {
+        let state = self.lock();
+        let mut existing =
+            state.environments.values().filter(|place| place.lifecycle != FakeLifecycle::Gone);
+        existing.find_map(|place| match place.files.get(path) {
+            Some(FileNode::File { bytes, .. }) => Some(bytes.clone()),
+            _ => None,
+        })
+    }
+
+    /// Writes a file into every environment that exists, as one of its processes might.
+    pub fn write_file(&self, path: &str, content: &[u8]) {
+        let mut state = self.lock();
+        for place in state.environments.values_mut() {
+            if place.lifecycle != FakeLifecycle::Gone {
+                let bytes = bytes::Bytes::copy_from_slice(content);
+                let node = FileNode::File { bytes, executable: false };
+                place.files.put(path, node).expect("a path of directories");
+            }
+        }
     }
 
     /// Names of environments that exist: running, stopped or preserved.

@@ -183,6 +183,12 @@ impl FakeShell<'_> {
                 p.files.remove(&self.resolve_path(path));
                 true
             })?,
+            ("mv", ["-f", "--", from, to]) => self.with(|p| {
+                let (from, to) = (self.resolve_path(from), self.resolve_path(to));
+                let moved = p.files.get(&from).cloned();
+                p.files.remove(&from);
+                moved.is_some_and(|node| p.files.put(&to, node).is_ok())
+            })?,
             ("background", [name]) => self.with(|p| {
                 p.background.push((*name).to_owned());
                 true

@@ -86,6 +86,8 @@ pub(crate) enum ScriptError {
     Exit { code: i32, oom_killed: bool, last_words: String },
     /// It reached a time limit: its own, unless `whose` names another.
     TimedOut { limit: Duration, whose: Option<&'static str> },
+    /// It was ended because it ignored a `stop` for this grace time.
+    StopIgnored { grace: Duration },
     /// It could not be run, or its end is unknown.
     Exec(Failure),
     /// Files that it needs could not be placed.
@@ -132,7 +134,7 @@ impl ScriptError {
             Self::Exit { code, oom_killed, .. } => {
                 (failed, exit_code_meaning(*code, *oom_killed).0, class, Retry::Permanent)
             }
-            Self::TimedOut { .. } => {
+            Self::TimedOut { .. } | Self::StopIgnored { .. } => {
                 (stage.timed_out_type(), Code::TIMED_OUT, class, Retry::Permanent)
             }
             Self::Exec(failure) => exec_reason(stage, failure.kind),
@@ -172,6 +174,11 @@ impl ScriptError {
             }
             Self::TimedOut { limit, whose: Some(whose) } => {
                 format!("{script} exceeded {whose} time limit of {limit:?}")
+            }
+            Self::StopIgnored { grace } => {
+                format!(
+                    "{script} acknowledged no `stop` and was ended after its grace time of {grace:?}"
+                )
             }
             Self::Exec(failure) => format!("{script}: {}", failure.chain()),
             Self::Place { what, failure } => format!("cannot place {what}: {}", failure.chain()),

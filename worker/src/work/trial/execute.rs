@@ -1,12 +1,12 @@
 //! Execution of scripts of any stage.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::variables::ScriptEnv;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure};
 use crate::executor::errors::ScriptError;
-use crate::executor::{self, Capture, NormalExit, ScriptLimit};
+use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit};
 
 /// A script and how it runs.
 #[derive(Debug)]
@@ -37,13 +37,15 @@ impl From<ScriptError> for ScriptFailure {
 }
 
 /// Runs a script of the agent and measures the storage when it has ended, before anything else
-/// runs: the agent's files are not charged to the verifier.
+/// runs: the agent's files are not charged to the verifier. The script is ended when `stop_ignored`
+/// gives the grace time that it had.
 pub(super) async fn run_agent_script(
     environment: &dyn Environment,
     agent: TrialScript,
     capture: Arc<Capture>,
+    stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
-    let ended = run_script(environment, agent, capture).await;
+    let ended = run_script_until(environment, agent, capture, stop_ignored).await;
     match environment.check_storage().await {
         Ok(()) => ended,
         Err(failure) => {
@@ -60,10 +62,29 @@ pub(super) async fn run_script(
     script: TrialScript,
     capture: Arc<Capture>,
 ) -> Result<CommandExit, ScriptFailure> {
+    run_script_until(environment, script, capture, std::future::pending()).await
+}
+
+async fn run_script_until(
+    environment: &dyn Environment,
+    script: TrialScript,
+    capture: Arc<Capture>,
+    stop_ignored: impl Future<Output = Duration> + Send,
+) -> Result<CommandExit, ScriptFailure> {
     let TrialScript { argv, env, user, limit, normal, keep_processes } = script;
     let command = ExecCommand { argv, env, workdir: None, user };
     let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
-    let ran = executor::run_command(environment, command, limit, capture.clone(), harmless).await;
+    let grace = OnceLock::new();
+    let end = async {
+        // It returns at most once.
+        let _set = grace.set(stop_ignored.await);
+    };
+    let output = capture.clone();
+    let ran = executor::run_command_until(environment, command, limit, output, harmless, end).await;
+    if let (ScriptEnd::TimedOut, Some(grace)) = (&ran.end, grace.into_inner()) {
+        let error = ScriptError::StopIgnored { grace };
+        return Err(ScriptFailure { error, processes_left: ran.processes_left });
+    }
     let limit = ScriptLimit { limit, whose: None };
     let ended = ran.end.into_result(environment, &capture, limit, normal).await;
     ended.map_err(|error| ScriptFailure { error, processes_left: ran.processes_left })

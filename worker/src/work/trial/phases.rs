@@ -167,9 +167,13 @@ impl TrialRun<'_> {
     ) -> Result<(), PhaseInterrupt> {
         let Some(script) = script else { return Ok(()) };
         let capture = self.outputs.start_capture(stage, None, &self.attempt.redactor);
-        let ended =
-            execute::run_agent_script(self.attempt.environment.expect_running(), script, capture)
-                .await;
+        let ended = execute::run_agent_script(
+            self.attempt.environment.expect_running(),
+            script,
+            capture,
+            std::future::pending(),
+        )
+        .await;
         self.script_result(stage, ended)?;
         Ok(())
     }

@@ -12,6 +12,7 @@ use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
 use super::execute::{self, ScriptFailure};
 use super::failure::RewardError;
+use super::harness::HarnessController;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
@@ -125,12 +126,22 @@ impl TrialRun<'_> {
         let harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
         let environment = self.attempt.environment.expect_running();
-        let ended = execute::run_agent_script(environment, script, capture.clone()).await;
+        let initial = harness.as_ref().map(|placed| &placed.initial);
+        let mailbox = self.ctx.execution.controls.clone();
+        let mut controller = HarnessController::new(&mailbox, &self.ctx.agent.kind, initial);
+        let overdue = controller.wait_until_overdue(environment);
+        let ended = execute::run_agent_script(environment, script, capture.clone(), overdue).await;
         drop(permit);
         self.attempt.timing.leave();
         let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
+        let environment = &self.attempt.environment;
+        let readable = (!environment.tainted).then(|| environment.expect_running());
+        let session = controller.finish(readable).await;
         let ended = match harness {
-            Some(placed) => Box::pin(self.collect_harness(step, placed, ended, &capture)).await,
+            Some(mut placed) => {
+                placed.session = session;
+                Box::pin(self.collect_harness(step, placed, ended, &capture)).await
+            }
             None => ended,
         };
         match ended {

@@ -24,7 +24,8 @@ use crate::archive::{ArchiveLimits, FilterDecision, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, Finished, PhaseSink, TaskFiles,
+    ControlMailbox, DedicatedSlot, ExecutionContext, ExecutionServices, Finished, PhaseSink,
+    TaskFiles,
 };
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
@@ -53,6 +54,8 @@ pub struct TrialFixture {
     pub rate_limits: Option<offer::RunRateLimits>,
     /// Longest wait for a service that does not answer.
     pub max_park: Duration,
+    /// Controls for the agent.
+    pub controls: Arc<ControlMailbox>,
     /// A directory that is removed with the fixture; trials have their scratch directories in it.
     pub dir: tempfile::TempDir,
 }
@@ -117,6 +120,7 @@ impl TrialFixture {
             phases: Arc::default(),
             rate_limits: None,
             max_park: Duration::ZERO,
+            controls: Arc::default(),
             dir,
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
@@ -239,6 +243,7 @@ impl TrialFixture {
             phases: self.phases.clone(),
             slot: Arc::new(DedicatedSlot),
             max_park: self.max_park,
+            controls: self.controls.clone(),
         }
     }
 

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::harness::{
-    ControlDocument, ControlFile, ControlPlane, ControlPlaneMode, HarnessManifest,
+    ControlDocument, ControlPlane, ControlPlaneMode, ControlSession, HarnessManifest,
     HookStreamValidator, RequestedNetwork, TrialIds, TrialInput, TrialNetwork, TrialPaths,
-    TrialRuntime, TrialTimeouts, WrittenControl,
+    TrialRuntime, TrialTimeouts,
 };
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentKind;
@@ -17,7 +17,8 @@ use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Environment, Failure, Upload};
+use super::control::write_control;
+use crate::environment::Upload;
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, with_timeout};
 use crate::work::trial::TrialContext;
@@ -33,16 +34,19 @@ pub(in crate::work::trial) struct PlacedHarness {
     pub(super) ids: TrialIds,
     /// The bytes of the input.
     pub(super) input: Bytes,
-    /// The controls that were written.
-    controls: Vec<WrittenControl>,
+    /// The first control.
+    pub(in crate::work::trial) initial: ControlDocument,
+    /// The controls that were requested while the command ran.
+    pub(in crate::work::trial) session: Option<ControlSession>,
 }
 
 impl PlacedHarness {
     /// A validator of the events of this trial.
     pub(super) fn validator(&self, manifest: &HarnessManifest) -> HookStreamValidator {
         let mut validator = HookStreamValidator::new(manifest.requires_acks());
-        for control in &self.controls {
-            validator.add_control(*control);
+        let requested = self.session.iter().flat_map(ControlSession::written);
+        for control in std::iter::once(self.initial.to_file().written).chain(requested) {
+            validator.add_control(control);
         }
         validator
     }
@@ -96,23 +100,12 @@ impl TrialRun<'_> {
         let placing = |failure| ScriptError::Place { what: "the input of the harness", failure };
         let placed = environment.copy_to(uploads);
         with_timeout(COPY_LIMIT, "placing it", placed).await.map_err(placing)?;
-        let control = ControlDocument::initial(Timestamp::now()).to_file();
-        let controls = vec![control.written];
+        let initial = ControlDocument::initial(Timestamp::now());
+        let control = initial.to_file();
         let placing = |failure| ScriptError::Place { what: "the control of the harness", failure };
         write_control(environment, &spec.control_path, control).await.map_err(placing)?;
-        Ok(PlacedHarness { ids, input, controls })
+        Ok(PlacedHarness { ids, input, initial, session: None })
     }
-}
-
-/// Writes a control where the harness reads it.
-async fn write_control(
-    environment: &dyn Environment,
-    path: &str,
-    control: ControlFile,
-) -> Result<(), Failure> {
-    let (path, bytes) = (path.to_owned(), Bytes::from(control.bytes));
-    let placing = environment.copy_to(vec![Upload::File { path, bytes, executable: false }]);
-    with_timeout(COPY_LIMIT, "placing it", placing).await
 }
 
 /// The directory of a file; the root for a file in it.

@@ -3,11 +3,14 @@
 //!
 //! * `input`: the input document and the first control;
 //! * `output`: the output document, from its file or the standard output;
+//! * `control` and `tail`: controls while the command runs, and the events that acknowledge them;
 //! * `events`: the hook events, checked while they are read.
 
+mod control;
 mod events;
 mod input;
 mod output;
+mod tail;
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +22,7 @@ use rollout_protocol::record::{HarnessRecord, OutputSource};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::StepSpec;
 
+pub(super) use self::control::HarnessController;
 pub(super) use self::input::PlacedHarness;
 use self::output::OutputReading;
 use super::failure;
@@ -88,6 +92,13 @@ impl TrialRun<'_> {
             files.extend(read.log.map(|(file, bytes)| (HarnessPart::Events, file, bytes)));
             let lost = read.lost.map(|(why, full)| errors::output_lost(&why, full, redactor));
             self.attempt.secondary_errors.extend(lost);
+        }
+        if let Some(session) = placed.session {
+            record.controls = session.into_controls();
+            for control in &mut record.controls {
+                let label = control.label.take();
+                control.label = label.map(|label| self.attempt.redactor.text(&label).into());
+            }
         }
         self.keep_harness(step, record, files);
         ended?;
@@ -173,6 +184,7 @@ fn record(output: &TrialOutput, source: OutputSource, redactor: &Redactor) -> Ha
         error,
         output: None,
         events: None,
+        controls: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod artifacts;
 mod faults;
 mod harness;
+mod harness_control;
 mod hostile;
 mod parking;
 mod paths;
