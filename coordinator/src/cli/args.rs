@@ -12,7 +12,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 
 use super::executor::ExecutorArgs;
 #[cfg(feature = "nats")]
-use super::nats::{CancelArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
+use super::nats::{CancelArgs, ControlArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
 use super::overrides::JobArgs;
 use super::tree::TreeCommand;
 use super::value_parsers;
@@ -47,6 +47,8 @@ pub(super) enum Command {
     Worker(Box<WorkerArgs>),
     #[cfg(feature = "nats")]
     Cancel(CancelArgs),
+    #[cfg(feature = "nats")]
+    Control(Box<ControlArgs>),
     #[cfg(feature = "nats")]
     Workers(WorkersArgs),
     #[cfg(feature = "nats")]
@@ -346,6 +348,7 @@ impl Cli {
             #[cfg(feature = "nats")]
             Command::Worker(_)
             | Command::Cancel(_)
+            | Command::Control(_)
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,

@@ -3,6 +3,7 @@
 mod bench;
 mod cancel;
 mod chaos;
+mod control;
 mod coordinator_death;
 mod example;
 mod formats;

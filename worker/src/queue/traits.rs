@@ -27,6 +27,7 @@ use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::{broadcast, oneshot, watch};
 
 /// The worker's side of the queue.
@@ -95,6 +96,25 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
 
     /// Commands of coordinators from now on. Some may be missed: they are hints only.
     fn controls(&self) -> broadcast::Receiver<ControlMessage>;
+
+    /// The next request of a user for a control of a trial, of this worker or of another one.
+    /// Cancel-safe. The default never returns: such requests need a server.
+    async fn next_trial_control(&self) -> PendingTrialControl {
+        std::future::pending().await
+    }
+
+    /// Answers a request for a control of a trial that runs on this worker.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn answer_trial_control(
+        &self,
+        reply_to: String,
+        receipt: TrialControlReceipt,
+    ) -> Result<(), QueueError> {
+        let _nobody = (reply_to, receipt);
+        Ok(())
+    }
 }
 
 /// The coordinator's side of the queue.
@@ -256,6 +276,15 @@ pub struct PendingClaim {
     pub claim: Claim,
     /// Sends the answer. Dropping it means no answer.
     pub reply: oneshot::Sender<ClaimAnswer>,
+}
+
+/// A request for a control of a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingTrialControl {
+    /// The request.
+    pub request: TrialControlRequest,
+    /// Where the receipt goes, see [`WorkSource::answer_trial_control`].
+    pub reply_to: String,
 }
 
 /// A command that waits for its receipt.

@@ -31,6 +31,7 @@ mod report;
 mod slots;
 mod spec_cache;
 mod stage_permits;
+mod trial_controls;
 
 #[cfg(test)]
 mod tests;
@@ -342,6 +343,10 @@ impl Worker {
             ),
             supervise::spawn("connection", connection::watch_connection(shared.clone())),
             supervise::spawn("controls", drain::handle_controls(shared.clone())),
+            supervise::spawn(
+                "controls of trials",
+                trial_controls::handle_trial_controls(shared.clone()),
+            ),
             supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
             supervise::spawn("disks", watch_disks(shared.disks.clone())),
         ]

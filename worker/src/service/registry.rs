@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::id::{ExecId, ItemId, RunId};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::Delivery;
 use tokio::sync::Notify;
@@ -119,6 +119,14 @@ impl ExecutionRegistry {
         let state = self.state();
         let named = state.held.values().find(|execution| execution.exec == exec);
         named.into_iter().for_each(|execution| execution.stop(level));
+    }
+
+    /// The execution of an item that runs.
+    pub(super) fn find_running(&self, run: RunId, item: ItemId) -> Option<Arc<Execution>> {
+        let state = self.state();
+        let mut held = state.held.values();
+        let of_item = |held: &&Arc<Execution>| (held.offer.run, held.offer.item) == (run, item);
+        held.find(|held| of_item(held) && held.is_running()).cloned()
     }
 
     fn state(&self) -> MutexGuard<'_, RegistryState> {

@@ -1,6 +1,7 @@
 //! Commands for runs over NATS.
 
 mod cancel;
+mod control;
 mod doctor;
 mod error;
 mod options;
@@ -8,6 +9,7 @@ mod setup;
 mod workers;
 
 pub(super) use self::cancel::{CancelArgs, cancel};
+pub(super) use self::control::{ControlArgs, control};
 pub(super) use self::doctor::{DoctorArgs, doctor};
 pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
 pub(super) use self::setup::{SetupArgs, setup};

@@ -8,7 +8,7 @@ mod old_reports;
 mod pools;
 mod purge;
 mod reports;
-mod requests;
+pub(super) mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;

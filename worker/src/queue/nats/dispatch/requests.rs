@@ -164,7 +164,7 @@ impl IncomingRequests {
 /// Whether a subject is an inbox, at which clients receive answers. An answer is published with the
 /// coordinator's permissions, so the sender of a request must not choose any other subject for it:
 /// one of the server's own could purge a stream, or write the state of a run.
-fn is_inbox(subject: &str) -> bool {
+pub(in crate::queue::nats) fn is_inbox(subject: &str) -> bool {
     // Between clusters, the server adds the return route as a prefix: `_GR_.<cluster>.<server>.`.
     let local = match subject.strip_prefix("_GR_.") {
         Some(routed) => routed.splitn(3, '.').nth(2).unwrap_or_default(),

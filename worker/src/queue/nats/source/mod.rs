@@ -5,6 +5,7 @@ mod peer_heartbeats;
 mod pool_classes;
 mod pull_buffer;
 mod slot_division;
+mod trial_controls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +21,10 @@ use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::trial_control::TrialControlReceipt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Mutex, broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use self::acks::{AckKind, DeliveryAcks};
@@ -34,7 +36,7 @@ use super::connect::Nats;
 use super::error::NatsError;
 use super::names::NatsName;
 use super::replies::NatsRequest;
-use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
+use crate::queue::traits::{ConnectionStatus, PendingTrialControl, QueueError, WorkSource};
 use crate::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -52,6 +54,7 @@ pub struct NatsSource {
     classes: PoolClasses,
     peers: PeerHeartbeats,
     controls: broadcast::Sender<ControlMessage>,
+    trial_controls: Mutex<mpsc::Receiver<PendingTrialControl>>,
     _tasks: [Task<()>; 3],
 }
 
@@ -71,6 +74,8 @@ impl NatsSource {
         let acks = Arc::new(DeliveryAcks::default());
         let pull_buffer = Arc::new(PullBuffer::new(pool.clone(), inbox));
         let controls = broadcast::Sender::new(CONTROL_CAPACITY);
+        let (trial_requests, trial_controls) = mpsc::channel(CONTROL_CAPACITY);
+        let trial_controls = Mutex::new(trial_controls);
         let tasks = [
             supervise::spawn(
                 "arrivals",
@@ -80,11 +85,21 @@ impl NatsSource {
                 "acknowledgements",
                 acks.clone().resend_after_reconnect(client.clone()),
             ),
-            supervise::spawn("controls", forward_controls(heard, controls.clone())),
+            supervise::spawn("controls", forward_controls(heard, controls.clone(), trial_requests)),
         ];
         let classes = PoolClasses::new(pool.clone(), store, client.options.lease);
         let peers = PeerHeartbeats::default();
-        Ok(Self { nats, pool, pull_buffer, acks, classes, peers, controls, _tasks: tasks })
+        Ok(Self {
+            nats,
+            pool,
+            pull_buffer,
+            acks,
+            classes,
+            peers,
+            controls,
+            trial_controls,
+            _tasks: tasks,
+        })
     }
 
     /// The pool.
@@ -235,6 +250,23 @@ impl WorkSource for NatsSource {
     fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         self.controls.subscribe()
     }
+
+    async fn next_trial_control(&self) -> PendingTrialControl {
+        match self.trial_controls.lock().await.recv().await {
+            Some(pending) => pending,
+            // The client was closed.
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn answer_trial_control(
+        &self,
+        reply_to: String,
+        receipt: TrialControlReceipt,
+    ) -> Result<(), QueueError> {
+        let payload = serde_json::to_vec(&receipt).expect("text keys only");
+        Ok(self.client().send(reply_to, payload.into()).await?)
+    }
 }
 
 impl Nats {
@@ -269,8 +301,13 @@ async fn request_coordinator<A: DeserializeOwned>(
     }
 }
 
-/// Passes on the controls that coordinators send to all workers.
-async fn forward_controls(mut subscriber: Subscriber, controls: broadcast::Sender<ControlMessage>) {
+/// Passes on the controls that coordinators send to all workers, and the requests of users for
+/// controls of trials: those have a reply subject.
+async fn forward_controls(
+    mut subscriber: Subscriber,
+    controls: broadcast::Sender<ControlMessage>,
+    trial_controls: mpsc::Sender<PendingTrialControl>,
+) {
     while let Some(message) = subscriber.next().await {
         if message.payload.len() > MAX_CONTROL_BYTES {
             tracing::warn!(
@@ -278,6 +315,10 @@ async fn forward_controls(mut subscriber: Subscriber, controls: broadcast::Sende
                 message.subject,
                 message.payload.len()
             );
+            continue;
+        }
+        if message.reply.is_some() {
+            trial_controls::forward(message, &trial_controls);
             continue;
         }
         match serde_json::from_slice(&message.payload) {

@@ -1,0 +1,67 @@
+//! Requests of users for controls of trials, over the subject of controls.
+
+use std::time::Duration;
+
+use async_nats::{Message, StatusCode};
+use futures_util::StreamExt as _;
+use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
+use tokio::sync::mpsc;
+
+use crate::queue::nats::connect::Nats;
+use crate::queue::nats::dispatch::requests::is_inbox;
+use crate::queue::traits::{PendingTrialControl, QueueError};
+
+impl Nats {
+    /// Asks the worker of a trial for a control, and waits this long for its receipt; `None` when no
+    /// worker answers.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the request could not be sent.
+    pub async fn trial_control(
+        &self,
+        request: &TrialControlRequest,
+        wait: Duration,
+    ) -> Result<Option<TrialControlReceipt>, QueueError> {
+        let client = self.client();
+        client.connection()?;
+        let unreachable = |reason: String| QueueError::Unreachable { reason };
+        let inbox = client.inner.new_inbox();
+        let subscribed = client.inner.subscribe(inbox.clone()).await;
+        let mut answers = subscribed.map_err(|error| unreachable(error.to_string()))?;
+        let payload = serde_json::to_vec(request).expect("text keys only");
+        let subject = client.names.control(request.run);
+        let sent = client.inner.publish_with_reply(subject, inbox, payload.into()).await;
+        sent.map_err(|error| unreachable(error.to_string()))?;
+        let receipt = async {
+            while let Some(message) = answers.next().await {
+                if message.status == Some(StatusCode::NO_RESPONDERS) {
+                    return None;
+                }
+                if let Ok(receipt) = serde_json::from_slice(&message.payload) {
+                    return Some(receipt);
+                }
+            }
+            None
+        };
+        Ok(tokio::time::timeout(wait, receipt).await.ok().flatten())
+    }
+}
+
+/// Passes on a request.
+pub(super) fn forward(message: Message, requests: &mpsc::Sender<PendingTrialControl>) {
+    let Message { subject, reply, payload, .. } = message;
+    // The answer is sent with the permissions of this worker.
+    let Some(reply_to) = reply.filter(|reply| is_inbox(reply)) else {
+        tracing::warn!("{subject}: ignored a control whose reply subject is not an inbox");
+        return;
+    };
+    match serde_json::from_slice::<TrialControlRequest>(&payload) {
+        Ok(request) => {
+            let pending = PendingTrialControl { request, reply_to: reply_to.into_string() };
+            if requests.try_send(pending).is_err() {
+                tracing::warn!("{subject}: ignored a control of a trial: too many of them wait");
+            }
+        }
+        Err(error) => tracing::warn!("{subject}: cannot parse a control of a trial: {error}"),
+    }
+}
