@@ -6,8 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollout_protocol::harness::ControlAction;
+use rollout_protocol::id::ExecId;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
+use rollout_protocol::wire::trial_control::{
+    TrialControlReceipt, TrialControlRequest, TrialControlResult,
+};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, NatsSetupError,
@@ -162,6 +168,42 @@ async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, wor
         denied
     })
     .await;
+}
+
+#[test]
+fn worker_role_may_answer_control_of_trial() {
+    with_every_server(async |program| {
+        let roles = RolesFixture::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        let worker = roles.connect("worker-one").await;
+        let source = worker.source(&pool("one"), "store").await.expect("a source");
+        let offer = samples::offer(1, 1);
+        let request = TrialControlRequest {
+            run: offer.run,
+            item: offer.item,
+            action: ControlAction::Stop,
+            label: None,
+            requested_by: "user".to_owned(),
+            timeout_ms: 1,
+            grace_ms: 1,
+        };
+        let receipt = TrialControlReceipt {
+            item: offer.item,
+            exec: ExecId::from_bytes([2; 16]),
+            worker: "worker".parse().expect("a token"),
+            action: ControlAction::Stop,
+            result: TrialControlResult::NotInCommand { phase: Phase::Verification },
+        };
+        let answering = async {
+            let pending = source.next_trial_control().await;
+            assert_eq!(pending.request, request);
+            source.answer_trial_control(pending.reply_to, receipt.clone()).await.expect("sent");
+        };
+        let (received, ()) = tokio::join!(coordinator.trial_control(&request, DEADLINE), answering);
+        assert_eq!(received.expect("allowed"), Some(receipt));
+        drop(dispatch);
+    });
 }
 
 /// Uses the plain client for requests that the adapter never sends.

@@ -97,7 +97,7 @@ impl TrialRun<'_> {
             record.controls = session.into_controls();
             for control in &mut record.controls {
                 let label = control.label.take();
-                control.label = label.map(|label| self.attempt.redactor.text(&label).into());
+                control.label = label.map(|label| self.attempt.redactor.text(&label));
             }
         }
         self.keep_harness(step, record, files);

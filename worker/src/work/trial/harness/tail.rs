@@ -53,12 +53,9 @@ impl EventTail {
             "reading events",
             executor::open_stream(environment, &self.path),
         );
-        let stream = match opened.await {
-            Ok(Some(stream)) => stream,
-            Ok(None) | Err(_) => {
-                (self.offset, self.splitter) = (pieces.offset, pieces.splitter);
-                return Vec::new();
-            }
+        let Ok(Some(stream)) = opened.await else {
+            (self.offset, self.splitter) = (pieces.offset, pieces.splitter);
+            return Vec::new();
         };
         let reading = archive::stream_first_file(stream, limits::HOOK_EVENTS_BYTES, pieces);
         let Ok((pieces, _end)) = tokio::time::timeout(READ_LIMIT, reading).await else {
