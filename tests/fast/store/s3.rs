@@ -50,9 +50,10 @@ impl StoreUnderTest for PrefixUnderTest {
         fs::write(object(&self.server, &self.prefix, digest), bytes).expect("written");
     }
 
-    async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime) -> bool {
         let file = fs::File::open(object(&self.server, &self.prefix, digest)).expect("stored");
         file.set_modified(modified).expect("set");
+        true
     }
 
     async fn count(&self) -> Option<usize> {
@@ -91,6 +92,10 @@ impl StoreUnderTest for ServiceUnderTest {
 
     async fn reopen(&self) -> Arc<dyn BlobStore> {
         rollout_worker::store::open_existing(&self.0).await.expect("opened")
+    }
+
+    async fn set_modified(&self, _digest: &Digest, _modified: SystemTime) -> bool {
+        false
     }
 
     fn has_atomic_documents(&self) -> bool {

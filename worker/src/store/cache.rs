@@ -318,8 +318,9 @@ mod tests {
             }
         }
 
-        async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+        async fn set_modified(&self, digest: &Digest, modified: SystemTime) -> bool {
             self.memory.set_modified(digest, modified);
+            true
         }
 
         async fn count(&self) -> Option<usize> {

@@ -33,8 +33,9 @@ pub trait StoreUnderTest: Send + Sync {
     fn has_atomic_documents(&self) -> bool {
         true
     }
-    /// Sets the modification time of a blob without going through the store.
-    async fn set_modified(&self, digest: &Digest, modified: SystemTime);
+    /// Sets the modification time of a blob without going through the store; returns whether that is
+    /// possible.
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime) -> bool;
     /// Number of stored blobs, if known.
     async fn count(&self) -> Option<usize>;
 }

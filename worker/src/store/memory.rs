@@ -248,8 +248,9 @@ mod tests {
             Self::damage(self, digest, bytes);
         }
 
-        async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+        async fn set_modified(&self, digest: &Digest, modified: SystemTime) -> bool {
             Self::set_modified(self, digest, modified);
+            true
         }
 
         async fn count(&self) -> Option<usize> {

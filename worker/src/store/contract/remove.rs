@@ -72,7 +72,9 @@ async fn blob_modified_after_limit_is_not_removed<S: StoreUnderTest>(subject: &S
     let limit = SystemTime::now() - LONG;
     assert!(!store.remove_blob(&blob.digest, limit).await.expect("answered"));
     assert_eq!(read(&*store, &blob.digest).await.expect("present"), "young");
-    subject.set_modified(&blob.digest, limit - LONG).await;
+    if !subject.set_modified(&blob.digest, limit - LONG).await {
+        return;
+    }
     assert!(store.remove_blob(&blob.digest, limit).await.expect("removed"));
 }
 
@@ -86,7 +88,9 @@ async fn old_content_stored_again_is_renewed<S: StoreUnderTest>(subject: &S) {
         let from_file = || BlobContent::File(file.clone(), MediaType::Bytes);
         let digest = put(&*store, &content).await.digest;
         for again in [bytes(), from_file()] {
-            subject.set_modified(&digest, SystemTime::now() - LONG).await;
+            if !subject.set_modified(&digest, SystemTime::now() - LONG).await {
+                return;
+            }
             subject.reopen().await.put_many(vec![again]).await.expect("stored");
             let found = store.stat_blob(&digest).await.expect("answered").expect("present");
             assert!(found.modified.elapsed().is_ok_and(|age| age < LONG / 2), "{length}");
@@ -102,7 +106,9 @@ async fn blob_relied_on_again_is_not_old<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let blob = put(&*store, b"content").await;
     assert!(store.renew(&blob.digest).await.expect("answered"), "it was just stored");
-    subject.set_modified(&blob.digest, SystemTime::now() - LONG).await;
+    if !subject.set_modified(&blob.digest, SystemTime::now() - LONG).await {
+        return;
+    }
     if !store.renew(&blob.digest).await.expect("answered") {
         put(&*store, b"content").await;
     }

@@ -30,9 +30,10 @@ impl StoreUnderTest for FsStoreUnderTest {
         fs::write(&path, bytes).expect("written");
     }
 
-    async fn set_modified(&self, digest: &Digest, modified: SystemTime) {
+    async fn set_modified(&self, digest: &Digest, modified: SystemTime) -> bool {
         let file = fs::File::open(self.store.inner.blob_path(digest)).expect("a stored blob");
         file.set_modified(modified).expect("set");
+        true
     }
 
     async fn count(&self) -> Option<usize> {
