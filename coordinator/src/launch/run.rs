@@ -15,7 +15,7 @@ use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
-use super::store::{self as run_store, StoreCache};
+use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::{self, Job};
 use crate::engine::{LockOptions, LockWaitPolicy, ReopenSelection};
@@ -85,9 +85,9 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
         None => None,
     };
     let (run_dir, state) = (job.run_dir(), job.jobs_dir.join(".rollout"));
-    let url = run_store::find_or_default(request.store, &run_dir, state.join("blobs"))?;
     let cache = StoreCache { directory: state.join("blob-cache"), max_mb: request.store_cache_mb };
-    let store = run_store::open_cached(&url, &cache).await?;
+    let default = state.join("blobs");
+    let (url, store) = open_for_run(request.store, &run_dir, default, Some(&cache)).await?;
     let read = dataset_facts(&job, &datasets);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
     let facts = JobFacts { materialize, store: Some(url), invocation, ..facts(&job, &plan, read) };

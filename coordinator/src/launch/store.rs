@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollout_worker::store::{self, BlobStore, CachedStore, StoreError, StoreUrl};
 
+use super::LaunchError;
 use crate::results::files::store::{self as run_store, NoStore, StoreReference};
 
 /// A cache of what is read from a store in a service.
@@ -24,7 +25,14 @@ pub async fn open_cached(
     url: &StoreUrl,
     cache: &StoreCache,
 ) -> Result<Arc<dyn BlobStore>, StoreError> {
-    let store = store::open(url).await?;
+    put_cache_before(store::open(url).await?, url, cache).await
+}
+
+async fn put_cache_before(
+    store: Arc<dyn BlobStore>,
+    url: &StoreUrl,
+    cache: &StoreCache,
+) -> Result<Arc<dyn BlobStore>, StoreError> {
     if !matches!(url, StoreUrl::S3(_)) || cache.max_mb == 0 {
         return Ok(store);
     }
@@ -43,12 +51,58 @@ pub fn find(named: Option<StoreUrl>, run_dir: &Path) -> Result<StoreUrl, NoStore
     }
 }
 
+/// Opens the store to start a run with: `named`, the one that the run was first started with, or
+/// that in the directory `default`.
+///
+/// # Errors
+/// [`LaunchError::NoStore`] or [`LaunchError::Store`] when the run was first started with a store
+/// that is missing, or was replaced by another one.
+pub(super) async fn open_for_run(
+    named: Option<StoreUrl>,
+    run_dir: &Path,
+    default: PathBuf,
+    cache: Option<&StoreCache>,
+) -> Result<(StoreUrl, Arc<dyn BlobStore>), LaunchError> {
+    let noted = match named {
+        Some(_) => None,
+        None => StoreReference::read(run_dir),
+    };
+    let url = find_or_default(named, run_dir, default)?;
+    let store = match &noted {
+        Some(reference) => {
+            let store = store::open_existing(&url).await?;
+            check_identity(&*store, &url, reference)?;
+            store
+        }
+        None => store::open(&url).await?,
+    };
+    let store = match cache {
+        Some(cache) => put_cache_before(store, &url, cache).await?,
+        None => store,
+    };
+    Ok((url, store))
+}
+
+/// Refuses another store at the place of the one that a run used.
+fn check_identity(
+    store: &dyn BlobStore,
+    url: &StoreUrl,
+    reference: &StoreReference,
+) -> Result<(), StoreError> {
+    let (found, expected) = (store.identity(), &reference.identity);
+    if found == expected {
+        return Ok(());
+    }
+    let reason = format!("it has the identity {found}, and the store of the run has {expected}");
+    Err(StoreError::Unusable { path: url.to_string(), reason })
+}
+
 /// The store to start a run with: `named`, the one that the run was first started with, or
 /// `otherwise`.
 ///
 /// # Errors
 /// [`NoStore`] when the run was first started with a store that is missing.
-pub(super) fn find_or_default(
+fn find_or_default(
     named: Option<StoreUrl>,
     run_dir: &Path,
     default: PathBuf,

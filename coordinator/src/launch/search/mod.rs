@@ -20,7 +20,7 @@ use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
-use super::store::find_or_default;
+use super::store::open_for_run;
 use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
@@ -86,8 +86,7 @@ async fn run_live(
     supervise::blocking(move || check_existing(&options)).await?;
     let state = request.options.tree.runs_root.join(".rollout");
     let (named, run_dir) = (request.store.take(), request.options.tree.run_dir());
-    let url = find_or_default(named, &run_dir, state.join("blobs"))?;
-    let store = store::open(&url).await?;
+    let (url, store) = open_for_run(named, &run_dir, state.join("blobs"), None).await?;
     #[cfg(feature = "nats")]
     if let Some(remote) = request.remote.take() {
         return Box::pin(run_remote(remote, request, store, url, events)).await;

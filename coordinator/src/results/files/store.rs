@@ -3,19 +3,24 @@
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
-use rollout_worker::backoff::error_chain;
+use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::environment::Owner;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
+use tokio_util::bytes::Bytes;
 
 use super::durable::FileError;
 use super::{layout, write_document};
 
 /// Path prefix of the documents in a store that name its runs.
 pub const RUNS: &str = "runs/";
+
+/// How long registering a run is tried again.
+const REGISTRATION_RETRY_PERIOD: Duration = Duration::from_secs(120);
 
 /// Location of a run's blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +101,7 @@ pub async fn write_reference(
     name.update_part(registration.host.as_bytes());
     name.update_part(root.as_os_str().as_encoded_bytes());
     let path = format!("{RUNS}{run}/{}", &name.finish().hex()[..32]);
-    if let Err(error) = store.put_document(&path, text.into()).await {
+    if let Err(error) = register(store, &path, text.into()).await {
         tracing::warn!("cannot register the run in its blob store: {}", error_chain(&error));
     }
     let reference = StoreReference { identity: store.identity().to_owned(), place };
@@ -104,6 +109,24 @@ pub async fn write_reference(
         return Ok(());
     }
     write_document(&root, layout::STORE, &reference)
+}
+
+/// Writes the document that names a run's directory. Tried again for a while: blobs of a run that
+/// no document names may be collected.
+async fn register(store: &dyn BlobStore, path: &str, text: Bytes) -> Result<(), StoreError> {
+    let (started, outage) = (Instant::now(), OutageLog::new("registering the run"));
+    let mut backoff = outage.backoff();
+    loop {
+        match store.put_document(path, text.clone()).await {
+            Err(error) if error.is_transient() && started.elapsed() < REGISTRATION_RETRY_PERIOD => {
+                backoff.wait_after_failure(&error).await;
+            }
+            written => {
+                backoff.succeeded();
+                return written.map(drop);
+            }
+        }
+    }
 }
 
 impl StoreReference {

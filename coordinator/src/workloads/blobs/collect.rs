@@ -10,7 +10,7 @@ use rollout_protocol::limits::BLOB_GRACE_IN_PROGRESS;
 use rollout_worker::store::{BlobStore, StoreUrl, StoredBlob};
 
 use super::BlobsError;
-use super::marks::{MarkedDigests, marks_of_runs};
+use super::marks::{DamagePolicy, MarkedDigests, marks_of_runs};
 use super::runs::{AbsentRun, RUN_DOCUMENTS, StoreRuns};
 use crate::results::files::store::RUNS;
 
@@ -26,7 +26,8 @@ pub struct CollectionRequest {
     pub url: StoreUrl,
     /// Blobs that are younger stay.
     pub grace: Duration,
-    /// Treat runs of this host without a directory as removed.
+    /// Treat runs of this host without a directory as removed, and damaged documents as naming
+    /// nothing.
     pub force: bool,
     /// Runs to treat as removed, whatever host they are on.
     pub forget: Vec<RunId>,
@@ -83,9 +84,12 @@ pub async fn collect(request: &CollectionRequest) -> Result<CollectionReport, Bl
     let limit = runs.kept.iter().filter_map(|run| run.keep_since).fold(limit, SystemTime::min);
 
     let directories = runs.kept.iter().map(|run| run.directory.clone()).collect();
-    let ids: BTreeSet<RunId> = runs.kept.iter().filter_map(|run| run.run).collect();
+    // Also of runs whose directories do not tell their id yet.
+    let ids = runs.kept.iter().filter_map(|run| run.run).chain(runs.with_documents.iter().copied());
+    let ids: BTreeSet<RunId> = ids.filter(|run| !removed_runs.contains(run)).collect();
     let ids: Vec<RunId> = ids.into_iter().collect();
-    let marks = marks_of_runs(store, directories, &ids).await?;
+    let damage = if request.force { DamagePolicy::Skip } else { DamagePolicy::Refuse };
+    let marks = marks_of_runs(store, directories, &ids, damage).await?;
 
     let mut report = CollectionReport { kept_runs: runs.kept.len() as u64, ..Default::default() };
     for first_byte in 0..=u8::MAX {

@@ -29,6 +29,15 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// Deepest level of directories below `eval/` and `repair-<n>/` that has files of the run itself.
 const DEPTH: usize = 4;
 
+/// Treatment of damaged documents, which may name blobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DamagePolicy {
+    /// They name nothing, and are reported otherwise.
+    Skip,
+    /// They end the search: their blobs are unknown.
+    Refuse,
+}
+
 /// Digests, and whether each is known to be that of a blob.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MarkedDigests {
@@ -63,7 +72,9 @@ impl MarkedDigests {
         }
         let plan = read_previous_plan(&RunLayout::new(run_dir));
         plan?.iter().for_each(|plan| self.add_plan(plan));
-        Ok(())
+        // A directory that was moved away meanwhile was read in part only.
+        let journal = run_dir.join("journal");
+        std::fs::metadata(&journal).map(drop).map_err(BlobsError::file("find", &journal))
     }
 
     /// Marks the documents of a plan that its file contains instead of naming them.
@@ -78,8 +89,10 @@ impl MarkedDigests {
 
     fn add_file(&mut self, path: &Path) -> Result<(), BlobsError> {
         let mut file = match File::open(path) {
-            // A file that was replaced, or a temporary one.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // A temporary file, or one that was replaced. Those of the journal stay.
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_of_journal(path) => {
+                return Ok(());
+            }
             file => file.map_err(BlobsError::file("open", path))?,
         };
         let (mut scanner, mut buffer) = (DigestScanner::default(), vec![0; BUFFER_BYTES]);
@@ -111,10 +124,14 @@ impl MarkedDigests {
     }
 
     /// Marks what the JSON documents among the marked digests name.
-    async fn add_documents(&mut self, store: &dyn BlobStore) -> Result<(), BlobsError> {
+    async fn add_documents(
+        &mut self,
+        store: &dyn BlobStore,
+        damage: DamagePolicy,
+    ) -> Result<(), BlobsError> {
         let named: Vec<Digest> = self.digests.keys().copied().collect();
         let reads = stream::iter(named.into_iter().map(Ok::<_, BlobsError>));
-        let reads = reads.map_ok(|digest| read_document(store, digest));
+        let reads = reads.map_ok(|digest| read_document(store, digest, damage));
         let mut reads = reads.try_buffer_unordered(PARALLEL_READS);
         while let Some(found) = reads.try_next().await? {
             found.into_iter().for_each(|(digest, is_blob)| self.add(digest, is_blob));
@@ -131,6 +148,7 @@ pub(super) async fn marks_of_runs(
     store: &dyn BlobStore,
     directories: Vec<PathBuf>,
     runs: &[RunId],
+    damage: DamagePolicy,
 ) -> Result<MarkedDigests, BlobsError> {
     let mut marks = supervise::blocking(move || {
         let mut marks = MarkedDigests::default();
@@ -143,7 +161,7 @@ pub(super) async fn marks_of_runs(
     for run in runs {
         marks.add_results(store, *run).await?;
     }
-    marks.add_documents(store).await?;
+    marks.add_documents(store, damage).await?;
     Ok(marks)
 }
 
@@ -158,14 +176,15 @@ pub async fn marks_of_run(
     let directory = run_dir.to_owned();
     let run = supervise::blocking(move || super::runs::look_at(&directory)).await?;
     let runs: Vec<RunId> = run.and_then(|run| run.run).into_iter().collect();
-    marks_of_runs(store, vec![run_dir.to_owned()], &runs).await
+    marks_of_runs(store, vec![run_dir.to_owned()], &runs, DamagePolicy::Skip).await
 }
 
 /// The digests in a blob, if it is a JSON document of usual size. Absent and damaged blobs name
-/// nothing.
+/// nothing, unless damage is refused.
 async fn read_document(
     store: &dyn BlobStore,
     digest: Digest,
+    damage: DamagePolicy,
 ) -> Result<Vec<(Digest, bool)>, BlobsError> {
     let mut found = Vec::new();
     match store.get_bytes(&digest, limits::DOCUMENT_BYTES).await {
@@ -173,7 +192,9 @@ async fn read_document(
             scan(&text, |digest, is_blob| found.push((digest, is_blob)));
         }
         Ok(_) | Err(StoreError::Missing { .. } | StoreError::TooLarge { .. }) => {}
-        Err(error @ StoreError::Corrupt { .. }) => tracing::warn!("{error}"),
+        Err(error @ StoreError::Corrupt { .. }) if damage == DamagePolicy::Skip => {
+            tracing::warn!("{error}");
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(found)
@@ -198,6 +219,10 @@ fn durable_files(run_dir: &Path) -> Result<Vec<PathBuf>, BlobsError> {
     Ok(found)
 }
 
+fn is_of_journal(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "log")
+}
+
 fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
@@ -219,9 +244,13 @@ fn list(
         let entry = entry.map_err(BlobsError::file("list", directory))?;
         let (path, kind) = (entry.path(), entry.file_type());
         let kind = kind.map_err(BlobsError::file("look at", &path))?;
+        let is_file = match kind.is_symlink() {
+            true => std::fs::metadata(&path).is_ok_and(|target| target.is_file()),
+            false => kind.is_file(),
+        };
         if kind.is_dir() && depth > 0 {
             list(&path, depth - 1, wanted, found)?;
-        } else if kind.is_file() && wanted(&path) {
+        } else if is_file && wanted(&path) {
             found.push(path);
         }
     }

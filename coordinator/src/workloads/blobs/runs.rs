@@ -53,8 +53,10 @@ pub(super) struct StoreRuns {
     pub(super) kept: Vec<KeptRun>,
     /// Runs of this host without a directory.
     pub(super) missing: Vec<AbsentRun>,
-    /// Runs with a directory on another host.
+    /// Runs with a directory on another host, or of which no directory is known.
     pub(super) remote: Vec<AbsentRun>,
+    /// Every run that the store has documents of.
+    pub(super) with_documents: Vec<RunId>,
 }
 
 impl StoreRuns {
@@ -75,7 +77,8 @@ impl StoreRuns {
         registered: BTreeMap<RunId, Vec<RunRegistration>>,
         store: Option<&Path>,
     ) -> Result<Self, BlobsError> {
-        let mut found = Self::default();
+        let with_documents = registered.keys().copied().collect();
+        let mut found = Self { with_documents, ..Self::default() };
         let directories = registered.values().flatten().map(|each| each.directory.clone());
         let beside = store.map(sibling_runs).unwrap_or_default();
         let directories: BTreeSet<PathBuf> = directories.chain(beside).collect();
@@ -93,11 +96,14 @@ impl StoreRuns {
             let is_seen_here = |each: &RunRegistration| {
                 each.is_of_this_host() || is_kept(each) && engine::is_shared(&each.directory)
             };
-            if !registered.iter().all(is_seen_here) {
+            let has_directory = found.kept.iter().any(|kept| kept.run == Some(run));
+            if registered.is_empty() && has_directory {
+                continue;
+            }
+            // Without a registration its directory may be anywhere.
+            if registered.is_empty() || !registered.iter().all(is_seen_here) {
                 found.remote.push(AbsentRun { run, registered });
-            } else if !registered.iter().any(is_kept)
-                && !found.kept.iter().any(|kept| kept.run == Some(run))
-            {
+            } else if !registered.iter().any(is_kept) && !has_directory {
                 found.missing.push(AbsentRun { run, registered });
             }
         }

@@ -156,12 +156,27 @@ async fn documents_without_registered_run_refuse_collection() {
     let blob = fixture.put("result").await;
     let path = format!("results/{RUN}/marker");
     assert!(fixture.store.put_document(&path, "{}".into()).await.expect("stored"));
-    let refused = collect(&fixture.request()).await;
-    assert!(matches!(refused, Err(BlobsError::Missing(_))), "{refused:?}");
-    assert_eq!(fixture.digests().await, set([&blob]));
-    let forced = CollectionRequest { force: true, ..fixture.request() };
-    assert!(collect(&forced).await.expect("collected").store_removed);
+    // Its directory may be on another host.
+    for force in [false, true] {
+        let refused = collect(&CollectionRequest { force, ..fixture.request() }).await;
+        assert!(matches!(refused, Err(BlobsError::OnOtherHosts(_))), "{refused:?}");
+        assert_eq!(fixture.digests().await, set([&blob]));
+    }
+    let forgotten = CollectionRequest { forget: vec![RUN], ..fixture.request() };
+    assert!(collect(&forgotten).await.expect("collected").store_removed);
     assert!(fixture.store.document_paths().is_empty());
+}
+
+#[tokio::test]
+async fn damaged_document_refuses_collection() {
+    let fixture = Fixture::new();
+    let log = fixture.put("log").await;
+    let record = fixture.put(&json!({ "log": log }).to_string()).await;
+    fixture.run(RUN, "run", &[&record]).await;
+    fixture.store.damage(&record.digest, "{}".into());
+    let refused = collect(&fixture.request()).await;
+    assert!(matches!(refused, Err(BlobsError::Store(_))), "{refused:?}");
+    assert!(fixture.digests().await.contains(&log.digest), "it may be named by the damaged record");
 }
 
 #[tokio::test]

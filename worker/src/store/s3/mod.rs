@@ -91,7 +91,7 @@ impl S3Store {
         let client = client::connect(&location, None).await;
         let url = location.to_string();
         let identity = identity::read(&client, &location, &url).await?;
-        // Nothing is written to it before it is opened otherwise.
+        // Whether the service honours conditions was found out when the store was made.
         Ok(identity.map(|identity| Self::with_identity(client, location, identity.id, true)))
     }
 
@@ -157,7 +157,7 @@ impl S3Store {
 }
 
 /// Facts about an object.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ObjectHead {
     /// Its length; 0 if the service does not tell it.
     size_bytes: u64,
@@ -186,14 +186,17 @@ impl BlobStore for S3Store {
     }
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
+        self.inner.wait_for_quarantine(digest).await;
         let found = self.inner.head(&blob_path(digest)).await?;
         Ok(found.is_some())
     }
 
     /// An object cannot be renewed without its content: an old one has to be stored again.
     async fn renew(&self, digest: &Digest) -> Result<bool, StoreError> {
+        self.inner.wait_for_quarantine(digest).await;
         let found = self.inner.head(&blob_path(digest)).await?;
-        Ok(found.is_some_and(|found| !needs_renewal(found.modified)))
+        let damaged = self.inner.damaged.contains(digest);
+        Ok(!damaged && found.is_some_and(|found| !needs_renewal(found.modified)))
     }
 
     async fn stat_blob(&self, digest: &Digest) -> Result<Option<StoredBlob>, StoreError> {

@@ -57,9 +57,21 @@ impl S3StoreInner {
         tasks.push(task);
     }
 
+    /// Waits until a blob that is known to be damaged was moved aside, or could not be.
+    pub(super) async fn wait_for_quarantine(&self, digest: &Digest) {
+        if self.damaged.contains(digest) {
+            self.finish_quarantine(digest).await;
+        }
+    }
+
     /// Moves a damaged blob aside.
     pub(super) async fn quarantine(&self, digest: &Digest) {
         lock(&self.damaged.digests).insert(*digest);
+        self.finish_quarantine(digest).await;
+    }
+
+    /// Moves a blob aside unless it was stored again meanwhile.
+    async fn finish_quarantine(&self, digest: &Digest) {
         let _turn = self.damaged.turn.lock().await;
         if !self.damaged.contains(digest) {
             return;
@@ -71,8 +83,9 @@ impl S3StoreInner {
     }
 
     async fn move_aside(&self, digest: &Digest) -> Result<(), StoreError> {
-        let (bucket, key) = (&self.location.bucket, self.location.key(&blob_path(digest)));
-        let aside = damaged_path(digest);
+        let (path, aside) = (blob_path(digest), damaged_path(digest));
+        let (bucket, key) = (&self.location.bucket, self.location.key(&path));
+        let Some(before) = self.head(&path).await? else { return Ok(()) };
         let copied = self
             .client
             .copy_object()
@@ -88,11 +101,14 @@ impl S3StoreInner {
             }
             copied => drop(copied.map_err(|error| self.failed(error, "write to"))?),
         }
-        // Another process may have stored the content again.
-        let copy_is_good = self.hash_object(&aside).await? == Some(*digest);
-        let key = if copy_is_good { self.location.key(&aside) } else { key };
-        let removed = self.client.delete_object().bucket(bucket).key(key).send().await;
-        removed.map(drop).map_err(|error| self.failed(error, "write to"))
+        // Another process may have stored the content again, before the copy or after it.
+        if self.hash_object(&aside).await? == Some(*digest) {
+            return self.delete(&aside).await;
+        }
+        match self.head(&path).await? {
+            Some(found) if found == before => self.delete(&path).await,
+            _ => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::time::SystemTime;
 
+use aws_sdk_s3::config::Config;
+use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::types::Object;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::digest::Digest;
@@ -102,9 +104,13 @@ impl S3StoreInner {
         Ok(())
     }
 
-    async fn delete(&self, path: &str) -> Result<(), StoreError> {
+    /// Removes an object. Not repeated when the answer is lost: content may be stored again before
+    /// the second request.
+    pub(super) async fn delete(&self, path: &str) -> Result<(), StoreError> {
         let request = self.client.delete_object().bucket(&self.location.bucket);
-        let removed = request.key(self.location.key(path)).send().await;
+        let once = Config::builder().retry_config(RetryConfig::disabled());
+        let request = request.key(self.location.key(path)).customize().config_override(once);
+        let removed = request.send().await;
         removed.map(drop).map_err(|error| self.failed(error, "remove from"))
     }
 }

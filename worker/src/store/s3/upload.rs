@@ -164,7 +164,17 @@ impl S3StoreInner {
         media_type: MediaType,
     ) -> Result<bool, StoreError> {
         let digest = Digest::sha256(&bytes);
-        self.put_object(path, &bytes, &digest, media_type, true).await
+        for _ in 0..CONFLICT_ATTEMPTS {
+            if self.put_object(path, &bytes, &digest, media_type, true).await? {
+                return Ok(true);
+            }
+            if self.head(path).await?.is_some() {
+                return Ok(false);
+            }
+            // Another request was creating or removing it, and has not.
+        }
+        let source = "other requests keep writing the same object".into();
+        Err(StoreError::Unanswered { store: self.url.clone(), action: "write to", source })
     }
 
     /// Writes an object in one request. With `if_absent` an existing one stays, if the service

@@ -122,8 +122,9 @@ impl ActiveController {
                 biased;
                 Some(pending) = self.requests.recv() => self.write(pending, environment).await,
                 () = tokio::time::sleep(pause), if waiting => {
-                    self.read_events(environment).await;
+                    // Before the reading: an acknowledgement that it misses came later.
                     let now = self.began.elapsed();
+                    let is_complete = self.read_events(environment).await;
                     for index in self.session.expire(now) {
                         let control = self.session.control(index).clone();
                         self.answer(
@@ -131,7 +132,8 @@ impl ActiveController {
                             TrialControlResult::Unacknowledged { control, command_ended: false },
                         );
                     }
-                    if let Some(grace) = self.session.take_overdue(now) {
+                    // While events cannot be read, nothing is known to be ignored.
+                    if is_complete && let Some(grace) = self.session.take_overdue(now) {
                         return grace;
                     }
                 }
@@ -162,15 +164,18 @@ impl ActiveController {
         }
     }
 
-    /// Reads new events and answers the requests that they acknowledge.
-    async fn read_events(&mut self, environment: &dyn Environment) {
+    /// Reads new events and answers the requests that they acknowledge. Returns whether the events
+    /// were read to their end.
+    async fn read_events(&mut self, environment: &dyn Environment) -> bool {
         let versions: Vec<_> = self.session.written().map(|written| written.version).collect();
-        for event in self.tail.read_acknowledgements(environment, versions).await {
+        let (events, is_complete) = self.tail.read_acknowledgements(environment, versions).await;
+        for event in events {
             if let Some(index) = self.session.event(&event) {
                 let control = self.session.control(index).clone();
                 self.answer(index, TrialControlResult::Acknowledged { control });
             }
         }
+        is_complete
     }
 
     fn answer(&mut self, index: usize, result: TrialControlResult) {

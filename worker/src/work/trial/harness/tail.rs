@@ -7,7 +7,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::harness::{HookEvent, HookEventBody, LineSplitter, SplitLine, parse_event};
 use rollout_protocol::limits;
 
-use crate::archive::{self, FilePieces};
+use crate::archive::{self, CapturedFile, FilePieces};
 use crate::environment::Environment;
 use crate::executor::{self, with_timeout};
 
@@ -30,13 +30,14 @@ impl EventTail {
     }
 
     /// The acknowledgements of controls with these versions in complete lines that were added since
-    /// the last call; at most one for each version and observed action. Environments give files as a
-    /// whole, so each call transfers the file again.
+    /// the last call; at most one for each version and observed action. Also whether the file was
+    /// read to its end, or does not exist. Environments give files as a whole, so each call
+    /// transfers the file again.
     pub(super) async fn read_acknowledgements(
         &mut self,
         environment: &dyn Environment,
         versions: Vec<Digest>,
-    ) -> Vec<HookEvent> {
+    ) -> (Vec<HookEvent>, bool) {
         let splitter = LineSplitter::new(limits::HOOK_EVENT_BYTES);
         let pieces = TailPieces {
             skip: self.offset,
@@ -53,16 +54,19 @@ impl EventTail {
             "reading events",
             executor::open_stream(environment, &self.path),
         );
-        let Ok(Some(stream)) = opened.await else {
+        let opened = opened.await;
+        let is_absent = matches!(opened, Ok(None));
+        let Ok(Some(stream)) = opened else {
             (self.offset, self.splitter) = (pieces.offset, pieces.splitter);
-            return Vec::new();
+            return (Vec::new(), is_absent);
         };
         let reading = archive::stream_first_file(stream, limits::HOOK_EVENTS_BYTES, pieces);
-        let Ok((pieces, _end)) = tokio::time::timeout(READ_LIMIT, reading).await else {
-            return Vec::new();
+        let Ok((pieces, end)) = tokio::time::timeout(READ_LIMIT, reading).await else {
+            return (Vec::new(), false);
         };
         (self.offset, self.splitter) = (pieces.offset, pieces.splitter);
-        pieces.events
+        let is_complete = matches!(end, Ok(()) | Err(CapturedFile::Missing));
+        (pieces.events, is_complete)
     }
 }
 
