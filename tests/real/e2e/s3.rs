@@ -103,3 +103,21 @@ fn store_that_refuses_or_is_silent_is_named_before_anything_starts() {
     }
     assert!(!project.path().join("jobs/faults").exists(), "nothing was started");
 }
+
+#[test]
+fn resumed_run_refuses_emptied_and_other_store_at_its_place() {
+    let (server, project) = (S3Server::start(), small_project());
+    let url = server.store_url("runs");
+    let _ended = start(&project, &["run", "job.yaml", "--store", &url]).wait(DEADLINE);
+    fs::remove_dir_all(server.bucket().join("runs")).expect("removable");
+    let emptied = start(&project, &["run", "job.yaml"]).wait(DEADLINE);
+    let emptied = emptied.expect_code(ExitCode::Failure);
+    assert!(emptied.stderr.contains("there is no blob store at s3://"), "{}", emptied.stderr);
+    assert!(!server.bucket().join("runs").exists(), "nothing was made in its place");
+
+    let arguments = ["run", "job.yaml", "--name", "second", "--store", &url];
+    let _another_store = start(&project, &arguments).wait(DEADLINE);
+    let other = start(&project, &["run", "job.yaml"]).wait(DEADLINE);
+    let other = other.expect_code(ExitCode::Failure);
+    assert!(other.stderr.contains("it has the identity"), "{}", other.stderr);
+}
