@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{self, StoreUrl};
+#[cfg(feature = "nats")]
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
@@ -113,7 +115,7 @@ async fn run_live(
 async fn run_remote(
     remote: RemoteOptions,
     request: SearchRequest,
-    store: Arc<dyn store::BlobStore>,
+    store: Arc<dyn BlobStore>,
     store_url: StoreUrl,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<SearchManifest, LaunchError> {
