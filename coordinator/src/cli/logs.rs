@@ -41,8 +41,8 @@ pub(super) struct LogsArgs {
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
     trial: String,
 
-    /// What to print: an output (`command/stdout.txt`), a directory of outputs (`setup`), or a file
-    /// in the logs (`logs/agent/trace.json`)
+    /// Name of an output (`command/stdout.txt`), of a directory of outputs (`setup`), or of a file in
+    /// the logs (`logs/agent/trace.json`)
     name: Option<String>,
 
     /// The output of this try, by its number in `rollout show`

@@ -241,7 +241,7 @@ pub struct HookError {
 pub struct PayloadRedaction {
     /// Whether something was redacted.
     pub applied: Option<bool>,
-    /// What was done with the original.
+    /// Treatment of the original.
     pub mode: Option<RedactionMode>,
 }
 

@@ -58,7 +58,7 @@ pub struct VerificationReport {
     pub problems: Vec<BlobProblem>,
 }
 
-/// What reading a blob showed.
+/// Result of reading a blob.
 struct Reading {
     bytes: u64,
     problem: Option<BlobProblem>,
