@@ -6,6 +6,7 @@
 //!   archive that is inconsistent, incomplete or too large is truncated, not refused: everything
 //!   before the cut is kept.
 //! * [`extract_faithful`]: the same with executable bits and the symbolic links that stay inside.
+//! * [`extract_blob`]: the same from a blob store, whose failures are errors.
 //! * [`first_file`]: one small file of a hostile archive, in memory; [`stream_first_file`]: one file
 //!   in pieces.
 //! * [`copy_file`]: the content of one file by its path, in pieces.
@@ -13,6 +14,7 @@
 //!   error.
 //! * [`list`]: the members of an archive.
 
+mod blob;
 mod blocking_reader;
 mod copy_file;
 mod directory_writer;
@@ -35,6 +37,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
+pub use self::blob::{ExtractBlobError, extract_blob};
 pub use self::copy_file::copy_file;
 pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};

@@ -364,6 +364,14 @@ impl StoreError {
         matches!(self, Self::Io { .. } | Self::Unavailable { .. } | Self::Unanswered { .. })
     }
 
+    /// The error of a reader of this blob: the store's, if the reader wrapped one.
+    pub fn from_read(digest: &Digest, error: std::io::Error) -> Self {
+        match error.downcast::<Self>() {
+            Ok(error) => error,
+            Err(source) => Self::Io { action: "read", path: format!("blob {digest}"), source },
+        }
+    }
+
     /// A system error; a separate variant if the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
         let path = path.display().to_string();

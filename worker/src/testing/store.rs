@@ -8,9 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio_util::io::StreamReader;
 
 use crate::store::{BlobContent, BlobStore, MemoryStore, StoreError, StoredBlob, VerifyingReader};
 
@@ -52,7 +54,8 @@ pub enum StoreCall {
 pub enum StoreFault {
     /// The call does nothing and fails with a transient error.
     Fail,
-    /// The call takes effect and then fails, like a connection lost before the response.
+    /// The call takes effect and then fails, like a connection lost before the response. A stream
+    /// breaks off in the middle.
     FailAfter,
     /// The call does nothing and fails because the disk is full.
     DiskFull,
@@ -248,12 +251,20 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
         let late = self.begin_call(StoreCall::Get).await?;
         let mut reader = self.inner.get(digest).await?;
-        if late != Some(StoreFault::Corrupt) {
-            return end_call(StoreCall::Get, late, reader);
-        }
         let mut bytes = Vec::new();
-        let read = reader.read_to_end(&mut bytes).await;
-        read.map_err(|source| StoreError::Io { action: "read", path: String::new(), source })?;
+        match late {
+            Some(StoreFault::Corrupt | StoreFault::FailAfter) => {
+                let read = reader.read_to_end(&mut bytes).await;
+                read.map_err(|error| StoreError::from_read(digest, error))?;
+            }
+            _ => return Ok(reader),
+        }
+        if late == Some(StoreFault::FailAfter) {
+            bytes.truncate(bytes.len() / 2);
+            let lost = io::Error::new(io::ErrorKind::ConnectionReset, "injected fault");
+            let broken_off = stream::iter([Ok(Bytes::from(bytes)), Err(lost)]);
+            return Ok(Box::new(StreamReader::new(broken_off)));
+        }
         match bytes.last_mut() {
             Some(last) => *last ^= 1,
             None => bytes.push(0),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
-use rollout_worker::archive::{self, ArchiveLimits, ArchivePath};
+use rollout_worker::archive::{self, ArchiveLimits, ArchivePath, ExtractBlobError};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub(super) async fn write(
         if let Some(archive) = &artifact.archive {
             let unpacked = unpack(store, artifact, archive, trial).await;
             let target = trial.join(&artifact.path);
-            lost.extend(content::unless_lost(store, archive, &target, unpacked).await?);
+            lost.extend(content::unless_lost(&target, unpacked)?);
         }
     }
     for (base, entries) in manifests {
@@ -141,11 +141,12 @@ pub(super) async fn extract(
     into: &Path,
 ) -> Result<(), TrialFilesError> {
     let what = || what.to_owned();
-    let source = (store.get(&archive.digest).await)
-        .map_err(|source| TrialFilesError::Store { what: what(), source })?;
-    let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS)
-        .await
-        .map_err(|source| TrialFilesError::Unpack { what: what(), source })?;
+    let extracted =
+        archive::extract_blob(store, &archive.digest, into, ArchiveLimits::ARTIFACTS).await;
+    let report = extracted.map_err(|error| match error {
+        ExtractBlobError::Store(source) => TrialFilesError::Store { what: what(), source },
+        ExtractBlobError::Archive(source) => TrialFilesError::Unpack { what: what(), source },
+    })?;
     report.cut.map_or(Ok(()), |cut| Err(TrialFilesError::ArchiveTruncated { what: what(), cut }))
 }
 

@@ -8,7 +8,7 @@ use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
 use rollout_protocol::version;
-use rollout_worker::archive::{ArchivePath, ArchiveTruncation};
+use rollout_worker::archive::ArchivePath;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
@@ -76,7 +76,7 @@ pub(crate) async fn write(
     for output in outputs {
         let target = into.join(&output.path);
         let copied = copy_output(store, output, into).await;
-        lost.extend(unless_lost(store, &output.blob, &target, copied).await?);
+        lost.extend(unless_lost(&target, copied)?);
     }
     Ok(lost)
 }
@@ -91,7 +91,7 @@ async fn write_archives(
     if let Some(logs) = &record.logs {
         let to = into.join("logs");
         let extracted = artifacts::extract(store, "the logs", &logs.archive, &to).await;
-        lost.extend(unless_lost(store, &logs.archive, &to, extracted).await?);
+        lost.extend(unless_lost(&to, extracted)?);
     }
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
@@ -102,7 +102,7 @@ async fn write_archives(
         supervise::blocking(move || make_directories(&root, &below)).await?;
         let what = format!("the logs of step {}", step.name);
         let extracted = artifacts::extract(store, &what, &logs.archive, &to).await;
-        lost.extend(unless_lost(store, &logs.archive, &to, extracted).await?);
+        lost.extend(unless_lost(&to, extracted)?);
     }
     lost.extend(artifacts::write(store, &record.artifacts, into).await?);
     Ok(lost)
@@ -113,21 +113,12 @@ async fn write_archives(
 ///
 /// # Errors
 /// Any other error.
-pub(super) async fn unless_lost(
-    store: &dyn BlobStore,
-    blob: &BlobRef,
+pub(super) fn unless_lost(
     target: &Path,
     written: Result<(), TrialFilesError>,
 ) -> Result<Option<TrialFilesError>, TrialFilesError> {
     let Err(error) = written else { return Ok(None) };
-    let lost = match &error {
-        // A store that detected damaged content has moved it aside.
-        TrialFilesError::ArchiveTruncated { cut: ArchiveTruncation::Source(_), .. } => {
-            store.contains(&blob.digest).await.is_ok_and(|there| !there)
-        }
-        error => error.is_lost(),
-    };
-    if !lost {
+    if !error.is_lost() {
         return Err(error);
     }
     durable::remove(target)?;

@@ -15,6 +15,7 @@ use rollout_protocol::record::{
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
+use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::{Value, json};
 use tokio_util::bytes::Bytes;
 
@@ -463,4 +464,34 @@ async fn trial_with_damaged_content_keeps_result_and_lists_missing() {
     assert_eq!(lost.expect("the result is written").len(), 1);
     let dir = trial_dir(&place.run_dir(), other.trial().expect("a trial"));
     assert_eq!(result(&dir)["reward"], 0.5);
+}
+
+#[tokio::test]
+async fn store_that_breaks_off_an_archive_has_failed_and_is_retried() {
+    let place = fixture().await;
+    let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
+    let mut record = record(&settled);
+    let text = "a line of the log\n".repeat(10_000);
+    record.logs = Some(place.logs(&[("agent/one.txt", "1"), ("agent/two.txt", &text)]).await);
+    record.artifacts = vec![place.artifact("/x", "artifacts/x", &[("only", &text)]).await];
+    let blob = place.put(&serde_json::to_vec(&record).expect("serializable")).await;
+    let settled = Arc::new(with_record(settled, blob));
+
+    let faulty = Arc::new(FaultyStore::new(Arc::clone(&place.store)));
+    faulty.inject(StoreCall::Get, 1, StoreFault::FailAfter);
+    faulty.inject(StoreCall::Get, 3, StoreFault::FailAfter);
+    let store = Arc::clone(&faulty) as Arc<dyn BlobStore>;
+    let mode = MaterializeMode::Full;
+    let opened = TrialDirWriter::open(run(), &place.run_dir(), mode, store, Arc::default());
+    let writer = Arc::new(opened.expect("opened"));
+    let dir = trial_dir(&place.run_dir(), settled.trial().expect("a trial"));
+    for what in ["logs", "artifact"] {
+        let error = writer.write(Arc::clone(&settled)).await.expect_err(what);
+        let TrialFilesError::Store { source, .. } = &error else { panic!("{what}: {error}") };
+        assert!(source.is_unanswered(), "{what}: {error}");
+        assert!(!dir.exists(), "{what}");
+    }
+    assert_eq!(writer.write(settled).await.expect("written").len(), 0);
+    assert_eq!(fs::read_to_string(dir.join("logs/agent/two.txt")).expect("whole"), text);
+    assert_eq!(fs::read_to_string(dir.join("artifacts/x")).expect("whole"), text);
 }

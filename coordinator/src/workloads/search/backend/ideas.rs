@@ -15,11 +15,13 @@ use rollout_protocol::record::{IdeasRecord, ItemOutcome};
 use rollout_protocol::spec::ideas::{
     EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason,
 };
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, FilterDecision};
+use rollout_worker::archive::{
+    self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError, FilterDecision,
+};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
-use super::live::{LiveBackend, backend_error, with_retry};
+use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::requests::{RunNotification, WorkKind, WorkRequest};
 use super::results::{self, ResultsError};
 use crate::engine::core::ItemSettlement;
@@ -56,6 +58,17 @@ enum IdeasError {
     },
     #[error(transparent)]
     Results(#[from] ResultsError),
+}
+
+impl IdeasError {
+    /// Whether a retry may succeed.
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::Results(error) => error.is_transient(),
+            Self::Archive { .. } | Self::Disk { .. } => false,
+        }
+    }
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> IdeasError {
@@ -139,7 +152,10 @@ impl LiveBackend {
         let store = &*self.store;
         if let Some(record) = &record {
             self.fence.check()?;
-            let written = self.handle.block_on(write_logs(store, record, &logs));
+            let writing = with_retry_if(IdeasError::is_transient, async || {
+                write_logs(store, record, &logs).await
+            });
+            let written = self.handle.block_on(writing);
             written.map_err(backend_error("cannot write the logs of a command for ideas"))?;
         }
         if settled.verdict.outcome != ItemOutcome::Completed {
@@ -157,7 +173,10 @@ impl LiveBackend {
             tracing::warn!("skipped {count} entries among the ideas of node {node}");
         }
         self.fence.check()?;
-        let taken = self.handle.block_on(accept_ideas(store, &record, order));
+        let accepting = with_retry_if(IdeasError::is_transient, async || {
+            accept_ideas(store, &record, order).await
+        });
+        let taken = self.handle.block_on(accepting);
         taken.map_err(backend_error("cannot accept ideas"))
     }
 
@@ -272,9 +291,12 @@ async fn accept_ideas(
     let into = &order.into;
     let work = into.with_file_name(format!(".work-{}", order.node.node_id));
     fs_remove::remove(&work).await.map_err(io_error("remove", &work))?;
-    let source = with_retry(async || store.get(&ideas.archive.digest).await).await?;
-    let unpacked = archive::extract(source, &work, NODE_IDEAS_LIMITS).await;
-    unpacked.map_err(|source| IdeasError::Archive { path: work.clone(), source })?;
+    let unpacked =
+        archive::extract_blob(store, &ideas.archive.digest, &work, NODE_IDEAS_LIMITS).await;
+    unpacked.map_err(|error| match error {
+        ExtractBlobError::Store(error) => IdeasError::Store(error),
+        ExtractBlobError::Archive(source) => IdeasError::Archive { path: work.clone(), source },
+    })?;
     if let Some(cost) = record.reported_cost.filter(|cost| *cost > 0.0) {
         let file = into.join(COST_FILE);
         tokio::fs::write(&file, cost.to_string()).await.map_err(io_error("write", &file))?;

@@ -313,27 +313,28 @@ impl SearchBackend for LiveBackend {
 async fn import_with_retry(
     import: impl AsyncFn() -> Result<(), RepositoryError>,
 ) -> Result<(), RepositoryError> {
-    let outage = OutageLog::new("the blob store");
-    let mut backoff = outage.backoff();
-    loop {
-        match import().await {
-            Err(RepositoryError::Store(error)) if error.is_transient() => {
-                backoff.wait_after_failure(&error).await;
-            }
-            done => return done,
-        }
-    }
+    let is_transient =
+        |error: &_| matches!(error, RepositoryError::Store(error) if error.is_transient());
+    with_retry_if(is_transient, import).await
 }
 
 /// Retries until success or a permanent error.
 pub(super) async fn with_retry<T>(
     work: impl AsyncFn() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
+    with_retry_if(StoreError::is_transient, work).await
+}
+
+/// Retries until success or an error that is not transient.
+pub(super) async fn with_retry_if<T, E: Error>(
+    is_transient: impl Fn(&E) -> bool,
+    work: impl AsyncFn() -> Result<T, E>,
+) -> Result<T, E> {
     let outage = OutageLog::new("the blob store");
     let mut backoff = outage.backoff();
     loop {
         match work().await {
-            Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
+            Err(error) if is_transient(&error) => backoff.wait_after_failure(&error).await,
             done => return done,
         }
     }

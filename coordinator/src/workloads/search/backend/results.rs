@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath};
+use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
 use rollout_worker::backoff::error_chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
@@ -160,10 +160,12 @@ pub(super) async fn unpack(
     archive: &BlobRef,
     into: &Path,
 ) -> Result<(), ResultsError> {
-    let failed = |source| ResultsError::Store { what: what.to_owned(), source };
-    let source = store.get(&archive.digest).await.map_err(failed)?;
-    let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS).await;
-    let report = report.map_err(|source| ResultsError::Archive { what, source })?;
+    let extracted =
+        archive::extract_blob(store, &archive.digest, into, ArchiveLimits::ARTIFACTS).await;
+    let report = extracted.map_err(|error| match error {
+        ExtractBlobError::Store(source) => ResultsError::Store { what: what.to_owned(), source },
+        ExtractBlobError::Archive(source) => ResultsError::Archive { what, source },
+    })?;
     if let Some(cut) = report.cut {
         tracing::warn!("the archive of {what} in {} is truncated: {cut}", into.display());
     }
