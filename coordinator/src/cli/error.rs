@@ -12,7 +12,8 @@ use rollout_worker::shortage::Shortage;
 use rollout_worker::store::StoreError;
 
 use crate::config::{ConfigErrors, ErrorKind};
-use crate::engine::journal::JournalError;
+use crate::engine::catalog::CatalogError;
+use crate::engine::journal::{JournalError, MirrorError};
 use crate::engine::{LockError, OpenError, RunError};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
@@ -103,7 +104,7 @@ impl CliError {
     /// Adds a hint for a journal that cannot be read.
     pub(super) fn with_journal_hint(self, error: &JournalError) -> Self {
         match error {
-            JournalError::Io { .. } => self,
+            JournalError::Io { .. } | JournalError::Mirror(_) => self,
             JournalError::Header { .. } | JournalError::Record { .. } => {
                 self.hint("use a newer rollout")
             }
@@ -213,9 +214,45 @@ impl From<WorkerDirError> for CliError {
     }
 }
 
+impl From<MirrorError> for CliError {
+    fn from(error: MirrorError) -> Self {
+        match error {
+            MirrorError::Store(error) => error.into(),
+            MirrorError::Exists(_) | MirrorError::Superseded(_) => {
+                Self::from_cause(ExitCode::LockLost, "cannot continue the run", &error)
+            }
+            MirrorError::Unusable(_) => {
+                Self::from_cause(ExitCode::RunDamaged, "cannot use the catalog", &error)
+            }
+            MirrorError::Abandoned => {
+                Self::from_cause(ExitCode::OutOfReach, "cannot write to the catalog", &error)
+                    .hint("run the same command again to resume when the store answers")
+            }
+        }
+    }
+}
+
+impl From<CatalogError> for CliError {
+    fn from(error: CatalogError) -> Self {
+        let what = "cannot use the catalog";
+        match error {
+            CatalogError::Store(error) => error.into(),
+            CatalogError::NoRun(_) | CatalogError::Ambiguous { .. } => {
+                Self::from_cause(ExitCode::Config, "cannot find the run", &error)
+                    .hint("`rollout list URL` shows the runs; name one as in `URL#RUN`")
+            }
+            CatalogError::Document { .. } | CatalogError::Gap { .. } => {
+                Self::from_cause(ExitCode::RunDamaged, what, &error)
+            }
+            CatalogError::File { .. } => Self::failure(what, &error),
+        }
+    }
+}
+
 impl From<RunError> for CliError {
     fn from(error: RunError) -> Self {
         match error {
+            RunError::Journal(JournalError::Mirror(error)) => error.into(),
             RunError::Open(error) => error.into(),
             RunError::LockLost(_) => {
                 Self::from_cause(ExitCode::LockLost, "cannot continue the run", &error).hint(
@@ -304,6 +341,10 @@ impl From<LaunchError> for CliError {
 impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
         let (what, resuming) = ("cannot start the run", "cannot resume the run");
+        let error = match error {
+            OpenError::Journal { source: JournalError::Mirror(error) } => return error.into(),
+            error => error,
+        };
         match &error {
             OpenError::Lock(error) => from_lock(what, error, "`--name` for another run"),
             OpenError::NotSettled { .. } => Self::from_cause(ExitCode::Config, what, &error),

@@ -1,6 +1,7 @@
 //! The engine of a run, independent of its workload.
 //!
 //! * `core`: all decisions; pure
+//! * `catalog`: runs in a blob store, with a copy of the journal
 //! * `journal`: the core's records on disk; `records`: the settlements; `manifest`: a summary
 //! * `lock`: exclusion of other processes
 //! * `open`: opening of a run directory; `reopen`: trials that a session runs again; `replay`: the
@@ -13,6 +14,7 @@
 //! * `concurrency`: permits for the commands of a search
 
 pub(crate) mod atomic_file;
+pub mod catalog;
 pub mod concurrency;
 pub mod core;
 mod event_loop;
@@ -45,7 +47,7 @@ pub use requirements::{UnfitReason, WorkerRequirements};
 
 use rollout_worker::queue::traits::QueueError;
 
-use crate::engine::journal::JournalError;
+use crate::engine::journal::{JournalError, MirrorError};
 
 /// Why a session cannot continue. Settled items stay settled; the same command resumes the run.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +60,7 @@ pub enum RunError {
     LockLost(LockLostError),
     /// The journal cannot be written.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(JournalError),
     /// The queue failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -111,4 +113,15 @@ pub enum RunError {
     /// An internal task ended unexpectedly.
     #[error("internal error: {0} ended unexpectedly")]
     PartEnded(&'static str),
+}
+
+impl From<JournalError> for RunError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Mirror(lost @ (MirrorError::Superseded(_) | MirrorError::Exists(_))) => {
+                Self::LockLost(LockLostError { by: lost.to_string() })
+            }
+            error => Self::Journal(error),
+        }
+    }
 }

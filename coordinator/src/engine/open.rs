@@ -27,7 +27,9 @@ use crate::engine::core::{
     Core, CoreEffect, CoreSettings, ItemSettlement, JournalRecord, PredecessorSegment,
     RemoteTimeouts, SessionStart, Takeover,
 };
-use crate::engine::journal::{self, JournalError, JournalWriter, ReplaySummary, RunLayout};
+use crate::engine::journal::{
+    self, JournalError, JournalMirror, JournalWriter, MirrorError, ReplaySummary, RunLayout,
+};
 
 /// Number of settled trials that the refusal of another plan names.
 const MAX_NAMED_TRIALS: usize = 20;
@@ -186,6 +188,12 @@ pub async fn open_run<P: Planner + 'static>(
     made.map_err(|source| OpenError::Directory { path: root, source })?;
     let acquired = RunLock::acquire(&options.layout, &options.lock, stops).await;
     let (lock, grant) = acquired.map_err(OpenError::from_lock)?;
+    if let Some(mirror) = &options.lock.mirror
+        && let Err(source) = mirror.synchronize(&options.layout).await
+    {
+        let _lost = lock.release(None).await;
+        return Err(OpenError::Journal { source }.into());
+    }
     let opened = supervise::blocking(move || {
         open_locked(options, grant, &planner, &events).map(|run| (run, planner))
     })
@@ -213,7 +221,8 @@ fn open_locked(
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
     let RunOpenOptions { layout, job, plan, permits, retry, timeouts, reopen, lock } = options;
-    let pool = lock.kv.map(|shared| shared.info.pool);
+    let LockOptions { kv, mirror, .. } = lock;
+    let pool = kv.map(|shared| shared.info.pool);
     let (root, epoch) = (layout.root().to_owned(), grant.epoch);
     let manifest = RunManifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { source };
@@ -253,7 +262,7 @@ fn open_locked(
     core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
     restore_executions(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
-    let writer = begin_epoch(&layout, now, opened)?;
+    let writer = begin_epoch(&layout, now, opened, mirror)?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
@@ -355,15 +364,22 @@ fn begin_epoch(
     layout: &RunLayout,
     at: Timestamp,
     opened: SessionStart,
+    mirror: Option<Arc<dyn JournalMirror>>,
 ) -> Result<JournalWriter, RunError> {
-    JournalWriter::create(layout, at, opened).map_err(|error| match error {
-        JournalError::Io { action: "create", source, .. }
-            if source.kind() == std::io::ErrorKind::AlreadyExists =>
-        {
-            let holder = "a process that started at the same moment".to_owned();
-            OpenError::Lock(LockError::Held { root: layout.root().to_owned(), holder }).into()
+    let exists = |error: &JournalError| match error {
+        JournalError::Io { action: "create", source, .. } => {
+            source.kind() == std::io::ErrorKind::AlreadyExists
         }
-        error => error.into(),
+        JournalError::Mirror(MirrorError::Exists(_)) => true,
+        _ => false,
+    };
+    JournalWriter::create_mirrored(layout, at, opened, mirror).map_err(|error| {
+        if exists(&error) {
+            let holder = "a process that started at the same moment".to_owned();
+            return OpenError::Lock(LockError::Held { root: layout.root().to_owned(), holder })
+                .into();
+        }
+        error.into()
     })
 }
 

@@ -125,7 +125,8 @@ impl JobSession {
         let Self { job, plan, store, events, stops, wait_policy, reopen } = self;
         let state = job.jobs_dir.join(".rollout");
         let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
-        let (environment, lock_options) = (environment(), LockOptions { wait_policy, kv: None });
+        let (environment, lock_options) =
+            (environment(), LockOptions { wait_policy, ..LockOptions::default() });
         let local = LocalJob {
             job,
             plan,

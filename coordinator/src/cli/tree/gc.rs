@@ -47,7 +47,7 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     let state_dir = shared_dir(&run_dir);
     let wait_policy = LockWaitPolicy { wait: false, ..LockWaitPolicy::default() };
     let (_nobody, mut stops) = mpsc::channel(1);
-    let lock_options = LockOptions { wait_policy, kv: None };
+    let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
     let grant = RunLock::acquire(directory.layout(), &lock_options, &mut stops).await;
     let (lock, taken) = grant.map_err(SearchError::from)?;
     let mut report = GarbageReport::default();

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{Engine, EngineOutcome, MANIFEST_INTERVAL};
 use crate::engine::core::{JournalRecord, SessionEnd};
+use crate::engine::journal::{JournalError, MirrorError};
 use crate::engine::manifest::{JournalExtent, RunManifest, RunState};
 use crate::engine::open::OpenRun;
 use crate::engine::records::RecordsFileSet;
@@ -16,6 +17,10 @@ use crate::engine::{Planner, RunError};
 
 /// How long the end of a session waits for the queue to take the remaining messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the end of a session waits for its last record: the disk or the catalog may hang. The
+/// next session writes it.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<P: Planner> Engine<P> {
     pub(super) fn refresh_manifest(&mut self) {
@@ -64,7 +69,8 @@ impl<P: Planner> Engine<P> {
             JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
-        self.run.writer.durable().await?;
+        let written = tokio::time::timeout(JOURNAL_TIMEOUT, self.run.writer.durable()).await;
+        written.map_err(|_| JournalError::Mirror(MirrorError::Abandoned))??;
         self.durable_position = self.run.core.position();
         self.listener.notify_closed(self.durable_state());
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;

@@ -35,7 +35,7 @@ use super::open::OpenRun;
 use super::reconcile::PoolCapacity;
 use super::{Planner, RunError};
 use crate::engine::core::{Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord};
-use crate::engine::journal::JournalWriter;
+use crate::engine::journal::{JournalError, JournalWriter, MirrorError};
 
 /// How often the manifest is replaced during the run: it is only a hint for people and for the
 /// detection of a damaged journal.
@@ -191,6 +191,7 @@ impl<P: Planner> Engine<P> {
             if self.is_over(&inputs.workers) {
                 return self.close().await;
             }
+            self.check_journal_of_kill()?;
             self.step(&mut inputs).await?;
         }
     }
@@ -341,6 +342,16 @@ impl<P: Planner> Engine<P> {
         };
         let stopped = self.run.core.stopping().is_some() && quiet;
         idle && (stopped || self.run.core.is_complete())
+    }
+
+    /// Ends a killed session whose journal hangs. Its records take no effect, and the next session
+    /// finds what it can of them.
+    fn check_journal_of_kill(&self) -> Result<(), RunError> {
+        let is_due = self.kill_deadline.is_some_and(|at| Instant::now() >= at);
+        match is_due && !self.run.writer.is_idle() {
+            true => Err(RunError::Journal(JournalError::Mirror(MirrorError::Abandoned))),
+            false => Ok(()),
+        }
     }
 
     fn next_due(&self) -> Instant {

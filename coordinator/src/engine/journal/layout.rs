@@ -52,6 +52,11 @@ impl RunLayout {
         self.root.join("plan.json")
     }
 
+    /// Settings of the job that a resumption without the job file needs.
+    pub fn resume(&self) -> PathBuf {
+        self.root.join("resume.json")
+    }
+
     /// The manifest: the header of the run's state.
     pub fn manifest(&self) -> PathBuf {
         self.root.join(self.manifest)

@@ -10,6 +10,7 @@
 //!   record that is not whole. A tail that a dying writer left takes no effect. Damage to durable
 //!   bytes is an error that names file and offset: the durable length is in a file beside the
 //!   segment, and each batch begins with a record that states that all before it was durable.
+//! * **One more place.** With a [`JournalMirror`] a batch is durable when the mirror has it too.
 //! * **A failed write ends its segment** at its last durable length; the next one takes over.
 //!
 //! # Format
@@ -27,6 +28,7 @@ mod damage;
 mod durable_length;
 mod frame;
 mod layout;
+mod mirror;
 mod prefix;
 mod read;
 mod rebuild;
@@ -38,11 +40,12 @@ mod tests;
 mod write;
 
 pub use layout::RunLayout;
+pub use mirror::{JournalMirror, MirrorError, SegmentOffset};
 pub use prefix::{JournalPrefix, RecordChain};
 pub use read::{ReplayExtent, ReplaySummary, replay, sync_segment};
 pub use rebuild::SegmentRebuilder;
 pub use salvage::{JournalDamage, JournalSalvage};
-pub use segment_index::{MissingRecords, SegmentIndex, next_epoch};
+pub use segment_index::{MissingRecords, SegmentExtent, SegmentIndex, next_epoch};
 pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;
@@ -95,6 +98,9 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// The copy of the journal in the catalog cannot be written or read.
+    #[error("cannot use the journal in the catalog")]
+    Mirror(#[source] MirrorError),
     /// A whole record that this version cannot parse.
     #[error("{} has a record at byte {offset} that this version cannot read", path.display())]
     Record {

@@ -36,6 +36,17 @@ pub(super) struct ActiveSegment {
     pub(super) end: Option<PredecessorSegment>,
 }
 
+/// The length of a segment that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentExtent {
+    /// Its epoch.
+    pub epoch: u32,
+    /// Bytes of its header and its first record.
+    pub opening_bytes: u64,
+    /// Bytes up to its last whole record, or to the one that the next segment goes back to.
+    pub bytes: u64,
+}
+
 /// The part of a durable prefix that a journal lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingRecords {
@@ -131,6 +142,26 @@ impl SegmentIndex {
     /// [`JournalError`].
     pub fn durable_prefix(&self) -> Result<Option<JournalPrefix>, JournalError> {
         self.segments.last().map(|last| self.read_prefix(last, u64::MAX)).transpose()
+    }
+
+    /// How much of each segment counts, the oldest first.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn extents(&self) -> Result<Vec<SegmentExtent>, JournalError> {
+        let extent = |segment: &ActiveSegment| {
+            let epoch = segment.opened.epoch;
+            let mut reader = SegmentReader::open(&self.layout, epoch)?;
+            reader.opening()?;
+            let opening_bytes = reader.prefix().bytes;
+            let end = segment.end.map(|end| end.bytes);
+            let bytes = match end {
+                Some(end) => end,
+                None => self.read_prefix(segment, u64::MAX)?.bytes,
+            };
+            Ok(SegmentExtent { epoch, opening_bytes, bytes })
+        };
+        self.segments.iter().map(extent).collect()
     }
 
     /// The missing part of a durable prefix; `None` when all of it exists.

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -13,8 +14,9 @@ use tokio::sync::mpsc;
 
 use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
+use super::mirror::BlockingMirror;
 use super::prefix::JournalPrefix;
-use super::{JournalError, RunLayout};
+use super::{JournalError, JournalMirror, RunLayout, SegmentOffset};
 use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
 /// A durable batch.
@@ -41,6 +43,7 @@ pub struct JournalWriter {
     prefix: JournalPrefix,
     batches: Option<SyncSender<WriteBatch>>,
     commits: mpsc::Receiver<Result<CommittedBatch, JournalError>>,
+    mirror: Option<BlockingMirror>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +57,21 @@ impl JournalWriter {
         at: Timestamp,
         opened: SessionStart,
     ) -> Result<Self, JournalError> {
-        let segment = SegmentFile::create(layout, at, opened)?;
+        Self::create_mirrored(layout, at, opened, None)
+    }
+
+    /// The same with a mirror, on a thread of a runtime that may block.
+    ///
+    /// # Errors
+    /// [`JournalError`]; an existing segment of that epoch is one, here or in the mirror.
+    pub fn create_mirrored(
+        layout: &RunLayout,
+        at: Timestamp,
+        opened: SessionStart,
+        mirror: Option<Arc<dyn JournalMirror>>,
+    ) -> Result<Self, JournalError> {
+        let mirror = mirror.map(BlockingMirror::new);
+        let segment = SegmentFile::create(layout, at, opened, mirror.clone())?;
         let prefix = segment.durable;
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
@@ -70,6 +87,7 @@ impl JournalWriter {
             prefix,
             batches: Some(batches),
             commits,
+            mirror,
             thread: Some(thread),
         })
     }
@@ -135,6 +153,9 @@ impl JournalWriter {
 impl Drop for JournalWriter {
     fn drop(&mut self) {
         self.batches = None;
+        if let Some(mirror) = &self.mirror {
+            mirror.abandon();
+        }
         if let Some(thread) = self.thread.take() {
             // A panic of the writer was reported through its closed channel.
             drop(thread.join());
@@ -150,6 +171,9 @@ fn write_batches(
 ) {
     while let Ok(WriteBatch { number, frames }) = incoming.recv() {
         let written = segment.append(&frames).or_else(|error| {
+            if let JournalError::Mirror(_) = error {
+                return Err(error);
+            }
             tracing::warn!("{}; continuing in a new segment", error_chain(&error));
             segment = segment.create_successor(layout)?;
             segment.append(&frames)
@@ -170,6 +194,7 @@ struct SegmentFile {
     opened: SessionStart,
     durable: JournalPrefix,
     length: DurableLength,
+    mirror: Option<BlockingMirror>,
 }
 
 impl SegmentFile {
@@ -177,6 +202,7 @@ impl SegmentFile {
         layout: &RunLayout,
         at: Timestamp,
         opened: SessionStart,
+        mirror: Option<BlockingMirror>,
     ) -> Result<Self, JournalError> {
         let directory = layout.journal();
         std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
@@ -190,18 +216,35 @@ impl SegmentFile {
         frame::encode(&mut first, at, true, &JournalRecord::Opened(Box::new(opened.clone())));
         let durable = JournalPrefix::start(opened.epoch);
         let length = DurableLength::create(layout, opened.epoch)?;
-        let mut segment = Self { file, path, opened, durable, length };
-        segment.append(&first)?;
+        let mut segment = Self { file, path, opened, durable, length, mirror };
+        segment.write(&first)?;
         sync_directory(&directory)?;
         sync_directory(layout.root())?;
+        let opened = &segment.opened;
+        if let Some(mirror) = &segment.mirror
+            && let Err(error) = mirror.create_segment(opened.run, opened.epoch, &first)
+        {
+            // The segment of that epoch is another process's: this one must not count.
+            drop(std::fs::remove_file(&segment.path));
+            return Err(error);
+        }
+        segment.mark_durable(&first);
         Ok(segment)
     }
 
     fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {
         self.write(frames)?;
+        if let Some(mirror) = &self.mirror {
+            let SessionStart { run, epoch, .. } = self.opened;
+            mirror.append(SegmentOffset { run, epoch, bytes: self.durable.bytes }, frames)?;
+        }
+        self.mark_durable(frames);
+        Ok(())
+    }
+
+    fn mark_durable(&mut self, frames: &[u8]) {
         self.durable.add_all(frames.strip_prefix(SEGMENT_HEADER).unwrap_or(frames));
         self.length.write(self.durable.bytes);
-        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
@@ -237,7 +280,7 @@ impl SegmentFile {
         };
         // It continues the session that has reopened them.
         let opened = SessionStart { reopened: Vec::new(), ..opened };
-        Self::create(layout, Timestamp::now(), opened)
+        Self::create(layout, Timestamp::now(), opened, self.mirror.clone())
     }
 }
 

@@ -54,7 +54,7 @@ use super::manifest::RunState;
 use super::{DurableState, DurableStateListener, EngineMessage, RunError};
 use crate::engine::core::Takeover;
 use crate::engine::journal::{
-    self, JournalError, JournalPrefix, MissingRecords, RunLayout, SegmentIndex,
+    self, JournalError, JournalMirror, JournalPrefix, MissingRecords, RunLayout, SegmentIndex,
 };
 
 /// Time between two polls of a directory that another process may own.
@@ -67,6 +67,8 @@ pub struct LockOptions {
     pub wait_policy: LockWaitPolicy,
     /// The lock across hosts, if workers are remote.
     pub kv: Option<KvLockOptions>,
+    /// The second place of the run's journal, if it has one.
+    pub mirror: Option<Arc<dyn JournalMirror>>,
 }
 
 /// How long to wait for an owner, and when to take over.
@@ -231,13 +233,16 @@ impl RunLock {
         let wait_policy = options.wait_policy;
         let (directory, mut takeover) = acquire_directory(layout, wait_policy, stops).await?;
         let owner = directory.ownership().owner();
+        if let Some(mirror) = &options.mirror {
+            mirror.fetch(layout).await?;
+        }
         let (survey_of, shared) = (layout.clone(), options.kv.clone());
         let survey = supervise::blocking(move || SegmentIndex::read(&survey_of)).await?;
         let known = survey.openings().next().map(|opened| opened.run);
         let mut taken = LockGrant {
             run: known,
             owner: owner.clone(),
-            epoch: directory.epoch(),
+            epoch: directory.epoch().max(survey.next_epoch()),
             durable_prefix: None,
             takeover: None,
             shared: shared.is_some(),
@@ -249,7 +254,7 @@ impl RunLock {
             let place = KvLockTarget {
                 kv_store,
                 run,
-                read_directory: run_directory_reader(layout.clone()),
+                read_directory: run_directory_reader(layout.clone(), options.mirror.clone()),
                 info,
             };
             let lock = tokio::select! {
@@ -432,10 +437,18 @@ async fn wait_for_stop(stops: &mut mpsc::Receiver<StopLevel>) {
 }
 
 /// Reads the state of a run directory on which the KV lock depends.
-fn run_directory_reader(layout: RunLayout) -> RunDirectoryReader {
+fn run_directory_reader(
+    layout: RunLayout,
+    mirror: Option<Arc<dyn JournalMirror>>,
+) -> RunDirectoryReader {
     Arc::new(move |wanted| {
-        let layout = layout.clone();
-        Box::pin(supervise::blocking(move || read_run_directory(&layout, wanted)))
+        let (layout, mirror) = (layout.clone(), mirror.clone());
+        Box::pin(async move {
+            if let Some(mirror) = mirror {
+                mirror.fetch(&layout).await?;
+            }
+            supervise::blocking(move || read_run_directory(&layout, wanted)).await
+        })
     })
 }
 

@@ -72,7 +72,11 @@ impl RemoteJob {
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
-            lock: LockOptions { wait_policy, kv: Some(KvLockOptions { kv_store, info }) },
+            lock: LockOptions {
+                wait_policy,
+                kv: Some(KvLockOptions { kv_store, info }),
+                mirror: None,
+            },
             timeouts,
             reopen,
         };

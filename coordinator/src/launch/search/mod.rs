@@ -96,7 +96,7 @@ async fn run_live(
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
     let SearchRequest { options, wait_policy, fail_unable, stops, .. } = request;
-    let lock_options = LockOptions { wait_policy, kv: None };
+    let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
     let local = LocalSearch {
         options,
         lock: lock_options,
@@ -156,7 +156,7 @@ async fn simulate(
 ) -> Result<SearchManifest, SearchError> {
     let backend = SimulatedBackend::new(options.tree.run_dir(), &options.tree);
     let stop = Arc::new(AtomicBool::new(false));
-    let lock_options = LockOptions { wait_policy, kv: None };
+    let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
     let opened =
         lock_and_open(options, &lock_options, backend, Arc::clone(&stop), &mut stops).await;
     let (mut session, lock) = opened?;

@@ -69,6 +69,7 @@ impl RemoteSearch {
         let lock_options = LockOptions {
             wait_policy: self.wait_policy,
             kv: Some(KvLockOptions { kv_store: self.kv_store, info }),
+            mirror: None,
         };
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let engine_session = SearchEngineSession {

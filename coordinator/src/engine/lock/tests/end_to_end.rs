@@ -36,7 +36,7 @@ struct LockedSession {
 
 fn lock_options(kv_store: &Arc<MemoryKvStore>, wait_policy: LockWaitPolicy) -> LockOptions {
     let shared = KvLockOptions { kv_store: kv_store.clone(), info: RunEntryInfo::default() };
-    LockOptions { wait_policy, kv: Some(shared) }
+    LockOptions { wait_policy, kv: Some(shared), mirror: None }
 }
 
 fn no_wait() -> LockWaitPolicy {
@@ -193,7 +193,7 @@ async fn lock_taken_by_force_invalidates_late_journal_records() {
 #[tokio::test]
 async fn lock_owner_resumed_after_successor_ended_detects_loss() {
     let directory = tempfile::tempdir().expect("a directory");
-    let alone = |wait_policy| LockOptions { wait_policy, kv: None };
+    let alone = |wait_policy| LockOptions { wait_policy, ..LockOptions::default() };
     let first = begin(directory.path(), &alone(no_wait())).await.expect("new");
     first.lock.fence().check().expect("no other process came");
     let second = begin(directory.path(), &alone(force())).await.expect("by force");

@@ -104,7 +104,7 @@ impl SearchFixture {
     ) -> Result<(SearchSession<W>, RunLock), SearchError> {
         let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
         let wait_policy = LockWaitPolicy { wait: false, force, ..LockWaitPolicy::default() };
-        let lock_options = LockOptions { wait_policy, kv: None };
+        let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
         lock_and_open(opening, &lock_options, backend, Arc::new(AtomicBool::new(false)), &mut stops)
             .await
     }

@@ -1,0 +1,164 @@
+//! Files of a run in a catalog: small ones that no journal can restore, and those of its end.
+
+use std::path::{Component, Path};
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::id::RunId;
+use rollout_worker::supervise;
+use serde::{Deserialize, Serialize};
+use tokio_util::bytes::Bytes;
+
+use super::{CATALOG, CONCURRENT_READS, Catalog, CatalogError, run_prefix};
+use crate::engine::journal::RunLayout;
+
+/// A file of a run in a catalog.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatalogFile {
+    /// Its path below the run directory.
+    pub path: String,
+    /// Its content.
+    pub blob: BlobRef,
+}
+
+/// The files of a run at one time.
+#[derive(Debug, Serialize, Deserialize)]
+struct CatalogFiles {
+    files: Vec<CatalogFile>,
+}
+
+/// Path prefix of the documents that name the files of a run.
+fn files_prefix(run: RunId) -> String {
+    format!("{}files/", run_prefix(run))
+}
+
+impl Catalog {
+    /// Stores files of a run directory, and names them and all others that the catalog has of the
+    /// run in a new document. Files that do not exist are left out.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn store_files(
+        &self,
+        run: RunId,
+        epoch: u32,
+        layout: &RunLayout,
+        paths: &[String],
+    ) -> Result<(), CatalogError> {
+        let (before, mut files) = self.newest_files(run).await?;
+        let stored: Vec<CatalogFile> = stream::iter(paths.iter().map(|path| async move {
+            let file = layout.root().join(path);
+            let of = file.clone();
+            if !supervise::blocking(move || of.is_file()).await {
+                return Ok(None);
+            }
+            let blob = self.store.put_file(&file, MediaType::Bytes).await?;
+            Ok::<_, CatalogError>(Some(CatalogFile { path: path.clone(), blob }))
+        }))
+        .buffered(CONCURRENT_READS)
+        .try_filter_map(|file| async move { Ok(file) })
+        .try_collect()
+        .await?;
+        files.retain(|file| stored.iter().all(|new| new.path != file.path));
+        files.extend(stored);
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let text: Bytes =
+            serde_json::to_vec(&CatalogFiles { files }).expect("text keys only").into();
+        let prefix = files_prefix(run);
+        let mut number = 1_u32;
+        // A session writes few of them; those of other sessions have other names.
+        while !self
+            .store
+            .put_document(&format!("{prefix}{epoch:06}-{number:06}"), text.clone())
+            .await?
+        {
+            number += 1;
+        }
+        for path in before {
+            self.store.remove_document(&path).await?;
+        }
+        Ok(())
+    }
+
+    /// The documents that name files of a run, and the files of the newest one.
+    async fn newest_files(
+        &self,
+        run: RunId,
+    ) -> Result<(Vec<String>, Vec<CatalogFile>), CatalogError> {
+        loop {
+            let paths = self.store.list_documents(&files_prefix(run)).await?;
+            let Some(newest) = paths.last() else { return Ok((paths, Vec::new())) };
+            let Some(text) = self.store.get_document(newest).await? else {
+                // A newer one has replaced it.
+                continue;
+            };
+            let parsed = serde_json::from_slice::<CatalogFiles>(&text).map_err(|error| {
+                CatalogError::Document { path: newest.clone(), reason: error.to_string() }
+            })?;
+            return Ok((paths, parsed.files));
+        }
+    }
+
+    /// The files of a run.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn files(&self, run: RunId) -> Result<Vec<CatalogFile>, CatalogError> {
+        Ok(self.newest_files(run).await?.1)
+    }
+
+    /// Makes a copy of a run in a directory: its journal and its files. What the directory has of
+    /// the journal stays. The directory must belong to the caller.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn download(&self, run: RunId, layout: &RunLayout) -> Result<(), CatalogError> {
+        let root = layout.root().to_owned();
+        let of = root.clone();
+        let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
+        made.map_err(CatalogError::file("create", &root))?;
+        // The journal last: it holds at least what the files state.
+        let files = self.files(run).await?;
+        let fetches = files.iter().map(|file| self.download_file(file, &root));
+        stream::iter(fetches).buffer_unordered(CONCURRENT_READS).try_collect::<()>().await?;
+        self.download_journal(run, layout).await
+    }
+
+    async fn download_file(&self, file: &CatalogFile, root: &Path) -> Result<(), CatalogError> {
+        let path = Path::new(&file.path);
+        if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+            let reason = "a file with a path that leads outside".to_owned();
+            return Err(CatalogError::Document { path: file.path.clone(), reason });
+        }
+        let target = root.join(path);
+        let parent = target.parent().unwrap_or(root).to_owned();
+        let cleared = target.clone();
+        supervise::blocking(move || {
+            std::fs::create_dir_all(&parent).map_err(CatalogError::file("create", &parent))?;
+            match std::fs::remove_file(&cleared) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(CatalogError::file("replace", &cleared)(error))
+                }
+                _ => Ok(()),
+            }
+        })
+        .await?;
+        Ok(self.store.get_file(&file.blob.digest, &target).await?)
+    }
+
+    /// Removes a run from the catalog. Its blobs stay until they are collected.
+    ///
+    /// # Errors
+    /// [`CatalogError`]; the header goes last, so that the removal can be repeated.
+    pub async fn remove(&self, run: RunId) -> Result<(), CatalogError> {
+        let prefix = run_prefix(run);
+        debug_assert!(prefix.starts_with(CATALOG), "only documents of the catalog are removed");
+        let (headers, others): (Vec<_>, Vec<_>) = (self.store.list_documents(&prefix).await?)
+            .into_iter()
+            .partition(|path| path.ends_with("/header"));
+        for path in others.iter().chain(&headers) {
+            self.store.remove_document(path).await?;
+        }
+        Ok(())
+    }
+}

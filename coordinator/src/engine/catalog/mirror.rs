@@ -1,0 +1,221 @@
+//! The catalog as the second place of a journal that is being written.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use rollout_protocol::id::RunId;
+use rollout_worker::backoff::{OutageLog, error_chain};
+use rollout_worker::store::StoreError;
+use rollout_worker::supervise::{self, Task};
+use tokio_util::bytes::Bytes;
+
+use super::piece::Piece;
+use super::segments::{MAX_PIECE_BYTES, opening_path, piece_path, read_range};
+use super::{Catalog, CatalogError, CatalogHeader};
+use crate::engine::journal::{
+    JournalError, JournalMirror, MirrorError, RunLayout, SegmentIndex, SegmentOffset,
+};
+
+/// Pieces that are joined into one: a session that commits for hours stays quick to read.
+const PIECES_PER_JOIN: usize = 256;
+
+/// Time between two looks for a later session of another process.
+const SUCCESSOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writes the journal of a run directory to a catalog.
+#[derive(Debug)]
+pub struct CatalogMirror {
+    catalog: Catalog,
+    layout: RunLayout,
+    job: String,
+    outage: OutageLog,
+    progress: Mutex<MirrorProgress>,
+}
+
+#[derive(Debug, Default)]
+struct MirrorProgress {
+    /// Pieces of the segment that are not joined yet.
+    single: Vec<Piece>,
+    join: Option<Task<()>>,
+    /// When it last looked for a later session.
+    checked: Option<Instant>,
+}
+
+impl CatalogMirror {
+    /// The mirror of the journal in a run directory.
+    pub fn new(catalog: Catalog, layout: RunLayout, job: String) -> Self {
+        let outage = OutageLog::new("writing to the catalog");
+        Self { catalog, layout, job, outage, progress: Mutex::default() }
+    }
+
+    /// Repeats a call while the store does not answer.
+    async fn wait_for<'a, T>(
+        &self,
+        call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let mut backoff = self.outage.backoff();
+        loop {
+            match call().await {
+                Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
+                done => {
+                    if done.is_ok() {
+                        backoff.succeeded();
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Stores a piece. One that exists is this session's: an answer was lost.
+    async fn put_piece(
+        &self,
+        at: SegmentOffset,
+        piece: Piece,
+        bytes: Bytes,
+    ) -> Result<(), StoreError> {
+        let path = piece_path(at.run, at.epoch, piece);
+        let store = &self.catalog.store;
+        self.wait_for(|| store.put_document(&path, bytes.clone())).await.map(drop)
+    }
+
+    /// Fails if another process has begun the next session.
+    async fn check_successor(&self, run: RunId, epoch: u32) -> Result<(), MirrorError> {
+        let now = Instant::now();
+        let is_due = {
+            let mut progress = self.progress();
+            let due = progress.checked.is_none_or(|at| now - at >= SUCCESSOR_CHECK_INTERVAL);
+            if due {
+                progress.checked = Some(now);
+            }
+            due
+        };
+        if !is_due {
+            return Ok(());
+        }
+        let (next, store) = (epoch.saturating_add(1), &self.catalog.store);
+        let path = opening_path(run, next);
+        match self.wait_for(|| store.get_document(&path)).await? {
+            Some(_) => Err(MirrorError::Superseded(next)),
+            None => Ok(()),
+        }
+    }
+
+    fn progress(&self) -> std::sync::MutexGuard<'_, MirrorProgress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a stored piece, and begins to join pieces when there are many.
+    fn note_piece(&self, at: SegmentOffset, piece: Piece) {
+        let mut progress = self.progress();
+        progress.single.push(piece);
+        let first = progress.single.first().map_or(piece.start, |first| first.start);
+        let is_large = piece.end - first > MAX_PIECE_BYTES as u64 / 2;
+        let is_joining = progress.join.as_ref().is_some_and(|task| !task.is_finished());
+        if is_joining || progress.single.len() < PIECES_PER_JOIN && !is_large {
+            return;
+        }
+        let single = std::mem::take(&mut progress.single);
+        let (catalog, layout) = (self.catalog.clone(), self.layout.clone());
+        progress.join = Some(supervise::spawn("catalog", async move {
+            if let Err(error) = catalog.join_pieces(at, &single, &layout).await {
+                // The pieces are as good as one.
+                tracing::debug!("cannot join pieces of the catalog: {}", error_chain(&error));
+            }
+        }));
+    }
+}
+
+impl Catalog {
+    /// Replaces pieces that follow each other by joined ones.
+    async fn join_pieces(
+        &self,
+        at: SegmentOffset,
+        single: &[Piece],
+        layout: &RunLayout,
+    ) -> Result<(), CatalogError> {
+        let mut rest = single;
+        while let Some(first) = rest.first() {
+            let fits = |piece: &&Piece| piece.end - first.start <= MAX_PIECE_BYTES as u64;
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (joined, others) = rest.split_at(count);
+            rest = others;
+            if let [first, .., last] = joined {
+                let whole = Piece { start: first.start, end: last.end };
+                let bytes = read_range(layout, at.epoch, whole.start, whole.end).await?;
+                self.store.put_document(&piece_path(at.run, at.epoch, whole), bytes).await?;
+                for piece in joined {
+                    let path = piece_path(at.run, at.epoch, *piece);
+                    self.store.remove_document(&path).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl JournalMirror for CatalogMirror {
+    async fn create_segment(
+        &self,
+        run: RunId,
+        epoch: u32,
+        opening: Bytes,
+    ) -> Result<(), MirrorError> {
+        let store = &self.catalog.store;
+        let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
+        self.wait_for(|| store.put_document(&path, header.to_bytes())).await?;
+        let path = opening_path(run, epoch);
+        let created = self.wait_for(|| store.put_document(&path, opening.clone()));
+        if !created.await? {
+            let found = self.wait_for(|| store.get_document(&path)).await?;
+            if found != Some(opening) {
+                return Err(MirrorError::Exists(epoch));
+            }
+        }
+        *self.progress() = MirrorProgress::default();
+        Ok(())
+    }
+
+    async fn append(&self, at: SegmentOffset, bytes: Bytes) -> Result<(), MirrorError> {
+        self.check_successor(at.run, at.epoch).await?;
+        let mut start = at.bytes;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let content = rest.split_to(rest.len().min(MAX_PIECE_BYTES));
+            let piece = Piece { start, end: start + content.len() as u64 };
+            self.put_piece(at, piece, content).await?;
+            self.note_piece(at, piece);
+            start = piece.end;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, layout: &RunLayout) -> Result<(), JournalError> {
+        let of = layout.clone();
+        let index = supervise::blocking(move || SegmentIndex::read(&of)).await?;
+        let run = index.openings().next().map(|opened| opened.run);
+        match run {
+            Some(run) => Ok(self.catalog.download_journal(run, layout).await?),
+            None => Ok(()),
+        }
+    }
+
+    async fn synchronize(&self, layout: &RunLayout) -> Result<(), JournalError> {
+        self.fetch(layout).await?;
+        let of = layout.clone();
+        let (run, extents) = supervise::blocking(move || {
+            let index = SegmentIndex::read(&of)?;
+            let run = index.openings().next().map(|opened| opened.run);
+            Ok::<_, JournalError>((run, index.extents()?))
+        })
+        .await?;
+        let Some(run) = run else { return Ok(()) };
+        let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
+        let put = self.catalog.store.put_document(&path, header.to_bytes()).await;
+        put.map_err(CatalogError::from)?;
+        Ok(self.catalog.upload_journal(run, layout, extents).await?)
+    }
+}

@@ -1,0 +1,298 @@
+//! Journals in a catalog: written, joined, taken over and cut off at every call to the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_worker::store::{BlobStore, MemoryStore};
+use rollout_worker::supervise;
+use rollout_worker::testing::{FaultyStore, StoreCall};
+
+use super::*;
+use crate::engine::core::{JournalRecord, OfferedTry, PredecessorSegment, SessionStart};
+use crate::engine::journal::{JournalMirror, JournalWriter, ReplaySummary, RunLayout, replay};
+
+const RUN: RunId = RunId::from_bytes([1; 16]);
+
+/// A host with a copy of the run.
+struct Host {
+    _directory: tempfile::TempDir,
+    layout: RunLayout,
+    mirror: Arc<CatalogMirror>,
+}
+
+impl Host {
+    fn new(store: Arc<dyn BlobStore>) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = RunLayout::new(directory.path());
+        let catalog = Catalog::new(store);
+        let mirror = Arc::new(CatalogMirror::new(catalog, layout.clone(), "demo".to_owned()));
+        Self { _directory: directory, layout, mirror }
+    }
+
+    async fn begin(
+        &self,
+        epoch: u32,
+        former: Option<PredecessorSegment>,
+    ) -> Result<JournalWriter, JournalError> {
+        let (layout, mirror) = (self.layout.clone(), Arc::clone(&self.mirror));
+        supervise::blocking(move || {
+            let at = Timestamp::UNIX_EPOCH;
+            JournalWriter::create_mirrored(&layout, at, opened(epoch, former), Some(mirror))
+        })
+        .await
+    }
+
+    fn read(&self) -> (Vec<JournalRecord>, Option<ReplaySummary>) {
+        let mut records = Vec::new();
+        let summary = replay(&self.layout, &[], |_, record| records.push(record));
+        (records, summary.expect("a whole journal"))
+    }
+
+    fn head(&self) -> Option<PredecessorSegment> {
+        self.read().1.map(|summary| summary.head)
+    }
+}
+
+fn opened(epoch: u32, former: Option<PredecessorSegment>) -> SessionStart {
+    SessionStart {
+        format: RUN_FORMAT,
+        run: RUN,
+        epoch,
+        plan: Digest::sha256(b"plan"),
+        retry: RetryPolicy::default(),
+        version: "test".to_owned(),
+        owner: "test".to_owned(),
+        former,
+        holder: None,
+        takeover: None,
+        pool: None,
+        replaces: Vec::new(),
+        reopened: Vec::new(),
+        reopened_within: Vec::new(),
+    }
+}
+
+fn record(n: u16) -> JournalRecord {
+    let [high, low] = n.to_be_bytes();
+    let mut item = [0; 16];
+    item[..2].copy_from_slice(&[high, low]);
+    let tries = vec![OfferedTry {
+        item: ItemId::from_bytes(item),
+        try_id: TryId::first(1),
+        spec: Digest::sha256(&[high, low]),
+    }];
+    JournalRecord::Offered { tries }
+}
+
+/// Makes records durable, one batch each.
+async fn commit(
+    writer: &mut JournalWriter,
+    records: impl IntoIterator<Item = u16>,
+) -> Result<(), JournalError> {
+    for n in records {
+        writer.record(Timestamp::UNIX_EPOCH, &record(n));
+        assert!(writer.submit());
+        writer.durable().await?;
+    }
+    Ok(())
+}
+
+/// The numbered records of all sessions.
+fn committed(host: &Host) -> Vec<JournalRecord> {
+    let (records, _) = host.read();
+    records.into_iter().filter(|r| matches!(r, JournalRecord::Offered { .. })).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journal_of_two_hosts_is_read_on_a_third() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let first = Host::new(Arc::clone(&store));
+    let mut writer = first.begin(1, None).await.expect("begun");
+    commit(&mut writer, 0..5).await.expect("written");
+    drop(writer);
+
+    let second = Host::new(Arc::clone(&store));
+    let catalog = Catalog::new(Arc::clone(&store));
+    catalog.download(RUN, &second.layout).await.expect("downloaded");
+    let mut writer = second.begin(2, second.head()).await.expect("begun");
+    commit(&mut writer, 5..9).await.expect("written");
+    drop(writer);
+
+    let third = Host::new(Arc::clone(&store));
+    catalog.download(RUN, &third.layout).await.expect("downloaded");
+    assert_eq!(committed(&third), (0..9).map(record).collect::<Vec<_>>());
+    assert_eq!(third.read().1.map(|summary| summary.last.epoch), Some(2));
+    let header = catalog.find(Some("demo")).await.expect("one run");
+    assert_eq!((header.run, catalog.find(None).await.expect("one run").job), (RUN, header.job));
+    let id = RUN.to_string();
+    assert_eq!(catalog.find(Some(&id[..8])).await.expect("one run").run, RUN);
+    assert!(matches!(catalog.find(Some("other")).await, Err(CatalogError::NoRun(_))));
+
+    catalog.remove(RUN).await.expect("removed");
+    assert_eq!(store.list_documents("").await.expect("listed"), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_pieces_are_joined_and_read_as_before() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let host = Host::new(Arc::clone(&store));
+    let mut writer = host.begin(1, None).await.expect("begun");
+    commit(&mut writer, 0..300).await.expect("written");
+    let pieces = async || store.list_documents("catalog/").await.expect("listed").len();
+    supervise_until(async || pieces().await < 100).await;
+    commit(&mut writer, 300..310).await.expect("written");
+    drop(writer);
+    let other = Host::new(Arc::clone(&store));
+    Catalog::new(store).download(RUN, &other.layout).await.expect("downloaded");
+    assert_eq!(committed(&other), (0..310).map(record).collect::<Vec<_>>());
+}
+
+/// Polls a condition with a deadline.
+async fn supervise_until(condition: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("in time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_is_durable_only_when_the_store_has_it() {
+    let store = Arc::new(FaultyStore::default());
+    let host = Host::new(store.clone());
+    let mut writer = host.begin(1, None).await.expect("begun");
+    commit(&mut writer, 0..2).await.expect("written");
+    store.set_down(true);
+    writer.record(Timestamp::UNIX_EPOCH, &record(2));
+    assert!(writer.submit());
+    let calls = store.count(StoreCall::PutDocument) + store.count(StoreCall::GetDocument);
+    supervise_until(async || {
+        store.count(StoreCall::PutDocument) + store.count(StoreCall::GetDocument) > calls + 1
+    })
+    .await;
+    assert_eq!(writer.committed(), 2);
+    writer.record(Timestamp::UNIX_EPOCH, &record(3));
+    assert!(!writer.submit(), "one batch is in flight");
+    store.set_down(false);
+    assert_eq!(writer.durable().await.expect("the store is back").number, 3);
+    assert!(writer.submit());
+    writer.durable().await.expect("written");
+    let catalog = Catalog::new(store.clone());
+    let other = Host::new(store.clone());
+    catalog.download(RUN, &other.layout).await.expect("downloaded");
+    assert_eq!(committed(&other).len(), 4);
+
+    // A writer that is dropped during an outage does not wait for its end.
+    store.set_down(true);
+    writer.record(Timestamp::UNIX_EPOCH, &record(4));
+    assert!(writer.submit());
+    supervise::blocking(move || drop(writer)).await;
+    store.set_down(false);
+    host.mirror.synchronize(&host.layout).await.expect("synchronized");
+    catalog.download(RUN, &other.layout).await.expect("downloaded");
+    assert_eq!(committed(&other).len(), 5, "the record of the dead session is whole on its host");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_host_begins_a_session_and_the_former_owner_stops() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let (a, b, c) = (
+        Host::new(Arc::clone(&store)),
+        Host::new(Arc::clone(&store)),
+        Host::new(Arc::clone(&store)),
+    );
+    let mut woken = a.begin(1, None).await.expect("begun");
+    commit(&mut woken, 0..3).await.expect("written");
+    let catalog = Catalog::new(Arc::clone(&store));
+    for host in [&b, &c] {
+        catalog.download(RUN, &host.layout).await.expect("downloaded");
+    }
+    let mut owner = b.begin(2, b.head()).await.expect("begun");
+    // The other one opens with the same epoch and another digest of nothing: it differs in its head.
+    let head = c.head().map(|head| PredecessorSegment { bytes: head.bytes - 1, ..head });
+    let error = c.begin(2, head).await.expect_err("the session is taken");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::Exists(2))), "{error:?}");
+    assert!(!c.layout.segment(2).exists(), "it must not count");
+    commit(&mut owner, 3..6).await.expect("written");
+
+    let writing = async {
+        loop {
+            // Until it looks for a later session, its records go where nothing reads them.
+            if let Err(error) = commit(&mut woken, [99]).await {
+                return error;
+            }
+        }
+    };
+    let stopped = tokio::time::timeout(Duration::from_secs(30), writing).await;
+    let error = stopped.expect("it looks for a later session");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::Superseded(2))), "{error:?}");
+    let reader = Host::new(store);
+    catalog.download(RUN, &reader.layout).await.expect("downloaded");
+    assert_eq!(committed(&reader), (0..6).map(record).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journal_of_a_run_directory_is_added_to_a_catalog_later() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let host = Host::new(Arc::clone(&store));
+    let layout = host.layout.clone();
+    let mut former = None;
+    for epoch in 1..=2 {
+        let of = layout.clone();
+        let writer = JournalWriter::create(&of, Timestamp::UNIX_EPOCH, opened(epoch, former));
+        let mut writer = writer.expect("begun");
+        commit(&mut writer, 0..3).await.expect("written");
+        drop(writer);
+        former = host.head();
+    }
+    host.mirror.synchronize(&layout).await.expect("synchronized");
+    let files = ["plan.json".to_owned(), "records/000001.jsonl".to_owned(), "absent".to_owned()];
+    std::fs::write(layout.plan(), "{}").expect("written");
+    std::fs::create_dir_all(layout.records()).expect("made");
+    std::fs::write(layout.record_file(1), "{}\n").expect("written");
+    let catalog = Catalog::new(Arc::clone(&store));
+    catalog.store_files(RUN, 2, &layout, &files).await.expect("stored");
+    std::fs::write(layout.plan(), "{\"new\": 1}").expect("written");
+    catalog.store_files(RUN, 2, &layout, &files[..1]).await.expect("stored");
+    let other = Host::new(store);
+    catalog.download(RUN, &other.layout).await.expect("downloaded");
+    assert_eq!(other.read().0, host.read().0);
+    let text = |path| std::fs::read_to_string(path).expect("downloaded");
+    assert_eq!(text(other.layout.plan()), "{\"new\": 1}");
+    assert_eq!(text(other.layout.record_file(1)), "{}\n");
+    assert_eq!(catalog.files(RUN).await.expect("read").len(), 2);
+}
+
+/// The store fails for good after each possible number of calls: the records that were committed
+/// until then are in the catalog, in order, and nothing else but the one in flight.
+#[tokio::test(flavor = "multi_thread")]
+async fn committed_records_survive_a_death_at_every_call() {
+    for calls in 3..40 {
+        let store = Arc::new(FaultyStore::default());
+        let host = Host::new(store.clone());
+        let mut writer = host.begin(1, None).await.expect("begun");
+        store.fail_after_calls(Some(calls));
+        let mut durable = 0;
+        for n in 0..10 {
+            let one = commit(&mut writer, [n]);
+            match tokio::time::timeout(Duration::from_millis(30), one).await {
+                Ok(done) => done.expect("written"),
+                Err(_) => break,
+            }
+            durable += 1;
+        }
+        supervise::blocking(move || drop(writer)).await;
+        store.fail_after_calls(None);
+        let other = Host::new(store.clone());
+        Catalog::new(store.clone()).download(RUN, &other.layout).await.expect("downloaded");
+        let found = committed(&other);
+        assert!((durable..=durable + 1).contains(&found.len()), "{calls}: {durable}");
+        assert_eq!(found, (0..10).map(record).take(found.len()).collect::<Vec<_>>());
+    }
+}

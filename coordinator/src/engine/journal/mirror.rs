@@ -1,0 +1,126 @@
+//! A second place for the journal of a run, where every batch is durable before it has an effect.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::id::RunId;
+use rollout_worker::store::StoreError;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::{JournalError, RunLayout};
+
+/// A position in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentOffset {
+    /// The run.
+    pub run: RunId,
+    /// Epoch of the segment.
+    pub epoch: u32,
+    /// Bytes before the position.
+    pub bytes: u64,
+}
+
+/// A second place for journals. While it gives no answer its calls wait, and so does everything that
+/// depends on the batch: nothing is offered, and running work goes on.
+#[async_trait]
+pub trait JournalMirror: Send + Sync + fmt::Debug {
+    /// Creates the segment of an epoch with its first bytes, which no other process can do then.
+    ///
+    /// # Errors
+    /// [`MirrorError`].
+    async fn create_segment(
+        &self,
+        run: RunId,
+        epoch: u32,
+        opening: Bytes,
+    ) -> Result<(), MirrorError>;
+
+    /// Appends bytes to a segment of this process at the end of what it holds.
+    ///
+    /// # Errors
+    /// [`MirrorError`].
+    async fn append(&self, at: SegmentOffset, bytes: Bytes) -> Result<(), MirrorError>;
+
+    /// Fetches what a run directory lacks of the journal of its run. The caller owns the directory.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    async fn fetch(&self, layout: &RunLayout) -> Result<(), JournalError>;
+
+    /// Makes the journal of a run directory and its copy equal. The caller owns the run.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    async fn synchronize(&self, layout: &RunLayout) -> Result<(), JournalError>;
+}
+
+/// Why a mirror cannot hold a part of a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    /// The store failed for good.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another process has created the segment.
+    #[error("another process has begun session {0} of the run")]
+    Exists(u32),
+    /// Another process continues the run in a later session.
+    #[error("another process has taken the run over in session {0}")]
+    Superseded(u32),
+    /// The mirror is not as it should be.
+    #[error("{0}")]
+    Unusable(String),
+    /// The session ended before the mirror answered.
+    #[error("the session ended while the store did not answer")]
+    Abandoned,
+}
+
+/// The mirror of a writer, which runs on a thread of its own.
+#[derive(Debug, Clone)]
+pub(super) struct BlockingMirror {
+    mirror: Arc<dyn JournalMirror>,
+    runtime: Handle,
+    /// Cancelled when the writer is dropped.
+    abandoned: CancellationToken,
+}
+
+impl BlockingMirror {
+    /// Uses the runtime of the caller.
+    pub(super) fn new(mirror: Arc<dyn JournalMirror>) -> Self {
+        Self { mirror, runtime: Handle::current(), abandoned: CancellationToken::new() }
+    }
+
+    /// Ends waiting calls.
+    pub(super) fn abandon(&self) {
+        self.abandoned.cancel();
+    }
+
+    pub(super) fn create_segment(
+        &self,
+        run: RunId,
+        epoch: u32,
+        opening: &[u8],
+    ) -> Result<(), JournalError> {
+        let opening = Bytes::copy_from_slice(opening);
+        self.wait(self.mirror.create_segment(run, epoch, opening))
+    }
+
+    pub(super) fn append(&self, at: SegmentOffset, bytes: &[u8]) -> Result<(), JournalError> {
+        self.wait(self.mirror.append(at, Bytes::copy_from_slice(bytes)))
+    }
+
+    fn wait(
+        &self,
+        call: impl Future<Output = Result<(), MirrorError>>,
+    ) -> Result<(), JournalError> {
+        let done = self.runtime.block_on(async {
+            tokio::select! {
+                done = call => done,
+                () = self.abandoned.cancelled() => Err(MirrorError::Abandoned),
+            }
+        });
+        done.map_err(JournalError::Mirror)
+    }
+}
