@@ -122,7 +122,7 @@ fn run(
         events,
         stops,
         // Without a plan document, the run writes no tables: they are measured apart.
-        on_open: Box::new(|_| Ok(())),
+        on_open: Box::new(|_| Box::pin(async { Ok(()) })),
         equip: Box::new(move |dir| {
             Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),

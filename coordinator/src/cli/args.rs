@@ -21,6 +21,7 @@ use super::worker_value_parsers;
 use crate::config::LogLevel;
 use crate::engine::{LockWaitPolicy, ReopenSelection};
 use crate::events::MaterializeMode;
+use crate::launch::session::RunSink;
 
 /// Run agents on tasks in isolated environments, without losing or double-counting results
 ///
@@ -36,6 +37,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
+    Resume(Box<super::resume::ResumeArgs>),
     Retry(RetryArgs),
     Status(super::status::StatusArgs),
     List(super::list::ListArgs),
@@ -96,9 +98,14 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Which result files to write [default: full; metadata_only on a remote executor]
+    /// Which result files to write [default: full; metadata_only on a remote executor or with `--sink
+    /// catalog`]
     #[arg(long, value_name = "WHAT")]
     pub(super) materialize: Option<MaterializeMode>,
+
+    /// Where to keep the run [default: as in its last session, else local]
+    #[arg(long, value_name = "WHERE")]
+    pub(super) sink: Option<RunSink>,
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
@@ -353,6 +360,7 @@ impl Cli {
             | Command::Setup(_)
             | Command::Doctor(_) => false,
             Command::Check(_)
+            | Command::Resume(_)
             | Command::Retry(_)
             | Command::Status(_)
             | Command::List(_)
@@ -377,7 +385,7 @@ impl Cli {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(super) struct RetryArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN_DIR")]
     pub(super) run_dir: PathBuf,
 

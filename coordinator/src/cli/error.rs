@@ -323,6 +323,9 @@ impl From<LaunchError> for CliError {
         match error {
             LaunchError::NoStore(error) => error.into(),
             LaunchError::Store(error) => error.into(),
+            LaunchError::Catalog(error) => error.into(),
+            #[cfg(feature = "nats")]
+            LaunchError::Resume(error) => Self::config("cannot resume the run", &error),
             LaunchError::Plan(error) => error.into(),
             LaunchError::Directory(error) => error.into(),
             LaunchError::Outputs(ref cause)

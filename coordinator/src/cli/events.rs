@@ -8,10 +8,11 @@ use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::run_place::RunPlace;
 use super::search_dir;
 use crate::events::sinks::terminal::format::{duration, number};
 use crate::results::escape;
-use crate::results::view::{NumberedEvent, RunDirectory};
+use crate::results::view::NumberedEvent;
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
@@ -26,7 +27,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// warnings are not in the journal.
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// Only events with this number or a higher one
@@ -39,9 +40,10 @@ pub(super) struct EventsArgs {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &EventsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    search_dir::refuse("print the events of", &args.run_dir, SEARCH_HINT)?;
-    let directory = RunDirectory::open(&args.run_dir)?;
+pub(super) async fn run(args: &EventsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let place = RunPlace::open(&args.run_dir).await?;
+    search_dir::refuse("print the events of", place.directory(), SEARCH_HINT)?;
+    let directory = place.read()?;
     directory.plan()?;
     let (mut text, mut printed) = (String::new(), Ok(()));
     let mut print = |event: NumberedEvent| {

@@ -64,12 +64,9 @@ impl ExecutorArgs {
     }
 
     /// The files to write, given those that the command line names.
-    pub(super) fn materialize(&self, named: Option<MaterializeMode>) -> MaterializeMode {
-        let default = match self.is_remote() {
-            true => MaterializeMode::MetadataOnly,
-            false => MaterializeMode::Full,
-        };
-        named.unwrap_or(default)
+    /// None of them leaves it to the sink.
+    pub(super) fn materialize(&self, named: Option<MaterializeMode>) -> Option<MaterializeMode> {
+        named.or(self.is_remote().then_some(MaterializeMode::MetadataOnly))
     }
 }
 
@@ -161,7 +158,7 @@ mod tests {
         resolve(&mut args).map(|()| *args)
     }
 
-    fn mode(args: &RunArgs) -> MaterializeMode {
+    fn mode(args: &RunArgs) -> Option<MaterializeMode> {
         args.executor.materialize(args.materialize)
     }
 
@@ -169,7 +166,7 @@ mod tests {
     fn executor_stands_for_environment_and_server() {
         let docker = resolved("--executor local_docker").expect("valid");
         assert_eq!(docker.keys.environment(), Some("docker"));
-        assert_eq!((docker.nats.url.as_deref(), mode(&docker)), (None, MaterializeMode::Full));
+        assert_eq!((docker.nats.url.as_deref(), mode(&docker)), (None, None));
         let process = resolved("--executor local_process -e process").expect("valid");
         assert_eq!(process.keys.environment(), Some("process"));
 
@@ -179,15 +176,15 @@ mod tests {
             assert_eq!(remote.nats.url.as_deref(), Some("nats://far:1"));
             assert_eq!(
                 (remote.keys.environment(), mode(&remote)),
-                (None, MaterializeMode::MetadataOnly)
+                (None, Some(MaterializeMode::MetadataOnly))
             );
         }
         let full = resolved(&format!("{endpoint} --materialize full")).expect("valid");
-        assert_eq!(mode(&full), MaterializeMode::Full);
+        assert_eq!(mode(&full), Some(MaterializeMode::Full));
         let nats = resolved("--nats nats://far:1").expect("valid");
-        assert_eq!(mode(&nats), MaterializeMode::Full);
+        assert_eq!(mode(&nats), None);
         let same = resolved("--executor remote --nats nats://far:1").expect("valid");
-        assert_eq!(mode(&same), MaterializeMode::MetadataOnly);
+        assert_eq!(mode(&same), Some(MaterializeMode::MetadataOnly));
         let token = resolved(&format!("{endpoint} --remote-token-env TOKEN")).expect("valid");
         assert_eq!(token.nats.access.token_variable.as_deref(), Some("TOKEN"));
     }

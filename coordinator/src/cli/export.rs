@@ -9,6 +9,7 @@ use rollout_worker::supervise;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::output::Printer;
+use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::engine::RunError;
 use crate::launch::export;
@@ -25,7 +26,7 @@ use crate::results::files::TrialFilesError;
 /// new or empty directory, from the records alone: it needs no blob store.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// Output format
@@ -50,8 +51,10 @@ const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of 
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    search_dir::refuse("export", &args.run_dir, SEARCH_HINT)?;
-    let ExportArgs { run_dir, format, out, store } = args;
+    let place = RunPlace::open(&args.run_dir).await?;
+    search_dir::refuse("export", place.directory(), SEARCH_HINT)?;
+    let ExportArgs { format, out, store, .. } = args;
+    let run_dir = place.directory().to_owned();
     let exported = match (format, &out) {
         (ExportFormat::Tables, _) if store.is_some() => {
             let message = "`--store` cannot be used with `--format tables`, which reads no blobs";

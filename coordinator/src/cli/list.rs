@@ -1,6 +1,6 @@
 //! `rollout list`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::Timestamp;
@@ -10,17 +10,18 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::run_place::{self, CatalogAddress};
 use crate::events::sinks::terminal::format::percent;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
-use crate::results::view::{self, RunKind, RunSummary, RunViewState};
+use crate::results::view::{self, RunFacts, RunKind, RunSummary, RunViewState};
 
 /// List the runs in a directory of jobs: state, progress, pass rate
 ///
 /// Works while runs are live. A run that cannot be read is listed with its error.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Directory of jobs, or of searches
+    /// Directory of jobs, or of searches; or the catalog of a store: `s3://bucket/prefix`
     #[arg(default_value = "jobs")]
     jobs_dir: PathBuf,
 
@@ -53,15 +54,37 @@ struct ListedRun {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let mut runs = Vec::new();
-    view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
+pub(super) async fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let runs = match CatalogAddress::parse(&args.jobs_dir)? {
+        Some(address) => runs_of_catalog(&address, &args.jobs_dir).await?,
+        None => {
+            let mut runs = Vec::new();
+            view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
+            runs
+        }
+    };
     if args.json {
         printer.json(&ListDocument { directory: &args.jobs_dir, runs })?;
     } else {
         printer.data(&render(&runs))?;
     }
     Ok(ExitCode::Success)
+}
+
+/// The runs in a catalog, with the addresses that other commands take.
+async fn runs_of_catalog(
+    address: &CatalogAddress,
+    given: &Path,
+) -> Result<Vec<ListedRun>, CliError> {
+    let (_copies, copied) = run_place::copy_all(address).await?;
+    let store = given.to_string_lossy();
+    let store = store.split('#').next().unwrap_or_default();
+    let runs = copied.into_iter().map(|(header, directory)| {
+        let run = RunFacts::of_copy(&directory);
+        let path = PathBuf::from(format!("{store}#{}", header.run));
+        listed(RunSummary { name: header.job, path, run })
+    });
+    Ok(runs.collect())
 }
 
 fn listed(summary: RunSummary) -> ListedRun {

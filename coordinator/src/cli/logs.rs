@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
-    self, CapturedError, CapturedFile, CapturedSource, LogFile, RunDirectory, TrialDetail,
-    find_trial,
+    self, CapturedError, CapturedFile, CapturedSource, LogFile, TrialDetail, find_trial,
 };
 
 /// Hint for the directory of a search.
@@ -35,7 +35,7 @@ const WAITING_PIECES: usize = 16;
 /// is otherwise.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -98,12 +98,13 @@ struct PrintedFile {
 
 /// Runs the command.
 pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    search_dir::refuse("print the output of a trial of", &args.run_dir, SEARCH_HINT)?;
-    let directory = RunDirectory::open(&args.run_dir)?;
+    let place = RunPlace::open(&args.run_dir).await?;
+    search_dir::refuse("print the output of a trial of", place.directory(), SEARCH_HINT)?;
+    let directory = place.read()?;
     let trial = find_trial(directory.plan()?, &args.trial)?;
     let view = directory.view(Some(trial.item), None)?;
     let detail = view.detail().expect("a trial of the plan is watched");
-    let store = store_url::open_for_run(args.store.as_deref(), &args.run_dir).await?;
+    let store = store_url::open_for_run(args.store.as_deref(), place.directory()).await?;
     let record = record(args, &detail, &*store).await?;
     let files =
         view::captured_files(&record, args.name.as_deref()).map_err(|error| failed(&error))?;

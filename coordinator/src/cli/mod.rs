@@ -26,8 +26,10 @@ mod nats;
 mod output;
 mod overrides;
 mod repair;
+mod resume;
 mod retry;
 mod run;
+mod run_place;
 mod search_dir;
 mod show;
 mod status;
@@ -96,12 +98,13 @@ async fn dispatch(
 ) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
+        Command::Resume(args) => Box::pin(resume::resume(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
-        Command::Status(args) => status::run(&args, printer),
-        Command::List(args) => list::run(&args, printer),
+        Command::Status(args) => Box::pin(status::run(&args, printer)).await,
+        Command::List(args) => Box::pin(list::run(&args, printer)).await,
         Command::Show(args) => Box::pin(show::run(&args, printer)).await,
         Command::Logs(args) => Box::pin(logs::run(&args, printer)).await,
-        Command::Events(args) => events::run(&args, printer),
+        Command::Events(args) => Box::pin(events::run(&args, printer)).await,
         Command::Gc(args) => Box::pin(gc::run(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,

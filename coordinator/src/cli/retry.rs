@@ -9,7 +9,8 @@ use super::args::{Cli, Command, RetryArgs, RunArgs};
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::{run, search_dir};
+use super::run_place::CatalogAddress;
+use super::{resume, run, search_dir};
 use crate::engine::ReopenSelection;
 
 /// Hint for the directory of a search.
@@ -20,33 +21,54 @@ const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let RetryArgs { run_dir, failed, trial, options, .. } = args;
-    search_dir::refuse("retry", &run_dir, SEARCH_HINT)?;
     let reopen = match (failed, trial.is_empty()) {
         (true, _) => ReopenSelection::Failed,
         (false, true) => ReopenSelection::Infrastructure,
         (false, false) => ReopenSelection::Trials(trial),
     };
-    let Invocation { directory, arguments, left_out } = Invocation::read(&run_dir)?;
+    if let Some(address) = CatalogAddress::parse(&run_dir)? {
+        #[cfg(feature = "nats")]
+        return Box::pin(resume::retry_in_catalog(address, reopen, options, printer)).await;
+        #[cfg(not(feature = "nats"))]
+        return Err(resume::not_built(&address));
+    }
+    search_dir::refuse("retry", &run_dir, SEARCH_HINT)?;
+    let again = Some(reopen.clone());
+    let ran = run_again(&run_dir, again, options, printer).await;
+    ran.map_err(|error| for_retry(error, &run_dir, &reopen))
+}
+
+/// Runs the command that a run was started with again, with trials to reopen and further options.
+pub(super) async fn run_again(
+    run_dir: &Path,
+    reopen: Option<ReopenSelection>,
+    options: Vec<String>,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let Invocation { directory, arguments, left_out } = Invocation::read(run_dir)?;
     let missing: Vec<_> = left_out.iter().filter(|name| !options.contains(name)).collect();
+    let (verb, selection) = match &reopen {
+        Some(reopen) => ("retry", format!(" {}", option(reopen))),
+        None => ("resume", String::new()),
+    };
     if let Some(name) = missing.first() {
         return Err(CliError::usage(format!(
-            "cannot retry: the run's value of `{name}` is not stored; give it again, as in \
-             `rollout retry {} {} -- {name} VALUE`",
+            "cannot {verb}: the run's value of `{name}` is not stored; give it again, as in \
+             `rollout {verb} {}{selection} -- {name} VALUE`",
             run_dir.display(),
-            option(&reopen)
         )));
     }
     // Paths in the options are relative to it.
     if std::env::current_dir().ok().as_ref() != Some(&directory) {
         let directory = directory.display();
         return Err(CliError::usage(format!(
-            "cannot retry here: the run was started in {directory}; run this command there"
+            "cannot {verb} here: the run was started in {directory}; run this command there"
         )));
     }
     let mut again = run_args(arguments.into_iter().chain(options))?;
-    again.reopen = Some(reopen.clone());
+    again.reopen = reopen;
     let printer = printer.with_quiet(again.quiet);
-    run::run(*again, &printer).await.map_err(|error| for_retry(error, &run_dir, &reopen))
+    run::run(*again, &printer).await
 }
 
 /// An error of the run with hints for the command `rollout retry`, which takes options of the run

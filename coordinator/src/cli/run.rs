@@ -52,6 +52,7 @@ async fn start(
         store: store_url::parse_optional(args.store.as_deref())?,
         store_cache_mb: args.store_cache,
         materialize: args.executor.materialize(args.materialize),
+        sink: args.sink,
         invocation: invocation(args),
         sinks: printer.sinks(screen, true, args.json),
         wait_policy: args.lock_wait_policy(),
@@ -64,7 +65,7 @@ async fn start(
 }
 
 /// Prints the summary of a run.
-fn print_report(
+pub(super) fn print_report(
     report: &RunReport,
     run_dir: &Path,
     json: bool,

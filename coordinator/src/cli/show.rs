@@ -12,13 +12,14 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::events::sinks::terminal::format::{number, number_or_dash};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
-    RecordedExecution, RunDirectory, RunView, RunViewState, TrialDetail, TrialFilter,
-    TrialLookupError, TrialRow, TrialState, find_trial,
+    RecordedExecution, RunView, RunViewState, TrialDetail, TrialFilter, TrialLookupError, TrialRow,
+    TrialState, find_trial,
 };
 
 /// Hint for the directory of a search.
@@ -30,7 +31,7 @@ const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
 /// the run is live, and whatever `--materialize` the run had.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -84,8 +85,9 @@ struct TrialDocument {
 
 /// Runs the command.
 pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    search_dir::refuse("show", &args.run_dir, SEARCH_HINT)?;
-    let directory = RunDirectory::open(&args.run_dir)?;
+    let place = RunPlace::open(&args.run_dir).await?;
+    search_dir::refuse("show", place.directory(), SEARCH_HINT)?;
+    let directory = place.read()?;
     let plan = directory.plan()?;
     let Some(key) = &args.trial else {
         let document = trials(args, directory.view(None, None)?)?;
@@ -98,7 +100,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     let trial = find_trial(plan, key)?;
     let view = directory.view(Some(trial.item), None)?;
     let mut detail = view.detail().expect("a trial of the plan is watched");
-    let store = open_store(args.store.as_deref(), &args.run_dir, &detail, printer).await?;
+    let store = open_store(args.store.as_deref(), place.directory(), &detail, printer).await?;
     let mut executions = Vec::new();
     for execution in std::mem::take(&mut detail.executions) {
         let store = store.as_deref();

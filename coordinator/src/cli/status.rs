@@ -10,19 +10,20 @@ use serde::Serialize;
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
+use super::run_place::RunPlace;
 use crate::events::sinks::terminal::format::{duration, number, number_or_dash, percent};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::metrics::FailureParty;
-use crate::results::view::{OwnerView, RunDirectory, RunKind, RunStatus, RunViewState};
+use crate::results::view::{OwnerView, RunKind, RunStatus, RunViewState};
 
 /// Show the state of a run: progress, results so far, owner, and how to resume it
 ///
 /// Works while the run is live in another process, after it was stopped or killed, and when it is
-/// finished. Reads the run directory only: takes no lock and writes nothing.
+/// finished. Only reads: takes no lock and writes nothing.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Run directory, of a job or a search
+    /// Run directory, of a job or a search; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// Print one JSON document
@@ -51,8 +52,9 @@ struct ResumeCommand {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let view = RunDirectory::open(&args.run_dir)?.view(None, None)?;
+pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let place = RunPlace::open(&args.run_dir).await?;
+    let view = place.read()?.view(None, None)?;
     let status = RunStatus::new(&args.run_dir, &view);
     let is_pending =
         matches!(status.header.state, RunViewState::Stopped | RunViewState::Interrupted);

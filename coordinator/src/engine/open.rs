@@ -85,6 +85,11 @@ impl OpenRun {
         self.run
     }
 
+    /// Number of the session, from 1.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Its directory.
     pub fn layout(&self) -> &RunLayout {
         &self.layout

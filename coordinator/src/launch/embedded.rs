@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
@@ -67,7 +68,7 @@ pub struct EmbeddedRun<P> {
 }
 
 /// Hook called with the run when this process owns it.
-pub type OpenedHook = Box<dyn FnOnce(&OpenRun) -> Result<(), RunError> + Send>;
+pub type OpenedHook = Box<dyn FnOnce(&OpenRun) -> BoxFuture<'static, Result<(), RunError>> + Send>;
 
 /// Factory of a worker's equipment, given its directory.
 pub type EquipmentFactory = Box<dyn FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send>;
@@ -102,7 +103,7 @@ pub async fn run<P: Planner + 'static>(
         embedded;
     let (run, lock, planner) =
         engine::open_run(options, planner, events.clone(), &mut stops).await?;
-    on_open(&run)?;
+    on_open(&run).await?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
     let workers = run.layout().workers();
     let (dirs, WorkerEquipment { runner, providers }) = supervise::blocking(move || {

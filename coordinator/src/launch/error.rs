@@ -6,6 +6,7 @@ use rollout_worker::host::WorkerDirError;
 use rollout_worker::store::StoreError;
 
 use crate::engine::RunError;
+use crate::engine::catalog::CatalogError;
 use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::store::NoStore;
@@ -20,6 +21,13 @@ pub enum LaunchError {
     /// The blob store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The catalog of the run failed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A run in a catalog cannot be resumed.
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Resume(#[from] super::resume::ResumeError),
     /// The plan cannot be built.
     #[error(transparent)]
     Plan(#[from] BuildError),

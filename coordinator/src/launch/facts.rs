@@ -18,7 +18,7 @@ pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
         let tasks = || dataset.tasks.iter();
         let mut formats = BTreeMap::new();
         for task in tasks() {
-            *formats.entry(task.file.format.format.as_str()).or_insert(0) += 1;
+            *formats.entry(task.file.format.format.as_str().to_owned()).or_insert(0) += 1;
         }
         DatasetFacts {
             dataset_name: dataset.name.clone(),

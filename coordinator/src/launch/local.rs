@@ -4,44 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use rollout_protocol::event::RunEvent;
-use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
-use tokio::sync::mpsc;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
 use crate::config::Job;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{
-    self, LockOptions, OpenError, ReopenSelection, RunError, RunManifest, RunOpenOptions, RunState,
-    atomic_file,
+    self, LockOptions, OpenError, RunError, RunManifest, RunOpenOptions, RunState,
 };
 use crate::launch::host::{self, HostPaths};
-use crate::plan::{self, JobPlan, PlanDocument};
+use crate::launch::session::JobSession;
+use crate::plan::{self, JobPlan};
 use crate::workloads::job::{JobPlanner, read_previous_plan};
 
 /// A job to be run in this process.
-pub struct LocalJob {
+pub(super) struct LocalJob {
     /// The job.
-    pub job: Job,
-    /// Its plan; the documents it names are in the store.
-    pub plan: JobPlan,
-    /// The blob store.
-    pub store: Arc<dyn BlobStore>,
+    pub(super) job: Job,
+    /// Its session; the documents that the plan names are in the store.
+    pub(super) session: JobSession,
     /// Paths of the host that outlive the run.
-    pub host: HostPaths,
+    pub(super) host: HostPaths,
     /// Values of the variables that the job names.
-    pub environment: Vec<(String, String)>,
-    /// Receives the events.
-    pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops requested by the user.
-    pub stops: mpsc::Receiver<StopLevel>,
-    /// Options for taking the run from another owner.
-    pub lock: LockOptions,
-    /// Settled trials that run again.
-    pub reopen: Option<ReopenSelection>,
+    pub(super) environment: Vec<(String, String)>,
 }
 
 impl LocalJob {
@@ -49,23 +36,16 @@ impl LocalJob {
     ///
     /// # Errors
     /// [`RunError`].
-    pub async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self {
-            job,
-            mut plan,
-            store,
-            host,
-            environment,
-            events,
-            stops,
-            lock: lock_options,
-            reopen,
-        } = self;
-        let layout = RunLayout::new(job.run_dir());
+    pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
+        let Self { job, mut session, host, environment } = self;
+        let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
-            plan.reuse_documents(former);
+            session.plan.reuse_documents(former);
         }
+        let (documents, mirror) = (session.documents(&session.plan), session.mirror());
+        let JobSession { parameters, plan, store, events, stops, wait_policy, reopen, .. } =
+            session;
         let plan = Arc::new(plan);
         if reopen.is_some() || !is_finished(&layout, &plan)? {
             let kind = job.settings.environment.provider.kind();
@@ -73,25 +53,24 @@ impl LocalJob {
         }
         let options = RunOpenOptions {
             layout: layout.clone(),
-            job: job.name.clone(),
+            job: parameters.job,
             plan: plan.digest(),
-            permits: job.n_concurrent_trials as usize,
-            retry: job.retry,
-            lock: lock_options,
+            permits: parameters.n_concurrent_trials as usize,
+            retry: parameters.retry,
+            lock: LockOptions { wait_policy, kv: None, mirror },
             timeouts: RemoteTimeouts::default(),
             reopen,
         };
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
-        let document = PlanDocument::from(&*plan);
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner: JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits()),
+            planner: JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits),
             store,
-            slots: job.n_concurrent_trials,
+            slots: parameters.n_concurrent_trials,
             events,
             stops,
-            on_open: Box::new(move |run| atomic_file::write_json(&run.layout().plan(), &document)),
+            on_open: Box::new(move |run| Box::pin(documents.write_for(run))),
             equip: Box::new(equip),
         })
         .await;

@@ -11,8 +11,11 @@ pub mod local;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod planning;
+#[cfg(feature = "nats")]
+pub mod resume;
 pub mod run;
 pub mod search;
+pub mod session;
 pub mod signals;
 pub mod store;
 

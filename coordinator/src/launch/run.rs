@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::Task;
@@ -15,14 +14,16 @@ use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
+use super::session::{JobParameters, JobSession, RunSink, SessionCatalog, SessionFiles};
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
-use crate::config::{self, Job};
-use crate::engine::{LockOptions, LockWaitPolicy, ReopenSelection};
+use crate::config::Job;
+use crate::engine::journal::RunLayout;
+use crate::engine::{LockWaitPolicy, ReopenSelection, RunManifest};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
-use crate::results::report::{DatasetFacts, TaskFactsIndex};
+use crate::results::report::TaskFactsIndex;
 use crate::sources::datasets::Dataset;
 
 /// A job to run.
@@ -35,8 +36,10 @@ pub struct RunRequest {
     pub store: Option<StoreUrl>,
     /// Limit on the local cache of a store in a service, in MiB; 0 for none.
     pub store_cache_mb: u64,
-    /// Which results become files.
-    pub materialize: MaterializeMode,
+    /// Which results become files; by default as the run's sink says.
+    pub materialize: Option<MaterializeMode>,
+    /// Where the run is kept; by default as in the run's last session, or in its directory.
+    pub sink: Option<RunSink>,
     /// How the run was started, for `invocation.json`; the file stays as it is when absent.
     pub invocation: Option<serde_json::Value>,
     /// Outputs beside the files of the run directory.
@@ -77,68 +80,117 @@ pub struct RunOutcome {
 /// # Errors
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
-    let RunRequest { job, datasets, materialize, invocation, sinks, .. } = request;
-    let RunRequest { wait_policy, reopen, stops, .. } = request;
+    let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, stops, .. } = request;
     #[cfg(feature = "nats")]
-    let remote = match request.remote {
-        Some(remote) => Some(ConnectedServer::connect(remote).await?),
-        None => None,
+    let (pool, remote) = match request.remote {
+        Some(remote) => {
+            (Some(remote.pool.to_string()), Some(ConnectedServer::connect(remote).await?))
+        }
+        None => (None, None),
     };
+    #[cfg(not(feature = "nats"))]
+    let pool = None;
     let (run_dir, state) = (job.run_dir(), job.jobs_dir.join(".rollout"));
     let cache = StoreCache { directory: state.join("blob-cache"), max_mb: request.store_cache_mb };
     let default = state.join("blobs");
     let (url, store) = open_for_run(request.store, &run_dir, default, Some(&cache)).await?;
+    let previous = JobParameters::read(&RunLayout::new(&run_dir))?;
+    let sink = request.sink.or(previous.map(|parameters| parameters.sink)).unwrap_or_default();
+    let materialize = request.materialize.unwrap_or(sink.default_materialize());
     let read = dataset_facts(&job, &datasets);
+    let parameters = JobParameters::new(&job, read, sink, materialize, pool);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
-    let facts = JobFacts { materialize, store: Some(url), invocation, ..facts(&job, &plan, read) };
-    let started = Reporter::start(facts, Arc::clone(&store), sinks);
-    let (events, reporter) = started.map_err(LaunchError::Outputs)?;
-    let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
-    let session = JobSession { job, plan, store, events, stops, wait_policy, reopen };
     #[cfg(feature = "nats")]
-    let session_result = match remote {
-        Some(server) => Box::pin(server.run(session)).await,
-        None => session.run_here().await,
+    let executor = match remote {
+        Some(server) => JobExecutor::Remote(server),
+        None => JobExecutor::Local(Box::new(job)),
     };
     #[cfg(not(feature = "nats"))]
-    let session_result = session.run_here().await;
-    let report = reporter.finish().await;
-    let (FinishedSession { outcome, lock }, report) = (session_result?, report?);
-    drop(lock);
-    Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report })
+    let executor = JobExecutor::Local(Box::new(job));
+    let prepared = PreparedRun { parameters, run_dir, state, plan, url, store, executor };
+    prepared.run(SessionRequest { invocation, sinks, wait_policy, reopen, stops }).await
 }
 
-/// A job with started outputs, ready to run.
-pub(super) struct JobSession {
-    pub(super) job: Job,
+/// A run whose plan is known.
+pub(super) struct PreparedRun {
+    pub(super) parameters: JobParameters,
+    pub(super) run_dir: PathBuf,
+    pub(super) state: PathBuf,
     pub(super) plan: JobPlan,
+    pub(super) url: StoreUrl,
     pub(super) store: Arc<dyn BlobStore>,
-    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
-    pub(super) stops: mpsc::Receiver<StopLevel>,
+    pub(super) executor: JobExecutor,
+}
+
+/// The place where trials run.
+pub(super) enum JobExecutor {
+    /// This process; the job has the settings of its environment.
+    Local(Box<Job>),
+    /// Workers of a server.
+    #[cfg(feature = "nats")]
+    Remote(ConnectedServer),
+}
+
+/// A session as the user asked for it.
+pub(super) struct SessionRequest {
+    pub(super) invocation: Option<serde_json::Value>,
+    pub(super) sinks: Vec<SinkStarter>,
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
+    pub(super) stops: StopSource,
 }
 
-impl JobSession {
-    /// Runs it in this process.
-    async fn run_here(self) -> Result<FinishedSession, LaunchError> {
-        let Self { job, plan, store, events, stops, wait_policy, reopen } = self;
-        let state = job.jobs_dir.join(".rollout");
-        let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
-        let (environment, lock_options) =
-            (environment(), LockOptions { wait_policy, ..LockOptions::default() });
-        let local = LocalJob {
-            job,
+impl PreparedRun {
+    /// Runs a session until it has ended or is stopped.
+    pub(super) async fn run(self, request: SessionRequest) -> Result<RunOutcome, LaunchError> {
+        let Self { parameters, run_dir, state, plan, url, store, executor } = self;
+        let SessionRequest { invocation, sinks, wait_policy, reopen, stops } = request;
+        let facts = facts(&parameters, &plan, run_dir.clone(), url, invocation);
+        let started = Reporter::start(facts, Arc::clone(&store), sinks);
+        let (events, reporter) = started.map_err(LaunchError::Outputs)?;
+        let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
+        let layout = RunLayout::new(&run_dir);
+        let catalog = parameters
+            .sink
+            .has_catalog()
+            .then(|| SessionCatalog::new(Arc::clone(&store), layout.clone(), &parameters.job));
+        let session = JobSession {
+            parameters,
+            run_dir: run_dir.clone(),
+            state,
             plan,
             store,
-            host,
-            environment,
+            catalog: catalog.clone(),
             events,
             stops,
-            lock: lock_options,
+            wait_policy,
             reopen,
         };
-        Ok(local.run().await?)
+        let session_result = Box::pin(executor.run(session)).await;
+        let report = reporter.finish().await;
+        let (FinishedSession { outcome, lock }, report) = (session_result?, report?);
+        if let Some(catalog) = catalog
+            && let Some(manifest) = RunManifest::read(&layout)?
+        {
+            let RunManifest { run, epoch, .. } = manifest;
+            catalog.store_files(run, epoch, &layout, SessionFiles::End).await?;
+        }
+        drop(lock);
+        Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report })
+    }
+}
+
+impl JobExecutor {
+    async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
+        match self {
+            Self::Local(job) => {
+                let host = HostPaths::for_process(&session.state).map_err(LaunchError::Program)?;
+                let environment = environment();
+                Ok(LocalJob { job: *job, session, host, environment }.run().await?)
+            }
+            #[cfg(feature = "nats")]
+            Self::Remote(server) => server.run(session).await,
+        }
     }
 }
 
@@ -152,19 +204,25 @@ impl StopSource {
     }
 }
 
-/// The facts of a plan; the caller fills in those of the request.
-fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> JobFacts {
+/// The facts of a run.
+fn facts(
+    parameters: &JobParameters,
+    plan: &JobPlan,
+    run_dir: PathBuf,
+    store: StoreUrl,
+    invocation: Option<serde_json::Value>,
+) -> JobFacts {
     let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
     JobFacts {
-        run_dir: job.run_dir(),
+        run_dir,
         agents: agents.map(|name| AgentTotal { name, total: each }).collect(),
-        metrics: job.metrics.clone(),
-        materialize: MaterializeMode::default(),
-        config: config::job_document(job),
-        store: None,
-        datasets,
+        metrics: parameters.metrics.clone(),
+        materialize: parameters.materialize,
+        config: parameters.config.clone(),
+        store: Some(store),
+        datasets: parameters.datasets.clone(),
         tasks: Arc::new(TaskFactsIndex::from_plan(plan)),
-        invocation: None,
+        invocation,
     }
 }

@@ -28,6 +28,17 @@ pub async fn open_cached(
     put_cache_before(store::open(url).await?, url, cache).await
 }
 
+/// The same with a store that must exist.
+///
+/// # Errors
+/// [`StoreError`]; [`StoreError::Absent`] without a store at this place.
+pub async fn open_existing_cached(
+    url: &StoreUrl,
+    cache: &StoreCache,
+) -> Result<Arc<dyn BlobStore>, StoreError> {
+    put_cache_before(store::open_existing(url).await?, url, cache).await
+}
+
 async fn put_cache_before(
     store: Arc<dyn BlobStore>,
     url: &StoreUrl,

@@ -20,4 +20,4 @@ pub(super) const NOT_SET_UP_HINT: &str =
     "the NATS server is not set up for this namespace: start a run or run `rollout setup`";
 
 /// Pool of jobs and workers that name none.
-pub(super) const POOL: &str = "default";
+pub(in crate::cli) const POOL: &str = "default";

@@ -147,7 +147,7 @@ impl NatsAccessArgs {
     ///
     /// # Errors
     /// The options are invalid.
-    fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
+    pub(in crate::cli) fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
         self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 

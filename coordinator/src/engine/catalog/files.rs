@@ -1,6 +1,6 @@
 //! Files of a run in a catalog: small ones that no journal can restore, and those of its end.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -33,32 +33,51 @@ fn files_prefix(run: RunId) -> String {
 }
 
 impl Catalog {
-    /// Stores files of a run directory, and names them and all others that the catalog has of the
-    /// run in a new document. Files that do not exist are left out.
+    /// Stores files of a run directory beside those that the catalog has of the run. Files that do
+    /// not exist are left out.
     ///
     /// # Errors
     /// [`CatalogError`].
-    pub async fn store_files(
+    pub async fn add_files(
         &self,
         run: RunId,
         epoch: u32,
         layout: &RunLayout,
         paths: &[String],
     ) -> Result<(), CatalogError> {
-        let (before, mut files) = self.newest_files(run).await?;
-        let stored: Vec<CatalogFile> = stream::iter(paths.iter().map(|path| async move {
-            let file = layout.root().join(path);
-            let of = file.clone();
-            if !supervise::blocking(move || of.is_file()).await {
-                return Ok(None);
-            }
-            let blob = self.store.put_file(&file, MediaType::Bytes).await?;
-            Ok::<_, CatalogError>(Some(CatalogFile { path: path.clone(), blob }))
-        }))
-        .buffered(CONCURRENT_READS)
-        .try_filter_map(|file| async move { Ok(file) })
-        .try_collect()
-        .await?;
+        let (before, files) = self.newest_files(run).await?;
+        self.write_files(run, epoch, layout, paths, before, files).await
+    }
+
+    /// Stores files of a run directory in place of those that the catalog has of the run. Files
+    /// that do not exist are left out.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn replace_files(
+        &self,
+        run: RunId,
+        epoch: u32,
+        layout: &RunLayout,
+        paths: &[String],
+    ) -> Result<(), CatalogError> {
+        let (before, _) = self.newest_files(run).await?;
+        self.write_files(run, epoch, layout, paths, before, Vec::new()).await
+    }
+
+    async fn write_files(
+        &self,
+        run: RunId,
+        epoch: u32,
+        layout: &RunLayout,
+        paths: &[String],
+        before: Vec<String>,
+        mut files: Vec<CatalogFile>,
+    ) -> Result<(), CatalogError> {
+        let puts = paths.to_vec().into_iter().map(|path| self.store_file(layout.clone(), path));
+        let stored: Vec<Option<CatalogFile>> =
+            stream::iter(puts).buffered(CONCURRENT_READS).try_collect().await?;
+        let stored: Vec<CatalogFile> = stored.into_iter().flatten().collect();
         files.retain(|file| stored.iter().all(|new| new.path != file.path));
         files.extend(stored);
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -78,6 +97,21 @@ impl Catalog {
             self.store.remove_document(&path).await?;
         }
         Ok(())
+    }
+
+    /// Stores a file of a run directory; `None` if it does not exist.
+    async fn store_file(
+        &self,
+        layout: RunLayout,
+        path: String,
+    ) -> Result<Option<CatalogFile>, CatalogError> {
+        let file = layout.root().join(&path);
+        let of = file.clone();
+        if !supervise::blocking(move || of.is_file()).await {
+            return Ok(None);
+        }
+        let blob = self.store.put_file(&file, MediaType::Bytes).await?;
+        Ok(Some(CatalogFile { path, blob }))
     }
 
     /// The documents that name files of a run, and the files of the newest one.
@@ -119,19 +153,19 @@ impl Catalog {
         made.map_err(CatalogError::file("create", &root))?;
         // The journal last: it holds at least what the files state.
         let files = self.files(run).await?;
-        let fetches = files.iter().map(|file| self.download_file(file, &root));
+        let fetches = files.into_iter().map(|file| self.download_file(file, root.clone()));
         stream::iter(fetches).buffer_unordered(CONCURRENT_READS).try_collect::<()>().await?;
         self.download_journal(run, layout).await
     }
 
-    async fn download_file(&self, file: &CatalogFile, root: &Path) -> Result<(), CatalogError> {
+    async fn download_file(&self, file: CatalogFile, root: PathBuf) -> Result<(), CatalogError> {
         let path = Path::new(&file.path);
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {
             let reason = "a file with a path that leads outside".to_owned();
             return Err(CatalogError::Document { path: file.path.clone(), reason });
         }
         let target = root.join(path);
-        let parent = target.parent().unwrap_or(root).to_owned();
+        let parent = target.parent().unwrap_or(&root).to_owned();
         let cleared = target.clone();
         supervise::blocking(move || {
             std::fs::create_dir_all(&parent).map_err(CatalogError::file("create", &parent))?;

@@ -94,11 +94,8 @@ impl Catalog {
             length = append(layout, epoch, 0, bytes).await?;
         }
         let pieces = chain_from(length, &segment.pieces);
-        let mut reads = stream::iter(pieces.into_iter().map(|piece| async move {
-            let bytes = self.read(piece_path(run, epoch, piece)).await?;
-            Ok::<_, CatalogError>((piece, bytes))
-        }))
-        .buffered(CONCURRENT_READS);
+        let reads = pieces.into_iter().map(|piece| self.read_piece(run, epoch, piece));
+        let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
         while let Some((piece, bytes)) = reads.try_next().await? {
             let gap = CatalogError::Gap { run, epoch, offset: length };
             let mut bytes = match bytes {
@@ -165,6 +162,15 @@ impl Catalog {
             }
         }
         Ok(())
+    }
+
+    async fn read_piece(
+        &self,
+        run: RunId,
+        epoch: u32,
+        piece: Piece,
+    ) -> Result<(Piece, Option<Bytes>), CatalogError> {
+        Ok((piece, self.read(piece_path(run, epoch, piece)).await?))
     }
 
     async fn read(&self, path: String) -> Result<Option<Bytes>, CatalogError> {

@@ -257,9 +257,9 @@ async fn journal_of_a_run_directory_is_added_to_a_catalog_later() {
     std::fs::create_dir_all(layout.records()).expect("made");
     std::fs::write(layout.record_file(1), "{}\n").expect("written");
     let catalog = Catalog::new(Arc::clone(&store));
-    catalog.store_files(RUN, 2, &layout, &files).await.expect("stored");
+    catalog.replace_files(RUN, 2, &layout, &files).await.expect("stored");
     std::fs::write(layout.plan(), "{\"new\": 1}").expect("written");
-    catalog.store_files(RUN, 2, &layout, &files[..1]).await.expect("stored");
+    catalog.add_files(RUN, 2, &layout, &files[..1]).await.expect("stored");
     let other = Host::new(store);
     catalog.download(RUN, &other.layout).await.expect("downloaded");
     assert_eq!(other.read().0, host.read().0);

@@ -2,49 +2,33 @@
 
 use std::sync::Arc;
 
-use rollout_protocol::event::RunEvent;
-use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::{Dispatch, KvStore};
-use rollout_worker::store::BlobStore;
-use tokio::sync::mpsc;
 
-use crate::config::Job;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{
-    self, DurableStateListener, KvLockOptions, LockOptions, LockWaitPolicy, ReopenSelection,
-    RunEntryInfo, RunError, RunOpenOptions, RunState, atomic_file,
+    self, DurableStateListener, KvLockOptions, LockOptions, LockWaitPolicy, RunEntryInfo, RunError,
+    RunOpenOptions, RunState,
 };
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
-use crate::plan::{JobPlan, PlanDocument};
+use crate::launch::session::JobSession;
 use crate::workloads::job::{JobPlanner, read_previous_plan};
 
 /// A job to be run by remote workers.
-pub struct RemoteJob {
-    /// The job.
-    pub job: Job,
-    /// Its plan; the documents it names are in the store.
-    pub plan: JobPlan,
-    /// The blob store, shared by coordinator and workers.
-    pub store: Arc<dyn BlobStore>,
+pub(super) struct RemoteJob {
+    /// Its session; the documents that the plan names are in the store, which coordinator and
+    /// workers share.
+    pub(super) session: JobSession,
     /// The queue.
-    pub dispatch: Arc<dyn Dispatch>,
+    pub(super) dispatch: Arc<dyn Dispatch>,
     /// KV store that shows other coordinators who owns the run.
-    pub kv_store: Arc<dyn KvStore>,
+    pub(super) kv_store: Arc<dyn KvStore>,
     /// Pool of the workers.
-    pub pool: String,
-    /// Policy for taking the run from an owner that may be dead.
-    pub wait_policy: LockWaitPolicy,
+    pub(super) pool: String,
     /// Timeouts.
-    pub timeouts: RemoteTimeouts,
-    /// Receives the events.
-    pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Stops requested by the user.
-    pub stops: mpsc::Receiver<StopLevel>,
-    /// Settled trials that run again.
-    pub reopen: Option<ReopenSelection>,
+    pub(super) timeouts: RemoteTimeouts,
 }
 
 impl RemoteJob {
@@ -52,39 +36,40 @@ impl RemoteJob {
     ///
     /// # Errors
     /// [`RunError`].
-    pub async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { job, mut plan, store, dispatch, kv_store, pool, wait_policy, .. } = self;
-        let Self { timeouts, events, mut stops, reopen, .. } = self;
-        let layout = RunLayout::new(job.run_dir());
+    pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
+        let Self { mut session, dispatch, kv_store, pool, timeouts } = self;
+        let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
-            plan.reuse_documents(former);
+            session.plan.reuse_documents(former);
         }
+        let (documents, mirror) = (session.documents(&session.plan), session.mirror());
+        let JobSession { parameters, plan, store, events, mut stops, wait_policy, reopen, .. } =
+            session;
         let plan = Arc::new(plan);
         let info = RunEntryInfo {
-            job: job.name.clone(),
+            job: parameters.job.clone(),
             pool: pool.clone(),
             store: store.identity().to_owned(),
         };
+        // Workers continue while their coordinator is stopped or hangs; another may take over.
+        let wait_policy = LockWaitPolicy { hung: true, ..wait_policy };
+        let kv = Some(KvLockOptions { kv_store, info });
         let options = RunOpenOptions {
             layout: layout.clone(),
-            job: job.name.clone(),
+            job: parameters.job.clone(),
             plan: plan.digest(),
-            permits: job.n_concurrent_trials as usize,
-            retry: job.retry,
-            lock: LockOptions {
-                wait_policy,
-                kv: Some(KvLockOptions { kv_store, info }),
-                mirror: None,
-            },
+            permits: parameters.n_concurrent_trials as usize,
+            retry: parameters.retry,
+            lock: LockOptions { wait_policy, kv, mirror },
             timeouts,
             reopen,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan)).with_rate_limit(job.rate_limits());
+        let planner = JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;
-        atomic_file::write_json(&layout.plan(), &PlanDocument::from(&*plan))?;
+        documents.write_for(&run).await?;
 
         let messages = reconcile::message_channel();
         let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());

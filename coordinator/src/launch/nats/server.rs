@@ -18,11 +18,11 @@ use super::RemoteJob;
 use super::retry::retry;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{LockWaitPolicy, RunEntry, RunState};
+use crate::engine::{RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{HostPaths, StateDir, provider, reap, recover_dead_workers};
-use crate::launch::run::JobSession;
+use crate::launch::session::JobSession;
 use crate::workloads::job::JobLanes;
 
 /// A server and a pool of its workers.
@@ -77,24 +77,18 @@ impl ConnectedServer {
         self,
         session: JobSession,
     ) -> Result<FinishedSession, LaunchError> {
-        let JobSession { job, plan, store, events, mut stops, wait_policy, reopen } = session;
-        let classes = JobLanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
-        let state = job.jobs_dir.join(".rollout");
-        let layout = RunLayout::new(job.run_dir());
-        let prepared = self.prepare(classes, &store, state, layout, &mut stops).await?;
+        let mut session = session;
+        let classes = JobLanes::new(&session.plan).needs().iter().map(|n| n.class).collect();
+        let state = session.state.clone();
+        let layout = RunLayout::new(&session.run_dir);
+        let store = Arc::clone(&session.store);
+        let prepared = self.prepare(classes, &store, state, layout, &mut session.stops).await?;
         let job = RemoteJob {
-            job,
-            plan,
-            store,
+            session,
             dispatch: Arc::clone(&prepared.dispatch),
             kv_store: Arc::clone(&prepared.kv_store),
             pool: prepared.pool.clone(),
-            // Workers continue while their coordinator is stopped or hangs; another may take over.
-            wait_policy: LockWaitPolicy { hung: true, ..wait_policy },
             timeouts: prepared.timeouts,
-            events,
-            stops,
-            reopen,
         };
         Ok(job.run().await?)
     }

@@ -77,7 +77,7 @@ impl LocalSearch {
             on_open: Box::new(move |run| {
                 // A search that has ended has returned its own error.
                 let _gone = send_run.send(OwnedRun::from_run(run));
-                Ok(())
+                Box::pin(async { Ok(()) })
             }),
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
         });

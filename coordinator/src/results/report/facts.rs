@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rollout_protocol::spec::task::TaskFormat;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::{JobPlan, TaskMetadata};
 use crate::results::escape;
@@ -12,7 +12,7 @@ use crate::results::escape;
 const MAX_NAMED_TASKS: usize = 3;
 
 /// A dataset of a run and the formats of its tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetFacts {
     /// Name in the results.
     pub dataset_name: String,
@@ -23,7 +23,7 @@ pub struct DatasetFacts {
     /// Number of its tasks in the run.
     pub tasks: usize,
     /// Number of tasks by format.
-    pub formats: BTreeMap<&'static str, usize>,
+    pub formats: BTreeMap<String, usize>,
     /// Tasks whose format is set neither by the job nor by their own file.
     pub guessed: usize,
     /// Tasks that the environment cannot run with some agent of the run.
@@ -70,7 +70,7 @@ impl DatasetFacts {
             _ => format!("{count} tasks"),
         };
         let formats: Vec<String> = match &self.formats {
-            all if all.len() == 1 => all.keys().map(|format| (*format).to_owned()).collect(),
+            all if all.len() == 1 => all.keys().cloned().collect(),
             several => several.iter().map(|(format, n)| format!("{n} {format}")).collect(),
         };
         let version = match &self.version {
@@ -113,13 +113,13 @@ mod tests {
             dataset_name: "bench".into(),
             version: Some("2.0".into()),
             tasks: 1,
-            formats: BTreeMap::from([("harbor", 1)]),
+            formats: BTreeMap::from([("harbor".to_owned(), 1)]),
             ..DatasetFacts::default()
         };
         assert_eq!(facts.line(), "dataset bench 2.0: 1 task, format harbor");
         facts.dataset_name = "bench@2.0".into();
         facts.tasks = 9;
-        facts.formats = BTreeMap::from([("harbor", 8), ("rollout", 1)]);
+        facts.formats = BTreeMap::from([("harbor".to_owned(), 8), ("rollout".to_owned(), 1)]);
         facts.guessed = 2;
         facts.unsupported = names(&["a", "b", "c", "d", "e"]);
         assert_eq!(

@@ -25,6 +25,8 @@ pub struct RunDirectory {
     layout: RunLayout,
     kind: RunKind,
     parsed: ParsedDocuments,
+    /// Whether its owner, if it has one, is on an unknown host.
+    is_copy: bool,
 }
 
 impl RunDirectory {
@@ -54,7 +56,13 @@ impl RunDirectory {
             return Err(RunViewError::NotRunDirectory { path, what });
         }
         let parsed = documents.parse(&layout)?;
-        Ok(Self { layout, kind, parsed })
+        Ok(Self { layout, kind, parsed, is_copy: false })
+    }
+
+    /// Reads it as a copy of a run that another host may own.
+    #[must_use]
+    pub fn without_owner(self) -> Self {
+        Self { is_copy: true, ..self }
     }
 
     /// Kind of the run.
@@ -83,7 +91,7 @@ impl RunDirectory {
         watched: Option<ItemId>,
         mut events: Option<EventReader<'_>>,
     ) -> Result<RunView, RunViewError> {
-        let Self { layout, kind, parsed } = self;
+        let Self { layout, kind, parsed, is_copy } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
         let now = Timestamp::now();
         let owner =
@@ -108,7 +116,8 @@ impl RunDirectory {
         index.replay(&noted, extent, |at, record| {
             fold.apply(at, record, events.as_mut().map(|events| &mut **events as EventReader<'_>));
         })?;
-        Ok(RunView::new(fold, kind, manifest.as_ref(), owner, now))
+        let view = RunView::new(fold, kind, manifest.as_ref(), owner, now);
+        Ok(if is_copy { view.without_owner(now) } else { view })
     }
 }
 

@@ -40,6 +40,15 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
+    /// The facts of a copy of a run that another host may own. Blocks.
+    ///
+    /// # Errors
+    /// [`RunViewError`].
+    pub fn of_copy(directory: &Path) -> Result<Self, RunViewError> {
+        let view = RunDirectory::open(directory)?.without_owner().view(None, None)?;
+        Ok(Self::new(&view))
+    }
+
     fn new(view: &RunView) -> Self {
         let header = &view.header;
         Self {

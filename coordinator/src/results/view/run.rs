@@ -229,6 +229,20 @@ impl RunView {
         view
     }
 
+    /// The view of a copy. A session that has not ended may go on at another host: it counts as
+    /// running while its last record is recent.
+    pub(super) fn without_owner(mut self, now: Timestamp) -> Self {
+        if self.header.state == RunViewState::Interrupted {
+            let age = self.header.updated_at.map(|at| now.duration_since(at).unsigned_abs());
+            let is_recent = age.is_some_and(|age| age < LOCK_STALE);
+            self.header.state = match is_recent {
+                true => RunViewState::Running,
+                false => RunViewState::Silent,
+            };
+        }
+        self
+    }
+
     /// Number of items with an execution that runs or may run, by state of the others.
     fn count(&self) -> ItemCounts {
         let core = self.fold.core();

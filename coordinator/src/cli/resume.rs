@@ -1,0 +1,186 @@
+//! `rollout resume`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+
+use super::error::CliError;
+use super::output::Printer;
+use super::run_place::CatalogAddress;
+use super::{retry, search_dir};
+#[cfg(feature = "nats")]
+use crate::engine::ReopenSelection;
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again";
+
+/// Resume a run that was stopped or lost its owner, from its directory or from the catalog of a
+/// store
+///
+/// A run directory is resumed with the options that the run was started with; `-- OPTION…` adds
+/// others. A run in a catalog (`rollout run --sink catalog|hybrid`) is resumed on any host, without
+/// its job file and its datasets, by the workers of `--nats`; its directory is made in `--jobs-dir`.
+#[derive(Debug, Args)]
+pub(super) struct ResumeArgs {
+    /// Run directory, or a run in a catalog: `s3://bucket/prefix?endpoint=URL#RUN`, with the id of
+    /// the run or the name of its job
+    pub(super) run: PathBuf,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(super) catalog: catalog::CatalogRunArgs,
+
+    /// Further options of `rollout run` for a run directory
+    #[arg(last = true, value_name = "OPTION")]
+    pub(super) options: Vec<String>,
+}
+
+/// Runs the command.
+pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let Some(address) = CatalogAddress::parse(&args.run)? else {
+        search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
+        return retry::run_again(&args.run, None, args.options, printer).await;
+    };
+    if !args.options.is_empty() {
+        return Err(CliError::usage("cannot use options after `--` with a run in a catalog"));
+    }
+    #[cfg(feature = "nats")]
+    return Box::pin(catalog::resume(address, &args.catalog, None, printer)).await;
+    #[cfg(not(feature = "nats"))]
+    Err(not_built(&address))
+}
+
+/// Runs trials of a run in a catalog again; `options` are those of `rollout resume`.
+#[cfg(feature = "nats")]
+pub(super) async fn retry_in_catalog(
+    address: CatalogAddress,
+    reopen: ReopenSelection,
+    options: Vec<String>,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let args = catalog::parse(options)?;
+    Box::pin(catalog::resume(address, &args, Some(reopen), printer)).await
+}
+
+/// A program without the queue cannot resume runs of a catalog.
+#[cfg(not(feature = "nats"))]
+pub(super) fn not_built(_: &CatalogAddress) -> CliError {
+    CliError::usage("cannot resume a run in a catalog: this program was built without `nats`")
+        .hint("build it with `--features nats`")
+}
+
+#[cfg(feature = "nats")]
+mod catalog {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use clap::{Args, Parser};
+    use rollout_protocol::exit::ExitCode;
+
+    use crate::cli::error::CliError;
+    use crate::cli::nats::{NatsArgs, POOL};
+    use crate::cli::output::Printer;
+    use crate::cli::run_place::CatalogAddress;
+    use crate::cli::{exit, logging, run, value_parsers};
+    use crate::config::LogLevel;
+    use crate::engine::{LockWaitPolicy, ReopenSelection};
+    use crate::events::MaterializeMode;
+    use crate::launch::resume::{self, ResumeRequest};
+    use crate::launch::run::{RunOutcome, StopSource};
+
+    /// Options for a run in a catalog.
+    #[derive(Debug, Args)]
+    #[command(next_help_heading = "Runs in a catalog")]
+    pub(in crate::cli) struct CatalogRunArgs {
+        /// Parent of the run directory, which gets the name of the job
+        #[arg(long, value_name = "DIR", default_value = "jobs")]
+        jobs_dir: PathBuf,
+
+        /// Which result files to write [default: as in the last session]
+        #[arg(long, value_name = "WHAT")]
+        materialize: Option<MaterializeMode>,
+
+        /// Print events as lines of JSON on standard output; the last line is the job's result
+        #[arg(long)]
+        json: bool,
+
+        /// Size of the local cache of what is read from a store in S3; 0 for none
+        #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
+        store_cache: u64,
+
+        /// How long trials that no worker can run wait before they fail
+        #[arg(long, value_name = "TIME", default_value = value_parsers::UNPLACEABLE_TIMEOUT, value_parser = value_parsers::duration)]
+        unplaceable_timeout: Duration,
+
+        /// Take the run over at once from any owner; later work of the former owner does not count
+        #[arg(long, conflicts_with = "no_wait")]
+        force: bool,
+
+        /// Exit with 6 instead of waiting for an owner that may be dead
+        #[arg(long)]
+        no_wait: bool,
+
+        /// Log level
+        #[arg(long, value_name = "LEVEL", default_value = "info")]
+        log_level: LogLevel,
+
+        #[command(flatten)]
+        nats: NatsArgs,
+    }
+
+    /// The same as a command line of its own, for `rollout retry`.
+    #[derive(Debug, Parser)]
+    struct CatalogRunOptions {
+        #[command(flatten)]
+        options: CatalogRunArgs,
+    }
+
+    /// Parses options that follow `--`.
+    pub(super) fn parse(options: Vec<String>) -> Result<CatalogRunArgs, CliError> {
+        let words = std::iter::once("rollout".to_owned()).chain(options);
+        let parsed = CatalogRunOptions::try_parse_from(words);
+        parsed
+            .map(|parsed| parsed.options)
+            .map_err(|error| CliError::usage(format!("cannot read the options: {error}")))
+    }
+
+    /// Resumes a run in a catalog.
+    pub(super) async fn resume(
+        address: CatalogAddress,
+        args: &CatalogRunArgs,
+        reopen: Option<ReopenSelection>,
+        printer: &Printer,
+    ) -> Result<ExitCode, CliError> {
+        let Some(url) = &args.nats.url else {
+            return Err(CliError::refused(
+                "cannot resume a run in a catalog without a NATS server: name the server of its \
+                 workers with `--nats`",
+            )
+            .hint("without one, runs in a catalog can only be read"));
+        };
+        let screen = printer.screen();
+        logging::start(args.log_level, screen.clone(), printer.err);
+        let request = ResumeRequest {
+            store: address.store,
+            store_cache_mb: args.store_cache,
+            run: address.run,
+            jobs_dir: args.jobs_dir.clone(),
+            materialize: args.materialize,
+            nats: args.nats.access.options(url)?,
+            default_pool: POOL.parse().expect("the default pool has a valid name"),
+            unplaceable_timeout: args.unplaceable_timeout,
+            sinks: printer.sinks(screen, true, args.json),
+            wait_policy: LockWaitPolicy {
+                force: args.force,
+                wait: !args.no_wait,
+                ..LockWaitPolicy::default()
+            },
+            reopen,
+            stops: StopSource::Signals,
+        };
+        let RunOutcome { run_dir, cancelled, report } = Box::pin(resume::resume(request)).await?;
+        run::print_report(&report, &run_dir, args.json, printer)?;
+        Ok(exit::for_run(cancelled, &report.tally, None))
+    }
+}

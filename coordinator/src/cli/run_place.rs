@@ -1,0 +1,168 @@
+//! Runs on the command line: a run directory, or a run in the catalog of a blob store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::name;
+use rollout_worker::store::{self, BlobStore, StoreUrl};
+use tempfile::TempDir;
+
+use super::error::CliError;
+use super::store_url;
+use crate::engine::catalog::{Catalog, CatalogHeader};
+use crate::engine::journal::RunLayout;
+use crate::results::files::store::{StorePlace, StoreReference};
+use crate::results::files::{layout, write_document};
+use crate::results::view::{RunDirectory, RunViewError};
+
+/// Schemes of stores. A text without one is a run directory.
+const SCHEMES: [&str; 2] = ["s3://", "file://"];
+
+/// A run in a catalog, as a user names it: `s3://bucket/prefix?endpoint=…#RUN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CatalogAddress {
+    /// The store.
+    pub(super) store: StoreUrl,
+    /// Id or job of the run, after `#`.
+    pub(super) run: Option<String>,
+}
+
+impl CatalogAddress {
+    /// The run in a catalog that a text means; `None` for a path.
+    ///
+    /// # Errors
+    /// The URL is not one of a store.
+    pub(super) fn parse(text: &Path) -> Result<Option<Self>, CliError> {
+        let Some(text) = text.to_str().filter(|text| is_url(text)) else { return Ok(None) };
+        let (url, run) = match text.split_once('#') {
+            Some((url, run)) => (url, Some(run.to_owned()).filter(|run| !run.is_empty())),
+            None => (text, None),
+        };
+        Ok(Some(Self { store: store_url::parse(url)?, run }))
+    }
+
+    /// Opens the store, which must exist.
+    pub(super) async fn open_store(&self) -> Result<Arc<dyn BlobStore>, CliError> {
+        Ok(store::open_existing(&self.store).await?)
+    }
+}
+
+/// Whether a text is a URL rather than a path.
+fn is_url(text: &str) -> bool {
+    SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// A run to read: its directory, or a temporary copy of a run in a catalog.
+#[derive(Debug)]
+pub(super) struct RunPlace {
+    directory: PathBuf,
+    copy: Option<TempDir>,
+}
+
+impl RunPlace {
+    /// Opens the run that a user names. A run in a catalog is copied without its blobs.
+    ///
+    /// # Errors
+    /// The store cannot be read, or has no such run.
+    pub(super) async fn open(text: &Path) -> Result<Self, CliError> {
+        let Some(address) = CatalogAddress::parse(text)? else {
+            return Ok(Self { directory: text.to_owned(), copy: None });
+        };
+        let store = address.open_store().await?;
+        let header = Catalog::new(Arc::clone(&store)).find(address.run.as_deref()).await?;
+        let copy = temporary()?;
+        let directory = copy.path().join(directory_name(&header));
+        copy_run(&store, &address.store, &header, &directory).await?;
+        Ok(Self { directory, copy: Some(copy) })
+    }
+
+    /// Its directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Reads its documents.
+    ///
+    /// # Errors
+    /// [`RunViewError`].
+    pub(super) fn read(&self) -> Result<RunDirectory, RunViewError> {
+        let directory = RunDirectory::open(&self.directory)?;
+        Ok(if self.copy.is_some() { directory.without_owner() } else { directory })
+    }
+}
+
+/// Copies of all runs in a catalog, one directory each.
+///
+/// # Errors
+/// The store cannot be read.
+pub(super) async fn copy_all(
+    address: &CatalogAddress,
+) -> Result<(TempDir, Vec<(CatalogHeader, PathBuf)>), CliError> {
+    let store = address.open_store().await?;
+    let headers = match &address.run {
+        Some(run) => vec![Catalog::new(Arc::clone(&store)).find(Some(run)).await?],
+        None => Catalog::new(Arc::clone(&store)).runs().await?,
+    };
+    let (copies, mut copied) = (temporary()?, Vec::new());
+    for header in headers {
+        let directory = copies.path().join(header.run.to_string());
+        copy_run(&store, &address.store, &header, &directory).await?;
+        copied.push((header, directory));
+    }
+    Ok((copies, copied))
+}
+
+async fn copy_run(
+    store: &Arc<dyn BlobStore>,
+    url: &StoreUrl,
+    header: &CatalogHeader,
+    directory: &Path,
+) -> Result<(), CliError> {
+    Catalog::new(Arc::clone(store)).download(header.run, &RunLayout::new(directory)).await?;
+    let place = match url.directory() {
+        Some(path) => {
+            StorePlace::Directory { directory: path.to_owned(), relative: path.to_owned() }
+        }
+        None => StorePlace::Service { url: url.to_string() },
+    };
+    let reference = StoreReference { identity: store.identity().to_owned(), place };
+    write_document(directory, layout::STORE, &reference)
+        .map_err(|error| CliError::failure("cannot copy the run", &error))
+}
+
+/// The name of a copy: views show it as the name of the job.
+fn directory_name(header: &CatalogHeader) -> String {
+    match name::check(&header.job) {
+        Ok(()) => header.job.clone(),
+        Err(_) => header.run.to_string(),
+    }
+}
+
+fn temporary() -> Result<TempDir, CliError> {
+    let made = tempfile::Builder::new().prefix("rollout-").tempdir();
+    made.map_err(|error| CliError::failure("cannot make a temporary directory", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<(String, Option<String>)> {
+        let parsed = CatalogAddress::parse(Path::new(text)).expect("valid");
+        parsed.map(|address| (address.store.to_string(), address.run))
+    }
+
+    #[test]
+    fn run_of_catalog_is_named_by_url_and_fragment() {
+        let url = "s3://bucket/a?endpoint=http%3A%2F%2Fhost%3A9000".to_owned();
+        let named = parse(&format!("{url}#demo"));
+        assert_eq!(named, Some((url.clone(), Some("demo".to_owned()))));
+        assert_eq!(parse(&url), Some((url.clone(), None)));
+        assert_eq!(parse(&format!("{url}#")), Some((url, None)));
+        assert_eq!(parse("file:///a/b"), Some(("/a/b".to_owned(), None)));
+        for path in ["jobs/demo", "./s3://odd", "jobs/a#b"] {
+            assert_eq!(parse(path), None, "{path}");
+        }
+        assert!(CatalogAddress::parse(Path::new("s3://")).is_err());
+    }
+}
