@@ -2,6 +2,7 @@
 
 mod bench;
 mod cancel;
+mod catalog;
 mod chaos;
 mod control;
 mod coordinator_death;
