@@ -324,6 +324,8 @@ impl From<LaunchError> for CliError {
             LaunchError::NoStore(error) => error.into(),
             LaunchError::Store(error) => error.into(),
             LaunchError::Catalog(error) => error.into(),
+            LaunchError::LeavesCatalog => Self::new(ExitCode::Config, error.to_string())
+                .hint("leave `--sink` out, or use `--name` for a new run"),
             #[cfg(feature = "nats")]
             LaunchError::Resume(error) => Self::config("cannot resume the run", &error),
             LaunchError::Plan(error) => error.into(),

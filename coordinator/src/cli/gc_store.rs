@@ -98,6 +98,7 @@ impl From<BlobsError> for CliError {
         let (what, reading) = ("cannot collect the blobs", "cannot tell which blobs a run needs");
         match error {
             BlobsError::Store(error) => error.into(),
+            BlobsError::Catalog(error) => error.into(),
             BlobsError::Missing(ref runs) => {
                 let mut refused = Self::from_cause(ExitCode::Config, what, &error);
                 refused.details = directories(runs);

@@ -24,6 +24,9 @@ pub enum LaunchError {
     /// The catalog of the run failed.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// A run of a catalog would go on outside it.
+    #[error("cannot use `--sink local`: the run is in the catalog of its store")]
+    LeavesCatalog,
     /// A run in a catalog cannot be resumed.
     #[cfg(feature = "nats")]
     #[error(transparent)]

@@ -95,7 +95,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let default = state.join("blobs");
     let (url, store) = open_for_run(request.store, &run_dir, default, Some(&cache)).await?;
     let previous = JobParameters::read(&RunLayout::new(&run_dir))?;
-    let sink = request.sink.or(previous.map(|parameters| parameters.sink)).unwrap_or_default();
+    let sink = choose_sink(request.sink, previous.map(|parameters| parameters.sink))?;
     let materialize = request.materialize.unwrap_or(sink.default_materialize());
     let read = dataset_facts(&job, &datasets);
     let parameters = JobParameters::new(&job, read, sink, materialize, pool);
@@ -109,6 +109,15 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let executor = JobExecutor::Local(Box::new(job));
     let prepared = PreparedRun { parameters, run_dir, state, plan, url, store, executor };
     prepared.run(SessionRequest { invocation, sinks, wait_policy, reopen, stops }).await
+}
+
+/// The sink of a session, given that of the last one. A run does not leave its catalog, which would
+/// then be an outdated copy that other hosts believe in.
+fn choose_sink(named: Option<RunSink>, last: Option<RunSink>) -> Result<RunSink, LaunchError> {
+    match (named, last) {
+        (Some(RunSink::Local), Some(last)) if last.has_catalog() => Err(LaunchError::LeavesCatalog),
+        (named, last) => Ok(named.or(last).unwrap_or_default()),
+    }
 }
 
 /// A run whose plan is known.

@@ -1,6 +1,7 @@
 //! The real program on real tasks, in sandboxes and on a real Docker engine.
 
 mod blobs;
+mod catalog;
 mod damage;
 mod examples;
 mod fail_under;

@@ -9,7 +9,7 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::Bytes;
 
-use super::{CATALOG, CONCURRENT_READS, Catalog, CatalogError, run_prefix};
+use super::{CONCURRENT_READS, Catalog, CatalogError, run_prefix};
 use crate::engine::journal::RunLayout;
 
 /// A file of a run in a catalog.
@@ -178,21 +178,5 @@ impl Catalog {
         })
         .await?;
         Ok(self.store.get_file(&file.blob.digest, &target).await?)
-    }
-
-    /// Removes a run from the catalog. Its blobs stay until they are collected.
-    ///
-    /// # Errors
-    /// [`CatalogError`]; the header goes last, so that the removal can be repeated.
-    pub async fn remove(&self, run: RunId) -> Result<(), CatalogError> {
-        let prefix = run_prefix(run);
-        debug_assert!(prefix.starts_with(CATALOG), "only documents of the catalog are removed");
-        let (headers, others): (Vec<_>, Vec<_>) = (self.store.list_documents(&prefix).await?)
-            .into_iter()
-            .partition(|path| path.ends_with("/header"));
-        for path in others.iter().chain(&headers) {
-            self.store.remove_document(path).await?;
-        }
-        Ok(())
     }
 }

@@ -77,7 +77,7 @@ pub async fn collect(request: &CollectionRequest) -> Result<CollectionReport, Bl
     let store = &*request.store;
     // Before anything is read: what is stored meanwhile is younger.
     let now = SystemTime::now();
-    let mut runs = StoreRuns::find(store, &request.url).await?;
+    let mut runs = StoreRuns::find(&request.store, &request.url, &request.forget).await?;
     let removed_runs = removed_runs(request, &mut runs)?;
     check_grace(request, &runs)?;
     let limit = now.checked_sub(request.grace).unwrap_or(SystemTime::UNIX_EPOCH);

@@ -16,6 +16,7 @@ use rollout_worker::supervise;
 
 use super::BlobsError;
 use super::scan::{DigestScanner, scan};
+use crate::engine::catalog::CATALOG;
 use crate::engine::journal::RunLayout;
 use crate::plan::JobPlan;
 use crate::workloads::job::read_previous_plan;
@@ -111,6 +112,10 @@ impl MarkedDigests {
     /// Marks what the documents of a run in the store name. Only result markers name blobs, in their
     /// path.
     async fn add_results(&mut self, store: &dyn BlobStore, run: RunId) -> Result<(), BlobsError> {
+        for path in store.list_documents(&format!("{CATALOG}{run}/files/")).await? {
+            let text = store.get_document(&path).await?;
+            self.scan(&text.unwrap_or_default());
+        }
         for path in store.list_documents(&format!("results/{run}/")).await? {
             match ResultMarker::parse(&path) {
                 Some(marker) => self.add(marker.record, true),

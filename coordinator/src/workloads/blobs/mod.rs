@@ -21,6 +21,7 @@ use rollout_worker::store::StoreError;
 use rollout_worker::supervise::TaskPanic;
 
 use crate::engine::RunError;
+use crate::engine::catalog::CatalogError;
 use crate::engine::journal::JournalError;
 
 pub use self::collect::{BlobCount, CollectionReport, CollectionRequest, collect};
@@ -35,6 +36,9 @@ pub enum BlobsError {
     /// The blob store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The catalog of the store cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     /// A file of a run directory cannot be read, so the blobs that the run needs are unknown.
     #[error("cannot {action} {}", path.display())]
     File {

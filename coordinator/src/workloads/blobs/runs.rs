@@ -3,21 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_RENEWAL;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise;
+use tempfile::TempDir;
 
 use super::BlobsError;
+use crate::engine::catalog::{CATALOG, Catalog};
 use crate::engine::journal::{RunLayout, SegmentIndex};
 use crate::engine::{self, RunLock, RunManifest, RunState};
 use crate::results::files::store::{self, RUNS, RunRegistration};
 
-/// Documents of runs, besides those that name their directories: result markers and the digests of
-/// base images.
-pub(super) const RUN_DOCUMENTS: [&str; 2] = ["results/", "bases/"];
+/// Documents of runs, besides those that name their directories: result markers, the digests of
+/// base images, and the catalog.
+pub(super) const RUN_DOCUMENTS: [&str; 3] = ["results/", "bases/", CATALOG];
 
 /// Time between storing a blob and writing the file that names it, at most, plus the age up to which
 /// content that is stored again is not renewed: blobs of a session are at most this much older than
@@ -57,20 +60,59 @@ pub(super) struct StoreRuns {
     pub(super) remote: Vec<AbsentRun>,
     /// Every run that the store has documents of.
     pub(super) with_documents: Vec<RunId>,
+    /// Copies of the runs in the catalog, which count as their directories.
+    copies: Option<TempDir>,
 }
 
 impl StoreRuns {
-    /// Finds the runs of a store.
-    pub(super) async fn find(store: &dyn BlobStore, url: &StoreUrl) -> Result<Self, BlobsError> {
+    /// Finds the runs of a store. Those to `forget` are not read from its catalog.
+    pub(super) async fn find(
+        store: &Arc<dyn BlobStore>,
+        url: &StoreUrl,
+        forget: &[RunId],
+    ) -> Result<Self, BlobsError> {
         let mut registered: BTreeMap<RunId, Vec<RunRegistration>> = BTreeMap::new();
-        for registration in store::runs_using(store).await? {
+        for registration in store::runs_using(&**store).await? {
             registered.entry(registration.run).or_default().push(registration);
         }
-        for run in runs_with_documents(store).await? {
+        for run in runs_with_documents(&**store).await? {
             registered.entry(run).or_default();
         }
         let directory = url.directory().map(Path::to_owned);
-        supervise::blocking(move || Self::sort(registered, directory.as_deref())).await
+        let found = supervise::blocking(move || Self::sort(registered, directory.as_deref()));
+        let mut found = found.await?;
+        found.add_catalog(store, forget).await?;
+        Ok(found)
+    }
+
+    /// Counts the runs in the catalog as kept: it has all that their directories name.
+    async fn add_catalog(
+        &mut self,
+        store: &Arc<dyn BlobStore>,
+        forget: &[RunId],
+    ) -> Result<(), BlobsError> {
+        let catalog = Catalog::new(Arc::clone(store));
+        let headers = catalog.runs().await?;
+        let kept: Vec<_> = headers.iter().filter(|run| !forget.contains(&run.run)).collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let copies = supervise::blocking(tempfile::tempdir).await;
+        let copies =
+            copies.map_err(BlobsError::file("create a directory in", &std::env::temp_dir()))?;
+        for header in kept {
+            let directory = copies.path().join(header.run.to_string());
+            catalog.download(header.run, &RunLayout::new(&directory)).await?;
+            let of = directory.clone();
+            let Some(copy) = supervise::blocking(move || look_at_copy(&of)).await? else {
+                continue;
+            };
+            self.missing.retain(|absent| absent.run != header.run);
+            self.remote.retain(|absent| absent.run != header.run);
+            self.kept.push(copy);
+        }
+        self.copies = Some(copies);
+        Ok(())
     }
 
     fn sort(
@@ -128,6 +170,16 @@ async fn runs_with_documents(store: &dyn BlobStore) -> Result<BTreeSet<RunId>, B
         }
     }
     Ok(found)
+}
+
+/// The run in a copy of a directory. Its owner may be on another host, unless it is completed.
+fn look_at_copy(directory: &Path) -> Result<Option<KeptRun>, BlobsError> {
+    let Some(found) = look_at(directory)? else { return Ok(None) };
+    let is_open = !is_completed(&RunLayout::new(directory));
+    let session = SegmentIndex::read(&RunLayout::new(directory))?.last_session_start();
+    let session = session.map(SystemTime::from).and_then(|at| at.checked_sub(SESSION_MARGIN));
+    let keep_since = is_open.then(|| session.unwrap_or(SystemTime::UNIX_EPOCH));
+    Ok(Some(KeptRun { keep_since, ..found }))
 }
 
 /// The run in a directory, if there is one.
