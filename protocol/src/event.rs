@@ -155,6 +155,10 @@ pub enum EventKind {
         /// How hard.
         level: StopLevel,
     },
+    /// A user paused the run: no trial begins, and running ones go on.
+    RunPaused,
+    /// A user ended the pause.
+    RunContinued,
     /// A warning for the user.
     Warning {
         /// The problem, and how to fix it.

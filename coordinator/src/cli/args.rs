@@ -12,7 +12,9 @@ use rollout_protocol::spec::environment::ProviderKind;
 
 use super::executor::ExecutorArgs;
 #[cfg(feature = "nats")]
-use super::nats::{CancelArgs, ControlArgs, DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
+use super::nats::{
+    CancelArgs, ControlArgs, DoctorArgs, PauseArgs, RequiredNatsArgs, SetupArgs, WorkersArgs,
+};
 use super::overrides::JobArgs;
 use super::tree::TreeCommand;
 use super::value_parsers;
@@ -37,6 +39,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
+    #[command(visible_alias = "continue")]
     Resume(Box<super::resume::ResumeArgs>),
     Retry(RetryArgs),
     Status(super::status::StatusArgs),
@@ -48,7 +51,10 @@ pub(super) enum Command {
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
     #[cfg(feature = "nats")]
+    #[command(visible_alias = "stop")]
     Cancel(CancelArgs),
+    #[cfg(feature = "nats")]
+    Pause(PauseArgs),
     #[cfg(feature = "nats")]
     Control(Box<ControlArgs>),
     #[cfg(feature = "nats")]
@@ -356,6 +362,7 @@ impl Cli {
             Command::Worker(_)
             | Command::Cancel(_)
             | Command::Control(_)
+            | Command::Pause(_)
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,

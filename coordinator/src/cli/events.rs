@@ -100,6 +100,8 @@ fn describe(kind: &EventKind) -> (&'static str, String) {
             }
             ("trial_settled", detail)
         }
+        EventKind::RunPaused => ("run_paused", String::new()),
+        EventKind::RunContinued => ("run_continued", String::new()),
         EventKind::RunStopping { level } => ("run_stopping", word(level)),
         EventKind::RunEnded { cancelled, owed } => {
             let how = if *cancelled { "stopped" } else { "ended" };

@@ -111,6 +111,8 @@ async fn dispatch(
         #[cfg(feature = "nats")]
         Command::Cancel(args) => Box::pin(nats::cancel(&args, printer)).await,
         #[cfg(feature = "nats")]
+        Command::Pause(args) => Box::pin(nats::pause(&args, printer)).await,
+        #[cfg(feature = "nats")]
         Command::Control(args) => Box::pin(nats::control(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Workers(args) => Box::pin(nats::workers(&args, printer)).await,

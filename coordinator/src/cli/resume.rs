@@ -15,8 +15,10 @@ use crate::engine::ReopenSelection;
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again";
 
-/// Resume a run that was stopped or lost its owner, from its directory or from the catalog of a
-/// store
+/// Resume a run that was stopped, paused or lost its owner, from its directory or from the catalog
+/// of a store
+///
+/// With `--nats`, a run whose coordinator runs is told to end its pause; nothing else happens then.
 ///
 /// A run directory is resumed with the options that the run was started with; `-- OPTION…` adds
 /// others. A run in a catalog (`rollout run --sink catalog|hybrid`) is resumed on any host, without
@@ -38,6 +40,10 @@ pub(super) struct ResumeArgs {
 
 /// Runs the command.
 pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    #[cfg(feature = "nats")]
+    if let Some(code) = catalog::end_pause(&args.run, &args.catalog, printer).await? {
+        return Ok(code);
+    }
     let Some(address) = CatalogAddress::parse(&args.run)? else {
         search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
         return retry::run_again(&args.run, None, args.options, printer).await;
@@ -72,14 +78,15 @@ pub(super) fn not_built(_: &CatalogAddress) -> CliError {
 
 #[cfg(feature = "nats")]
 mod catalog {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::time::Duration;
 
     use clap::{Args, Parser};
     use rollout_protocol::exit::ExitCode;
 
+    use super::SEARCH_HINT;
     use crate::cli::error::CliError;
-    use crate::cli::nats::{NatsArgs, POOL};
+    use crate::cli::nats::{self, NatsArgs, POOL, run_id};
     use crate::cli::output::Printer;
     use crate::cli::run_place::CatalogAddress;
     use crate::cli::{exit, logging, run, value_parsers};
@@ -143,6 +150,20 @@ mod catalog {
         parsed
             .map(|parsed| parsed.options)
             .map_err(|error| CliError::usage(format!("cannot read the options: {error}")))
+    }
+
+    /// Ends the pause of a run whose coordinator runs; `None` without a server or a coordinator.
+    pub(super) async fn end_pause(
+        run: &Path,
+        args: &CatalogRunArgs,
+        printer: &Printer,
+    ) -> Result<Option<ExitCode>, CliError> {
+        if args.nats.url.is_none() {
+            return Ok(None);
+        }
+        let nats = args.nats.connect_to("resume the run").await?;
+        let run = run_id(&run.to_string_lossy(), "resume", SEARCH_HINT).await?;
+        nats::end_pause(&nats, run, args.json, printer).await
     }
 
     /// Resumes a run in a catalog.

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "nats")]
+use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_worker::store::{self, BlobStore, StoreUrl};
 use tempfile::TempDir;
@@ -11,6 +13,8 @@ use super::error::CliError;
 use super::store_url;
 use crate::engine::catalog::{Catalog, CatalogHeader};
 use crate::engine::journal::RunLayout;
+#[cfg(feature = "nats")]
+use crate::engine::journal::SegmentIndex;
 use crate::results::files::store::{StorePlace, StoreReference};
 use crate::results::files::{layout, write_document};
 use crate::results::view::{RunDirectory, RunViewError};
@@ -79,6 +83,17 @@ impl RunPlace {
     /// Its directory.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The id of its run, from its journal; `None` before its first session.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    #[cfg(feature = "nats")]
+    pub(super) fn run_id(&self) -> Result<Option<RunId>, CliError> {
+        let index = SegmentIndex::read(&RunLayout::new(&self.directory));
+        let index = index.map_err(RunViewError::from)?;
+        Ok(index.openings().next().map(|opened| opened.run))
     }
 
     /// Reads its documents.

@@ -125,6 +125,10 @@ fn state(status: &RunStatus) -> String {
         RunViewState::Completed => "completed",
         RunViewState::Simulated => "simulated: it has no journal",
     };
+    let explained = match header.paused && header.state.may_be_owned() {
+        true => "paused: `rollout resume` ends the pause",
+        false => explained,
+    };
     match &header.pool {
         Some(pool) if header.state.may_be_owned() => format!("{explained}, on pool {pool}"),
         _ => explained.to_owned(),

@@ -68,6 +68,8 @@ impl JobFold {
             | EventKind::TrialLost { .. }
             | EventKind::ExecutionEnded { .. }
             | EventKind::RunStopping { .. }
+            | EventKind::RunPaused
+            | EventKind::RunContinued
             | EventKind::Warning { .. }
             | EventKind::Search(_) => {}
         }

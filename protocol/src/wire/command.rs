@@ -12,6 +12,10 @@ pub enum RunCommand {
         /// The trials.
         selection: TrialSelection,
     },
+    /// Begin no more trials; running ones go on.
+    Pause,
+    /// End a pause.
+    Continue,
 }
 
 /// Trials by name. Absent fields select everything.
@@ -35,12 +39,15 @@ pub struct TrialSelection {
 /// then.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandReceipt {
-    /// Trials that the command names.
+    /// Trials that the command names; for a pause and its end, those without a result.
     pub named: u64,
     /// Of these, trials that already had a result, which is kept.
     pub settled: u64,
     /// Of these, trials that the command cancels.
     pub ended: u64,
+    /// For a pause, trials of which an execution goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u64>,
     /// Why the command was refused, if it was.
     #[serde(default)]
     pub refused: Option<String>,

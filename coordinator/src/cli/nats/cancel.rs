@@ -1,19 +1,14 @@
 //! `rollout cancel`.
 
-use std::path::Path;
-
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
 use rollout_worker::queue::traits::QueueError;
 
-use super::RequiredNatsArgs;
+use super::NatsArgs;
+use super::run_id::run_id;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::cli::search_dir;
-use crate::engine::RunManifest;
-use crate::engine::journal::RunLayout;
 
 /// Cancel trials of a run: they settle as cancelled
 ///
@@ -21,7 +16,7 @@ use crate::engine::journal::RunLayout;
 /// and the run ends. The run's coordinator must be alive; it answers once the command is durable.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CancelArgs {
-    /// Run directory or run id
+    /// Run directory, run id, or a run in a catalog: `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN")]
     run: String,
 
@@ -46,7 +41,7 @@ pub(in crate::cli) struct CancelArgs {
     json: bool,
 
     #[command(flatten)]
-    nats: RequiredNatsArgs,
+    nats: NatsArgs,
 }
 
 /// Hint for the directory of a search.
@@ -58,8 +53,8 @@ pub(in crate::cli) async fn cancel(
     args: &CancelArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let run = run_id(&args.run)?;
-    let nats = args.nats.connect().await?;
+    let nats = args.nats.connect_to("cancel trials").await?;
+    let run = run_id(&args.run, "cancel trials of", SEARCH_HINT).await?;
     let selection = TrialSelection {
         agent: args.agent.clone(),
         dataset: args.dataset.clone(),
@@ -82,7 +77,7 @@ fn print_receipt(
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let CommandReceipt { named, settled, ended, refused } = receipt;
+    let CommandReceipt { named, settled, ended, refused, .. } = receipt;
     if json {
         let text = serde_json::to_string(receipt).expect("text keys only");
         printer.data(&format!("{text}\n"))?;
@@ -95,20 +90,4 @@ fn print_receipt(
         None => Ok(ExitCode::Success),
         Some(reason) => Err(CliError::refused(format!("cannot cancel trials: {reason}"))),
     }
-}
-
-/// The run in a directory, or with this id.
-fn run_id(text: &str) -> Result<RunId, CliError> {
-    let directory = Path::new(text);
-    if directory.is_dir() {
-        search_dir::refuse("cancel trials of", directory, SEARCH_HINT)?;
-        return match RunManifest::read(&RunLayout::new(directory))? {
-            Some(manifest) => Ok(manifest.run),
-            None => Err(CliError::refused(format!(
-                "`{text}` is not a run directory: `manifest.json` is missing"
-            ))),
-        };
-    }
-    text.parse()
-        .map_err(|_| CliError::refused(format!("`{text}` is neither a run directory nor a run id")))
 }

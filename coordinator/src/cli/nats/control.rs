@@ -15,11 +15,12 @@ use rollout_protocol::wire::trial_control::{
 use super::NatsArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::cli::run_place::RunPlace;
 use crate::cli::search_dir;
 use crate::cli::value_parsers::duration;
-use crate::engine::{RunManifest, host_name, journal::RunLayout};
+use crate::engine::host_name;
 use crate::results::escape;
-use crate::results::view::{RunDirectory, find_trial};
+use crate::results::view::find_trial;
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "only trials of jobs have agents with a harness";
@@ -39,7 +40,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(50 * 60);
 /// limit. Only for runs with `--nats`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ControlArgs {
-    /// Run directory
+    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -82,7 +83,6 @@ pub(in crate::cli) async fn control(
     args: &ControlArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    search_dir::refuse("control trials of", &args.run_dir, SEARCH_HINT)?;
     let Some(url) = &args.nats.url else {
         let message = "cannot control a trial without a NATS server: name the server of the run \
                        with `--nats`";
@@ -92,13 +92,15 @@ pub(in crate::cli) async fn control(
     if args.timeout > MAX_TIMEOUT {
         return Err(CliError::usage(format!("`--timeout` must be at most {MAX_TIMEOUT:?}")));
     }
-    let directory = RunDirectory::open(&args.run_dir)?;
+    let place = RunPlace::open(&args.run_dir).await?;
+    search_dir::refuse("control trials of", place.directory(), SEARCH_HINT)?;
+    let directory = place.read()?;
     let trial = find_trial(directory.plan()?, &args.trial)?;
     let name = trial.name.to_string();
-    let Some(manifest) = RunManifest::read(&RunLayout::new(&args.run_dir))? else {
+    let Some(run) = place.run_id()? else {
         return Err(CliError::refused("cannot control a trial: the run has not begun"));
     };
-    let (run, item) = (manifest.run, trial.item);
+    let item = trial.item;
     let nats = args.nats.access.connect(url).await?;
     if !is_running(&nats.heartbeats().await?, run, item) {
         let view = directory.view(Some(item), None)?;

@@ -5,6 +5,8 @@ mod control;
 mod doctor;
 mod error;
 mod options;
+mod pause;
+mod run_id;
 mod setup;
 mod workers;
 
@@ -12,6 +14,8 @@ pub(super) use self::cancel::{CancelArgs, cancel};
 pub(super) use self::control::{ControlArgs, control};
 pub(super) use self::doctor::{DoctorArgs, doctor};
 pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
+pub(super) use self::pause::{PauseArgs, end_pause, pause};
+pub(super) use self::run_id::run_id;
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 

@@ -25,6 +25,7 @@ impl Core {
             JournalRecord::Opened(opened) => {
                 self.settings.retry = opened.retry;
                 self.stop = None;
+                self.paused = false;
                 for item in opened.reopened {
                     self.apply_reopened(item, opened.epoch);
                 }
@@ -75,6 +76,7 @@ impl Core {
                     self.apply_given_up(at, given_up, &error, effects);
                 }
             }
+            JournalRecord::Paused { is_paused } => self.paused = is_paused,
             JournalRecord::Stopping { level } => self.stop = self.stop.max(Some(level)),
         }
     }

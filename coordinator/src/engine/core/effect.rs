@@ -73,6 +73,8 @@ pub enum CoreEffect {
         /// The answer.
         receipt: CommandReceipt,
     },
+    /// Report that the run is paused from now on, or no longer.
+    Paused(bool),
     /// Tell the workers to stop.
     Stop(StopLevel),
 }

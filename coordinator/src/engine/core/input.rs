@@ -80,6 +80,13 @@ pub enum CoreInput {
         /// The items, including those that the core has not requested yet.
         items: Vec<NewItem>,
     },
+    /// A user pauses the run, or ends the pause.
+    Pause {
+        /// Id of the command, for the receipt.
+        id: u64,
+        /// Whether to pause.
+        is_paused: bool,
+    },
     /// Time passed.
     Tick,
     /// Stop.

@@ -29,6 +29,7 @@ mod invariants;
 mod item;
 mod merge;
 mod offer;
+mod pause;
 mod ready_queue;
 mod reclaim;
 mod reconcile;
@@ -127,6 +128,8 @@ pub struct Core {
     /// Whether offers may be made: the session knows what previous sessions left.
     dispatching: bool,
     stop: Option<StopLevel>,
+    /// Whether a user paused the session: nothing is offered.
+    paused: bool,
     /// Position of the last report that a record holds.
     position: Option<ReportPosition>,
     /// Counter that orders executions by when they were first heard of.
@@ -158,6 +161,7 @@ impl Core {
             exhausted: false,
             dispatching: false,
             stop: None,
+            paused: false,
             position: None,
             next_hearing: 0,
             disturbed: BTreeSet::new(),
@@ -173,6 +177,7 @@ impl Core {
         self.settings.run = run;
         self.settings.retry = retry;
         self.stop = None;
+        self.paused = false;
     }
 
     /// Every item of the journal, in no order.
@@ -198,6 +203,11 @@ impl Core {
     /// The stop level, if a stop was requested.
     pub fn stopping(&self) -> Option<StopLevel> {
         self.stop
+    }
+
+    /// Whether a user paused the session.
+    pub fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// The item's position in the plan's order, if it was ever planned or offered.

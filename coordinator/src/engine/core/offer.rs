@@ -17,7 +17,7 @@ use super::record::{JournalRecord, OfferedTry};
 impl Core {
     /// How many of the plan's next items could be offered now.
     pub fn wanted_items(&self) -> usize {
-        if self.stop.is_some() || self.exhausted || !self.dispatching {
+        if self.stop.is_some() || self.paused || self.exhausted || !self.dispatching {
             return 0;
         }
         let free = self.settings.permits.saturating_sub(self.in_flight);
@@ -64,7 +64,7 @@ impl Core {
 
     /// Offers pending items while there are permits. One record for all of them.
     pub(super) fn offer(&mut self, now: InputTime, out: &mut impl CoreOutput) {
-        if self.stop.is_some() || !self.dispatching || self.ready.is_empty() {
+        if self.stop.is_some() || self.paused || !self.dispatching || self.ready.is_empty() {
             return;
         }
         let mut permits = self.settings.permits.saturating_sub(self.in_flight);

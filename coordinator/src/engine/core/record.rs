@@ -93,6 +93,11 @@ pub enum JournalRecord {
         /// Stop level.
         level: StopLevel,
     },
+    /// A user paused the run, or ended the pause. The next session is not paused.
+    Paused {
+        /// Whether it is paused from now on.
+        is_paused: bool,
+    },
     /// The session ended in order.
     Closed(SessionEnd),
 }

@@ -6,6 +6,7 @@ mod dying;
 mod fleet;
 mod merging;
 mod offering;
+mod pausing;
 mod reconciling;
 mod reopening;
 mod schedules;

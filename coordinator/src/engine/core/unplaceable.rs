@@ -51,15 +51,27 @@ impl Core {
         }
     }
 
+    /// Lanes that were not given up before a pause wait for a worker from now on.
+    pub(super) fn restart_unplaceable(&mut self, now: InputTime) {
+        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
+        let until = now.monotonic_ms.saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX));
+        for lane in self.unplaceable_lanes.values_mut().filter(|lane| !lane.is_over) {
+            lane.until = until;
+        }
+    }
+
     /// When the next lane is given up.
     pub(super) fn next_give_up_due(&self) -> Option<u64> {
+        if self.paused {
+            return None;
+        }
         let waits = |closed: &&UnplaceableLane| !closed.is_over;
         self.unplaceable_lanes.values().filter(waits).map(|closed| closed.until).min()
     }
 
     /// Gives up items that waited too long for a suitable worker.
     pub(super) fn give_up_unplaceable(&mut self, now: InputTime, out: &mut impl CoreOutput) {
-        if self.unplaceable_lanes.is_empty() {
+        if self.unplaceable_lanes.is_empty() || self.paused {
             return;
         }
         let due = |closed: &UnplaceableLane| closed.until <= now.monotonic_ms;

@@ -59,6 +59,8 @@ impl<P: Planner> Engine<P> {
                         let _no_longer_waiting = reply.send(receipt);
                     }
                 }
+                CoreEffect::Paused(true) => events.push(EventKind::RunPaused),
+                CoreEffect::Paused(false) => events.push(EventKind::RunContinued),
                 CoreEffect::Stop(level) => {
                     out.controls.push(ControlMessage::StopRun { run: self.run.run, level });
                     events.push(EventKind::RunStopping { level });

@@ -53,7 +53,15 @@ impl<P: Planner> Engine<P> {
     }
 
     fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
-        let RunCommand::Cancel { selection } = command;
+        let selection = match command {
+            RunCommand::Cancel { selection } => selection,
+            RunCommand::Pause | RunCommand::Continue => {
+                let id = self.next_request_id();
+                self.commands.insert(id, reply);
+                let is_paused = command == RunCommand::Pause;
+                return self.handle(CoreInput::Pause { id, is_paused });
+            }
+        };
         let items = self.planner.select(&selection);
         if items.is_empty() {
             let refused = Some("the run has no such trial".to_owned());

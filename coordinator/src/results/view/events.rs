@@ -44,7 +44,9 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         JournalRecord::Cancelled { items } | JournalRecord::GivenUp { items, .. } => {
             items.len() as u64
         }
-        JournalRecord::Stopping { .. } | JournalRecord::Closed(_) => 1,
+        JournalRecord::Stopping { .. }
+        | JournalRecord::Paused { .. }
+        | JournalRecord::Closed(_) => 1,
         JournalRecord::Offered { .. }
         | JournalRecord::Claimed { .. }
         | JournalRecord::Respecified { .. }
@@ -75,6 +77,8 @@ pub(super) fn of_record(
             [started, EventKind::RunOpened].into_iter().chain(takeover).collect()
         }
         JournalRecord::Stopping { level } => vec![EventKind::RunStopping { level: *level }],
+        JournalRecord::Paused { is_paused: true } => vec![EventKind::RunPaused],
+        JournalRecord::Paused { is_paused: false } => vec![EventKind::RunContinued],
         JournalRecord::Closed(end) => {
             vec![EventKind::RunEnded { cancelled: end.cancelled, owed: end.owed }]
         }

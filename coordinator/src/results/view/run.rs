@@ -44,6 +44,8 @@ pub struct RunHeaderView {
     pub kind: RunKind,
     /// State of the run.
     pub state: RunViewState,
+    /// Whether a user paused its last session.
+    pub paused: bool,
     /// Start of the first session.
     pub created_at: Option<Timestamp>,
     /// Last change of the run's state.
@@ -211,6 +213,7 @@ impl RunView {
             job: fold.job.clone(),
             kind,
             state,
+            paused: fold.core().is_paused(),
             created_at: sessions.first.map(|(_, at)| at),
             updated_at: sessions.updated_at.max(manifest.map(|manifest| manifest.updated_at)),
             epoch: last.map_or(0, |last| last.epoch),

@@ -72,7 +72,8 @@ pub(super) async fn command_is_answered_or_refused(broker: &dyn Broker) {
     let coordinator = async {
         let pending = dispatch.next_command(run(1)).await.expect("reachable");
         assert_eq!(pending.command, command);
-        let receipt = CommandReceipt { named: 3, settled: 1, ended: 2, refused: None };
+        let receipt =
+            CommandReceipt { named: 3, settled: 1, ended: 2, ..CommandReceipt::default() };
         pending.reply.send(receipt).expect("the user still waits");
         drop(dispatch.next_command(run(1)).await.expect("reachable").reply);
     };

@@ -164,6 +164,7 @@ impl Fleet {
                 CoreEffect::Retry(_)
                 | CoreEffect::Lost { .. }
                 | CoreEffect::Receipt { .. }
+                | CoreEffect::Paused(_)
                 | CoreEffect::Stop(_) => {}
             }
         }

@@ -107,6 +107,9 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
     let elapsed = view.run.elapsed(now);
     parts.extend(rate(view.settled_in_session, elapsed));
     parts.push(duration(elapsed));
+    if view.run.paused {
+        parts.push("paused".to_owned());
+    }
     if view.run.stopping.is_some() {
         parts.push("stopping".to_owned());
     } else {

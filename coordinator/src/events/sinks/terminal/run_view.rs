@@ -23,6 +23,8 @@ pub(super) struct RunView {
     /// Running executions.
     pub(super) running: BTreeMap<(ItemId, ExecId), ExecutionView>,
     pub(super) stopping: Option<StopLevel>,
+    /// Whether a user paused it.
+    pub(super) paused: bool,
     /// Executions retried in this session.
     pub(super) retries: u64,
     pub(super) style: Style,
@@ -50,6 +52,7 @@ impl RunView {
         Self {
             running: BTreeMap::new(),
             stopping: None,
+            paused: false,
             retries: 0,
             style,
             noun,
@@ -119,6 +122,15 @@ impl RunView {
             EventKind::TrialUnparked { item, exec, .. } => self.unparked(&(*item, *exec)),
             EventKind::TrialSettled { settlement, .. } => self.settle(settlement.item),
             EventKind::RunStopping { level } => self.stop(*level),
+            EventKind::RunPaused => {
+                self.paused = true;
+                let noun = self.noun;
+                self.line(format!("paused: running {noun} go on, no other begins"));
+            }
+            EventKind::RunContinued => {
+                self.paused = false;
+                self.line("continued".to_owned());
+            }
             EventKind::Warning { message } => {
                 let message = escape::line(message);
                 self.line(format!("{} {message}", self.style.warning("warning:")));

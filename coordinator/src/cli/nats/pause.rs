@@ -1,0 +1,94 @@
+//! `rollout pause`, and the end of a pause by `rollout resume`.
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_worker::queue::nats::Nats;
+use rollout_worker::queue::traits::QueueError;
+
+use super::NatsArgs;
+use super::run_id::run_id;
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+
+/// Hint for the directory of a search.
+const SEARCH_HINT: &str = "stop its `rollout tree run` with Ctrl-C; the same command resumes it";
+
+/// Pause a run: no trial begins, running ones go on
+///
+/// The run's coordinator must be alive; it answers once the pause is durable. `rollout resume` ends
+/// the pause, and so does a new session of the run.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PauseArgs {
+    /// Run directory, run id, or a run in a catalog: `s3://bucket/prefix#RUN`
+    #[arg(value_name = "RUN")]
+    run: String,
+
+    /// Print the receipt as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    nats: NatsArgs,
+}
+
+/// Runs the command.
+pub(in crate::cli) async fn pause(
+    args: &PauseArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let nats = args.nats.connect_to("pause the run").await?;
+    let run = run_id(&args.run, "pause", SEARCH_HINT).await?;
+    match send(&nats, run, RunCommand::Pause).await? {
+        Some(receipt) => print_receipt("pause", "paused", &receipt, args.json, printer),
+        None => Err(CliError::refused("cannot pause the run: its coordinator does not run")),
+    }
+}
+
+/// Ends the pause of a run whose coordinator runs; `None` if none does.
+pub(in crate::cli) async fn end_pause(
+    nats: &Nats,
+    run: RunId,
+    json: bool,
+    printer: &Printer,
+) -> Result<Option<ExitCode>, CliError> {
+    match send(nats, run, RunCommand::Continue).await? {
+        Some(receipt) => print_receipt("resume", "continued", &receipt, json, printer).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Sends a command to the coordinator of a run; `None` if none runs.
+async fn send(
+    nats: &Nats,
+    run: RunId,
+    command: RunCommand,
+) -> Result<Option<CommandReceipt>, CliError> {
+    match nats.command(run, command).await {
+        Ok(receipt) => Ok(Some(receipt)),
+        Err(QueueError::NoAnswer { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print_receipt(
+    verb: &str,
+    done: &str,
+    receipt: &CommandReceipt,
+    json: bool,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let CommandReceipt { named, running, refused, .. } = receipt;
+    if json {
+        printer.json(receipt)?;
+    } else if refused.is_none() {
+        let running = running.unwrap_or_default();
+        printer
+            .data(&format!("{done}: {named} trials without a result, {running} of them run\n"))?;
+    }
+    match refused {
+        None => Ok(ExitCode::Success),
+        Some(reason) => Err(CliError::refused(format!("cannot {verb} the run: {reason}"))),
+    }
+}
