@@ -86,8 +86,11 @@ pub const CAPTURE_TAIL_BYTES: u64 = 4 * 1024 * 1024;
 /// Verifier output repeated inside `result.json`: the last bytes of each stream.
 pub const INLINE_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// Bytes of `/logs` collected from one environment.
-pub const LOGS_BYTES: u64 = 512 * 1024 * 1024;
+/// Bytes of `/logs` collected from one environment: recordings of an agent of a gibibyte are kept
+/// whole, with what is beside them. They are copied in pieces, so this bounds no memory but the disk
+/// of the worker, which holds them until they are stored, and the time of reading them. Stores have
+/// room: 2 GiB are 256 parts of an S3 upload, which may have 10,000.
+pub const LOGS_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 
 /// Files and directories of `/logs` collected from one environment: a million tiny files must
 /// neither fill the store nor take minutes.

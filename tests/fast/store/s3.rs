@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rollout_protocol::blob::MediaType;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_tests::s3_server::{S3_KEY_ID, S3_SECRET, S3Server};
 use rollout_tests::tcp_proxy::TcpProxy;
 use rollout_worker::store::contract::{self, StoreUnderTest};
-use rollout_worker::store::{BlobStore, S3Location, S3Store, StoreError, StoreUrl};
+use rollout_worker::store::{BlobContent, BlobStore, S3Location, S3Store, StoreError, StoreUrl};
 
 /// Larger than three parts of an upload.
 const LARGE_BYTES: usize = 25 * 1024 * 1024 + 1;
@@ -156,6 +156,29 @@ async fn file_larger_than_part_is_stored_once_and_verified() {
     assert!(matches!(read, Err(StoreError::Corrupt { .. })), "it stays damaged: {read:?}");
     store.put_file(&file, MediaType::Tar).await.expect("stored");
     store.get_file(&blob.digest, &copy).await.expect("healed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hashed_file_in_parts_changed_is_stored_under_its_own_digest() {
+    let (server, temp) = (S3Server::start(), tempfile::tempdir().expect("a directory"));
+    let store = open(&server.store_url("")).await;
+    let (file, mut content) = (temp.path().join("file"), vec![7; LARGE_BYTES]);
+    let digest = Digest::sha256(&content);
+    let hashed = || vec![BlobContent::HashedFile(file.clone(), MediaType::Tar, digest)];
+    content[LARGE_BYTES / 2] ^= 1;
+    fs::write(&file, &content).expect("written");
+    let blobs = store.put_many(hashed()).await.expect("stored");
+    assert_eq!(blobs, [BlobRef::for_bytes(&content, MediaType::Tar)]);
+    assert!(!store.contains(&digest).await.expect("answered"), "nothing is stored under it");
+    content[LARGE_BYTES / 2] ^= 1;
+    fs::write(&file, &content).expect("written");
+    let blobs = store.put_many(hashed()).await.expect("stored");
+    assert_eq!(blobs, [BlobRef::for_bytes(&content, MediaType::Tar)]);
+    assert!(fs::read(object(&server, "", &digest)).expect("stored") == content);
+    let written = || fs::metadata(object(&server, "", &digest)).expect("stored").modified();
+    let before = written().expect("a time");
+    store.put_many(hashed()).await.expect("stored");
+    assert_eq!(written().expect("a time"), before, "equal content is not sent again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

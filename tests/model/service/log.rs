@@ -187,7 +187,12 @@ impl Runner for ExecutionLog {
             std::fs::write(&file, reward.to_string()).expect("written");
             let role =
                 FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
-            finished.files.push(RecordFile { file, media_type: MediaType::Text, role });
+            finished.files.push(RecordFile {
+                file,
+                media_type: MediaType::Text,
+                role,
+                digest: None,
+            });
             tokio::select! {
                 () = tokio::time::sleep(duration) => {}
                 _ = context.execution.stop.wait_for(Option::is_some) => {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rollout_protocol::digest::Digest;
+
 use super::context::{COPY_LIMIT, with_timeout};
 use crate::archive::{
     self, ArchiveLimits, ArchivePath, CapturedFile, ExcludePatterns, RootHandling, SanitizeOptions,
@@ -21,6 +23,8 @@ pub struct CleanArchive {
     pub skipped: u64,
     /// Whether a limit or an error ended the reading early.
     pub truncated: bool,
+    /// Digest of its bytes, computed while they were written.
+    pub digest: Digest,
 }
 
 /// Why output is missing, and the resource of this host that ran out, if one did.
@@ -52,9 +56,10 @@ impl CleanArchive {
     pub(crate) async fn join(self, other: Self, path: &str) -> (Self, Option<CollectionFailure>) {
         let file = self.file.with_extension("joined.tar");
         match archive::join(vec![self.file.clone(), other.file], &file).await {
-            Ok(()) => {
+            Ok(digest) => {
                 let joined = Self {
                     file,
+                    digest,
                     entries: self.entries + other.entries,
                     skipped: self.skipped + other.skipped,
                     truncated: self.truncated || other.truncated,
@@ -144,11 +149,11 @@ async fn sanitize_into(
     match clean.archive {
         Ok(packed) => {
             let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
-            let entries = packed.entries;
+            let (entries, digest) = (packed.entries, packed.digest);
             reading.exceeds_limit =
                 report.cut.as_ref().is_some_and(archive::ArchiveTruncation::is_limit);
             reading.failure = report.cut.map(|cut| format!("{path} is incomplete: {cut}"));
-            reading.archive = Some(CleanArchive { file, entries, skipped, truncated });
+            reading.archive = Some(CleanArchive { file, entries, skipped, truncated, digest });
         }
         Err(error) => reading.set_failure(collection_failure(path, &error)),
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
     EvalRecord, ExecutionRecord, HarnessRecord, IdeasRecord, LogsRecord, OutputFile, TrialRecord,
@@ -34,6 +35,8 @@ pub struct RecordFile {
     pub media_type: MediaType,
     /// Its part in the record.
     pub role: FileRole,
+    /// Digest of its content, if that was computed while it was written.
+    pub digest: Option<Digest>,
 }
 
 /// The role of a file in its record.
@@ -136,8 +139,9 @@ impl<R: RecordWithFiles> Finished<R> {
     /// # Errors
     /// [`StoreError`].
     pub async fn store(&self, store: &dyn BlobStore) -> Result<R, StoreError> {
-        let contents =
-            self.files.iter().map(|file| BlobContent::File(file.file.clone(), file.media_type));
+        let contents = self.files.iter().map(|RecordFile { file, media_type, digest, .. }| {
+            BlobContent::of_file(file.clone(), *media_type, *digest)
+        });
         let blobs = store.put_many(contents.collect()).await?;
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
@@ -174,7 +178,7 @@ impl RecordFile {
     /// A text file that goes to `path` below the directory of the item's logs.
     pub(crate) fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> Self {
         let role = FileRole::Output { path, total_bytes, truncated };
-        Self { file, media_type: MediaType::Text, role }
+        Self { file, media_type: MediaType::Text, role, digest: None }
     }
 
     /// Captured output, for files whose paths begin with `prefix`.
@@ -191,9 +195,9 @@ impl RecordFile {
         archive: CleanArchive,
         role: impl FnOnce(ArchiveCounts) -> FileRole,
     ) -> Self {
-        let CleanArchive { file, entries, skipped, truncated } = archive;
+        let CleanArchive { file, entries, skipped, truncated, digest } = archive;
         let role = role(ArchiveCounts { entries, skipped, truncated });
-        Self { file, media_type: MediaType::Tar, role }
+        Self { file, media_type: MediaType::Tar, role, digest: Some(digest) }
     }
 }
 

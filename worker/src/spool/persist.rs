@@ -62,13 +62,16 @@ pub(super) fn persist_plan(
         dir: dir.clone(),
         bytes: 0,
     };
-    for RecordFile { file, media_type, role } in files {
+    for RecordFile { file, media_type, role, digest } in files {
         let to = dir.join(entry.files.len().to_string());
         if !file.exists() && !to.exists() {
             entry.record.add_error(missing_file_error(&file));
             continue;
         }
-        let digest = file_digest(if file.exists() { &file } else { &to })?;
+        let digest = match digest {
+            Some(digest) => digest,
+            None => file_digest(if file.exists() { &file } else { &to })?,
+        };
         steps.extend([PersistStep::Move { from: file, to: to.clone() }, PersistStep::Sync(to)]);
         entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
     }

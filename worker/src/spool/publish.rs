@@ -35,7 +35,8 @@ pub(crate) async fn publish(
 
 async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report, StoreError> {
     let files = entry.files.iter().enumerate();
-    let contents = files.map(|(index, file)| BlobContent::File(entry.file(index), file.media_type));
+    let contents = files
+        .map(|(index, file)| BlobContent::of_file(entry.file(index), file.media_type, file.digest));
     let blobs = store.put_many(contents.collect()).await?;
     if let Some((file, found)) = entry.find_changed_file(&blobs) {
         let file = file.display();

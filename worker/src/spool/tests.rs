@@ -154,9 +154,19 @@ impl SpoolFixture {
         let scratch = &self.context.execution.scratch;
         let mut finished = passed_trial(&self.context);
         let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
-        let output = RecordFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
+        let output = RecordFile {
+            file: scratch.join("a.txt"),
+            media_type: MediaType::Text,
+            role,
+            digest: None,
+        };
         let role = FileRole::Logs(ArchiveCounts { entries: 1, skipped: 2, truncated: false });
-        let logs = RecordFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
+        let logs = RecordFile {
+            file: scratch.join("logs.tar"),
+            media_type: MediaType::Tar,
+            role,
+            digest: None,
+        };
         finished.files = vec![output, logs];
         finished.into_any_kind()
     }

@@ -52,6 +52,7 @@ pub async fn run_all<S: StoreUnderTest>(fresh: impl AsyncFn() -> S) {
     large_file_reads_back(&fresh().await).await;
     batch_stores_every_blob(&fresh().await).await;
     equal_content_is_stored_once(&fresh().await).await;
+    hashed_file_changed_is_stored_under_its_own_digest(&fresh().await).await;
     missing_blob_and_document_are_reported(&fresh().await).await;
     read_beyond_limit_is_refused(&fresh().await).await;
     damaged_blob_is_refused_and_replaced(&fresh().await).await;
@@ -165,6 +166,28 @@ pub async fn equal_content_is_stored_once<S: StoreUnderTest>(subject: &S) {
     assert!(first == second && second == third);
     if let Some(count) = subject.count().await {
         assert_eq!(count, 1);
+    }
+}
+
+/// A digest that a caller names with a file is trusted for finding the blob, never for naming
+/// content that is written.
+pub async fn hashed_file_changed_is_stored_under_its_own_digest<S: StoreUnderTest>(subject: &S) {
+    let (store, temp) = (subject.store(), temp());
+    for length in [70, LARGE_BYTES] {
+        let (file, content) = (temp.path().join("file"), noise(length));
+        let digest = Digest::sha256(&content);
+        let hashed = || vec![BlobContent::HashedFile(file.clone(), MediaType::Tar, digest)];
+        let mut changed = content.clone();
+        changed[length / 2] ^= 1;
+        for (content, count) in [(&changed, 1), (&content, 2), (&content, 2)] {
+            write(&file, content);
+            let blobs = store.put_many(hashed()).await.expect("stored");
+            assert_eq!(blobs, [BlobRef::for_bytes(content, MediaType::Tar)]);
+            assert!(read(&*store, &blobs[0].digest).await.expect("present") == content);
+            if let Some(found) = subject.count().await {
+                assert_eq!(found, count + if length == LARGE_BYTES { 2 } else { 0 });
+            }
+        }
     }
 }
 

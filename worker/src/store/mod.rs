@@ -84,7 +84,10 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
         for content in contents {
             blobs.push(match content {
                 BlobContent::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
-                BlobContent::File(file, media_type) => self.put_file(&file, media_type).await?,
+                BlobContent::File(file, media_type)
+                | BlobContent::HashedFile(file, media_type, _) => {
+                    self.put_file(&file, media_type).await?
+                }
             });
         }
         Ok(blobs)
@@ -205,6 +208,20 @@ pub enum BlobContent {
     Bytes(Bytes, MediaType),
     /// A local file, under the conditions of [`BlobStore::put_file`].
     File(PathBuf, MediaType),
+    /// The same with the digest that its content had when it was written: a store can look for the
+    /// blob before it reads the file, and reads it once. A file whose content has changed since is
+    /// stored under the digest of what it has now.
+    HashedFile(PathBuf, MediaType, Digest),
+}
+
+impl BlobContent {
+    /// A local file, with its digest if that is known.
+    pub(crate) fn of_file(file: PathBuf, media_type: MediaType, digest: Option<Digest>) -> Self {
+        match digest {
+            Some(digest) => Self::HashedFile(file, media_type, digest),
+            None => Self::File(file, media_type),
+        }
+    }
 }
 
 /// Errors of blob stores.

@@ -220,7 +220,10 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
         for content in contents {
             blobs.push(match content {
                 BlobContent::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
-                BlobContent::File(file, media_type) => self.put_file(&file, media_type).await?,
+                BlobContent::File(file, media_type)
+                | BlobContent::HashedFile(file, media_type, _) => {
+                    self.put_file(&file, media_type).await?
+                }
             });
         }
         end_call(StoreCall::PutMany, late, blobs)

@@ -85,7 +85,12 @@ impl ScriptedRunner {
                 finished.record.verifier_stdout = Some("seen".into());
                 let role =
                     FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
-                finished.files.push(RecordFile { file, media_type: MediaType::Text, role });
+                finished.files.push(RecordFile {
+                    file,
+                    media_type: MediaType::Text,
+                    role,
+                    digest: None,
+                });
             }
         }
         finished

@@ -32,6 +32,12 @@ impl FsStoreInner {
         let (blob, temp) = match content {
             BlobContent::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type)?,
             BlobContent::File(path, media_type) => self.write_file(&path, media_type)?,
+            BlobContent::HashedFile(path, media_type, digest) => {
+                match self.present(&path, media_type, digest)? {
+                    Some(blob) => (blob, None),
+                    None => self.write_file(&path, media_type)?,
+                }
+            }
         };
         let fan_out = self.fan_out(&blob.digest);
         if let Some(temp) = temp {
@@ -178,6 +184,20 @@ impl FsStoreInner {
         let blob = BlobRef { digest, size_bytes, media_type: Some(media_type) };
         let temp = if self.holds(&blob)? { None } else { Some(temp) };
         Ok((blob, temp))
+    }
+
+    /// The blob with the digest of a file that was hashed before, if it is present with the length
+    /// of the file.
+    fn present(
+        &self,
+        path: &Path,
+        media_type: MediaType,
+        digest: Digest,
+    ) -> Result<Option<BlobRef>, StoreError> {
+        let found = std::fs::metadata(path);
+        let size_bytes = found.map_err(|error| StoreError::io("open", path, error))?.len();
+        let blob = BlobRef { digest, size_bytes, media_type: Some(media_type) };
+        Ok(self.holds(&blob)?.then_some(blob))
     }
 
     /// Whether the blob is present with its right length, and renewed. One with a wrong length is

@@ -14,6 +14,7 @@
 
 mod client;
 mod error;
+mod file_parts;
 mod identity;
 mod quarantine;
 mod remove;

@@ -1,26 +1,26 @@
 //! Writes of objects: one request for small content, parts for large files.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{Builder, Config};
 use aws_sdk_s3::primitives::{ByteStream, Length};
 use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
 use data_encoding::BASE64;
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures_util::{TryFutureExt as _, TryStreamExt as _};
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::digest::Digest;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::super::age::needs_renewal;
 use super::super::{BlobContent, StoreError};
 use super::error::{RequestError, ServiceAnswer};
+use super::file_parts::{FileContent, FilePart, LargeFile, UploadError, changed, read_file};
 use super::{ObjectHead, S3StoreInner, blob_path};
 use crate::supervise;
-
-/// Files up to this size are read into memory.
-const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Content up to this size is sent without asking first whether it is present: the service refuses
 /// it then. A service may refuse without reading the body, which breaks the connection if the body
@@ -29,12 +29,6 @@ const UNASKED_BYTES: usize = 32 * 1024;
 
 /// Files above this size are sent in parts, so that a lost connection repeats little.
 const SINGLE_PUT_BYTES: u64 = 16 * 1024 * 1024;
-
-/// Size of a part, unless the file would have too many.
-const PART_BYTES: u64 = 8 * 1024 * 1024;
-
-/// Most parts of an object.
-const MAX_PARTS: u64 = 10_000;
 
 /// Parts of one file that are sent concurrently.
 const PARALLEL_PARTS: usize = 4;
@@ -45,6 +39,10 @@ const PARALLEL_UPLOADS: usize = 32;
 
 /// Buffer for reading files.
 const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Limit on sending content and on the answer to it. All of [`PARALLEL_UPLOADS`] may be parts that
+/// share a slow connection: at 12 Mbit/s they arrive in this time.
+const SEND_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Attempts while another request creates the same object.
 const CONFLICT_ATTEMPTS: u32 = 5;
@@ -65,16 +63,6 @@ impl UploadPermits {
     }
 }
 
-/// A file whose digests are known.
-struct HashedFile {
-    path: PathBuf,
-    digest: Digest,
-    size_bytes: u64,
-    part_bytes: u64,
-    /// Digests of its parts; empty if it is sent in one request.
-    parts: Vec<Digest>,
-}
-
 impl ObjectHead {
     /// Whether content of this length need not be sent again: the object has its length, and is
     /// young enough.
@@ -89,6 +77,9 @@ impl S3StoreInner {
         match content {
             BlobContent::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await,
             BlobContent::File(file, media_type) => self.put_file(&file, media_type).await,
+            BlobContent::HashedFile(file, media_type, digest) => {
+                self.put_hashed_file(&file, media_type, digest).await
+            }
         }
     }
 
@@ -129,31 +120,61 @@ impl S3StoreInner {
         media_type: MediaType,
     ) -> Result<BlobRef, StoreError> {
         let path = file.to_owned();
-        let hashed = match supervise::blocking(move || read_file(path)).await? {
+        let large = match supervise::blocking(move || read_file(path)).await? {
             FileContent::Small(bytes) => return self.put_bytes(bytes, media_type).await,
-            FileContent::Large(hashed) => hashed,
+            FileContent::Large(large) => large,
         };
-        let (digest, size_bytes) = (hashed.digest, hashed.size_bytes);
-        let path = blob_path(&digest);
-        let blob = BlobRef { digest, size_bytes, media_type: Some(media_type) };
-        let damaged = self.damaged.contains(&digest);
+        match self.put_large_file(&large, media_type).await {
+            Ok(()) => Ok(large.blob(media_type)),
+            Err(UploadError::Store(error)) => Err(error),
+            Err(UploadError::Changed) => Err(changed(file)),
+        }
+    }
+
+    /// Stores a file that had this digest when it was written.
+    async fn put_hashed_file(
+        &self,
+        file: &Path,
+        media_type: MediaType,
+        digest: Digest,
+    ) -> Result<BlobRef, StoreError> {
+        let found = tokio::fs::metadata(file).await;
+        let found = found.map_err(|error| StoreError::io("open", file, error))?;
+        if found.len() <= SINGLE_PUT_BYTES {
+            return self.put_file(file, media_type).await;
+        }
+        let large = LargeFile { path: file.to_owned(), digest, size_bytes: found.len() };
+        match self.put_large_file(&large, media_type).await {
+            Ok(()) => Ok(large.blob(media_type)),
+            Err(UploadError::Store(error)) => Err(error),
+            Err(UploadError::Changed) => self.put_file(file, media_type).await,
+        }
+    }
+
+    async fn put_large_file(
+        &self,
+        file: &LargeFile,
+        media_type: MediaType,
+    ) -> Result<(), UploadError> {
+        let path = blob_path(&file.digest);
+        let damaged = self.damaged.contains(&file.digest);
         let found = self.head(&path).await?;
-        if !damaged && found.is_some_and(|found| found.is_good(size_bytes)) {
-            return Ok(blob);
+        if !damaged && found.is_some_and(|found| found.is_good(file.size_bytes)) {
+            return Ok(());
         }
         let repair = match damaged {
             true => Some(self.damaged.begin_repair().await),
             false => None,
         };
-        if hashed.parts.is_empty() {
-            self.put_whole_file(&path, &hashed, media_type).await?;
+        if file.size_bytes > SINGLE_PUT_BYTES {
+            self.put_parts(&path, file, media_type).await?;
         } else {
-            self.put_parts(&path, &hashed, media_type).await?;
+            self.put_whole_file(&path, file, media_type).await?;
         }
         if let Some(repair) = repair {
-            repair.finish(&digest);
+            repair.finish(&file.digest);
         }
-        Ok(blob)
+        Ok(())
     }
 
     /// Creates a small object unless it exists; returns whether it was created.
@@ -199,6 +220,7 @@ impl S3StoreInner {
             .body(ByteStream::from(bytes.clone()))
             .customize()
             .disable_payload_signing()
+            .config_override(sending_content())
             .send()
             .await;
         match sent.map_err(RequestError::from) {
@@ -211,7 +233,7 @@ impl S3StoreInner {
     async fn put_whole_file(
         &self,
         path: &str,
-        file: &HashedFile,
+        file: &LargeFile,
         media_type: MediaType,
     ) -> Result<(), StoreError> {
         let _permit = self.uploads.acquire().await;
@@ -226,19 +248,21 @@ impl S3StoreInner {
             .body(body)
             .customize()
             .disable_payload_signing()
+            .config_override(sending_content())
             .send()
             .await;
         sent.map(drop).map_err(|error| self.failed(error, "write to"))
     }
 
-    /// Sends a file in parts. An upload that fails is aborted; one whose process is killed is left
-    /// to the bucket's rules.
+    /// Sends a file in parts, each of which is read twice in a row, so once from the disk: to hash it,
+    /// and to send it without holding it in memory. An upload that fails is aborted; one whose
+    /// process is killed is left to the bucket's rules.
     async fn put_parts(
         &self,
         path: &str,
-        file: &HashedFile,
+        file: &LargeFile,
         media_type: MediaType,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), UploadError> {
         let (bucket, key) = (&self.location.bucket, self.location.key(path));
         let request = self.client.create_multipart_upload().bucket(bucket).key(&key);
         let created = request
@@ -263,37 +287,35 @@ impl S3StoreInner {
         &self,
         key: &str,
         upload: &str,
-        file: &HashedFile,
-    ) -> Result<(), StoreError> {
-        let parts = file.parts.iter().enumerate();
-        let sends: Vec<_> = parts
-            .map(|(index, digest)| self.send_part(key, upload, file, index, *digest))
-            .collect();
-        let sent = stream::iter(sends).buffered(PARALLEL_PARTS).try_collect::<Vec<_>>().await?;
+        file: &LargeFile,
+    ) -> Result<(), UploadError> {
+        let parts = file.hashed_parts()?;
+        let sends = parts.map_ok(|part| self.send_part(key, upload, &file.path, part).err_into());
+        let sent = sends.try_buffered(PARALLEL_PARTS).try_collect::<Vec<_>>().await?;
         self.client
             .complete_multipart_upload()
             .bucket(&self.location.bucket)
             .key(key)
             .upload_id(upload)
             .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(sent)).build())
+            .customize()
+            .config_override(sending_content())
             .send()
             .await
             .map(drop)
-            .map_err(|error| self.failed(error, "write to"))
+            .map_err(|error| self.failed(error, "write to").into())
     }
 
     async fn send_part(
         &self,
         key: &str,
         upload: &str,
-        file: &HashedFile,
-        index: usize,
-        digest: Digest,
+        file: &Path,
+        part: FilePart,
     ) -> Result<CompletedPart, StoreError> {
         let _permit = self.uploads.acquire().await;
-        let start = index as u64 * file.part_bytes;
-        let length = file.part_bytes.min(file.size_bytes - start);
-        let body = section(&file.path, start, length).await?;
+        let FilePart { index, start, length, digest } = part;
+        let body = section(file, start, length).await?;
         let number = i32::try_from(index + 1).expect("at most 10,000 parts");
         let checksum = BASE64.encode(digest.as_bytes());
         let sent = self
@@ -307,6 +329,7 @@ impl S3StoreInner {
             .body(body)
             .customize()
             .disable_payload_signing()
+            .config_override(sending_content())
             .send()
             .await
             .map_err(|error| self.failed(error, "write to"))?;
@@ -330,83 +353,8 @@ async fn section(path: &Path, start: u64, length: u64) -> Result<ByteStream, Sto
     body.map_err(|error| StoreError::io("read", path, io::Error::other(error)))
 }
 
-/// The content of a file to store.
-enum FileContent {
-    Small(Bytes),
-    Large(HashedFile),
-}
-
-/// Reads a small file, or hashes a large one.
-fn read_file(path: PathBuf) -> Result<FileContent, StoreError> {
-    let failed = |error| StoreError::io("read", &path, error);
-    let mut file = File::open(&path).map_err(|error| StoreError::io("open", &path, error))?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("not a regular file")));
-    }
-    let size_bytes = metadata.len();
-    if size_bytes <= SMALL_FILE_BYTES {
-        let mut bytes = Vec::with_capacity(usize::try_from(size_bytes).unwrap_or(0));
-        file.take(SMALL_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > SMALL_FILE_BYTES {
-            return Err(failed(io::Error::other("it grew while it was read")));
-        }
-        return Ok(FileContent::Small(Bytes::from(bytes)));
-    }
-    let part_bytes = PART_BYTES.max(size_bytes.div_ceil(MAX_PARTS));
-    let in_parts = size_bytes > SINGLE_PUT_BYTES;
-    let (digest, parts, read) = hash(&mut file, in_parts.then_some(part_bytes)).map_err(failed)?;
-    if read != size_bytes {
-        return Err(failed(io::Error::other("its size changed while it was read")));
-    }
-    Ok(FileContent::Large(HashedFile { path, digest, size_bytes, part_bytes, parts }))
-}
-
-/// The digest of a file, those of its parts, and the number of bytes.
-fn hash(file: &mut File, part_bytes: Option<u64>) -> io::Result<(Digest, Vec<Digest>, u64)> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let (mut whole, mut size, mut parts) = (DigestHasher::default(), 0_u64, Vec::new());
-    let (mut part, mut part_size) = (DigestHasher::default(), 0_u64);
-    loop {
-        let room = part_bytes.map_or(u64::MAX, |bytes| bytes - part_size);
-        let limit = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-        let read = match file.read(&mut buffer[..limit]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read?,
-        };
-        whole.update(&buffer[..read]);
-        size += read as u64;
-        if part_bytes.is_some() {
-            part.update(&buffer[..read]);
-            part_size += read as u64;
-            if part_size > 0 && (read == 0 || Some(part_size) == part_bytes) {
-                parts.push(std::mem::take(&mut part).finish());
-                part_size = 0;
-            }
-        }
-        if read == 0 {
-            return Ok((whole.finish(), parts, size));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Seek as _, Write as _};
-
-    use super::*;
-
-    #[test]
-    fn parts_of_file_cover_it_without_empty_one() {
-        let mut file = tempfile::tempfile().expect("a file");
-        let content: Vec<u8> = (0..1_000_u32).flat_map(u32::to_le_bytes).collect();
-        file.write_all(&content).expect("written");
-        for part_bytes in [1, 7, 1_000, 2_000, 4_000, 5_000] {
-            file.rewind().expect("a file");
-            let (whole, parts, size) = hash(&mut file, Some(part_bytes)).expect("readable");
-            assert_eq!((whole, size), (Digest::sha256(&content), 4_000));
-            let chunks = content.chunks(usize::try_from(part_bytes).expect("small"));
-            assert!(chunks.map(Digest::sha256).eq(parts), "{part_bytes}");
-        }
-    }
+/// Settings of a request that sends content, or waits until the service has assembled it.
+fn sending_content() -> Builder {
+    let timeouts = TimeoutConfig::builder().read_timeout(SEND_TIMEOUT);
+    Config::builder().timeout_config(timeouts.build())
 }

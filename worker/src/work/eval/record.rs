@@ -106,10 +106,11 @@ fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
         file,
         media_type: MediaType::Text,
         role: FileRole::Results,
+        digest: None,
     }));
     files.extend(run.candidate.take().map(|candidate| {
         let role = FileRole::Candidate { commit: candidate.commit, parent: candidate.parent };
-        RecordFile { file: candidate.file, media_type: MediaType::Bytes, role }
+        RecordFile { file: candidate.file, media_type: MediaType::Bytes, role, digest: None }
     }));
     files
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::record::IdeasEnd;
@@ -28,8 +29,9 @@ struct SortedIdeas {
     count: usize,
     /// Files that are not, each with the reason.
     left_out: Vec<String>,
-    /// An archive of the ideas.
+    /// An archive of the ideas, and its digest.
     tar: PathBuf,
+    digest: Digest,
 }
 
 /// Why ideas cannot be sorted.
@@ -96,10 +98,10 @@ impl IdeasRun<'_> {
             self.left_out.push(format!("{skipped} {what}"));
         }
         let count = sorted.as_ref().map_or(0, |sorted| sorted.count);
-        if let Some(SortedIdeas { left_out, tar, .. }) = sorted {
+        if let Some(SortedIdeas { left_out, tar, digest, .. }) = sorted {
             self.left_out.extend(left_out);
             let entries = count as u64;
-            let ideas = CleanArchive { file: tar, entries, skipped, truncated: false };
+            let ideas = CleanArchive { file: tar, entries, skipped, truncated: false, digest };
             self.ideas = (count > 0).then_some(ideas);
         }
         if count == 0 {
@@ -140,8 +142,8 @@ fn pack_ideas(dir: &Path, tar: PathBuf) -> Result<SortedIdeas, SortError> {
         true => FilterDecision::Include,
         false => FilterDecision::Exclude,
     };
-    archive::pack(dir, &tar, IDEAS_LIMITS, &keep)?;
-    Ok(SortedIdeas { count: good.len(), left_out, tar })
+    let digest = archive::pack(dir, &tar, IDEAS_LIMITS, &keep)?.digest;
+    Ok(SortedIdeas { count: good.len(), left_out, tar, digest })
 }
 
 /// Why a path is not an idea.

@@ -102,7 +102,7 @@ impl Artifacts {
                 &unmasked_path(&file),
             ));
             let role = FileRole::Artifact { index: self.records.len() };
-            self.files.push(RecordFile { file, media_type: MediaType::Tar, role });
+            self.files.push(RecordFile { file, media_type: MediaType::Tar, role, digest: None });
         } else if record.status == ArtifactStatus::Empty {
             collected.uploads.push(Upload::Dir { path: record.source.clone() });
         }

@@ -137,7 +137,7 @@ impl TrialRun<'_> {
                 HarnessPart::Events => MediaType::Text,
             };
             let role = FileRole::HarnessFile { part, path, total_bytes, step: index, last: true };
-            RecordFile { file, media_type, role }
+            RecordFile { file, media_type, role, digest: None }
         }));
         let record = Box::new(record);
         if let (Some(run), Some(_)) = (self.steps.last_mut(), index) {
