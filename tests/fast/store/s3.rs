@@ -82,16 +82,20 @@ async fn s3_store_passes_store_contract() {
 }
 
 /// A store in the service that `ROLLOUT_TEST_S3` names, with the credentials of the environment.
-struct ServiceUnderTest(StoreUrl, S3Store);
+struct ServiceUnderTest {
+    url: StoreUrl,
+    store: S3Store,
+    has_conditional_writes: bool,
+}
 
 #[async_trait]
 impl StoreUnderTest for ServiceUnderTest {
     fn store(&self) -> Arc<dyn BlobStore> {
-        Arc::new(self.1.clone())
+        Arc::new(self.store.clone())
     }
 
     async fn reopen(&self) -> Arc<dyn BlobStore> {
-        rollout_worker::store::open_existing(&self.0).await.expect("opened")
+        rollout_worker::store::open_existing(&self.url).await.expect("opened")
     }
 
     async fn set_modified(&self, _digest: &Digest, _modified: SystemTime) -> bool {
@@ -99,11 +103,11 @@ impl StoreUnderTest for ServiceUnderTest {
     }
 
     fn has_atomic_documents(&self) -> bool {
-        self.1.has_conditional_writes()
+        self.has_conditional_writes
     }
 
     async fn damage(&self, digest: &Digest, bytes: Bytes) {
-        self.1.damage(digest, bytes).await.expect("written");
+        self.store.damage(digest, bytes).await.expect("written");
     }
 
     async fn count(&self) -> Option<usize> {
@@ -123,7 +127,8 @@ async fn s3_service_passes_store_contract() {
         let number = next.fetch_add(1, Ordering::Relaxed);
         location.prefix = format!("{}/{run}-{number}", location.prefix);
         let store = S3Store::open(location.clone()).await.expect("opened");
-        ServiceUnderTest(StoreUrl::S3(location), store)
+        let has_conditional_writes = store.has_conditional_writes().await.expect("answered");
+        ServiceUnderTest { url: StoreUrl::S3(location), store, has_conditional_writes }
     })
     .await;
 }

@@ -76,6 +76,27 @@ impl CachedStore {
         }
     }
 
+    /// Streams the blob from the cache if it is there and whole. It is checked before: a reader that
+    /// fails at the end of a damaged copy has passed its bytes on.
+    async fn read_from_cache(&self, digest: &Digest) -> Option<Box<dyn AsyncRead + Send + Unpin>> {
+        let whole = match self.shared.local.verify(digest).await {
+            Ok(()) => self.shared.local.get(digest).await,
+            Err(error) => Err(error),
+        };
+        match whole {
+            Ok(reader) => {
+                let path = self.cached_path(digest);
+                supervise::blocking(move || mark_used(&path)).await;
+                Some(reader)
+            }
+            Err(StoreError::Missing { .. }) => None,
+            Err(error) => {
+                tracing::debug!("cannot read from the cache: {}", error_chain(&error));
+                None
+            }
+        }
+    }
+
     /// Keeps a file that was fetched.
     async fn keep(&self, file: &Path) {
         let path = file.to_owned();
@@ -195,9 +216,9 @@ impl BlobStore for CachedStore {
     }
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
-        match self.shared.local.get(digest).await {
-            Ok(reader) => Ok(reader),
-            Err(_miss) => self.shared.inner.get(digest).await,
+        match self.read_from_cache(digest).await {
+            Some(reader) => Ok(reader),
+            None => self.shared.inner.get(digest).await,
         }
     }
 
@@ -257,6 +278,7 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 mod tests {
     use rollout_protocol::digest::Digest;
     use tempfile::TempDir;
+    use tokio::io::AsyncReadExt as _;
 
     use super::super::MemoryStore;
     use super::super::contract::{self, StoreUnderTest};
@@ -362,6 +384,27 @@ mod tests {
         let (bytes, fetches) = subject.read(&digest).await;
         assert_eq!((bytes.expect("read"), fetches), (vec![1; 100], 2));
         assert_eq!(subject.read(&digest).await.1, 2, "the good copy is kept");
+    }
+
+    #[tokio::test]
+    async fn stream_of_file_damaged_in_cache_is_that_of_store() {
+        let subject = CacheUnderTest::with_size(1000).await;
+        let digest = subject.put(1).await;
+        subject.read(&digest).await.0.expect("read");
+        let path = subject.cached.cached_path(&digest);
+        for content in [vec![2; 100], vec![1; 99]] {
+            std::fs::remove_file(&path).expect("removed");
+            std::fs::write(&path, content).expect("written");
+            let mut bytes = Vec::new();
+            let mut reader = subject.cached.get(&digest).await.expect("opened");
+            reader.read_to_end(&mut bytes).await.expect("whole");
+            assert_eq!(bytes, vec![1; 100]);
+            assert_eq!(subject.read(&digest).await.0.expect("read"), vec![1; 100]);
+        }
+        let mut reader = subject.cached.get(&digest).await.expect("opened");
+        subject.memory.damage(&digest, Bytes::new());
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).await.expect("from the cache, where it is whole again");
     }
 
     #[tokio::test]

@@ -54,6 +54,12 @@ pub enum InvalidS3Location {
     /// The endpoint is not a URL of HTTP.
     #[error("`{0}` is not an endpoint: expected `http://host:port` or `https://host`")]
     Endpoint(String),
+    /// The endpoint, or the bucket, has a user or password, which is not repeated.
+    #[error(
+        "the URL of an S3 store has no user and no password: set `AWS_ACCESS_KEY_ID` and \
+         `AWS_SECRET_ACCESS_KEY`, or a profile"
+    )]
+    Credentials,
 }
 
 impl FromStr for S3Location {
@@ -64,6 +70,9 @@ impl FromStr for S3Location {
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
         let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
         let prefix = prefix.trim_end_matches('/');
+        if path.contains('@') {
+            return Err(InvalidS3Location::Credentials);
+        }
         if !is_bucket(bucket) {
             return Err(InvalidS3Location::Bucket(bucket.to_owned()));
         }
@@ -74,6 +83,9 @@ impl FromStr for S3Location {
             .map_err(|error| InvalidS3Location::Parameters(error.to_string()))?;
         let S3Parameters { endpoint, region, path_style } = parameters;
         if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !is_endpoint(endpoint)) {
+            if endpoint.contains('@') {
+                return Err(InvalidS3Location::Credentials);
+            }
             return Err(InvalidS3Location::Endpoint(endpoint.clone()));
         }
         Ok(Self {
@@ -173,6 +185,22 @@ mod tests {
         ];
         for text in all {
             assert!(text.parse::<S3Location>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn location_with_password_is_refused_without_repeating_it() {
+        let all = [
+            "bucket?endpoint=http://user:secret@host",
+            "bucket?endpoint=http%3A%2F%2Fuser%3Asecret%40host",
+            "bucket?endpoint=secret@host:9000",
+            "user:secret@bucket/prefix",
+            "user:secret@host:9000/bucket",
+        ];
+        for text in all {
+            let error = text.parse::<S3Location>().expect_err(text);
+            assert_eq!(error, InvalidS3Location::Credentials, "{text}");
+            assert!(!error.to_string().contains("secret"), "{error}");
         }
     }
 }

@@ -31,8 +31,8 @@ pub enum InvalidStoreUrl {
     /// A wrong URL of a store in S3.
     #[error(transparent)]
     S3(#[from] InvalidS3Location),
-    /// Another scheme.
-    #[error("`{0}`: expected a directory, a `file://` or an `s3://` URL as a blob store")]
+    /// Another scheme. The rest of the URL may have a password and is not repeated.
+    #[error("`{0}://`: expected a directory, a `file://` or an `s3://` URL as a blob store")]
     Scheme(String),
 }
 
@@ -50,7 +50,7 @@ impl FromStr for StoreUrl {
             "file" if rest.starts_with('/') => Ok(Self::Directory(PathBuf::from(rest))),
             "file" => Err(InvalidStoreUrl::Relative(text.to_owned())),
             "s3" => Ok(Self::S3(rest.parse()?)),
-            _ => Err(InvalidStoreUrl::Scheme(text.to_owned())),
+            _ => Err(InvalidStoreUrl::Scheme(scheme.to_owned())),
         }
     }
 }

@@ -153,6 +153,12 @@ impl FsStoreInner {
         temp.persist()
     }
 
+    pub(super) fn verify(&self, digest: &Digest) -> Result<(), StoreError> {
+        let mut blob = self.open_blob(digest)?;
+        let (found, _) = copy(&mut blob, &self.blob_path(digest), |_| Ok(()))?;
+        self.check(digest, found, &blob)
+    }
+
     /// Writes content under a temporary name; no file if it is already present.
     fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<WrittenBlob, StoreError> {
         let blob = BlobRef::for_bytes(bytes, media_type);

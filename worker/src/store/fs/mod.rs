@@ -92,6 +92,14 @@ impl FsStore {
     }
 }
 
+impl FsStore {
+    /// Reads a blob and compares it with its digest.
+    pub(super) async fn verify(&self, digest: &Digest) -> Result<(), StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.verify(&digest)).await
+    }
+}
+
 #[async_trait]
 impl BlobStore for FsStore {
     fn identity(&self) -> &str {

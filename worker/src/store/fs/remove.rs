@@ -2,14 +2,22 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rollout_protocol::digest::Digest;
 
 use super::super::identity::IDENTITY_FILE;
 use super::super::{check_document_path, digest_of_hex};
 use super::{FsStoreInner, StoreError, StoredBlob};
+use crate::backoff::error_chain;
+
+/// Start of the name of a blob that is being removed from a full disk.
+const REMOVING: &str = ".removing-";
+
+/// Age of such a name from which its process is dead: a removal takes some system calls.
+const ABANDONED: Duration = Duration::from_secs(60 * 60);
 
 impl FsStoreInner {
     pub(super) fn list_blobs(&self, first_byte: u8) -> Result<Vec<StoredBlob>, StoreError> {
@@ -17,6 +25,9 @@ impl FsStoreInner {
         let directory = self.root.join("blobs").join(&start);
         let mut found = Vec::new();
         self.each_entry(&directory, |name, entry| {
+            if let Some(rest) = name.strip_prefix(REMOVING) {
+                restore_abandoned(entry, &directory.join(rest));
+            }
             let Some(digest) = digest_of_hex(&format!("{start}{name}")) else { return Ok(()) };
             // One that another process has just removed is no error.
             let Ok(metadata) = entry.metadata() else { return Ok(()) };
@@ -54,8 +65,8 @@ impl FsStoreInner {
         let path = self.blob_path(digest);
         let failed = |error| StoreError::io("remove", &path, error);
         let temp = match self.scratch.create() {
-            // A full disk has no room for a temporary name, and removal is to make some.
-            Err(StoreError::DiskFull { .. }) => return removed(fs::remove_file(&path), &path),
+            // A full disk has no room for a temporary file, and removal is to make some.
+            Err(StoreError::DiskFull { .. }) => return self.remove_in_place(digest, limit),
             temp => temp?,
         };
         let moved = match temp.take(&path) {
@@ -67,6 +78,28 @@ impl FsStoreInner {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Does the same without a temporary file: the blob gets another name in its own directory, whose
+    /// entry needs no more room than the one that it replaces.
+    pub(super) fn remove_in_place(
+        &self,
+        digest: &Digest,
+        limit: SystemTime,
+    ) -> Result<bool, StoreError> {
+        let path = self.blob_path(digest);
+        let failed = |error| StoreError::io("remove", &path, error);
+        let aside = path.with_file_name(format!("{REMOVING}{}", &digest.hex()[2..]));
+        match fs::rename(&path, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            moved => moved.map_err(failed)?,
+        }
+        let modified = fs::symlink_metadata(&aside).and_then(|found| found.modified());
+        if modified.map_err(failed)? > limit {
+            restore(&aside, &path)?;
+            return Ok(false);
+        }
+        removed(fs::remove_file(&aside), &aside)
     }
 
     /// Removes a document, and directories below the first level that are empty then. Creation of
@@ -131,6 +164,27 @@ impl FsStoreInner {
     }
 }
 
+/// Gives a blob its name back, unless the content was stored again.
+fn restore(aside: &Path, path: &Path) -> Result<(), StoreError> {
+    match fs::hard_link(aside, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(StoreError::io("link a file to", path, error));
+        }
+        _ => {}
+    }
+    removed(fs::remove_file(aside), aside).map(drop)
+}
+
+/// Gives a blob its name back whose removal a process did not finish.
+fn restore_abandoned(entry: &fs::DirEntry, path: &Path) {
+    let moved = entry.metadata().map(|found| u64::try_from(found.ctime()).unwrap_or(0));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let is_abandoned = moved.is_ok_and(|moved| moved + ABANDONED.as_secs() < now.as_secs());
+    if is_abandoned && let Err(error) = restore(&entry.path(), path) {
+        tracing::warn!("cannot finish a removal: {}", error_chain(&error));
+    }
+}
+
 /// Whether anything but directories is below a directory.
 fn has_files(directory: &Path) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -146,5 +200,48 @@ fn removed(result: io::Result<()>, path: &Path) -> Result<bool, StoreError> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(StoreError::io("remove", path, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::blob::MediaType;
+
+    use super::super::{BlobContent, FsStore};
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    #[tokio::test]
+    async fn blob_renewed_stays_when_removed_in_place() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = FsStore::open(directory.path()).await.expect("a store");
+        let put = || store.inner.put(BlobContent::Bytes("text".into(), MediaType::Text));
+        let digest = put().expect("stored").digest;
+        let (past, future) = (SystemTime::now() - DAY, SystemTime::now() + DAY);
+        // The renewal came after the first look at its age.
+        assert!(!store.inner.remove_in_place(&digest, past).expect("restored"));
+        assert_eq!(store.inner.get_bytes(&digest, 10).expect("present"), "text");
+        assert!(store.inner.remove_in_place(&digest, future).expect("removed"));
+        assert!(!store.inner.remove_in_place(&digest, future).expect("nothing is there"));
+        let fan_out = directory.path().join("blobs").join(&digest.hex()[..2]);
+        assert_eq!(fs::read_dir(fan_out).expect("listed").count(), 0);
+    }
+
+    #[tokio::test]
+    async fn blob_of_interrupted_removal_is_restored() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("name");
+        let aside = directory.path().join(".removing-name");
+        fs::write(&aside, "old").expect("written");
+        let entry = || fs::read_dir(directory.path()).expect("listed").next();
+        restore_abandoned(&entry().expect("an entry").expect("listed"), &path);
+        assert!(aside.exists(), "its process may be alive");
+        restore(&aside, &path).expect("restored");
+        assert_eq!(fs::read(&path).expect("readable"), b"old");
+        fs::write(&aside, "older").expect("written");
+        restore(&aside, &path).expect("removed");
+        assert!(!aside.exists());
+        assert_eq!(fs::read(&path).expect("readable"), b"old", "stored again meanwhile");
     }
 }

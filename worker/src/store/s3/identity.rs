@@ -9,7 +9,8 @@ use super::super::{S3Location, StoreError};
 use super::error::{RequestError, ServiceAnswer};
 use super::read_limited;
 
-/// Reads the identity of the store at `location`, creating the store if there is none.
+/// Reads the identity of the store at `location`, creating the store if there is none. Who creates it
+/// is told if the service ignores conditional writes.
 pub(super) async fn open(
     client: &Client,
     location: &S3Location,
@@ -20,10 +21,17 @@ pub(super) async fn open(
     }
     create(client, location, url, &StoreIdentity::random()).await?;
     // Also after success: of two processes that create it, the last may have won.
-    read(client, location, url).await?.ok_or_else(|| StoreError::Unusable {
+    let identity = read(client, location, url).await?.ok_or_else(|| StoreError::Unusable {
         path: url.to_owned(),
         reason: "its store.json disappeared while it was opened".into(),
-    })
+    })?;
+    if !has_conditional_writes(client, location, url, &identity).await? {
+        tracing::warn!(
+            "the service of the blob store {url} ignores conditional writes: of two workers that \
+             resolve the tag of an image at the same moment, each may use its own answer"
+        );
+    }
+    Ok(identity)
 }
 
 /// Whether the service honours the condition of a write that must create its object. Writes the
@@ -34,14 +42,7 @@ pub(super) async fn has_conditional_writes(
     url: &str,
     identity: &StoreIdentity,
 ) -> Result<bool, StoreError> {
-    let created = create(client, location, url, identity).await?;
-    if created {
-        tracing::warn!(
-            "the service of the blob store {url} ignores conditional writes: of two workers that \
-             resolve the tag of an image at the same moment, each may use its own answer"
-        );
-    }
-    Ok(!created)
+    Ok(!create(client, location, url, identity).await?)
 }
 
 /// Writes the identity unless there is one; returns whether it was written.

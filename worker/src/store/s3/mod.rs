@@ -66,8 +66,6 @@ struct S3StoreInner {
     /// The location as text, for messages.
     url: String,
     identity: String,
-    /// Whether the service honours conditional writes.
-    conditional: bool,
     uploads: upload::UploadPermits,
     damaged: quarantine::DamagedBlobs,
 }
@@ -92,8 +90,7 @@ impl S3Store {
         let client = client::connect(&location, None).await;
         let url = location.to_string();
         let identity = identity::read(&client, &location, &url).await?;
-        // Whether the service honours conditions was found out when the store was made.
-        Ok(identity.map(|identity| Self::with_identity(client, location, identity.id, true)))
+        Ok(identity.map(|identity| Self::with_identity(client, location, identity.id)))
     }
 
     /// Opens the store with a key.
@@ -113,8 +110,15 @@ impl S3Store {
 
     /// Whether the service honours conditional writes, so that of several racing writers one
     /// creates a document.
-    pub fn has_conditional_writes(&self) -> bool {
-        self.inner.conditional
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    #[cfg(any(test, feature = "testing"))]
+    pub async fn has_conditional_writes(&self) -> Result<bool, StoreError> {
+        let S3StoreInner { client, location, url, .. } = &*self.inner;
+        let identity = identity::read(client, location, url).await?;
+        let identity = identity.ok_or_else(|| StoreError::Absent { url: url.clone() })?;
+        identity::has_conditional_writes(client, location, url, &identity).await
     }
 
     /// Replaces the bytes stored under a digest, as a failing disk would.
@@ -133,23 +137,15 @@ impl S3Store {
     async fn with_client(client: Client, location: S3Location) -> Result<Self, StoreError> {
         let url = location.to_string();
         let identity = identity::open(&client, &location, &url).await?;
-        let conditional =
-            identity::has_conditional_writes(&client, &location, &url, &identity).await?;
-        Ok(Self::with_identity(client, location, identity.id, conditional))
+        Ok(Self::with_identity(client, location, identity.id))
     }
 
-    fn with_identity(
-        client: Client,
-        location: S3Location,
-        identity: String,
-        conditional: bool,
-    ) -> Self {
+    fn with_identity(client: Client, location: S3Location, identity: String) -> Self {
         let inner = S3StoreInner {
             client,
             url: location.to_string(),
             location,
             identity,
-            conditional,
             uploads: upload::UploadPermits::default(),
             damaged: quarantine::DamagedBlobs::default(),
         };
