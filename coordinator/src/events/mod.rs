@@ -29,8 +29,8 @@ use self::job::JobFold;
 pub use self::search::SearchReporter;
 pub use self::sink::{EventBatch, EventSink, RunResult, SinkReport, SinkStarter, Workload};
 pub use self::sinks::files::UnwrittenTrials;
-use crate::results::files::FileError;
 pub use crate::results::files::MaterializeMode;
+use crate::results::files::{FileError, RegistrationError};
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TaskFactsIndex};
 use crate::results::tables::TablesError;
@@ -83,6 +83,9 @@ pub enum ReportError {
     /// A file of the run directory cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The run is not registered in its blob store.
+    #[error(transparent)]
+    Unregistered(#[from] RegistrationError),
     /// The analysis tables cannot be written.
     #[error("cannot write the analysis tables")]
     Tables(#[from] TablesError),

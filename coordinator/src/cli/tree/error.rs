@@ -83,7 +83,7 @@ impl From<SearchError> for CliError {
                      count as failed",
                 )
             }
-            SearchError::Ideas { .. } | SearchError::Backend(_) => {
+            SearchError::Ideas { .. } | SearchError::Backend(_) | SearchError::Unregistered(_) => {
                 let hint = format!("{} and run the same command again to resume", remedy(&error));
                 Self::failure(what, &error).hint(&hint)
             }

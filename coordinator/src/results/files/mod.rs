@@ -11,9 +11,11 @@ mod artifacts;
 pub(crate) mod content;
 pub(crate) mod durable;
 pub(crate) mod error_text;
+mod former_files;
 mod json_digest;
 pub mod layout;
 mod materialize;
+mod registration;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ use serde::Serialize;
 
 pub use durable::FileError;
 pub use materialize::MaterializeMode;
+pub use registration::{Registration, RegistrationError};
 pub(crate) use trial_dir_writer::TrialDirWriter;
 pub use trial_dir_writer::TrialFilesError;
 

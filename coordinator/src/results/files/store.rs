@@ -3,24 +3,20 @@
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
-use rollout_worker::backoff::{OutageLog, error_chain};
 use rollout_worker::environment::Owner;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
-use tokio_util::bytes::Bytes;
 
 use super::durable::FileError;
+use super::registration::Registration;
 use super::{layout, write_document};
 
 /// Path prefix of the documents in a store that name its runs.
 pub const RUNS: &str = "runs/";
-
-/// How long registering a run is tried again.
-const REGISTRATION_RETRY_PERIOD: Duration = Duration::from_secs(120);
 
 /// Location of a run's blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,16 +71,16 @@ fn places(looked: &[PathBuf]) -> String {
 }
 
 /// Writes the reference to the store at `url` into the run directory, and the run's path into the
-/// store.
+/// store. The caller has to finish the registration when the run ends.
 ///
 /// # Errors
 /// [`FileError`].
 pub async fn write_reference(
     run_dir: &Path,
     run: RunId,
-    store: &dyn BlobStore,
+    store: &Arc<dyn BlobStore>,
     url: &StoreUrl,
-) -> Result<(), FileError> {
+) -> Result<Registration, FileError> {
     let root = run_dir.canonicalize().map_err(FileError::with_context("find", run_dir))?;
     let place = match url.directory() {
         Some(directory) => {
@@ -101,32 +97,13 @@ pub async fn write_reference(
     name.update_part(registration.host.as_bytes());
     name.update_part(root.as_os_str().as_encoded_bytes());
     let path = format!("{RUNS}{run}/{}", &name.finish().hex()[..32]);
-    if let Err(error) = register(store, &path, text.into()).await {
-        tracing::warn!("cannot register the run in its blob store: {}", error_chain(&error));
-    }
+    let registration = Registration::start(Arc::clone(store), path, text.into()).await;
     let reference = StoreReference { identity: store.identity().to_owned(), place };
     if StoreReference::read(&root).as_ref() == Some(&reference) {
-        return Ok(());
+        return Ok(registration);
     }
-    write_document(&root, layout::STORE, &reference)
-}
-
-/// Writes the document that names a run's directory. Tried again for a while: blobs of a run that
-/// no document names may be collected.
-async fn register(store: &dyn BlobStore, path: &str, text: Bytes) -> Result<(), StoreError> {
-    let (started, outage) = (Instant::now(), OutageLog::new("registering the run"));
-    let mut backoff = outage.backoff();
-    loop {
-        match store.put_document(path, text.clone()).await {
-            Err(error) if error.is_transient() && started.elapsed() < REGISTRATION_RETRY_PERIOD => {
-                backoff.wait_after_failure(&error).await;
-            }
-            written => {
-                backoff.succeeded();
-                return written.map(drop);
-            }
-        }
-    }
+    write_document(&root, layout::STORE, &reference)?;
+    Ok(registration)
 }
 
 impl StoreReference {
@@ -277,11 +254,11 @@ mod tests {
         let root = temp.path().canonicalize().expect("there");
         let (run_dir, blobs) = (root.join("jobs/run"), root.join("elsewhere/blobs"));
         std::fs::create_dir_all(&run_dir).expect("creatable");
-        let store = FsStore::open(&blobs).await.expect("a store");
+        let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(&blobs).await.expect("a store"));
         let run = RunId::from_bytes([3; 16]);
         write_reference(&run_dir, run, &store, &blobs.clone().into()).await.expect("noted");
         assert_eq!(find(&run_dir), Ok(blobs.clone().into()));
-        let users = runs_using(&store).await.expect("readable");
+        let users = runs_using(&*store).await.expect("readable");
         let host = Some(this_host());
         assert_eq!(users, [RunRegistration { run, host, directory: run_dir.clone() }]);
 
@@ -291,7 +268,7 @@ mod tests {
         std::fs::rename(&run_dir, &moved).expect("movable");
         assert_eq!(find(&moved), Ok(blobs.clone().into()));
         write_reference(&moved, run, &store, &blobs.clone().into()).await.expect("noted");
-        assert_eq!(runs_using(&store).await.expect("readable").len(), 2);
+        assert_eq!(runs_using(&*store).await.expect("readable").len(), 2);
 
         // Move both, and create another store at the old path.
         let whole = root.join("whole");

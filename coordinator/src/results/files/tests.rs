@@ -54,6 +54,17 @@ impl TrialFixture {
         self.dir.path().join("run")
     }
 
+    /// File of a blob in the store.
+    fn blob_path(&self, digest: &Digest) -> PathBuf {
+        let hex = digest.hex();
+        self.dir.path().join("store/blobs").join(&hex[..2]).join(&hex[2..])
+    }
+
+    /// Removes a blob from the store.
+    fn lose(&self, digest: &Digest) {
+        fs::remove_file(self.blob_path(digest)).expect("removed");
+    }
+
     async fn put(&self, bytes: &[u8]) -> BlobRef {
         let bytes = Bytes::copy_from_slice(bytes);
         self.store.put_bytes(bytes, MediaType::Text).await.expect("stored")

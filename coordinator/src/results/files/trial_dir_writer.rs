@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::content;
 use super::durable::{self, FileError};
 use super::error_text;
+use super::former_files;
 use super::json_digest;
 use super::layout::{self, STAGING};
 use super::materialize::MaterializeMode;
@@ -190,6 +191,10 @@ impl TrialDirWriter {
     ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
         let Some(trial) = settlement.trial() else { return Ok(Vec::new()) };
         check_names(trial)?;
+        if !self.materialize.has_trial_dirs() {
+            let removed = self.blocking(move |writer| writer.remove_former(&settlement)).await;
+            return removed.map(|()| Vec::new());
+        }
         let trial = trial.clone();
         let by = settlement.by.as_ref();
         let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
@@ -216,7 +221,16 @@ impl TrialDirWriter {
                 (Some(record), lost)
             }
             // If the record is missing, this may be the wrong store.
-            Err(error) if error.is_lost() && !error.is_missing() => (None, vec![error]),
+            Err(error) if error.is_lost() && !error.is_missing() => {
+                let (settled, trees) = (Arc::clone(&settlement), Arc::clone(self));
+                let mode = MaterializeMode::None;
+                let kept = supervise::blocking(move || trees.holds(&settled, mode)).await;
+                if kept {
+                    // Written in a smaller mode while the record was whole: it has more.
+                    return Ok(vec![error]);
+                }
+                (None, vec![error])
+            }
             Err(error) => return Err(error),
         };
         supervise::blocking(move || {
@@ -237,12 +251,46 @@ impl TrialDirWriter {
     /// Whether the files of exactly this settlement exist, at least those of this mode, with an
     /// unchanged result.
     pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
+        self.holds(settlement, self.materialize)
+    }
+
+    /// Whether there can be something to write for a trial that settles in this session.
+    pub(crate) fn concerns(&self, settlement: &Settlement) -> bool {
+        // Without directories, only those of former settlements are of interest.
+        self.materialize.has_trial_dirs() || !settlement.superseded.is_empty()
+    }
+
+    /// Whether the files of exactly this settlement exist, at least those of a mode, with an
+    /// unchanged result.
+    fn holds(&self, settlement: &Settlement, mode: MaterializeMode) -> bool {
         let Some(trial) = settlement.trial() else { return false };
-        let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
-        let Ok(bytes) = fs::read(path) else { return false };
-        let owner = serde_json::from_slice::<ResultOwner>(&bytes);
-        owner.is_ok_and(|owner| owner.is_of(self.run, settlement, self.materialize))
-            && json_digest::is_unchanged(&bytes)
+        let directory = layout::trial_dir(&self.run_dir, trial);
+        let owner = read_owner(&directory);
+        owner.is_some_and(|owner| owner.is_of(self.run, settlement, mode))
+    }
+
+    /// Removes the directory of a trial if it has the result of an earlier settlement: the trial ran
+    /// again, and this session writes no directories.
+    fn remove_former(&self, settlement: &Settlement) -> Result<(), TrialFilesError> {
+        let Some(trial) = settlement.trial() else { return Ok(()) };
+        let directory = layout::trial_dir(&self.run_dir, trial);
+        let is_former = read_owner(&directory).is_some_and(|owner| {
+            owner.is_of_item(self.run, settlement.item)
+                && !owner.is_of(self.run, settlement, MaterializeMode::None)
+        });
+        if !is_former {
+            return Ok(());
+        }
+        // Moved first: a directory that is removed in part would look like one of something else.
+        let aside = self.stage(trial)?.keep();
+        fs::rename(&directory, &aside).map_err(FileError::with_context("move away", &directory))?;
+        durable::remove(&aside)?;
+        for parent in directory.ancestors().skip(1).take_while(|dir| *dir != self.run_dir) {
+            if fs::remove_dir(parent).is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn stage(&self, trial: &TrialName) -> Result<TempDir, TrialFilesError> {
@@ -277,17 +325,12 @@ impl TrialDirWriter {
         if let Some(text) = error_text::render(settlement, record) {
             fs::write(&error, text).map_err(FileError::with_context("write", &error))?;
         }
-        if !lost.is_empty() {
-            let missing = staging.path().join(layout::MISSING);
-            durable::remove(&missing)?;
-            let lines = lost.iter().map(|error| format!("* {}\n", error_chain(error)));
-            let text =
-                "Some files of this trial are missing; its result is still valid:\n".to_owned();
-            let text = text + &lines.collect::<String>();
-            fs::write(&missing, text).map_err(FileError::with_context("write", &missing))?;
-        }
-        durable::sync_tree(staging.path())?;
         let target = layout::trial_dir(&self.run_dir, trial);
+        if !lost.is_empty() && self.holds(settlement, MaterializeMode::None) {
+            former_files::keep(&target, staging.path())?;
+        }
+        write_missing(staging.path(), lost)?;
+        durable::sync_tree(staging.path())?;
         self.make_parents(&target)?;
         // Files of another execution are moved away first. After a crash between the two renames
         // the directory is missing, and the next session writes it again.
@@ -316,6 +359,31 @@ impl TrialDirWriter {
         touched.extend(up_to_run.map(Path::to_owned));
         Ok(())
     }
+}
+
+/// The settlement whose result is in a trial directory, unless the result was changed.
+fn read_owner(directory: &Path) -> Option<ResultOwner> {
+    let bytes = fs::read(directory.join(layout::RESULT)).ok()?;
+    let owner = serde_json::from_slice(&bytes).ok()?;
+    json_digest::is_unchanged(&bytes).then_some(owner)
+}
+
+/// Writes the list of lost files, without those that a former session had written.
+fn write_missing(directory: &Path, lost: &[TrialFilesError]) -> Result<(), FileError> {
+    let missing = directory.join(layout::MISSING);
+    let is_there = |error: &&TrialFilesError| match error {
+        TrialFilesError::Store { what, .. } => directory.join(what).is_file(),
+        _ => false,
+    };
+    let lines: Vec<_> = (lost.iter().filter(|error| !is_there(error)))
+        .map(|error| format!("* {}\n", error_chain(error)))
+        .collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    durable::remove(&missing)?;
+    let text = "Some files of this trial are missing; its result is still valid:\n".to_owned();
+    fs::write(&missing, text + &lines.concat()).map_err(FileError::with_context("write", &missing))
 }
 
 fn check_names(trial: &TrialName) -> Result<(), TrialFilesError> {

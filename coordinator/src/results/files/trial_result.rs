@@ -139,6 +139,11 @@ pub(super) struct ResultOwner {
 }
 
 impl ResultOwner {
+    /// Whether the file holds a result of an item, whichever execution settled it.
+    pub(super) fn is_of_item(&self, run: RunId, item: ItemId) -> bool {
+        (self.run, self.item) == (run, item)
+    }
+
     /// Whether the file holds the result of a settlement, beside at least the files of a mode.
     pub(super) fn is_of(&self, run: RunId, settlement: &Settlement, mode: MaterializeMode) -> bool {
         let Self { item, exec, outcome, reward, .. } = *self;

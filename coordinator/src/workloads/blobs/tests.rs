@@ -52,7 +52,8 @@ impl Fixture {
         }
         let lines: Vec<_> = named.iter().map(|blob| json!({"record": blob}).to_string()).collect();
         fs::write(directory.join("records/000001.jsonl"), lines.join("\n")).expect("written");
-        let registered = write_reference(&directory, run, &self.store, &StoreUrl::Memory).await;
+        let store: Arc<dyn BlobStore> = Arc::new(self.store.clone());
+        let registered = write_reference(&directory, run, &store, &StoreUrl::Memory).await;
         registered.expect("registered");
         directory
     }

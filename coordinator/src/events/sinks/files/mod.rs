@@ -17,7 +17,7 @@ pub use self::trials::UnwrittenTrials;
 use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
 use crate::events::sink_warnings::SinkWarnings;
 use crate::events::{JobFacts, ReportError};
-use crate::results::files::{self, FileError, layout};
+use crate::results::files::{self, FileError, Registration, layout};
 use crate::results::report::JobResult;
 use crate::results::tables;
 
@@ -30,6 +30,8 @@ pub(in crate::events) struct RunFiles {
     run: Option<RunId>,
     /// Outcome of writing `config.json` and `store.json`; `None` before.
     config_result: Option<Result<(), FileError>>,
+    /// Registration in the store, once the run is open.
+    registration: Option<Registration>,
     trials: Option<TrialFiles>,
     /// Outcome of writing the trial directories, once it is complete.
     trials_result: Option<Result<Result<UnwrittenTrials, FileError>, TaskPanic>>,
@@ -47,6 +49,7 @@ impl RunFiles {
             warnings,
             run: None,
             config_result: None,
+            registration: None,
             trials: None,
             trials_result: None,
         }
@@ -55,16 +58,16 @@ impl RunFiles {
     /// Starts writing trial directories. This session owns the run directory from `RunStarted` on.
     fn open_trials(&mut self, run: RunId) {
         self.run = Some(run);
-        if self.facts.materialize.has_trial_dirs() {
-            self.trials = Some(TrialFiles::start(
-                run,
-                &self.facts.run_dir,
-                self.facts.materialize,
-                Arc::clone(&self.store),
-                Arc::clone(&self.facts.tasks),
-                self.warnings.clone(),
-            ));
-        }
+        // Also without trial directories: those of a former session become outdated when their
+        // trials run again.
+        self.trials = Some(TrialFiles::start(
+            run,
+            &self.facts.run_dir,
+            self.facts.materialize,
+            Arc::clone(&self.store),
+            Arc::clone(&self.facts.tasks),
+            self.warnings.clone(),
+        ));
     }
 
     async fn write_config(&mut self) {
@@ -78,8 +81,9 @@ impl RunFiles {
         });
         let mut written = written.await;
         if let (Some(url), Some(run), Ok(())) = (&self.facts.store, self.run, &written) {
-            written =
-                files::store::write_reference(&self.facts.run_dir, run, &*self.store, url).await;
+            let run_dir = &self.facts.run_dir;
+            let referred = files::store::write_reference(run_dir, run, &self.store, url).await;
+            written = referred.map(|registration| self.registration = Some(registration));
         }
         self.config_result = Some(written);
     }
@@ -110,7 +114,7 @@ impl EventSink for RunFiles {
     }
 
     async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<SinkReport, ReportError> {
-        let Self { facts, config_result, trials_result: trials, .. } = *self;
+        let Self { facts, config_result, registration, trials_result: trials, .. } = *self;
         let run_dir = facts.run_dir;
         let written = match result {
             Some(RunResult::Job(result)) => {
@@ -124,6 +128,10 @@ impl EventSink for RunFiles {
             None => None,
         };
         written?;
+        if let Some(registration) = registration {
+            registration.finish().await?;
+        }
+        let trial_files = trial_files.filter(|_| facts.materialize.has_trial_dirs());
         Ok(SinkReport { trial_files })
     }
 }

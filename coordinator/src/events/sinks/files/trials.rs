@@ -160,6 +160,7 @@ async fn unwritten_settlements(
             }
             _ => None,
         })
+        .filter(|(_, settlement)| writer.concerns(settlement))
         .collect();
     if settled.iter().any(|(replayed, _)| *replayed) {
         settled = supervise::blocking(move || {

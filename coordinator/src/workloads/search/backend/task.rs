@@ -102,9 +102,11 @@ impl SearchTask {
         let Self { options, directory, plan, store, requests, notifications, .. } = self;
         let Self { stops, events: sender, fail_unable, store_url, .. } = self;
         let layout = directory.layout().clone();
+        let mut registration = None;
         if let Some(url) = &store_url {
             // Later sessions find the store by it, and `gc --store` finds the search.
-            write_reference(layout.root(), owned.id, &*store, url).await?;
+            let started = write_reference(layout.root(), owned.id, &store, url).await?;
+            registration = Some(started);
         }
         let backend = LiveBackend {
             handle: Handle::current(),
@@ -121,7 +123,7 @@ impl SearchTask {
             settled_evals: VecDeque::new(),
             events: sender.clone(),
         };
-        supervise::blocking(move || {
+        let searched = supervise::blocking(move || {
             let searched = open(directory, &options, owned.ownership, backend, stops.flag)
                 .and_then(|mut session| {
                     events::send(&sender, events::started_events(session.manifest()));
@@ -129,8 +131,12 @@ impl SearchTask {
                 });
             remove_empty_directories(&layout);
             searched
-        })
-        .await
+        });
+        let searched = searched.await?;
+        if let Some(registration) = registration {
+            registration.finish().await?;
+        }
+        Ok(searched)
     }
 }
 

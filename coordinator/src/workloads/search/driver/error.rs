@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::engine::{LockError, LockLostError, OpenError, RunError};
-use crate::results::files::FileError;
+use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
 
@@ -22,6 +22,9 @@ pub enum SearchError {
         #[source]
         source: std::io::Error,
     },
+    /// The search is not registered in its blob store.
+    #[error(transparent)]
+    Unregistered(#[from] RegistrationError),
     /// Another process owns the search.
     #[error(transparent)]
     Lock(#[from] LockError),
