@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use rollout_tests::chaos::{self, ChaosPlan};
 use rollout_tests::project::Project;
+use rollout_tests::s3_process;
 
 const USAGE: &str = "usage: chaos --seed S --minutes M [--items N] [--workers N] [--slots N] \
                      [--seconds FROM,TO] [--pause FROM,TO] [--lease SECONDS] \
                      [--provider process|docker|both] [--only-kills] [--no-return] \
-                     [--search nats|here]";
+                     [--search nats|here] [--store directory|s3]";
 
 /// Commands of the program under test. This binary is also that program, so that both are built
 /// together.
@@ -30,6 +31,10 @@ enum ChaosMode {
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| PROGRAM.contains(&word.as_str())) {
         return rollout_coordinator::cli::main();
+    }
+    if std::env::args().nth(1).is_some_and(|word| word == s3_process::COMMAND) {
+        s3_process::serve(std::env::args().skip(2));
+        return ExitCode::SUCCESS;
     }
     let Some((what, plan)) = parse(std::env::args().skip(1)) else {
         print_line(USAGE);
@@ -70,6 +75,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(ChaosMode, ChaosPla
         lease: Duration::from_secs(60),
         no_return: false,
         only_kills: false,
+        s3_program: None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -99,6 +105,13 @@ fn set_option(plan: &mut ChaosPlan, option: &str, value: &str) -> Option<()> {
         "--slots" => plan.slots = value.parse().ok().filter(|slots| *slots > 0)?,
         "--seconds" => plan.seconds = parse_range(value)?,
         "--pause" => plan.pause = parse_range(value)?,
+        "--store" => {
+            plan.s3_program = match value {
+                "s3" => Some(std::env::current_exe().ok()?),
+                "directory" => None,
+                _ => return None,
+            };
+        }
         "--lease" => plan.lease = Duration::from_secs(value.parse().ok()?),
         "--provider" => {
             let providers = if value == "both" { vec!["process", "docker"] } else { vec![value] };

@@ -14,6 +14,8 @@ use crate::nats::NatsServer;
 use crate::program::{ProgramExit, RunningProgram};
 use crate::project::Project;
 use crate::results::json;
+use crate::s3_process::S3Process;
+use crate::s3_server::S3Server;
 use crate::tcp_proxy::TcpProxy;
 use crate::wait;
 
@@ -27,6 +29,8 @@ pub struct Cluster {
     pub project: Arc<Project>,
     /// The server.
     pub server: NatsServer,
+    /// The server of its blob store, unless that is a directory.
+    pub s3: Option<S3Process>,
     lease: Option<Duration>,
 }
 
@@ -37,7 +41,7 @@ impl Cluster {
     /// Starts a server in the project; `None`, with a printed reason, without a nats-server.
     pub fn new(project: Project) -> Option<Self> {
         let server = NatsServer::start(&project.path().join("nats"))?;
-        Some(Self { project: Arc::new(project), server, lease: None })
+        Some(Self { project: Arc::new(project), server, s3: None, lease: None })
     }
 
     /// Replaces the product's default lease.
@@ -45,6 +49,21 @@ impl Cluster {
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
+    }
+
+    /// Keeps the blobs in S3, on a server that `program` runs.
+    #[must_use]
+    pub fn with_s3_store(mut self, program: &Path) -> Self {
+        self.s3 = Some(S3Process::start(program, &self.project.path().join("s3")));
+        self
+    }
+
+    /// URL of the blob store.
+    fn store_url(&self) -> String {
+        match &self.s3 {
+            Some(s3) => s3.store_url("runs"),
+            None => text(&self.store()).to_owned(),
+        }
     }
 
     /// Directory of the blob store.
@@ -91,7 +110,7 @@ impl Cluster {
             is_paused: false,
         };
         let member = member.with_arguments(words).with_arguments(&["--nats", &self.server.url()]);
-        member.with_arguments(&["--store", text(&self.store())])
+        member.with_arguments(&["--store", &self.store_url()])
     }
 
     /// Starts a command of the program against this cluster's server.
@@ -104,7 +123,9 @@ impl Cluster {
 
     fn variables(&self) -> Vec<(String, String)> {
         let lease = self.lease.iter().map(|lease| lease.as_secs().to_string());
-        lease.map(|seconds| (LEASE.to_owned(), seconds)).collect()
+        let lease = lease.map(|seconds| (LEASE.to_owned(), seconds));
+        let key = self.s3.iter().flat_map(|_| S3Server::environment());
+        lease.chain(key.map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::docker::DockerEngine;
 use crate::processes::{self, ProcessInfo};
 use crate::project::Project;
+use crate::s3_process::S3Process;
 use crate::wait;
 
 /// Time the system may take for cleanup that the program leaves to it.
@@ -25,25 +26,27 @@ pub fn assert_no_leaks(project: &Project) {
     assert_eq!(containers(project), Vec::<String>::new(), "containers");
 }
 
-/// Leftovers of a cluster after waiting up to `within`: processes except its server, containers,
+/// Leftovers of a cluster after waiting up to `within`: processes except its servers, containers,
 /// mounts, control groups. `executions` are the short names of all its executions.
 pub fn cluster_leaks(cluster: &Cluster, executions: &[String], within: Duration) -> Vec<String> {
-    leaks_except(&cluster.project, cluster.server.pid(), executions, within)
+    let servers = [cluster.server.pid(), cluster.s3.as_ref().and_then(S3Process::pid)];
+    leaks_except(&cluster.project, servers, executions, within)
 }
 
 /// Like [`cluster_leaks`], for a project without a server.
 pub fn project_leaks(project: &Project, executions: &[String], within: Duration) -> Vec<String> {
-    leaks_except(project, None, executions, within)
+    leaks_except(project, [None, None], executions, within)
 }
 
 fn leaks_except(
     project: &Project,
-    server: Option<u32>,
+    servers: [Option<u32>; 2],
     executions: &[String],
     within: Duration,
 ) -> Vec<String> {
     let left = || {
-        let processes = processes_of(project).into_iter().filter(|p| Some(p.pid) != server);
+        let processes =
+            processes_of(project).into_iter().filter(|p| !servers.contains(&Some(p.pid)));
         let processes = processes.map(|process| format!("{process:?}"));
         let groups = control_groups(executions).into_iter().map(|g| g.display().to_string());
         processes.chain(groups).chain(containers(project)).collect::<Vec<_>>()

@@ -24,6 +24,7 @@ pub mod program;
 pub mod project;
 pub mod python;
 pub mod results;
+pub mod s3_process;
 pub mod s3_server;
 pub mod sandbox;
 pub mod search;

@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -55,22 +55,10 @@ impl S3Server {
         std::fs::create_dir(directory.path().join(S3_BUCKET)).expect("creatable");
         let root = directory.path().to_owned();
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel();
         let thread = supervise::thread("s3-server", move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    () = serve(root, listener) => {}
-                }
-            });
-            runtime.shutdown_background();
+            run(&root, listener, async { drop(stopped.await) });
         })
         .expect("a thread");
         Self { directory, address, stop: Some(stop), thread: Some(thread) }
@@ -83,7 +71,7 @@ impl S3Server {
 
     /// URL of a store below `prefix`, through a proxy at another port.
     pub fn store_url_at(&self, port: u16, prefix: &str) -> String {
-        format!("s3://{S3_BUCKET}/{prefix}?endpoint=http%3A%2F%2F127.0.0.1%3A{port}")
+        store_url(port, prefix)
     }
 
     /// Its port.
@@ -104,6 +92,28 @@ impl S3Server {
             ("AWS_EC2_METADATA_DISABLED", "true"),
         ]
     }
+}
+
+/// URL of a store below `prefix` in the bucket of the server at a port.
+pub(crate) fn store_url(port: u16, prefix: &str) -> String {
+    format!("s3://{S3_BUCKET}/{prefix}?endpoint=http%3A%2F%2F127.0.0.1%3A{port}")
+}
+
+/// Serves the buckets in a directory until `stopped` is ready.
+pub(crate) fn run(root: &Path, listener: std::net::TcpListener, stopped: impl Future<Output = ()>) {
+    listener.set_nonblocking(true).expect("a socket");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        tokio::select! {
+            () = stopped => {}
+            () = serve(root.to_owned(), listener) => {}
+        }
+    });
+    runtime.shutdown_background();
 }
 
 impl Drop for S3Server {

@@ -10,6 +10,7 @@ chaos_runs() {
   local seed kind
   for seed in $chaos_seeds; do
     chaos_run "$seed" "$chaos_minutes_job"
+    chaos_run "$seed" "$chaos_minutes_job" --store s3
     for kind in nats here; do chaos_run "$seed" "$chaos_minutes_search" --search "$kind"; done
   done
 }

@@ -10,8 +10,9 @@ use rustix::process::Signal;
 
 use super::ChaosPlan;
 use super::random::ChaosRng;
-use crate::cluster::ClusterMember;
+use crate::cluster::{Cluster, ClusterMember};
 use crate::nats::NatsServer;
+use crate::s3_process::S3Process;
 use crate::wait;
 
 /// Longest pause or connection cut, in leases.
@@ -28,6 +29,7 @@ const MAX_DEATHS_PER_ITEM: u32 = DEATHS_BEFORE_SOLO + SOLO_DEATHS - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FaultTarget {
     Server,
+    Store,
     Coordinator(usize),
     Worker(usize),
 }
@@ -52,6 +54,7 @@ pub(super) struct FaultInjector<'a> {
     plan: &'a ChaosPlan,
     random: ChaosRng,
     server: &'a mut NatsServer,
+    store: Option<&'a mut S3Process>,
     coordinators: Vec<ClusterMember>,
     workers: Vec<ClusterMember>,
     /// End time, target and kind of each temporary fault.
@@ -69,7 +72,7 @@ pub(super) struct FaultInjector<'a> {
 impl<'a> FaultInjector<'a> {
     pub(super) fn new(
         plan: &'a ChaosPlan,
-        server: &'a mut NatsServer,
+        cluster: &'a mut Cluster,
         coordinators: Vec<ClusterMember>,
         workers: Vec<ClusterMember>,
         say: &'a dyn Fn(&str),
@@ -77,7 +80,8 @@ impl<'a> FaultInjector<'a> {
         Self {
             plan,
             random: ChaosRng::new(plan.seed),
-            server,
+            server: &mut cluster.server,
+            store: cluster.s3.as_mut(),
             complete: vec![false; coordinators.len()],
             coordinators,
             workers,
@@ -177,6 +181,7 @@ impl<'a> FaultInjector<'a> {
         let mut targets: Vec<_> = coordinators.map(FaultTarget::Coordinator).collect();
         targets.extend(workers.map(FaultTarget::Worker));
         targets.push(FaultTarget::Server);
+        targets.extend(self.store.iter().map(|_| FaultTarget::Store));
         targets[self.random.below(targets.len())]
     }
 
@@ -187,8 +192,10 @@ impl<'a> FaultInjector<'a> {
         }
         match (target, chosen) {
             (FaultTarget::Server, 0..5) => FaultAction::Wipe,
-            (FaultTarget::Server, 5..17) | (_, 0..10) => FaultAction::Kill,
-            (FaultTarget::Server, _) | (_, 10..15) => FaultAction::Stop,
+            (FaultTarget::Server, 5..17) | (FaultTarget::Store, 0..17) => FaultAction::Kill,
+            (FaultTarget::Server | FaultTarget::Store, _) => FaultAction::Stop,
+            (_, 0..10) => FaultAction::Kill,
+            (_, 10..15) => FaultAction::Stop,
             (_, 15..20) => FaultAction::Cut,
             (_, _) => FaultAction::Stall,
         }
@@ -214,6 +221,7 @@ impl<'a> FaultInjector<'a> {
     fn begin_action(&mut self, target: FaultTarget, action: FaultAction) {
         let member = match target {
             FaultTarget::Server => return self.disturb_server(action),
+            FaultTarget::Store => return self.disturb_store(action),
             FaultTarget::Coordinator(number) => &mut self.coordinators[number],
             FaultTarget::Worker(number) => &mut self.workers[number],
         };
@@ -252,6 +260,17 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
+    fn disturb_store(&mut self, action: FaultAction) {
+        let Some(store) = &mut self.store else { return };
+        match action {
+            FaultAction::Stop => store.signal(Signal::STOP),
+            _ => {
+                store.kill();
+                store.ensure_started();
+            }
+        }
+    }
+
     fn end_due_actions(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = self.active_faults.extract_if(.., |(at, ..)| *at <= now).collect();
@@ -264,6 +283,9 @@ impl<'a> FaultInjector<'a> {
     fn end_action(&mut self, target: FaultTarget, action: FaultAction) {
         let member = match target {
             FaultTarget::Server => return self.server.signal(Signal::CONT),
+            FaultTarget::Store => {
+                return self.store.iter_mut().for_each(|store| store.signal(Signal::CONT));
+            }
             FaultTarget::Coordinator(number) => &mut self.coordinators[number],
             FaultTarget::Worker(number) => &mut self.workers[number],
         };
@@ -288,6 +310,7 @@ impl<'a> FaultInjector<'a> {
     fn name(&self, target: FaultTarget) -> String {
         match target {
             FaultTarget::Server => "nats-server".to_owned(),
+            FaultTarget::Store => "S3 server".to_owned(),
             FaultTarget::Coordinator(number) => self.coordinators[number].name.clone(),
             FaultTarget::Worker(number) => self.workers[number].name.clone(),
         }

@@ -7,6 +7,7 @@ mod search;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
@@ -51,9 +52,20 @@ pub struct ChaosPlan {
     pub no_return: bool,
     /// Only kill -9 and immediate restart, of any process.
     pub only_kills: bool,
+    /// Keep the blobs in S3, on a server that is disturbed as well. This program runs it.
+    pub s3_program: Option<PathBuf>,
 }
 
 impl ChaosPlan {
+    /// The cluster of the plan; `None` without a nats-server.
+    fn cluster(&self, project: Project) -> Option<Cluster> {
+        let cluster = Cluster::new(project)?.with_lease(self.lease);
+        Some(match &self.s3_program {
+            Some(program) => cluster.with_s3_store(program),
+            None => cluster,
+        })
+    }
+
     /// Time within which runs must complete after the last fault: a worker given up for dead
     /// returns after a lease, and all work may have to be repeated once.
     fn completion_deadline(&self) -> Duration {
@@ -106,7 +118,7 @@ impl fmt::Display for ChaosReport {
 /// # Panics
 /// When anything is left behind, or a process misbehaves.
 pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
-    let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
+    let mut cluster = plan.cluster(project)?;
     let counter = LiveCounter::start();
     let loads: Vec<_> = plan.providers.iter().map(|provider| load(plan, provider)).collect();
     for load in &loads {
@@ -130,7 +142,7 @@ pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Optio
     let coordinators: Vec<_> = coordinators.collect();
 
     let began = Instant::now();
-    let mut injector = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut injector = FaultInjector::new(plan, &mut cluster, coordinators, workers, say);
     let mut report = ChaosReport {
         problems: injector.run_until_complete(),
         took: began.elapsed(),

@@ -11,7 +11,6 @@ use rustix::process::Signal;
 use super::fault_injector::FaultInjector;
 use super::random::ChaosRng;
 use super::{ChaosPlan, ChaosReport, LEFTOVER_DEADLINE, drain_workers};
-use crate::cluster::Cluster;
 use crate::leak_check::{self, directory_entries};
 use crate::live_counter::LiveCounter;
 use crate::program::RunningProgram;
@@ -92,7 +91,7 @@ impl SearchBaseline {
 pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
     crate::nats::programs().first()?;
     let (scene, project) = SearchBaseline::new(project, say);
-    let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
+    let mut cluster = plan.cluster(project)?;
     let worker = |number: u32| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
         worker.through_tcp_proxy(&cluster.server).started()
@@ -101,7 +100,7 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
     let coordinator = cluster.search(&scene.search.file).with_arguments(&["--runs-root", RUNS[1]]);
     let coordinators = vec![coordinator.through_tcp_proxy(&cluster.server).started()];
     let began = Instant::now();
-    let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut killer = FaultInjector::new(plan, &mut cluster, coordinators, workers, say);
     let mut report = ChaosReport {
         problems: killer.run_until_complete(),
         took: began.elapsed(),

@@ -1,0 +1,99 @@
+//! The S3 server of [`crate::s3_server`] in a process of its own, which can be killed and restarted.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::net::free_port;
+use crate::program::RunningProgram;
+use crate::s3_server::{self, S3_BUCKET};
+use crate::wait;
+
+/// First argument of a program that runs [`serve`].
+pub const COMMAND: &str = "__s3-server";
+
+/// Time a server may take to answer on a busy machine.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A server on a port of 127.0.0.1, with its objects in a directory of the test. Dropping it kills
+/// it.
+#[derive(Debug)]
+pub struct S3Process {
+    program: PathBuf,
+    directory: PathBuf,
+    port: u16,
+    starts: u32,
+    run: Option<RunningProgram>,
+}
+
+impl S3Process {
+    /// Starts `program`, which calls [`serve`], with an empty bucket in `directory`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start(program: &Path, directory: &Path) -> Self {
+        std::fs::create_dir_all(directory.join("root").join(S3_BUCKET)).expect("a directory");
+        let (program, directory) = (program.to_owned(), directory.to_owned());
+        let mut server = Self { program, directory, port: free_port(), starts: 0, run: None };
+        server.ensure_started();
+        server
+    }
+
+    /// URL of a store below `prefix`.
+    pub fn store_url(&self, prefix: &str) -> String {
+        s3_server::store_url(self.port, prefix)
+    }
+
+    /// Process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.run.as_ref().map(RunningProgram::pid)
+    }
+
+    /// Starts it, unless it runs, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn ensure_started(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let mut command = Command::new(&self.program);
+        command.arg(COMMAND).arg(self.port.to_string()).arg(self.directory.join("root"));
+        self.starts += 1;
+        let output = self.directory.join(format!("server-{}", self.starts));
+        let mut run = RunningProgram::start(command, &output);
+        let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok();
+        wait::holds_within(ANSWER_DEADLINE, || run.has_ended() || answers());
+        assert!(!run.has_ended() && answers(), "the server does not start:\n{}", run.stderr());
+        self.run = Some(run);
+    }
+
+    /// kill -9; its objects stay.
+    pub fn kill(&mut self) {
+        if let Some(mut run) = self.run.take() {
+            run.signal(Signal::KILL);
+            let _killed = run.wait(ANSWER_DEADLINE);
+        }
+    }
+
+    /// Pauses it (SIGSTOP) or resumes it (SIGCONT).
+    pub fn signal(&mut self, signal: Signal) {
+        if let Some(run) = &mut self.run {
+            run.signal(signal);
+        }
+    }
+}
+
+/// Runs the server of the process with these arguments: a port and a directory.
+///
+/// # Panics
+/// When an argument is wrong, or the port is in use.
+pub fn serve(mut arguments: impl Iterator<Item = String>) {
+    let port: u16 = arguments.next().and_then(|port| port.parse().ok()).expect("a port");
+    let root = PathBuf::from(arguments.next().expect("a directory"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("a free port");
+    s3_server::run(&root, listener, std::future::pending());
+}
