@@ -14,6 +14,7 @@ mod hostile;
 mod interruption;
 mod invalid_config;
 mod isolation;
+mod large_logs;
 mod load;
 mod lock;
 mod moved_runs;

@@ -40,8 +40,8 @@ const PARALLEL_UPLOADS: usize = 32;
 /// Buffer for reading files.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Limit on sending content and on the answer to it. All of [`PARALLEL_UPLOADS`] may be parts that
-/// share a slow connection: at 12 Mbit/s they arrive in this time.
+/// Limit on sending a large file or a part and on the answer. All of [`PARALLEL_UPLOADS`] may be
+/// parts that share a slow connection: at 12 Mbit/s they arrive in this time.
 const SEND_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Attempts while another request creates the same object.
@@ -220,7 +220,6 @@ impl S3StoreInner {
             .body(ByteStream::from(bytes.clone()))
             .customize()
             .disable_payload_signing()
-            .config_override(sending_content())
             .send()
             .await;
         match sent.map_err(RequestError::from) {
@@ -353,7 +352,7 @@ async fn section(path: &Path, start: u64, length: u64) -> Result<ByteStream, Sto
     body.map_err(|error| StoreError::io("read", path, io::Error::other(error)))
 }
 
-/// Settings of a request that sends content, or waits until the service has assembled it.
+/// Settings of a request that sends a large file or a part, or waits until parts are assembled.
 fn sending_content() -> Builder {
     let timeouts = TimeoutConfig::builder().read_timeout(SEND_TIMEOUT);
     Config::builder().timeout_config(timeouts.build())
