@@ -1,14 +1,17 @@
 //! Files to keep from an environment: collected before verification, as untrusted as logs.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::MediaType;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
 use crate::archive::{
-    self, ArchiveLimits, ArchiveReport, ExcludePatterns, MemberKind, RootHandling, SanitizeOptions,
+    self, ArchiveLimits, ArchiveReport, ExcludePatterns, MemberKind, PackedArchive, RootHandling,
+    SanitizeOptions,
 };
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
@@ -29,6 +32,8 @@ pub(super) struct Artifacts {
     bytes: u64,
     /// Unmasked archives of the agent's files, for a verifier.
     unmasked: Vec<PathBuf>,
+    /// Digests of the kept archives, computed while they were written.
+    digests: HashMap<PathBuf, Digest>,
     pub(super) records: Vec<ArtifactRecord>,
     pub(super) files: Vec<RecordFile>,
 }
@@ -102,7 +107,8 @@ impl Artifacts {
                 &unmasked_path(&file),
             ));
             let role = FileRole::Artifact { index: self.records.len() };
-            self.files.push(RecordFile { file, media_type: MediaType::Tar, role, digest: None });
+            let digest = self.digests.remove(&file);
+            self.files.push(RecordFile { file, media_type: MediaType::Tar, role, digest });
         } else if record.status == ArtifactStatus::Empty {
             collected.uploads.push(Upload::Dir { path: record.source.clone() });
         }
@@ -183,11 +189,15 @@ impl Artifacts {
             Some(MemberKind::File) => Some(ArtifactKind::File),
             _ => None,
         };
-        if let Err(error) = clean.archive {
-            return Some(IncompleteWork::Unreadable(crate::backoff::error_chain(&error)));
-        }
-        if let Err(why) = write_masked(file, redactor).await {
-            return Some(IncompleteWork::Unreadable(why));
+        let packed = match clean.archive {
+            Ok(packed) => packed,
+            Err(error) => {
+                return Some(IncompleteWork::Unreadable(crate::backoff::error_chain(&error)));
+            }
+        };
+        match write_masked(file, redactor, packed).await {
+            Ok(masked) => drop(self.digests.insert(file.to_owned(), masked.digest)),
+            Err(why) => return Some(IncompleteWork::Unreadable(why)),
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is incomplete: {cut}");
@@ -233,11 +243,15 @@ fn unmasked_path(file: &Path) -> PathBuf {
 }
 
 /// Makes the archive to keep from the unmasked one.
-async fn write_masked(file: &Path, redactor: &Redactor) -> Result<(), String> {
+async fn write_masked(
+    file: &Path,
+    redactor: &Redactor,
+    unmasked: PackedArchive,
+) -> Result<PackedArchive, String> {
     let made = unmasked_path(file);
     let disk_error = |error: std::io::Error| format!("{}: {error}", made.display());
     if redactor.is_empty() {
-        return tokio::fs::hard_link(&made, file).await.map_err(disk_error);
+        return tokio::fs::hard_link(&made, file).await.map(|()| unmasked).map_err(disk_error);
     }
     let options = SanitizeOptions {
         limits: ArchiveLimits::ARTIFACTS,
@@ -249,7 +263,7 @@ async fn write_masked(file: &Path, redactor: &Redactor) -> Result<(), String> {
     };
     let stream = tokio::fs::File::open(&made).await.map_err(disk_error)?;
     let clean = archive::sanitize(Box::new(stream), file, options).await;
-    clean.archive.map(drop).map_err(|error| crate::backoff::error_chain(&error))
+    clean.archive.map_err(|error| crate::backoff::error_chain(&error))
 }
 
 async fn open_artifact(
