@@ -32,8 +32,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| PROGRAM.contains(&word.as_str())) {
         return rollout_coordinator::cli::main();
     }
-    if std::env::args().nth(1).is_some_and(|word| word == s3_process::COMMAND) {
-        s3_process::serve(std::env::args().skip(2));
+    if s3_process::serve_if_requested() {
         return ExitCode::SUCCESS;
     }
     let Some((what, plan)) = parse(std::env::args().skip(1)) else {

@@ -1,5 +1,6 @@
 //! The program under test: `rollout`, built for this package so that its tests know its path. Its
-//! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent.
+//! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent. It can also be
+//! the S3 server of a test.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
+use rollout_tests::s3_process;
 use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
@@ -18,6 +20,9 @@ use rustix::process::{Signal, getpid, kill_process};
 const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
 fn main() -> ExitCode {
+    if s3_process::serve_if_requested() {
+        return ExitCode::SUCCESS;
+    }
     rollout_coordinator::cli::main_with(|runner| match std::env::var(DEADLY_TASK_VARIABLE) {
         Ok(task) => Arc::new(DeadlyRunner { task, runner }),
         Err(_) => runner,

@@ -12,8 +12,8 @@ use crate::program::RunningProgram;
 use crate::s3_server::{self, S3_BUCKET};
 use crate::wait;
 
-/// First argument of a program that runs [`serve`].
-pub const COMMAND: &str = "__s3-server";
+/// First argument of a program that is to be a server.
+const COMMAND: &str = "__s3-server";
 
 /// Time a server may take to answer on a busy machine.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub struct S3Process {
 }
 
 impl S3Process {
-    /// Starts `program`, which calls [`serve`], with an empty bucket in `directory`.
+    /// Starts `program`, which calls [`serve_if_requested`], with an empty bucket in `directory`.
     ///
     /// # Panics
     /// When it does not start.
@@ -87,13 +87,18 @@ impl S3Process {
     }
 }
 
-/// Runs the server of the process with these arguments: a port and a directory.
+/// Runs the server if this process is to be one. Programs call it first.
 ///
 /// # Panics
 /// When an argument is wrong, or the port is in use.
-pub fn serve(mut arguments: impl Iterator<Item = String>) {
+pub fn serve_if_requested() -> bool {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(COMMAND) {
+        return false;
+    }
     let port: u16 = arguments.next().and_then(|port| port.parse().ok()).expect("a port");
     let root = PathBuf::from(arguments.next().expect("a directory"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("a free port");
     s3_server::run(&root, listener, std::future::pending());
+    true
 }

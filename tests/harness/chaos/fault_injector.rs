@@ -192,10 +192,8 @@ impl<'a> FaultInjector<'a> {
         }
         match (target, chosen) {
             (FaultTarget::Server, 0..5) => FaultAction::Wipe,
-            (FaultTarget::Server, 5..17) | (FaultTarget::Store, 0..17) => FaultAction::Kill,
-            (FaultTarget::Server | FaultTarget::Store, _) => FaultAction::Stop,
-            (_, 0..10) => FaultAction::Kill,
-            (_, 10..15) => FaultAction::Stop,
+            (FaultTarget::Server | FaultTarget::Store, 0..17) | (_, 0..10) => FaultAction::Kill,
+            (FaultTarget::Server | FaultTarget::Store, _) | (_, 10..15) => FaultAction::Stop,
             (_, 15..20) => FaultAction::Cut,
             (_, _) => FaultAction::Stall,
         }

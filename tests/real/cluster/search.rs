@@ -64,6 +64,7 @@ fn search_under_repeated_kills_is_unchanged() {
         lease: Duration::from_secs(6),
         no_return: false,
         only_kills: true,
+        s3_program: None,
     };
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
     let Some(report) = chaos::run_search(&plan, project, &print_notice) else { return };

@@ -26,6 +26,7 @@ fn search_under_repeated_kills_is_unchanged() {
         lease: Duration::ZERO,
         no_return: false,
         only_kills: true,
+        s3_program: None,
     };
     let report = chaos::run_local_search(&plan, project(), &print_notice);
     print_notice(&report.to_string());

@@ -189,14 +189,12 @@ impl Artifacts {
             Some(MemberKind::File) => Some(ArtifactKind::File),
             _ => None,
         };
-        let packed = match clean.archive {
-            Ok(packed) => packed,
-            Err(error) => {
-                return Some(IncompleteWork::Unreadable(crate::backoff::error_chain(&error)));
-            }
+        let kept = match clean.archive {
+            Ok(unmasked) => write_masked(file, redactor, unmasked).await,
+            Err(error) => Err(crate::backoff::error_chain(&error)),
         };
-        match write_masked(file, redactor, packed).await {
-            Ok(masked) => drop(self.digests.insert(file.to_owned(), masked.digest)),
+        match kept {
+            Ok(kept) => drop(self.digests.insert(file.to_owned(), kept.digest)),
             Err(why) => return Some(IncompleteWork::Unreadable(why)),
         }
         if let Some(cut) = clean.report.cut {
