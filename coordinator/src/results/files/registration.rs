@@ -55,7 +55,7 @@ impl Registration {
         registration
     }
 
-    /// Waits for the registration, for at most [`END_WAIT`].
+    /// Waits for the registration, for at most two minutes.
     ///
     /// # Errors
     /// [`RegistrationError`].

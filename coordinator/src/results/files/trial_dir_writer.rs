@@ -372,7 +372,9 @@ fn read_owner(directory: &Path) -> Option<ResultOwner> {
 fn write_missing(directory: &Path, lost: &[TrialFilesError]) -> Result<(), FileError> {
     let missing = directory.join(layout::MISSING);
     let is_there = |error: &&TrialFilesError| match error {
-        TrialFilesError::Store { what, .. } => directory.join(what).is_file(),
+        TrialFilesError::Store { what, .. } => {
+            fs::symlink_metadata(directory.join(what)).is_ok_and(|found| found.is_file())
+        }
         _ => false,
     };
     let lines: Vec<_> = (lost.iter().filter(|error| !is_there(error)))
