@@ -8,13 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use rollout_protocol::id::RunId;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_worker::queue::contract::{
     Broker, CLASSES, ContractCheck, DISRUPTIVE_CHECKS, SHARED_SERVER_CHECKS,
 };
 use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsKvStore, NatsSource};
-use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
+use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 
 use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
@@ -62,12 +60,8 @@ impl Broker for NatsUnderTest {
         self.kv_store.clone()
     }
 
-    async fn command(
-        &self,
-        run: RunId,
-        command: RunCommand,
-    ) -> Option<Result<CommandReceipt, QueueError>> {
-        Some(self.nats.command(run, command).await)
+    fn control(&self) -> Arc<dyn RunControl> {
+        Arc::new(self.nats.clone())
     }
 
     fn reports_per_run(&self) -> usize {

@@ -18,7 +18,9 @@ use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, NatsSetupError,
 };
-use rollout_worker::queue::traits::{Dispatch as _, KvStore as _, QueueError, WorkSource as _};
+use rollout_worker::queue::traits::{
+    Dispatch as _, KvStore as _, QueueError, RunControl as _, WorkSource as _,
+};
 
 use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 

@@ -98,7 +98,7 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     fn controls(&self) -> broadcast::Receiver<ControlMessage>;
 
     /// The next request of a user for a control of a trial, of this worker or of another one.
-    /// Cancel-safe. The default never returns: such requests need a server.
+    /// Cancel-safe. The default never returns: users do not reach such a queue.
     async fn next_trial_control(&self) -> PendingTrialControl {
         std::future::pending().await
     }
@@ -215,6 +215,28 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`QueueError`].
     async fn control(&self, control: ControlMessage) -> Result<(), QueueError>;
+}
+
+/// The user's side of the queue: requests about a run, from outside of its coordinator.
+#[async_trait]
+pub trait RunControl: Send + Sync + fmt::Debug {
+    /// Sends a command to the coordinator of a run.
+    ///
+    /// # Errors
+    /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
+    /// command may still have been executed.
+    async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError>;
+
+    /// Asks the worker of a trial for a control, and waits this long for its receipt; `None` when no
+    /// worker answers.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the request could not be sent.
+    async fn trial_control(
+        &self,
+        request: &TrialControlRequest,
+        wait: Duration,
+    ) -> Result<Option<TrialControlReceipt>, QueueError>;
 }
 
 /// The connection of a client to its broker.

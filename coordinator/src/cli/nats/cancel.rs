@@ -3,7 +3,7 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
-use rollout_worker::queue::traits::QueueError;
+use rollout_worker::queue::traits::{QueueError, RunControl as _};
 
 use super::NatsArgs;
 use super::run_id::run_id;

@@ -11,6 +11,7 @@ use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
+use rollout_worker::queue::traits::RunControl as _;
 
 use super::NatsArgs;
 use crate::cli::error::CliError;

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::harness::ControlAction;
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat, ResourceBudget};
+use rollout_protocol::wire::trial_control::{
+    TrialControlReceipt, TrialControlRequest, TrialControlResult,
+};
 
 use super::{ANSWER_TIMEOUT, Broker, FIRST, item, run, wait_until, worker};
 use crate::queue::traits::QueueError;
@@ -63,10 +67,11 @@ pub(super) async fn claim_is_answered_or_times_out(broker: &dyn Broker) {
     }
 }
 
-/// Where users can reach the broker, every command gets its own receipt, or an error.
+/// Every command gets its own receipt, or an error.
 pub(super) async fn command_is_answered_or_refused(broker: &dyn Broker) {
     let command = RunCommand::Cancel { selection: TrialSelection::default() };
-    let Some(unanswered) = broker.command(run(1), command.clone()).await else { return };
+    let control = broker.control();
+    let unanswered = control.command(run(1), command.clone()).await;
     assert!(matches!(unanswered, Err(QueueError::NoAnswer { .. })), "{unanswered:?}");
     let dispatch = broker.dispatch();
     let coordinator = async {
@@ -80,16 +85,55 @@ pub(super) async fn command_is_answered_or_refused(broker: &dyn Broker) {
     let user = async {
         let mut answer = None;
         wait_until("the coordinator listens", async || {
-            answer = broker.command(run(1), command.clone()).await;
-            matches!(answer, Some(Ok(_)))
+            answer = control.command(run(1), command.clone()).await.ok();
+            answer.is_some()
         })
         .await;
-        let Some(Ok(receipt)) = answer else { unreachable!() };
+        let receipt = answer.expect("an answer");
         assert_eq!((receipt.named, receipt.settled, receipt.ended), (3, 1, 2));
-        let dropped = broker.command(run(1), command.clone()).await;
-        assert!(matches!(dropped, Some(Err(QueueError::NoAnswer { .. }))), "{dropped:?}");
+        let dropped = control.command(run(1), command.clone()).await;
+        assert!(matches!(dropped, Err(QueueError::NoAnswer { .. })), "{dropped:?}");
     };
     tokio::join!(coordinator, user);
+}
+
+/// A request for a control reaches a worker, and its receipt the user. A request that no worker
+/// answers has no receipt.
+pub(super) async fn trial_control_is_answered_or_ignored(broker: &dyn Broker) {
+    let (source, control) = (broker.source(), broker.control());
+    let request = |n| TrialControlRequest {
+        run: run(1),
+        item: item(n),
+        action: ControlAction::Checkpoint,
+        label: Some("first".to_owned()),
+        requested_by: "user".to_owned(),
+        timeout_ms: 1,
+        grace_ms: 1,
+    };
+    let receipt = TrialControlReceipt {
+        item: item(1),
+        exec: ExecId::from_bytes([2; 16]),
+        worker: worker("w"),
+        action: ControlAction::Checkpoint,
+        result: TrialControlResult::NotInCommand { phase: Phase::Verification },
+    };
+    let answering = async {
+        loop {
+            let pending = source.next_trial_control().await;
+            if pending.request == request(1) {
+                let answer = source.answer_trial_control(pending.reply_to, receipt.clone());
+                return answer.await.expect("reachable");
+            }
+        }
+    };
+    let (ignored, answered) = (request(2), request(1));
+    let user = async {
+        let ignored = control.trial_control(&ignored, broker.quiet_period()).await;
+        let answered = control.trial_control(&answered, ANSWER_TIMEOUT).await;
+        (ignored.expect("reachable"), answered.expect("reachable"))
+    };
+    let (answers, ()) = tokio::join!(user, answering);
+    assert_eq!(answers, (None, Some(receipt.clone())));
 }
 
 /// Every worker gets the controls that are sent after it subscribed.

@@ -20,7 +20,6 @@ use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::delivery::{
     Delivery, FreeCapacity, MessageToken, OfferOutcome, QueuedOffer,
 };
@@ -29,7 +28,7 @@ use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{Report, ReportBody};
 
 pub use self::work::delivery_without_progress_is_redelivered_after_lease;
-use crate::queue::traits::{Dispatch, KvStore, QueueError, WorkSource};
+use crate::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 
 /// Size classes that a broker under test must have.
 pub const CLASSES: [SizeClass; 3] = [SizeClass(0), SizeClass(1), SizeClass::SOLO];
@@ -43,12 +42,8 @@ pub trait Broker {
     fn dispatch(&self) -> Arc<dyn Dispatch>;
     /// Its key-value store.
     fn kv_store(&self) -> Arc<dyn KvStore>;
-    /// A user's command; `None` where users cannot reach the broker.
-    async fn command(
-        &self,
-        run: RunId,
-        command: RunCommand,
-    ) -> Option<Result<CommandReceipt, QueueError>>;
+    /// A user's handle.
+    fn control(&self) -> Arc<dyn RunControl>;
     /// Unpurged reports that a run may have; small.
     fn reports_per_run(&self) -> usize;
     /// Long enough to conclude that nothing arrives.
@@ -95,6 +90,7 @@ pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     reports::head_is_sequence_of_last_report,
     messages::claim_is_answered_or_times_out,
     messages::command_is_answered_or_refused,
+    messages::trial_control_is_answered_or_ignored,
     messages::control_reaches_every_worker,
     messages::heartbeat_shown_is_last_one_with_age,
     messages::claim_contested_by_other_worker_is_seen,

@@ -3,10 +3,11 @@
 //! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
 //! holds it: until then the worker keeps the result.
 
-mod claims;
 mod durable_ack;
 mod kv_store;
 pub mod model;
+mod requests;
+mod trial_controls;
 
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{
     Delivery, FreeCapacity, MessageToken, OfferOutcome, PreviousPools, PublishError, QueuedOffer,
@@ -26,15 +28,18 @@ use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
-use self::claims::PendingClaims;
 use self::durable_ack::DurableAcks;
 pub use self::kv_store::EmbeddedKvStore;
 use self::model::{BrokerModel, BrokerModelConfig};
+use self::requests::PendingRequests;
+use self::trial_controls::TrialControls;
 use crate::queue::traits::{
-    ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError, WorkSource,
+    ConnectionStatus, Dispatch, PendingClaim, PendingCommand, PendingTrialControl, QueueError,
+    RunControl, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -50,7 +55,9 @@ pub struct EmbeddedQueue {
     reports: Notify,
     /// Absent when reports are acknowledged on arrival.
     durable_acks: Option<DurableAcks>,
-    claims: PendingClaims,
+    claims: PendingRequests<Claim, ClaimAnswer>,
+    commands: PendingRequests<RunCommand, CommandReceipt>,
+    trial_controls: TrialControls,
     heartbeats: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
     controls: broadcast::Sender<ControlMessage>,
     status: watch::Sender<ConnectionStatus>,
@@ -76,7 +83,9 @@ impl EmbeddedQueue {
             work: Notify::new(),
             reports: Notify::new(),
             durable_acks,
-            claims: PendingClaims::default(),
+            claims: PendingRequests::default(),
+            commands: PendingRequests::default(),
+            trial_controls: TrialControls::default(),
             heartbeats: Mutex::default(),
             controls: broadcast::Sender::new(CONTROL_CAPACITY),
             status: watch::Sender::new(ConnectionStatus { up: true, connections: 1 }),
@@ -154,7 +163,7 @@ impl WorkSource for EmbeddedQueue {
     }
 
     async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
-        self.claims.ask(claim).await
+        self.claims.ask(claim.run, claim).await
     }
 
     async fn report(
@@ -194,6 +203,35 @@ impl WorkSource for EmbeddedQueue {
 
     fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         self.controls.subscribe()
+    }
+
+    async fn next_trial_control(&self) -> PendingTrialControl {
+        self.trial_controls.next().await
+    }
+
+    async fn answer_trial_control(
+        &self,
+        reply_to: String,
+        receipt: TrialControlReceipt,
+    ) -> Result<(), QueueError> {
+        self.trial_controls.answer(&reply_to, receipt);
+        Ok(())
+    }
+}
+
+/// For users inside the process. Other processes do not reach this queue.
+#[async_trait]
+impl RunControl for EmbeddedQueue {
+    async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
+        self.commands.ask(run, command).await
+    }
+
+    async fn trial_control(
+        &self,
+        request: &TrialControlRequest,
+        wait: Duration,
+    ) -> Result<Option<TrialControlReceipt>, QueueError> {
+        self.trial_controls.ask(request.clone(), wait).await
     }
 }
 
@@ -259,12 +297,13 @@ impl Dispatch for EmbeddedQueue {
     }
 
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
-        Ok(self.claims.next(run).await)
+        let (claim, reply) = self.claims.next(run).await;
+        Ok(PendingClaim { claim, reply })
     }
 
-    /// Never returns: no user outside the process reaches this queue. They send signals instead.
-    async fn next_command(&self, _run: RunId) -> Result<PendingCommand, QueueError> {
-        std::future::pending().await
+    async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
+        let (command, reply) = self.commands.next(run).await;
+        Ok(PendingCommand { command, reply })
     }
 
     async fn last_report_sequence(&self, run: RunId) -> Result<u64, QueueError> {

@@ -1,7 +1,5 @@
 use std::sync::Arc;
 
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
-
 use super::*;
 use crate::queue::contract::{self, Broker};
 use crate::queue::traits::KvStore;
@@ -29,8 +27,8 @@ impl Broker for EmbeddedBroker {
         self.1.clone()
     }
 
-    async fn command(&self, _: RunId, _: RunCommand) -> Option<Result<CommandReceipt, QueueError>> {
-        None
+    fn control(&self) -> Arc<dyn RunControl> {
+        self.0.clone()
     }
 
     fn reports_per_run(&self) -> usize {

@@ -4,8 +4,8 @@ mod acks;
 mod peer_heartbeats;
 mod pool_classes;
 mod pull_buffer;
+mod run_control;
 mod slot_division;
-mod trial_controls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
@@ -269,21 +268,6 @@ impl WorkSource for NatsSource {
     }
 }
 
-impl Nats {
-    /// Sends a command to the coordinator of a run, from anywhere.
-    ///
-    /// # Errors
-    /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
-    /// command may still have been executed.
-    pub async fn command(
-        &self,
-        run: RunId,
-        command: RunCommand,
-    ) -> Result<CommandReceipt, QueueError> {
-        request_coordinator(self.client(), self.client().names.command(run), run, &command).await
-    }
-}
-
 async fn request_coordinator<A: DeserializeOwned>(
     client: &NatsClient,
     subject: String,
@@ -318,7 +302,7 @@ async fn forward_controls(
             continue;
         }
         if message.reply.is_some() {
-            trial_controls::forward(message, &trial_controls);
+            run_control::forward(message, &trial_controls);
             continue;
         }
         match serde_json::from_slice(&message.payload) {

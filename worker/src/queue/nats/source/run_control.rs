@@ -1,23 +1,27 @@
-//! Requests of users for controls of trials, over the subject of controls.
+//! Requests of users: commands to coordinators, and controls of trials to their workers.
 
 use std::time::Duration;
 
 use async_nats::{Message, StatusCode};
+use async_trait::async_trait;
 use futures_util::StreamExt as _;
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::mpsc;
 
+use super::request_coordinator;
 use crate::queue::nats::connect::Nats;
 use crate::queue::nats::dispatch::requests::is_inbox;
-use crate::queue::traits::{PendingTrialControl, QueueError};
+use crate::queue::traits::{PendingTrialControl, QueueError, RunControl};
 
-impl Nats {
-    /// Asks the worker of a trial for a control, and waits this long for its receipt; `None` when no
-    /// worker answers.
-    ///
-    /// # Errors
-    /// [`QueueError`] when the request could not be sent.
-    pub async fn trial_control(
+#[async_trait]
+impl RunControl for Nats {
+    async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
+        request_coordinator(self.client(), self.client().names.command(run), run, &command).await
+    }
+
+    async fn trial_control(
         &self,
         request: &TrialControlRequest,
         wait: Duration,
