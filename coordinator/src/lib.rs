@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod events;
+pub mod executor;
 pub mod launch;
 pub mod plan;
 pub mod results;

@@ -17,6 +17,7 @@ use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::item_name::ItemName;
 use crate::phase::Phase;
+use crate::reference::ArtifactType;
 use crate::spec::trial::TrialName;
 
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
@@ -279,6 +280,9 @@ pub struct ArtifactRecord {
     /// A clean archive of it: of the content of a directory, or of the single file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<BlobRef>,
+    /// Its type.
+    #[serde(default, skip_serializing_if = "ArtifactType::is_custom")]
+    pub artifact_type: ArtifactType,
     /// Why it was not kept, or only in part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -4,7 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::{BlobRef, MediaType};
-use crate::record::{HarnessRecord, TrialRecord};
+use crate::record::{HarnessRecord, LogsRecord, TrialRecord};
+
+/// Directory of the logs of a trial or of a step.
+pub const LOGS_DIR: &str = "logs";
+/// Directory of the steps of a trial.
+pub const STEPS_DIR: &str = "steps";
 
 /// A reference to the output of a trial. Written as its [`BlobRef`] with the key `output_type`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -85,6 +90,13 @@ pub struct TrialReferences {
     pub artifacts: Vec<ArtifactRef>,
 }
 
+impl ArtifactType {
+    /// Whether it is [`Custom`](Self::Custom).
+    pub const fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom)
+    }
+}
+
 impl OutputRef {
     /// The output of an agent without a harness: the record of its execution.
     pub const fn for_record(record: BlobRef) -> Self {
@@ -147,3 +159,19 @@ fn artifacts(record: &TrialRecord, event_logs: &[EventLogRef]) -> Vec<ArtifactRe
     });
     outputs.chain(logs).chain(kept).collect()
 }
+
+impl TrialRecord {
+    /// The archives of logs, of the trial and of its steps, with their paths below the trial's
+    /// directory.
+    pub fn all_logs(&self) -> impl Iterator<Item = (String, &LogsRecord)> {
+        let own = self.logs.iter().map(|logs| (LOGS_DIR.to_owned(), logs));
+        let steps = self.steps.iter().filter_map(|step| {
+            let path = format!("{STEPS_DIR}/{}/{LOGS_DIR}", step.name);
+            step.logs.as_ref().map(|logs| (path, logs))
+        });
+        own.chain(steps)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -118,6 +118,7 @@ fn run(
         options: noop::run_open_options(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
+        queue: Arc::default(),
         slots: what.window,
         events,
         stops,

@@ -58,6 +58,8 @@ async fn start(
         wait_policy: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
         stops: StopSource::Signals,
+        on_demand: None,
+        host: None,
     };
     let RunOutcome { run_dir, cancelled, report } = Box::pin(launch::run(request)).await?;
     print_report(&report, &run_dir, args.json, printer)?;

@@ -55,6 +55,8 @@ pub struct EmbeddedRun<P> {
     pub planner: P,
     /// The blob store.
     pub store: Arc<dyn BlobStore>,
+    /// The queue. No other run uses it.
+    pub queue: Arc<EmbeddedQueue>,
     /// Executions at a time.
     pub slots: u32,
     /// Receives the events.
@@ -99,12 +101,12 @@ pub struct WorkerEquipment {
 pub async fn run<P: Planner + 'static>(
     embedded: EmbeddedRun<P>,
 ) -> Result<FinishedSession, RunError> {
-    let EmbeddedRun { options, planner, store, slots, events, mut stops, on_open, equip } =
+    let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, on_open, equip } =
         embedded;
     let (run, lock, planner) =
         engine::open_run(options, planner, events.clone(), &mut stops).await?;
     on_open(&run).await?;
-    let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
+    let id = run.id();
     let workers = run.layout().workers();
     let (dirs, WorkerEquipment { runner, providers }) = supervise::blocking(move || {
         let dirs = WorkerDirectories::prepare(&workers)?;
@@ -127,6 +129,7 @@ pub async fn run<P: Planner + 'static>(
     let (reports, _reader) = read_reports(id, queue.clone());
     let (messages_in, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let _claims = take_claims(id, queue.clone(), messages_in.clone());
+    let _commands = take_commands(id, queue.clone(), messages_in.clone());
     let _monitor = lock.monitor(id, queue.clone(), messages_in);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
     let workers = WorkerLocation::Local { quiesced, recovered, reaped };
@@ -330,6 +333,20 @@ fn take_claims(
     supervise::spawn("claims", async move {
         while let Ok(claim) = queue.next_claim(run).await {
             if messages.send(EngineMessage::Claims(vec![claim], None)).await.is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn take_commands(
+    run: RunId,
+    queue: Arc<EmbeddedQueue>,
+    messages: mpsc::Sender<EngineMessage>,
+) -> Task<()> {
+    supervise::spawn("commands", async move {
+        while let Ok(command) = queue.next_command(run).await {
+            if messages.send(EngineMessage::Command(command)).await.is_err() {
                 return;
             }
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 
@@ -44,7 +45,7 @@ impl LocalJob {
             session.plan.reuse_documents(former);
         }
         let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession { parameters, plan, store, events, stops, wait_policy, reopen, .. } =
+        let JobSession { parameters, plan, store, events, stops, wait_policy, reopen, on_demand, .. } =
             session;
         let plan = Arc::new(plan);
         if reopen.is_some() || !is_finished(&layout, &plan)? {
@@ -63,10 +64,18 @@ impl LocalJob {
         };
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
+        let queue = Arc::new(EmbeddedQueue::default());
+        let mut planner =
+            JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
+        if let Some(on_demand) = on_demand {
+            let control = queue.clone();
+            planner = on_demand.attach(planner, &plan, Arc::clone(&store), control);
+        }
         let ran = embedded::run(EmbeddedRun {
             options,
-            planner: JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits),
+            planner,
             store,
+            queue,
             slots: parameters.n_concurrent_trials,
             events,
             stops,

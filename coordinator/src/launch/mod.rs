@@ -10,6 +10,7 @@ pub mod host;
 pub mod local;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod on_demand;
 pub mod planning;
 #[cfg(feature = "nats")]
 pub mod resume;

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::LaunchError;
 use super::nats::{ConnectedServer, RemoteOptions};
-use super::run::{JobExecutor, PreparedRun, RunOutcome, SessionRequest, StopSource};
+use super::run::{JobExecutor, PlannedRun, RunOutcome, SessionRequest, StopSource};
 use super::session::JobParameters;
 use super::store::{StoreCache, open_existing_cached};
 use crate::engine::catalog::Catalog;
@@ -113,9 +113,11 @@ pub async fn resume(request: ResumeRequest) -> Result<RunOutcome, LaunchError> {
     let unplaceable_timeout = request.unplaceable_timeout;
     let remote = RemoteOptions { options: nats, pool, unplaceable_timeout };
     let executor = JobExecutor::Remote(ConnectedServer::connect(remote).await?);
-    let prepared = PreparedRun { parameters, run_dir, state, plan, url, store, executor };
+    let prepared = PlannedRun { parameters, run_dir, state, plan, url, store, executor };
     let ResumeRequest { sinks, wait_policy, reopen, stops, .. } = request;
-    prepared.run(SessionRequest { invocation: None, sinks, wait_policy, reopen, stops }).await
+    let (invocation, on_demand) = (None, None);
+    let session = SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops };
+    prepared.run(session).await
 }
 
 /// Makes or completes the copy of a run in its directory here.

@@ -14,6 +14,7 @@ use super::host::{HostPaths, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
+use super::on_demand::OnDemandTrials;
 use super::session::{JobParameters, JobSession, RunSink, SessionCatalog, SessionFiles};
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
@@ -53,6 +54,11 @@ pub struct RunRequest {
     pub remote: Option<RemoteOptions>,
     /// Source of stops.
     pub stops: StopSource,
+    /// Trials that are requested one by one, in place of all trials of the plan.
+    pub on_demand: Option<OnDemandTrials>,
+    /// Paths of the host for trials in this process. By default those of this process, which then
+    /// must be the program `rollout`: it starts itself as the supervisor of sandboxes.
+    pub host: Option<HostPaths>,
 }
 
 /// Source of a run's stops.
@@ -81,6 +87,7 @@ pub struct RunOutcome {
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, stops, .. } = request;
+    let RunRequest { on_demand, host, .. } = request;
     #[cfg(feature = "nats")]
     let (pool, remote) = match request.remote {
         Some(remote) => {
@@ -103,12 +110,13 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     #[cfg(feature = "nats")]
     let executor = match remote {
         Some(server) => JobExecutor::Remote(server),
-        None => JobExecutor::Local(Box::new(job)),
+        None => JobExecutor::Local { job: Box::new(job), host },
     };
     #[cfg(not(feature = "nats"))]
-    let executor = JobExecutor::Local(Box::new(job));
-    let prepared = PreparedRun { parameters, run_dir, state, plan, url, store, executor };
-    prepared.run(SessionRequest { invocation, sinks, wait_policy, reopen, stops }).await
+    let executor = JobExecutor::Local { job: Box::new(job), host };
+    let prepared = PlannedRun { parameters, run_dir, state, plan, url, store, executor };
+    let session = SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops };
+    prepared.run(session).await
 }
 
 /// The sink of a session, given that of the last one. A run does not leave its catalog, which would
@@ -121,7 +129,7 @@ fn choose_sink(named: Option<RunSink>, last: Option<RunSink>) -> Result<RunSink,
 }
 
 /// A run whose plan is known.
-pub(super) struct PreparedRun {
+pub(super) struct PlannedRun {
     pub(super) parameters: JobParameters,
     pub(super) run_dir: PathBuf,
     pub(super) state: PathBuf,
@@ -133,8 +141,13 @@ pub(super) struct PreparedRun {
 
 /// The place where trials run.
 pub(super) enum JobExecutor {
-    /// This process; the job has the settings of its environment.
-    Local(Box<Job>),
+    /// This process.
+    Local {
+        /// The job, with the settings of its environment.
+        job: Box<Job>,
+        /// Paths of the host; by default those of this process.
+        host: Option<HostPaths>,
+    },
     /// Workers of a server.
     #[cfg(feature = "nats")]
     Remote(ConnectedServer),
@@ -146,14 +159,15 @@ pub(super) struct SessionRequest {
     pub(super) sinks: Vec<SinkStarter>,
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
+    pub(super) on_demand: Option<OnDemandTrials>,
     pub(super) stops: StopSource,
 }
 
-impl PreparedRun {
+impl PlannedRun {
     /// Runs a session until it has ended or is stopped.
     pub(super) async fn run(self, request: SessionRequest) -> Result<RunOutcome, LaunchError> {
         let Self { parameters, run_dir, state, plan, url, store, executor } = self;
-        let SessionRequest { invocation, sinks, wait_policy, reopen, stops } = request;
+        let SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops } = request;
         let facts = facts(&parameters, &plan, run_dir.clone(), url, invocation);
         let started = Reporter::start(facts, Arc::clone(&store), sinks);
         let (events, reporter) = started.map_err(LaunchError::Outputs)?;
@@ -174,6 +188,7 @@ impl PreparedRun {
             stops,
             wait_policy,
             reopen,
+            on_demand,
         };
         let session_result = Box::pin(executor.run(session)).await;
         let report = reporter.finish().await;
@@ -192,8 +207,11 @@ impl PreparedRun {
 impl JobExecutor {
     async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
         match self {
-            Self::Local(job) => {
-                let host = HostPaths::for_process(&session.state).map_err(LaunchError::Program)?;
+            Self::Local { job, host } => {
+                let host = match host {
+                    Some(host) => host,
+                    None => HostPaths::for_process(&session.state).map_err(LaunchError::Program)?,
+                };
                 let environment = environment();
                 Ok(LocalJob { job: *job, session, host, environment }.run().await?)
             }

@@ -16,6 +16,7 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::on_demand::OnDemandTrials;
 use crate::config::{self, Job};
 use crate::engine::catalog::{Catalog, CatalogError, CatalogMirror};
 use crate::engine::journal::{JournalError, JournalMirror, RunLayout};
@@ -268,6 +269,7 @@ pub(super) struct JobSession {
     pub(super) stops: mpsc::Receiver<StopLevel>,
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
+    pub(super) on_demand: Option<OnDemandTrials>,
 }
 
 impl JobSession {

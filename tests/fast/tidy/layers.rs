@@ -22,6 +22,7 @@ const COORDINATOR: &[LayerRule] = &[
     ("events", &["results"]),
     ("workloads", &["config", "sources", "plan", "engine", "results"]),
     ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),
+    ("executor", &["plan", "engine", "results", "events", "workloads", "launch"]),
     ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
     (
         "cli",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollout_worker::queue::traits::{Dispatch, KvStore};
+use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl};
 
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
@@ -25,6 +25,8 @@ pub(super) struct RemoteJob {
     pub(super) dispatch: Arc<dyn Dispatch>,
     /// KV store that shows other coordinators who owns the run.
     pub(super) kv_store: Arc<dyn KvStore>,
+    /// Commands to the run's coordinator and controls of its trials.
+    pub(super) control: Arc<dyn RunControl>,
     /// Pool of the workers.
     pub(super) pool: String,
     /// Timeouts.
@@ -37,14 +39,14 @@ impl RemoteJob {
     /// # Errors
     /// [`RunError`].
     pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { mut session, dispatch, kv_store, pool, timeouts } = self;
+        let Self { mut session, dispatch, kv_store, control, pool, timeouts } = self;
         let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
             session.plan.reuse_documents(former);
         }
         let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession { parameters, plan, store, events, mut stops, wait_policy, reopen, .. } =
+        let JobSession { parameters, plan, store, events, mut stops, wait_policy, reopen, on_demand, .. } =
             session;
         let plan = Arc::new(plan);
         let info = RunEntryInfo {
@@ -65,7 +67,11 @@ impl RemoteJob {
             timeouts,
             reopen,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
+        let mut planner =
+            JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
+        if let Some(on_demand) = on_demand {
+            planner = on_demand.attach(planner, &plan, Arc::clone(&store), control);
+        }
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;

@@ -9,7 +9,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
 use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions};
-use rollout_worker::queue::traits::{Dispatch, KvStore, WorkSource};
+use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
@@ -49,6 +49,8 @@ pub struct PreparedServer {
     pub dispatch: Arc<dyn Dispatch>,
     /// KV store in which coordinators show which runs they own.
     pub kv_store: Arc<dyn KvStore>,
+    /// Commands and controls, as of any other user.
+    pub control: Arc<dyn RunControl>,
     /// Pool of the workers.
     pub pool: String,
     /// Timeouts.
@@ -87,6 +89,7 @@ impl ConnectedServer {
             session,
             dispatch: Arc::clone(&prepared.dispatch),
             kv_store: Arc::clone(&prepared.kv_store),
+            control: Arc::clone(&prepared.control),
             pool: prepared.pool.clone(),
             timeouts: prepared.timeouts,
         };
@@ -125,6 +128,7 @@ impl ConnectedServer {
         Ok(PreparedServer {
             dispatch,
             kv_store,
+            control: Arc::new(nats),
             pool: pool.to_string(),
             timeouts,
             _recovery: recovery,

@@ -71,6 +71,7 @@ impl LocalSearch {
                 .with_limiter(limiter)
                 .with_max_park(tree.max_park_sec),
             store: Arc::clone(&store),
+            queue: Arc::default(),
             slots: tree.search.max_parallel_evals,
             events: events.clone(),
             stops: engine_stops,

@@ -10,6 +10,7 @@ use rollout_protocol::record::{
     Execution, ExecutionEnd, ItemOutcome, LogsRecord, LostReason, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
+use rollout_protocol::reference::ArtifactType;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
@@ -239,6 +240,7 @@ async fn with_files(run: &TestRun, settled: &Settlement) -> TrialRecord {
         status: ArtifactStatus::Ok,
         kind: Some(ArtifactKind::Directory),
         archive: Some(run.archive("x", "kept").await),
+        artifact_type: ArtifactType::default(),
         error: None,
     };
     let archive = run.archive("agent/trajectory.json", "{}").await;
@@ -384,6 +386,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
             status,
             kind: None,
             archive: None,
+            artifact_type: ArtifactType::default(),
             error: None,
         }
     });

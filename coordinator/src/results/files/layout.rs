@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::reference;
 use rollout_protocol::spec::trial::TrialName;
 
 /// The job's configuration.
@@ -21,7 +22,7 @@ pub const STORE: &str = "store.json";
 /// Directory of the analysis tables of a complete run.
 pub const TABLES: &str = "tables";
 /// Directory of the steps of a trial.
-pub const STEPS: &str = "steps";
+pub const STEPS: &str = reference::STEPS_DIR;
 /// Directory of unfinished trial directories.
 pub(super) const STAGING: &str = ".tmp";
 

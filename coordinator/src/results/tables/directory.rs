@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::record::Settlement;
 
 use super::agent_summary::AgentSummaries;
 use super::comparisons::Comparisons;
@@ -16,6 +17,7 @@ use super::metrics_long::MetricsLong;
 use super::trials::Trials;
 use super::tries::Tries;
 use super::{TableSink, TablesError, derive};
+use crate::plan::JobPlan;
 use crate::results::files::durable::{remove, sync_dir};
 use crate::results::files::{FileError, layout};
 #[cfg(feature = "parquet")]
@@ -43,6 +45,28 @@ pub(crate) fn write_directory(
     out: &Path,
 ) -> Result<WrittenTables, TablesError> {
     let settled = SettledTrials::open(run_dir, drop)?;
+    write_staged(out, |staging| write_files(&settled, run, staging))
+}
+
+/// Writes the tables of these trials, in plan order with their ordinals, to a directory that is
+/// empty or missing: completely or not at all.
+///
+/// # Errors
+/// [`TablesError`]; `out` is then unchanged.
+pub(crate) fn write_settlements(
+    run: RunId,
+    plan: &JobPlan,
+    settled: impl Iterator<Item = (u64, Settlement)>,
+    out: &Path,
+) -> Result<(), TablesError> {
+    write_staged(out, |staging| write_rows(run, plan, settled.map(Ok), staging))
+}
+
+/// Fills a new directory beside `out`, then gives it that name.
+fn write_staged<T>(
+    out: &Path,
+    write: impl FnOnce(&Path) -> Result<T, TablesError>,
+) -> Result<T, TablesError> {
     check_empty(out)?;
     let failed =
         |action, path: &Path, error| RowsError::from(FileError::with_context(action, path)(error));
@@ -53,7 +77,7 @@ pub(crate) fn write_directory(
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .tempdir_in(beside)
         .map_err(|error| failed("create a directory in", beside, error))?;
-    let written = write_files(&settled, run, staging.path())?;
+    let written = write(staging.path())?;
     match fs::rename(staging.path(), out) {
         // The directory has its new name.
         Ok(()) => drop(staging.keep()),
@@ -99,10 +123,19 @@ fn write_files(
     run: RunId,
     directory: &Path,
 ) -> Result<WrittenTables, TablesError> {
-    let mut files = TableFiles::create(directory)?;
-    derive(run, settled.plan(), settled.iter(), &mut files)?;
-    files.finish()?;
+    write_rows(run, settled.plan(), settled.iter(), directory)?;
     Ok(WrittenTables { trials: settled.len(), unplanned: settled.unplanned() })
+}
+
+fn write_rows(
+    run: RunId,
+    plan: &JobPlan,
+    settled: impl Iterator<Item = Result<(u64, Settlement), SettlementsError>>,
+    directory: &Path,
+) -> Result<(), TablesError> {
+    let mut files = TableFiles::create(directory)?;
+    derive(run, plan, settled, &mut files)?;
+    Ok(files.finish()?)
 }
 
 /// Refuses a file, and a directory that has entries.

@@ -6,20 +6,18 @@ use bytes::Bytes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
-use rollout_protocol::record::{Execution, LogsRecord, OutputFile, TrialRecord};
+use rollout_protocol::record::{Execution, OutputFile, TrialRecord};
+use rollout_protocol::reference::LOGS_DIR;
 use rollout_worker::archive::{self, ArchiveLimits, ArchivePath, ArchiveTruncation, MemberKind};
 use rollout_worker::store::{BlobStore, StoreError};
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
-use crate::results::files::{TrialFilesError, content, layout};
+use crate::results::files::{TrialFilesError, content};
 
 /// Bytes of a piece of a blob.
 const PIECE_BYTES: usize = 64 * 1024;
-
-/// Directory of the logs of a trial or of a step.
-const LOGS: &str = "logs";
 
 /// A captured file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +122,7 @@ pub fn captured_files(
     let Some(name) = name else { return Ok(outputs.collect()) };
     let name = name.trim_end_matches('/');
     let outputs: Vec<CapturedFile> = outputs.collect();
-    for wanted in [name.to_owned(), format!("{LOGS}/{name}")] {
+    for wanted in [name.to_owned(), format!("{LOGS_DIR}/{name}")] {
         let below = format!("{wanted}/");
         let is_wanted = |file: &&CapturedFile| file.path == wanted || file.path.starts_with(&below);
         let found: Vec<_> = outputs.iter().filter(is_wanted).cloned().collect();
@@ -133,26 +131,16 @@ pub fn captured_files(
         }
     }
     let missing = || CapturedError::NoFile(name.to_owned());
-    let (base, logs, path) = all_logs(record)
+    let (base, logs, path) = record.all_logs()
         .find_map(|(base, logs)| {
             let path = name.strip_prefix(&base)?.strip_prefix('/')?;
             Some((base, logs, path))
         })
-        .or_else(|| Some((LOGS.to_owned(), record.logs.as_ref()?, name)))
+        .or_else(|| Some((LOGS_DIR.to_owned(), record.logs.as_ref()?, name)))
         .ok_or_else(missing)?;
     let member = ArchivePath::clean(path.as_bytes()).ok().flatten().ok_or_else(missing)?;
     let source = CapturedSource::Member { archive: logs.archive.clone(), path: member };
     Ok(vec![CapturedFile { path: format!("{base}/{path}"), source }])
-}
-
-/// The logs of a trial and of its steps, with their paths below the trial's directory.
-pub(super) fn all_logs(record: &TrialRecord) -> impl Iterator<Item = (String, &LogsRecord)> {
-    let own = record.logs.iter().map(|logs| (LOGS.to_owned(), logs));
-    let steps = record.steps.iter().filter_map(|step| {
-        let base = format!("{}/{}/{LOGS}", layout::STEPS, step.name);
-        step.logs.as_ref().map(|logs| (base, logs))
-    });
-    own.chain(steps)
 }
 
 /// The files and directories in the logs of a trial and of its steps.
@@ -164,7 +152,7 @@ pub async fn list_logs(
     record: &TrialRecord,
 ) -> Result<Vec<LogFile>, CapturedError> {
     let mut found = Vec::new();
-    for (base, logs) in all_logs(record) {
+    for (base, logs) in record.all_logs() {
         let archive = logs.archive.digest;
         let source = store.get(&archive).await;
         let source =

@@ -10,7 +10,7 @@ use rollout_worker::backoff::error_chain;
 use rollout_worker::store::BlobStore;
 use serde::Serialize;
 
-use super::captured::{all_logs, record_of};
+use super::captured::record_of;
 use super::detail::ExecutionView;
 
 /// An execution with the files that it left.
@@ -60,7 +60,7 @@ impl RecordedExecution {
     }
 
     fn new(view: ExecutionView, record: Option<TrialRecord>, record_error: Option<String>) -> Self {
-        let logs = record.iter().flat_map(all_logs);
+        let logs = record.iter().flat_map(TrialRecord::all_logs);
         let logs = logs.map(|(path, logs)| LogsView { path, logs: logs.clone() }).collect();
         let mut filled = Self {
             view,

@@ -1,6 +1,7 @@
 //! The planner of a job and its plan file.
 
 mod lanes;
+mod requests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,7 @@ use rollout_protocol::item_name::ItemName;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
+use tokio::sync::Notify;
 
 use crate::engine::core::NewItem;
 use crate::engine::journal::RunLayout;
@@ -18,6 +20,7 @@ use crate::plan::{JobPlan, PlannedTrial};
 use crate::results::view;
 
 pub use lanes::JobLanes;
+pub use requests::TrialRequests;
 
 /// Gives the engine the trials of a job in dispatch order.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct JobPlanner {
     ordinals: OnceLock<HashMap<ItemId, u64>>,
     lanes: JobLanes,
     rate_limits: RunRateLimits,
+    /// The trials to dispatch; `None` for all trials of the plan.
+    requests: Option<Arc<TrialRequests>>,
 }
 
 impl JobPlanner {
@@ -35,13 +40,19 @@ impl JobPlanner {
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = JobLanes::new(&plan);
         let rate_limits = RunRateLimits::default();
-        Self { plan, dispatched: 0, ordinals: OnceLock::new(), lanes, rate_limits }
+        Self { plan, dispatched: 0, ordinals: OnceLock::new(), lanes, rate_limits, requests: None }
     }
 
     /// Sets the rate limits that workers observe for its trials.
     #[must_use]
     pub fn with_rate_limit(self, rate_limits: RunRateLimits) -> Self {
         Self { rate_limits, ..self }
+    }
+
+    /// Dispatches requested trials only, and those that former sessions began.
+    #[must_use]
+    pub fn with_requests(self, requests: Arc<TrialRequests>) -> Self {
+        Self { requests: Some(requests), ..self }
     }
 
     fn trial(&self, ordinal: u64) -> PlannedTrial {
@@ -65,6 +76,10 @@ impl Planner for JobPlanner {
     }
 
     fn next(&mut self, max: usize) -> Vec<NewItem> {
+        if let Some(requests) = &self.requests {
+            let requested = requests.next(max).into_iter();
+            return requested.map(|ordinal| self.new_item(&self.trial(ordinal))).collect();
+        }
         let begin = self.dispatched;
         let end = self.plan.len().min(begin + max as u64);
         self.dispatched = end;
@@ -114,6 +129,14 @@ impl Planner for JobPlanner {
 
     fn commit(&self, ordinal: u64) -> Option<String> {
         self.plan.tasks()[self.trial(ordinal).task].git_commit_id.clone()
+    }
+
+    fn growth_signal(&self) -> Option<Arc<Notify>> {
+        self.requests.as_ref().map(|requests| requests.growth_signal())
+    }
+
+    fn is_open(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.is_open())
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
+use rollout_protocol::reference::ArtifactType;
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
@@ -132,6 +133,7 @@ impl Artifacts {
             status: ArtifactStatus::Skipped,
             kind: None,
             archive: None,
+            artifact_type: ArtifactType::default(),
             error: None,
         };
         let incomplete = match open_artifact(environment, artifact).await {
