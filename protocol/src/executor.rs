@@ -105,9 +105,9 @@ mod tests {
             task: "task".to_owned(),
             attempt: 2,
         };
-        let [settings, agent, task] = ["settings", "agent", "task"].map(|t| Digest::sha256(t.as_bytes()));
-        let start =
-            StartTrial { trial, spec: TrialRef { settings, agent, task, attempt: 2 } };
+        let [settings, agent, task] =
+            ["settings", "agent", "task"].map(|t| Digest::sha256(t.as_bytes()));
+        let start = StartTrial { trial, spec: TrialRef { settings, agent, task, attempt: 2 } };
         let text = serde_json::to_string(&start).expect("text keys only");
         assert_eq!(serde_json::from_str::<StartTrial>(&text).expect("read"), start);
         let running = TrialStatus::Running {

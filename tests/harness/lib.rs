@@ -11,6 +11,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod docker;
 pub mod engine_proxy;
+pub mod executor;
 pub mod expected;
 pub mod formats;
 pub mod journal_replay;

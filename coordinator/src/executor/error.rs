@@ -93,7 +93,9 @@ fn is_transient(error: &CapturedError) -> bool {
         CapturedError::Record(TrialFilesError::Store { source, .. })
         | CapturedError::Store { source, .. } => source.is_transient(),
         CapturedError::Read { .. } => true,
-        CapturedError::Record(_) | CapturedError::Archive { .. } | CapturedError::NoFile(_) => false,
+        CapturedError::Record(_) | CapturedError::Archive { .. } | CapturedError::NoFile(_) => {
+            false
+        }
     }
 }
 

@@ -23,7 +23,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 pub type BlobReader = Box<dyn AsyncRead + Send + Unpin>;
 
 /// Opens the content of a blob.
-type OpenBlob = Box<dyn Fn(BlobRef) -> BoxFuture<'static, Result<BlobReader, ExecutorError>> + Send>;
+type OpenBlob =
+    Box<dyn Fn(BlobRef) -> BoxFuture<'static, Result<BlobReader, ExecutorError>> + Send>;
 
 /// The logs of an execution.
 #[derive(Debug, Clone)]
@@ -40,14 +41,8 @@ pub fn recorded_events(
     from: u64,
     open: impl Fn(BlobRef) -> BoxFuture<'static, Result<BlobReader, ExecutorError>> + Send + 'static,
 ) -> TrialEventStream {
-    let cursor = EventCursor {
-        exec,
-        logs: logs.into(),
-        current: None,
-        next: 0,
-        from,
-        open: Box::new(open),
-    };
+    let cursor =
+        EventCursor { exec, logs: logs.into(), current: None, next: 0, from, open: Box::new(open) };
     stream::try_unfold(cursor, |mut cursor| async move {
         let event = cursor.next_event().await?;
         Ok(event.map(|event| (event, cursor)))

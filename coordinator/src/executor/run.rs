@@ -262,7 +262,8 @@ impl TrialExecutor for RunExecutor {
             task: Some(task),
             attempt: Some(attempt),
         };
-        let receipt = self.parts.control.command(self.run, RunCommand::Cancel { selection }).await?;
+        let receipt =
+            self.parts.control.command(self.run, RunCommand::Cancel { selection }).await?;
         match receipt.refused {
             None => Ok(()),
             Some(reason) => Err(ExecutorError::Refused { reason }),

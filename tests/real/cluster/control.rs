@@ -2,35 +2,12 @@
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::executor::HEEDING;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::wait;
 use serde_json::{Value, json};
 
 use crate::{DEADLINE, assert_no_leaks, cluster};
-
-/// A harness that runs steps until it reads `stop`.
-const HEEDING: &str = r#"
-ids=$(sed 's/.*"ids":\({[^}]*}\).*/\1/' "$ROLLOUT_TRIAL_INPUT")
-seq=0 step=0 action=continue
-emit() {
-  printf '{"event_type":"%s","ts":"%s","seq":%d,"ids":%s,"step_index":%d%s}\n' \
-    "$1" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$seq" "$ids" "$step" "$2" >>"$ROLLOUT_EVENTS_PATH"
-  seq=$((seq + 1))
-}
-while [ "$action" != stop ]; do
-  emit agent_step_start
-  sleep 0.2
-  emit agent_step_end
-  control=$(cat "$ROLLOUT_CONTROL_PATH"; echo x)
-  version=$(printf %s "${control%x}" | sha256sum | cut -d' ' -f1)
-  action=$(printf %s "$control" | sed -n 's/.*"action":"\([a-z]*\)".*/\1/p')
-  emit control_ack ",\"control_version\":\"sha256:$version\",\"action_observed\":\"$action\""
-  step=$((step + 1))
-done
-echo done >answer.txt
-printf '{"schema_version":"trial_output_v1","ids":%s,"outcome":"success"}' "$ids" \
-  >"$ROLLOUT_TRIAL_OUTPUT"
-"#;
 
 const JOB: &str = r#"
 name: controlled

@@ -7,6 +7,7 @@ mod chaos;
 mod control;
 mod coordinator_death;
 mod example;
+mod executor;
 mod formats;
 mod limits;
 mod materialize;

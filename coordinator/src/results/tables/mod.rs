@@ -40,9 +40,7 @@ use crate::plan::JobPlan;
 use crate::results::metrics::{AgentTotal, HarnessTally, RunStats};
 use crate::results::rows::{RowsError, Table};
 use crate::results::settlements::SettlementsError;
-pub(crate) use directory::{
-    remove_from_run, write_directory, write_settlements, write_to_run,
-};
+pub(crate) use directory::{remove_from_run, write_directory, write_settlements, write_to_run};
 
 /// Why tables could not be written.
 #[derive(Debug, thiserror::Error)]

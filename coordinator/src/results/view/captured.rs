@@ -131,7 +131,8 @@ pub fn captured_files(
         }
     }
     let missing = || CapturedError::NoFile(name.to_owned());
-    let (base, logs, path) = record.all_logs()
+    let (base, logs, path) = record
+        .all_logs()
         .find_map(|(base, logs)| {
             let path = name.strip_prefix(&base)?.strip_prefix('/')?;
             Some((base, logs, path))
