@@ -134,6 +134,9 @@ pub const TRIAL_OUTPUT_BYTES: u64 = 4 * 1024 * 1024;
 /// Metrics kept of one output document.
 pub const HARNESS_METRICS: usize = 64;
 
+/// Guardrails of a job: every document of a run has all of them.
+pub const GUARDRAILS: usize = 64;
+
 /// Longest name of a metric or an objective: it becomes the name of a column.
 pub const HARNESS_NAME_BYTES: usize = 128;
 

@@ -59,6 +59,7 @@ pub fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobF
         run_dir,
         agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(items) }],
         metrics: Vec::new(),
+        guardrails: Vec::new(),
         materialize,
         config: serde_json::Value::Null,
         store: None,

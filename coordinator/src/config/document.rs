@@ -45,6 +45,9 @@ pub fn job_document(job: &Job) -> Value {
         let tasks = job.tasks.iter().map(task).collect();
         fields.insert("tasks".to_owned(), Value::Array(tasks));
     }
+    if let (Value::Object(fields), false) = (&mut document, job.guardrails.is_empty()) {
+        fields.insert("guardrails".to_owned(), json!(job.guardrails));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
 }

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::EnvironmentSpec;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
@@ -21,7 +22,8 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::verifier::VerifierConfig;
 use super::elements::{
-    agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
+    agents, artifacts, datasets, environment, guardrails, metrics, names, retry, timeouts,
+    variables, verifier,
 };
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
@@ -52,6 +54,9 @@ keys! {
             "artifacts[]" => artifacts::ArtifactKeys::ALL;
         metrics: "list", "mean", "Metrics to show for every agent.",
             "metrics[]" => metrics::MetricKeys::ALL;
+        guardrails: "list", "none",
+            "Bounds on metrics, carried into results as metadata; nothing enforces them.",
+            "guardrails[]" => guardrails::GuardrailKeys::ALL;
         agents: "list", "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
         datasets: "list", "required unless `tasks`", "The datasets.",
             "datasets[]" => datasets::DatasetKeys::ALL;
@@ -104,6 +109,8 @@ pub struct JobFile {
     pub artifacts: Vec<Artifact>,
     /// `metrics`.
     pub metrics: Vec<MetricKind>,
+    /// `guardrails`.
+    pub guardrails: Vec<Guardrail>,
     /// `agents`.
     pub agents: Vec<AgentConfig>,
     /// `datasets`.
@@ -247,6 +254,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         timeouts,
         artifacts: artifacts::read(&fields.take(JobKeys::artifacts)),
         metrics: metrics::read(&fields.take(JobKeys::metrics)),
+        guardrails: guardrails::read(&fields.take(JobKeys::guardrails)),
         agents: agents::read(&fields.take(JobKeys::agents)),
         datasets: datasets::read(&fields.take(JobKeys::datasets), has_tasks),
         tasks: datasets::read_tasks(&tasks),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::RunRateLimits;
@@ -44,6 +45,8 @@ pub struct Job {
     pub log_level: LogLevel,
     /// Metrics to show.
     pub metrics: Vec<MetricKind>,
+    /// Bounds on metrics; metadata.
+    pub guardrails: Vec<Guardrail>,
     /// Worker pool; `None` means the default pool.
     pub pool: Option<String>,
     /// Host variables that task files may use.
@@ -159,6 +162,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         retry: file_settings.retry,
         log_level: file_settings.log_level,
         metrics: file_settings.metrics,
+        guardrails: file_settings.guardrails,
         pool: file_settings.pool,
         task_env: file_settings.task_env,
         settings: TrialSettings {

@@ -95,6 +95,7 @@ impl JobFold {
         let facts = &self.facts;
         let mut result = JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger);
         result.datasets.clone_from(&facts.datasets);
+        result.guardrails.clone_from(&facts.guardrails);
         Some(Arc::new(result))
     }
 }

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::{self, Task, TaskPanic};
@@ -47,6 +48,8 @@ pub struct JobFacts {
     pub agents: Vec<AgentTotal>,
     /// Metrics that the job requests.
     pub metrics: Vec<MetricKind>,
+    /// Bounds on metrics that the job states; metadata.
+    pub guardrails: Vec<Guardrail>,
     /// Result files to write.
     pub materialize: MaterializeMode,
     /// The job's configuration, for `config.json`.

@@ -8,6 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::Verdict;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
@@ -54,6 +55,7 @@ fn facts(dir: &Path, materialize: MaterializeMode) -> JobFacts {
         run_dir,
         agents: agents.map(|(name, total)| AgentTotal { name: name.into(), total }).to_vec(),
         metrics: vec![MetricKind::Mean],
+        guardrails: vec![Guardrail { metric_id: "cost_usd".to_owned(), max: Some(2.5) }],
         materialize,
         config: json!({"name": "a job"}),
         store: Some(dir.join("store").into()),
@@ -158,7 +160,7 @@ async fn run_events_are_written_to_files_and_json_lines() {
             "agents": {"a": {"mean": (0.1 + 0.2) / 2.0}, "b": {"mean": 1.0}}},
         "agents": {"a": agent(2, 2, 0, 0, 0, (0.1 + 0.2) / 2.0, scored(2, 0, (0.1 + 0.2) / 2.0)),
             "b": agent(3, 1, 1, 1, 1, 1.0, scored(2, 1, 0.5))},
-        "datasets": [dataset()],
+        "datasets": [dataset()], "guardrails": [{"metric_id": "cost_usd", "max": 2.5}],
         "results": [
             summary("one", "a", Some(0.1), "completed", None),
             summary("two", "a", Some(0.2), "completed", None),

@@ -245,6 +245,7 @@ fn facts(
         run_dir,
         agents: agents.map(|name| AgentTotal { name, total: each }).collect(),
         metrics: parameters.metrics.clone(),
+        guardrails: plan.guardrails().to_vec(),
         materialize: parameters.materialize,
         config: parameters.config.clone(),
         store: Some(store),

@@ -55,7 +55,8 @@ pub async fn build(
         specs.push(task.spec);
     }
     let agents = job.agents.iter().map(|agent| agent.spec.clone()).collect();
-    let plan = JobPlan::new(job.settings.clone(), agents, tasks, job.n_attempts)?;
+    let plan = JobPlan::new(job.settings.clone(), agents, tasks, job.n_attempts)?
+        .with_guardrails(job.guardrails.clone());
     store(sink, plan.settings()).await?;
     for agent in plan.agents() {
         store(sink, &agent.spec).await?;

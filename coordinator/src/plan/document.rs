@@ -2,6 +2,7 @@
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::settings::TrialSettings;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,9 @@ pub struct PlanDocument {
     pub agents: Vec<AgentSpec>,
     /// The tasks, in result order.
     pub tasks: Vec<PlannedTask>,
+    /// Bounds on metrics; metadata.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guardrails: Vec<Guardrail>,
     /// Digest of the rest of the document; absent in plans of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Digest>,
@@ -48,6 +52,7 @@ impl From<&JobPlan> for PlanDocument {
             settings: plan.settings.clone(),
             agents: plan.agents.iter().map(|agent| agent.spec.clone()).collect(),
             tasks: plan.tasks.clone(),
+            guardrails: plan.guardrails.clone(),
             content: None,
         };
         Self { content: Some(bare.content_digest()), ..bare }
@@ -66,8 +71,8 @@ impl TryFrom<PlanDocument> for JobPlan {
         {
             return Err(JobPlanError::Damaged { recorded, found: document.content_digest() });
         }
-        let PlanDocument { settings, agents, tasks, n_attempts, .. } = document;
-        let plan = Self::new(settings, agents, tasks, n_attempts)?;
+        let PlanDocument { settings, agents, tasks, n_attempts, guardrails, .. } = document;
+        let plan = Self::new(settings, agents, tasks, n_attempts)?.with_guardrails(guardrails);
         if plan.digest() == document.digest {
             return Ok(plan);
         }

@@ -26,6 +26,7 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskFormat;
@@ -53,6 +54,7 @@ pub struct JobPlan {
     agents: Vec<PlannedAgent>,
     tasks: Vec<PlannedTask>,
     n_attempts: u32,
+    guardrails: Vec<Guardrail>,
     agent_index: HashMap<String, usize>,
     task_index: HashMap<(String, String), usize>,
 }
@@ -185,7 +187,28 @@ impl JobPlan {
         let names = tasks.iter().map(|t| (t.dataset.clone(), t.name.clone()));
         let task_index = index(names, |(dataset, name)| format!("the task `{dataset}/{name}`"))?;
         let settings_digest = digest("the settings", &settings)?;
-        Ok(Self { settings, settings_digest, agents, tasks, n_attempts, agent_index, task_index })
+        let guardrails = Vec::new();
+        Ok(Self {
+            settings,
+            settings_digest,
+            agents,
+            tasks,
+            n_attempts,
+            guardrails,
+            agent_index,
+            task_index,
+        })
+    }
+
+    /// Sets the guardrails. They are metadata: no digest depends on them.
+    #[must_use]
+    pub fn with_guardrails(self, guardrails: Vec<Guardrail>) -> Self {
+        Self { guardrails, ..self }
+    }
+
+    /// The guardrails, in file order.
+    pub fn guardrails(&self) -> &[Guardrail] {
+        &self.guardrails
     }
 
     /// Settings of every trial.

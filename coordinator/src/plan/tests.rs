@@ -8,6 +8,7 @@ use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings,
     ProviderSpec,
 };
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::offer::SizeClass;
@@ -162,6 +163,19 @@ fn plan_with_duplicates_or_too_many_trials_is_refused() {
     let tasks: Vec<_> = (0..2).map(|n| task("d", &n.to_string(), "p")).collect();
     let error = JobPlan::new(settings(), vec![agent("x")], tasks, 5_000_001);
     assert!(matches!(error, Err(JobPlanError::TooManyTrials { .. })));
+}
+
+#[test]
+fn guardrails_are_in_document_and_in_no_digest() {
+    let plain = plan(1, 1, 0, 1);
+    let guardrails = vec![Guardrail { metric_id: "cost_usd".to_owned(), max: Some(2.5) }];
+    let bounded = plain.clone().with_guardrails(guardrails.clone());
+    assert_eq!(bounded.digest(), plain.digest());
+    let read = JobPlan::try_from(document_of(&bounded)).expect("a plan");
+    assert_eq!((read.guardrails(), plain.guardrails()), (&guardrails[..], &[][..]));
+    let mut damaged = document_of(&bounded);
+    damaged.guardrails[0].max = None;
+    assert!(matches!(JobPlan::try_from(damaged), Err(JobPlanError::Damaged { .. })));
 }
 
 #[test]

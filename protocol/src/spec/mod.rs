@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod environment;
 pub mod eval;
+pub mod guardrail;
 pub mod harness;
 pub mod ideas;
 pub mod metric;

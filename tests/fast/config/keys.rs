@@ -215,6 +215,12 @@ const KEY_CASES: &[KeyCase] = &[
         || json!("b"),
     ),
     (
+        "artifacts[].type",
+        "artifacts: [{source: /a, type: trace}]",
+        "/plan/settings/artifacts/0/type",
+        || json!("trace"),
+    ),
+    (
         "agents[].description",
         "agents: [{name: nop, description: d}]",
         "/shown/config/agents/0/description",
@@ -321,6 +327,18 @@ const KEY_CASES: &[KeyCase] = &[
         "tasks: [{path: tasks/built, format: harbor}]\ndatasets: []",
         "/shown/tasks/0/format/name",
         || json!("harbor"),
+    ),
+    (
+        "guardrails[].metric_id",
+        "guardrails: [{metric_id: turn_count}]",
+        "/plan/guardrails/0/metric_id",
+        || json!("turn_count"),
+    ),
+    (
+        "guardrails[].max",
+        "guardrails: [{metric_id: cost_usd, max: 2.5}]",
+        "/plan/guardrails/0/max",
+        || json!(2.5),
     ),
     ("pool", "pool: gpu", "/shown/config/pool", || json!("gpu")),
 ];

@@ -93,6 +93,32 @@ fn banned_crates_are_absent() {
     assert_none(&banned(&read("Cargo.lock"), &read(".deny.toml")));
 }
 
+/// Packages that only a feature of the coordinator brings in: clients of services.
+const OPTIONAL: &[&str] = &["async-nats", "aws-sdk-s3", "bollard"];
+
+/// Packages among `OPTIONAL` in a tree of `cargo tree --prefix none`.
+fn optional(tree: &str) -> Vec<&'static str> {
+    let has = |name: &&&str| tree.lines().any(|line| line.split(' ').next() == Some(name));
+    OPTIONAL.iter().filter(has).copied().collect()
+}
+
+#[test]
+fn coordinator_without_features_has_no_clients_of_services() {
+    let tree = |features: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "-p", "rollout-coordinator", "-e", "normal"])
+            .args(["--prefix", "none", "--no-default-features"])
+            .args(features)
+            .current_dir(files::root())
+            .output()
+            .expect("cargo tree");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    assert_eq!(optional(&tree(&[])), Vec::<&str>::new());
+    assert_eq!(optional(&tree(&["--features", "docker,nats,s3"])), OPTIONAL);
+}
+
 #[test]
 fn dependency_violations_are_found() {
     let crates = [("rollout-worker", "rollout-coordinator"), ("rollout-new", "serde")];

@@ -111,7 +111,7 @@ async fn finished_trial_has_output_and_artifacts(
     assert_eq!(stdout.artifact_type, ArtifactType::Log);
     assert_eq!(read(executor, &stdout.blob).await, b"hello\n");
     let kept = find("artifacts/kept.txt");
-    assert_eq!(kept.artifact_type, ArtifactType::Custom);
+    assert_eq!(kept.artifact_type, ArtifactType::WorkspaceDiff, "as the job says");
     assert_eq!(kept.blob.media_type, Some(MediaType::Tar));
     let archive = read(executor, &kept.blob).await;
     let at = archive.windows(KEPT.len()).position(|window| window == KEPT.as_bytes());

@@ -121,7 +121,7 @@ impl MockExecutor {
             status: ArtifactStatus::Ok,
             kind: Some(ArtifactKind::File),
             archive: Some(archive),
-            artifact_type: ArtifactType::Custom,
+            artifact_type: ArtifactType::WorkspaceDiff,
             error: None,
         }];
         if name.agent == HEEDS {

@@ -69,7 +69,7 @@ pub fn write_job(project: Project) -> Project {
     let job = format!(
         "name: {JOB}\njobs_dir: {}\nn_concurrent_trials: 3\n\
          environment: {{type: process, provider_config: {{ignore_dockerfile: true}}}}\n\
-         artifacts: [/kept.txt]\n\
+         artifacts: [{{source: /kept.txt, type: workspace_diff}}]\n\
          agents:\n\
          - name: {WRITES}\n  execute: 'echo hello; echo done >answer.txt; echo kept >/kept.txt'\n\
          - name: {HEEDS}\n  harness:\n    command: {heeding}\n    integration_level: cli_events\n    \

@@ -56,7 +56,7 @@ fn tables_do_not_depend_on_materialization_or_blobs() {
     let project = finished_project();
     let tables = project.results("two").path().join("tables");
     let written = contents(&tables);
-    assert_eq!(written.len(), 14, "{:?}", written.keys());
+    assert_eq!(written.len(), 16, "{:?}", written.keys());
     let lines = |name: &str| String::from_utf8_lossy(&written[name]).lines().count();
     assert_eq!((lines("trials.jsonl"), lines("tries.jsonl")), (16, 16));
     assert_eq!((lines("agent_summary.jsonl"), lines("comparisons.jsonl")), (2, 1));

@@ -1,5 +1,6 @@
 //! `artifacts`: files to collect from every trial.
 
+use rollout_protocol::reference::ArtifactType;
 use rollout_protocol::spec::task::Artifact;
 
 use super::super::reader::Field;
@@ -12,8 +13,17 @@ keys! {
         destination: "path", "same as `source`", "Path below the trial's `artifacts`.";
         exclude: "list of patterns", "none", "Files to leave out.";
         service: "text", "main", "Service to collect from.";
+        kind as "type": "workspace_diff|log|trace|custom", "custom",
+            "Type in references to it; it changes nothing about the collection.";
     }
 }
+
+const TYPES: &[(&str, ArtifactType)] = &[
+    ("workspace_diff", ArtifactType::WorkspaceDiff),
+    ("log", ArtifactType::Log),
+    ("trace", ArtifactType::Trace),
+    ("custom", ArtifactType::Custom),
+];
 
 /// The artifacts in file order, each a path or a mapping.
 pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
@@ -23,7 +33,13 @@ pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
 fn artifact(item: &Field<'_>) -> Option<Artifact> {
     if item.is_text() {
         let source = source(item)?;
-        return Some(Artifact { source, destination: None, exclude: Vec::new(), service: None });
+        return Some(Artifact {
+            source,
+            destination: None,
+            exclude: Vec::new(),
+            service: None,
+            artifact_type: ArtifactType::default(),
+        });
     }
     let mut fields = item.mapping()?;
     let from = fields.take(ArtifactKeys::source);
@@ -32,8 +48,9 @@ fn artifact(item: &Field<'_>) -> Option<Artifact> {
     let exclude = fields.take(ArtifactKeys::exclude).items().unwrap_or_default();
     let exclude = exclude.iter().filter_map(Field::non_empty_string).collect();
     let service = fields.take(ArtifactKeys::service).non_empty_string();
+    let artifact_type = fields.take(ArtifactKeys::kind).keyword(TYPES).unwrap_or_default();
     fields.finish();
-    Some(Artifact { source: source(&from)?, destination, exclude, service })
+    Some(Artifact { source: source(&from)?, destination, exclude, service, artifact_type })
 }
 
 fn source(field: &Field<'_>) -> Option<String> {
@@ -68,8 +85,8 @@ mod tests {
 
     #[test]
     fn artifact_paths_and_mappings_are_parsed() {
-        let text =
-            "[/app/out/, {source: /logs, destination: a/b, exclude: ['*.tmp'], service: db}]";
+        let text = "[/app/out/, {source: /logs, destination: a/b, exclude: ['*.tmp'], service: db, \
+             type: trace}]";
         let (artifacts, faults, _) = read_field(text, read);
         assert_eq!(faults, []);
         assert_eq!(artifacts[0].source, "/app/out/");
@@ -80,13 +97,15 @@ mod tests {
                 destination: Some("a/b".into()),
                 exclude: vec!["*.tmp".into()],
                 service: Some("db".into()),
+                artifact_type: ArtifactType::Trace,
             }
         );
     }
 
     #[test]
     fn artifact_path_relative_or_with_dotdot_is_refused() {
-        let text = "[out, /a/../b, /, {source: /a, destination: ../x}, {destination: b}, 3]";
+        let text = "[out, /a/../b, /, {source: /a, destination: ../x}, {destination: b}, 3, \
+                    {source: /a, type: hologram}]";
         let bad = |key: &str| (key.to_owned(), ErrorKind::BadValue);
         assert_eq!(
             read_field(text, read).1,
@@ -97,6 +116,7 @@ mod tests {
                 bad("x[3].destination"),
                 ("x[4].source".to_owned(), ErrorKind::MissingKey),
                 ("x[5]".to_owned(), ErrorKind::WrongType),
+                bad("x[6].type"),
             ]
         );
     }

@@ -261,13 +261,20 @@ fn harbor_agent_and_verifier_sections_in_full_are_parsed() {
         user: None,
     };
     assert_eq!(step.verifier.collect, [hook]);
-    let plain =
-        Artifact { source: "/a".into(), destination: None, exclude: Vec::new(), service: None };
+    let artifact_type = rollout_protocol::reference::ArtifactType::default();
+    let plain = Artifact {
+        source: "/a".into(),
+        destination: None,
+        exclude: Vec::new(),
+        service: None,
+        artifact_type,
+    };
     let full = Artifact {
         source: "/b".into(),
         destination: Some("c".into()),
         exclude: vec!["*.o".into()],
         service: None,
+        artifact_type,
     };
     assert_eq!(step.artifacts, [plain, full]);
     assert_eq!(step.solution_env["S"].as_str(), "${SECRET}");

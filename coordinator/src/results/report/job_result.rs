@@ -7,6 +7,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{ItemOutcome, REWARD_KEY};
+use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use serde::{Serialize, Serializer};
 
@@ -69,6 +70,9 @@ pub struct JobResult {
     pub agents: OrderedMap<AgentSummary>,
     /// The datasets and the formats of their tasks.
     pub datasets: Vec<DatasetFacts>,
+    /// Bounds on metrics that the job states; nothing enforces them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guardrails: Vec<Guardrail>,
     /// Settled trials, in the plan's order.
     pub results: Vec<TrialSummary>,
 }
@@ -265,6 +269,7 @@ impl JobResult {
             metrics: MetricValues::new(kinds, &stats),
             agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
             datasets: Vec::new(),
+            guardrails: Vec::new(),
             results: ledger.entries().map(TrialSummary::from).collect(),
         }
     }

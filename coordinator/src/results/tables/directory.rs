@@ -13,6 +13,7 @@ use rollout_protocol::record::Settlement;
 use super::agent_summary::AgentSummaries;
 use super::comparisons::Comparisons;
 use super::event_counts::{EventCountsByAgent, EventCountsByTrial};
+use super::guardrails::Guardrails;
 use super::metrics_long::MetricsLong;
 use super::trials::Trials;
 use super::tries::Tries;
@@ -176,6 +177,7 @@ impl TableFiles {
             TableFile::create::<EventCountsByAgent>(directory)?,
             TableFile::create::<AgentSummaries>(directory)?,
             TableFile::create::<Comparisons>(directory)?,
+            TableFile::create::<Guardrails>(directory)?,
         ]))
     }
 

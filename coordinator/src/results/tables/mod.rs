@@ -10,6 +10,7 @@
 //! | `event_counts_by_agent` | type of events of an agent with a harness |
 //! | `agent_summary` | agent |
 //! | `comparisons` | agent that is compared with the baseline, the first of the plan |
+//! | `guardrails` | guardrail of the job: metadata |
 //!
 //! * Rows are in plan order. The same settlements give the same tables, byte for byte.
 //! * Trials are read one at a time. The totals of each agent and two bits per trial of the baseline
@@ -21,6 +22,7 @@ mod agent_summary;
 mod comparisons;
 mod directory;
 mod event_counts;
+mod guardrails;
 mod metrics_long;
 mod settled_trial;
 #[cfg(test)]
@@ -85,6 +87,7 @@ fn derive(
     let mut stats = RunStats::new(&agents);
     let mut harnesses = vec![HarnessTally::default(); agents.len()];
     let mut paired = PairedOutcomes::new(plan);
+    guardrails::add_rows(&run, plan, sink)?;
     for next in settled {
         let (ordinal, settlement) = next?;
         let trial = TableTrial::new(&run, plan, ordinal, &settlement);

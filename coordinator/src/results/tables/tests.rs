@@ -8,6 +8,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
     Durations, Execution, ExecutionEnd, LostReason, Settlement, Verdict,
 };
+use rollout_protocol::spec::guardrail::Guardrail;
 use serde_json::{Value, json};
 
 use super::*;
@@ -48,7 +49,11 @@ pub(super) fn plan() -> JobPlan {
     let about = |_: &str| {
         serde_json::from_value(json!({"metadata": {"difficulty": "hard"}})).expect("metadata")
     };
-    testing::plan(&AGENTS, &["one", "two"], 2, about)
+    let guardrails = vec![
+        Guardrail { metric_id: "turn_count".to_owned(), max: None },
+        Guardrail { metric_id: "cost_usd".to_owned(), max: Some(2.5) },
+    ];
+    testing::plan(&AGENTS, &["one", "two"], 2, about).with_guardrails(guardrails)
 }
 
 /// The tables of settlements in any order.
@@ -240,9 +245,12 @@ fn comparisons_pair_scored_trials_of_same_task_and_attempt() {
 }
 
 #[test]
-fn tables_of_run_without_settlements_have_agents_only() {
+fn tables_of_run_without_settlements_have_agents_and_guardrails_only() {
     let tables = tables(&[]);
-    assert_eq!(tables.0.keys().collect::<Vec<_>>(), [&"agent_summary", &"comparisons"]);
+    let written = [&"agent_summary", &"comparisons", &"guardrails"];
+    assert_eq!(tables.0.keys().collect::<Vec<_>>(), written);
+    let guardrails = tables.cells("guardrails", &["metric_id", "max"]);
+    assert_eq!(json!(guardrails), json!([["turn_count", null], ["cost_usd", 2.5]]));
     let columns = ["agent", "total", "skipped", "success_rate", "primary_metric_mean"];
     let agent = |name: &str| json!([name, 4, 4, null, null]);
     assert_eq!(json!(tables.cells("agent_summary", &columns)), json!(AGENTS.map(agent)));

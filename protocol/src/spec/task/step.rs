@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::environment::{Healthcheck, NetworkPolicy, TaskEnvironment};
 use crate::blob::BlobRef;
+use crate::reference::ArtifactType;
 use crate::template::Template;
 
 /// One step of a task.
@@ -113,6 +114,9 @@ pub struct Artifact {
     /// Service that it is taken from; the agent's environment when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// Its type, for those who read it: it changes nothing about the collection.
+    #[serde(default, rename = "type", skip_serializing_if = "ArtifactType::is_custom")]
+    pub artifact_type: ArtifactType,
 }
 
 impl StepSpec {

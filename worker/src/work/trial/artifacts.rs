@@ -72,6 +72,7 @@ impl Artifacts {
             destination: None,
             exclude: Vec::new(),
             service: None,
+            artifact_type: ArtifactType::default(),
         };
         let is_it = |artifact: &Artifact| artifact.source.trim_end_matches('/') == ARTIFACTS_DIR;
         let implicit =
@@ -133,7 +134,7 @@ impl Artifacts {
             status: ArtifactStatus::Skipped,
             kind: None,
             archive: None,
-            artifact_type: ArtifactType::default(),
+            artifact_type: artifact.artifact_type,
             error: None,
         };
         let incomplete = match open_artifact(environment, artifact).await {

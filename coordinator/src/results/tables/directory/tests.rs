@@ -9,11 +9,12 @@ use crate::plan::PlanDocument;
 use crate::results::tables::tests::plan;
 use crate::results::testing::{self, passed, settlement, trial};
 
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "agent_summary",
     "comparisons",
     "event_counts_by_agent",
     "event_counts_by_trial",
+    "guardrails",
     "metrics_long",
     "trials",
     "tries",
@@ -201,6 +202,7 @@ fn columns_of_tables_are_documented_in_order() {
         columns::<EventCountsByAgent>(),
         columns::<AgentSummaries>(),
         columns::<Comparisons>(),
+        columns::<Guardrails>(),
     ];
     for (table, columns) in all {
         let heading = format!("#### `{table}`\n");

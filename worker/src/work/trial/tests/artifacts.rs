@@ -11,7 +11,13 @@ use crate::executor::{FileRole, Finished};
 use crate::secrets::TrialVariables;
 
 pub(super) fn artifact(source: &str) -> Artifact {
-    Artifact { source: source.into(), destination: None, exclude: Vec::new(), service: None }
+    Artifact {
+        source: source.into(),
+        destination: None,
+        exclude: Vec::new(),
+        service: None,
+        artifact_type: rollout_protocol::reference::ArtifactType::default(),
+    }
 }
 
 fn hook(command: &str, service: Option<&str>) -> CollectHook {
