@@ -5,6 +5,7 @@
 //! [`error`] and [`record`] describe its results; [`wire`] holds the messages between processes;
 //! [`event`] is the stream that all outputs consume.
 
+pub mod artifact;
 pub mod blob;
 mod cost;
 pub mod dependency;

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::artifact::ArtifactType;
 use crate::blob::BlobRef;
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::item_name::ItemName;
 use crate::phase::Phase;
-use crate::reference::ArtifactType;
 use crate::spec::trial::TrialName;
 
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};

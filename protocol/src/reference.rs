@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::artifact::ArtifactType;
 use crate::blob::{BlobRef, MediaType};
 use crate::record::{HarnessRecord, LogsRecord, TrialRecord};
 
@@ -63,22 +64,6 @@ pub struct ArtifactRef {
     pub truncated: bool,
 }
 
-/// Type of an artifact.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ArtifactType {
-    /// Changes of a directory that a trial worked in.
-    WorkspaceDiff,
-    /// Captured output, or collected log files.
-    Log,
-    /// Events of a harness.
-    Trace,
-    /// Anything else, including types that this version does not know.
-    #[default]
-    #[serde(other)]
-    Custom,
-}
-
 /// All references of one execution of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialReferences {
@@ -88,13 +73,6 @@ pub struct TrialReferences {
     pub event_logs: Vec<EventLogRef>,
     /// Artifacts, each with a path of its own.
     pub artifacts: Vec<ArtifactRef>,
-}
-
-impl ArtifactType {
-    /// Whether it is [`Custom`](Self::Custom).
-    pub const fn is_custom(&self) -> bool {
-        matches!(self, Self::Custom)
-    }
 }
 
 impl OutputRef {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use rollout_coordinator::executor::{ExecutorError, PlanTrial, TrialExecutor, run_plan};
 use rollout_coordinator::plan::JobPlan;
+use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::RetryClass;
@@ -14,7 +15,7 @@ use rollout_protocol::harness::{ControlAction, ControlRequest, HookEventType, Tr
 use rollout_protocol::id::ItemId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, TrialRecord};
-use rollout_protocol::reference::{ArtifactType, OutputType};
+use rollout_protocol::reference::OutputType;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::trial_control::TrialControlResult;
 use tokio::io::AsyncReadExt as _;

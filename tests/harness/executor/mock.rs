@@ -11,6 +11,7 @@ use rollout_coordinator::executor::{
     BlobReader, EventLogs, ExecutorError, TrialEventStream, TrialExecutor, recorded_events,
 };
 use rollout_protocol::Timestamp;
+use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::executor::{StartTrial, TrialHandle, TrialStatus};
 use rollout_protocol::harness::{
@@ -23,7 +24,7 @@ use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, Execution, ExecutionEnd, HarnessEvents,
     HarnessRecord, OutputFile, OutputSource, Settlement, TrialRecord, Verdict,
 };
-use rollout_protocol::reference::{ArtifactRef, ArtifactType, OutputRef, TrialReferences};
+use rollout_protocol::reference::{ArtifactRef, OutputRef, TrialReferences};
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlResult};
 use rollout_worker::store::{BlobStore, MemoryStore};

@@ -1,6 +1,6 @@
 //! `artifacts`: files to collect from every trial.
 
-use rollout_protocol::reference::ArtifactType;
+use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::spec::task::Artifact;
 
 use super::super::reader::Field;

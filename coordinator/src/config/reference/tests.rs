@@ -157,6 +157,7 @@ fn job_file_defaults_match_reference() {
         "agents": [{ "name": "mine", "harness": { "command": "true" } }],
         "datasets": [{ "path": "d" }],
         "tasks": [{ "path": "t" }],
+        "artifacts": [{ "source": "/a" }],
     });
     let read = |file: &Path| {
         let job = read_job(file, &JobOptions::new(&|_| true), &mut Diagnostics::default());
@@ -170,6 +171,7 @@ fn task_file_defaults_match_reference() {
     let check = json!({ "command": "true" });
     let base = json!({
         "schema_version": "1.4",
+        "artifacts": [{ "source": "/a" }],
         "environment": {
             "healthcheck": check,
             "mcp_servers": [{ "name": "m", "url": "http://m" }],

@@ -261,7 +261,7 @@ fn harbor_agent_and_verifier_sections_in_full_are_parsed() {
         user: None,
     };
     assert_eq!(step.verifier.collect, [hook]);
-    let artifact_type = rollout_protocol::reference::ArtifactType::default();
+    let artifact_type = rollout_protocol::artifact::ArtifactType::default();
     let plain = Artifact {
         source: "/a".into(),
         destination: None,

@@ -49,7 +49,7 @@ fn trial_state_follows_events() {
         (vec![phase.clone(), lost(other)], "running"),
         (vec![phase.clone(), retry.clone()], "waiting"),
         (vec![phase.clone(), settled.clone()], "settled"),
-        (vec![phase.clone(), settled.clone(), lost(EXEC)], "settled"),
+        (vec![phase.clone(), settled, lost(EXEC)], "settled"),
     ] {
         assert_eq!(state_after(&events).expect("started"), expected, "{events:?}");
     }

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -10,7 +11,6 @@ use rollout_protocol::record::{
     Execution, ExecutionEnd, ItemOutcome, LogsRecord, LostReason, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
-use rollout_protocol::reference::ArtifactType;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};

@@ -110,7 +110,7 @@ impl TrialFixture {
             status: ArtifactStatus::Ok,
             kind: Some(kind),
             archive: Some(self.archive(files).await),
-            artifact_type: rollout_protocol::reference::ArtifactType::default(),
+            artifact_type: rollout_protocol::artifact::ArtifactType::default(),
             error: None,
         }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::environment::{Healthcheck, NetworkPolicy, TaskEnvironment};
+use crate::artifact::ArtifactType;
 use crate::blob::BlobRef;
-use crate::reference::ArtifactType;
 use crate::template::Template;
 
 /// One step of a task.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
-use rollout_protocol::reference::ArtifactType;
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;

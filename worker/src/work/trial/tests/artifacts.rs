@@ -16,7 +16,7 @@ pub(super) fn artifact(source: &str) -> Artifact {
         destination: None,
         exclude: Vec::new(),
         service: None,
-        artifact_type: rollout_protocol::reference::ArtifactType::default(),
+        artifact_type: rollout_protocol::artifact::ArtifactType::default(),
     }
 }
 
