@@ -162,7 +162,7 @@ pub(super) struct JobArgs {
 
 impl JobArgs {
     /// The kind of environment that the command line names.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "nats"))]
     pub(super) fn environment(&self) -> Option<&str> {
         self.environment.as_deref()
     }
