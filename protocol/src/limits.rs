@@ -121,6 +121,19 @@ pub const HOOK_EVENT_BYTES: usize = 64 * 1024;
 /// Largest file of hook events: a long run of an agent writes a few hundred bytes for each call.
 pub const HOOK_EVENTS_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Hook events that are stored at once while their harness runs: a blob of this size is stored in a
+/// fraction of a second, and a reader holds several in memory.
+pub const HOOK_EVENT_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// Shortest time between two announcements of hook events of one execution: the cost of live events
+/// follows time, not their number.
+pub const HOOK_EVENT_CHUNK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How much longer the time between two announcements gets with each of them: an execution of an
+/// hour makes about 750 announcements and one of a day about 4,000, not one for every second. A
+/// journal and the readers of a log pay for each of them.
+pub const HOOK_EVENT_CHUNK_SLOWDOWN: Duration = Duration::from_millis(10);
+
 /// Violations of a stream of hook events that are kept with their text; the others are counted. The
 /// first ones name the cause.
 pub const HOOK_VIOLATIONS: usize = 20;

@@ -22,7 +22,9 @@ use crate::spec::trial::TrialName;
 
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
-pub use harness::{HarnessEventCounts, HarnessEvents, HarnessRecord, HarnessSummary, OutputSource};
+pub use harness::{
+    HarnessEventCounts, HarnessEvents, HarnessRecord, HarnessSummary, OutputSource, StepEventLog,
+};
 pub use ideas::{IdeasEnd, IdeasRecord};
 
 /// How an item ended.

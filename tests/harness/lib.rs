@@ -14,6 +14,7 @@ pub mod engine_proxy;
 pub mod executor;
 pub mod expected;
 pub mod formats;
+pub mod hook_events;
 pub mod journal_replay;
 pub mod leak_check;
 pub mod live_counter;

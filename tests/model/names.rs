@@ -111,6 +111,7 @@ pub(crate) fn summarize_report(report: &Report) -> String {
         ReportBody::Result(body) if body.verdict.outcome == ItemOutcome::Completed => "reward",
         ReportBody::Result(_) => "failure",
         ReportBody::Lost { .. } => "lost",
+        ReportBody::Events(_) => "events",
     };
     let (exec, item) = (exec_number(&report.exec), item_number(&report.item));
     format!("{what} of e{exec} (item {item}, try {})", report.try_id)

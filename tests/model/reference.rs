@@ -105,7 +105,7 @@ impl ReferenceModel {
         self.add_execution(*item, *exec, *try_id, !matches!(body, ReportBody::Started));
         let Some(execution) = self.find_execution(item, exec) else { return };
         match body {
-            ReportBody::Started => {}
+            ReportBody::Started | ReportBody::Events(_) => {}
             ReportBody::Lost { .. } => execution.lost |= execution.result.is_none(),
             ReportBody::Result(body) => {
                 execution.result.get_or_insert((*spec, body.verdict.clone()));

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::ExecId;
 
 use super::error::CliError;
 use super::output::Printer;
 use super::run_place::RunPlace;
-use super::search_dir;
+use super::{hook_events, search_dir};
 use crate::events::sinks::terminal::format::{duration, number};
 use crate::results::escape;
 use crate::results::view::NumberedEvent;
@@ -20,29 +21,65 @@ const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
 /// Bytes printed at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Print the durable events of a run, from its journal
+/// Print the durable events of a run, or the hook events of a trial's agent
 ///
-/// Each event has a number that does not change: continue with `--from` and one more than the last
-/// number that was printed. Numbers may be missing. Phases of trials, waits for services and
-/// warnings are not in the journal.
+/// Events of a run come from its journal. Each has a number that does not change: continue with
+/// `--from` and one more than the last number that was printed. Numbers may be missing. Phases of
+/// trials, waits for services and warnings are not in the journal.
+///
+/// With TRIAL: the events that the harness of the trial wrote, also while it runs, with the numbers
+/// that it gave them. Without `--try` and `--exec`, those of the execution that settled the trial,
+/// else of the newest one.
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
     /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
-    /// Only events with this number or a higher one
-    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
-    from: u64,
+    /// Print the hook events of this trial: `agent/dataset/task__attempt`, its item, or a part of its
+    /// name that no other has
+    trial: Option<String>,
 
-    /// Print lines of JSON: the objects of `rollout run --json`, with `seq`
+    /// Only the first event with this number or a higher one, and those after it
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    pub(super) from: u64,
+
+    /// Wait for further events until the trial is settled or the run has no owner
+    #[arg(long, short, requires = "trial")]
+    pub(super) follow: bool,
+
+    /// The events of the executions of this try, by its number in `rollout show`
+    #[arg(long = "try", value_name = "N", requires = "trial")]
+    pub(super) number: Option<u32>,
+
+    /// The events of this execution
+    #[arg(long, value_name = "EXEC", requires = "trial")]
+    pub(super) exec: Option<ExecId>,
+
+    /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
+    #[arg(long, requires = "trial")]
+    pub(super) store: Option<String>,
+
+    /// Print lines of JSON: the objects of `rollout run --json`, with `seq`; of a trial, hook events
+    /// with their execution
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Runs the command.
 pub(super) async fn run(args: &EventsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("print the events of", place.directory(), SEARCH_HINT)?;
+    match &args.trial {
+        Some(trial) => hook_events::run(args, &place, trial, printer).await,
+        None => print_durable(args, &place, printer),
+    }
+}
+
+fn print_durable(
+    args: &EventsArgs,
+    place: &RunPlace,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     let directory = place.read()?;
     directory.plan()?;
     let (mut text, mut printed) = (String::new(), Ok(()));

@@ -16,6 +16,7 @@ mod gc;
 #[cfg(feature = "docker")]
 mod gc_docker;
 mod gc_store;
+mod hook_events;
 mod invocation;
 mod keys;
 mod list;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "nats")]
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_worker::store::{self, BlobStore, StoreUrl};
@@ -60,7 +59,15 @@ fn is_url(text: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct RunPlace {
     directory: PathBuf,
-    copy: Option<TempDir>,
+    copy: Option<RunCopy>,
+}
+
+/// The source of a temporary copy.
+#[derive(Debug)]
+struct RunCopy {
+    _directory: TempDir,
+    catalog: Catalog,
+    run: RunId,
 }
 
 impl RunPlace {
@@ -74,10 +81,22 @@ impl RunPlace {
         };
         let store = address.open_store().await?;
         let header = Catalog::new(Arc::clone(&store)).find(address.run.as_deref()).await?;
-        let copy = temporary()?;
-        let directory = copy.path().join(directory_name(&header));
+        let copies = temporary()?;
+        let directory = copies.path().join(directory_name(&header));
         copy_run(&store, &address.store, &header, &directory).await?;
+        let copy = RunCopy { _directory: copies, catalog: Catalog::new(store), run: header.run };
         Ok(Self { directory, copy: Some(copy) })
+    }
+
+    /// Brings a copy up to date.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(super) async fn refresh(&self) -> Result<(), CliError> {
+        if let Some(RunCopy { catalog, run, .. }) = &self.copy {
+            catalog.download(*run, &RunLayout::new(&self.directory)).await?;
+        }
+        Ok(())
     }
 
     /// Its directory.

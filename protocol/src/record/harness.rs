@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::TrialRecord;
 use crate::blob::BlobRef;
 use crate::harness::{
     HarnessControl, HarnessOutcome, HookViolations, IntegrationLevel, MetricValue, Objective,
@@ -104,7 +105,40 @@ pub struct HarnessEventCounts {
     pub violations: u64,
 }
 
+/// The log of hook events of one step of a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepEventLog<'a> {
+    /// Index of the step, from 0.
+    pub step: u32,
+    /// Its name; `None` for a task without steps of its own.
+    pub name: Option<&'a str>,
+    /// The log.
+    pub log: &'a BlobRef,
+}
+
+impl TrialRecord {
+    /// The logs of hook events that were kept, in the order of the steps.
+    pub fn event_logs(&self) -> Vec<StepEventLog<'_>> {
+        if self.steps.is_empty() {
+            let log = self.harness.as_deref().and_then(HarnessRecord::event_log);
+            return log.map(|log| StepEventLog { step: 0, name: None, log }).into_iter().collect();
+        }
+        let steps = (0..).zip(&self.steps);
+        steps
+            .filter_map(|(step, run)| {
+                let log = run.harness.as_deref().and_then(HarnessRecord::event_log)?;
+                Some(StepEventLog { step, name: Some(run.name.as_str()), log })
+            })
+            .collect()
+    }
+}
+
 impl HarnessRecord {
+    /// Its log of hook events, if it was kept.
+    fn event_log(&self) -> Option<&BlobRef> {
+        self.events.as_ref()?.log.as_ref()
+    }
+
     /// The numbers for the report, encoded in at most [`limits::HARNESS_SUMMARY_BYTES`].
     pub fn summary(&self) -> HarnessSummary {
         let events = self.events.as_ref().map(|events| HarnessEventCounts {

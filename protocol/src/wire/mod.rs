@@ -8,6 +8,7 @@ pub mod claim;
 pub mod command;
 pub mod control;
 pub mod delivery;
+pub mod event_chunk;
 pub mod heartbeat;
 pub mod marker;
 pub mod offer;

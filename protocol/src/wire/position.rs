@@ -37,12 +37,21 @@ pub struct ReportPosition {
     /// messages and reused the sequence. (The end of an execution can replace its lost start.)
     #[serde(default)]
     pub said: ReportKind,
+    /// Its number among the reports of its kind: 0, except for announcements of events.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub number: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl ReportPosition {
     /// The position of a report.
     pub fn for_report(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
-        Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
+        let (said, number) = (report.body.kind(), report.body.number());
+        Self { incarnation, sequence, anchor: report.exec, said, number }
     }
 
     /// How far the stream was read when this report was the last one.
@@ -52,7 +61,8 @@ impl ReportPosition {
 
     /// Whether the report now found at this sequence is the original one.
     pub fn matches(&self, report: &Report) -> bool {
-        self.anchor == report.exec && self.said == report.body.kind()
+        let body = &report.body;
+        (self.anchor, self.said, self.number) == (report.exec, body.kind(), body.number())
     }
 }
 
@@ -109,6 +119,7 @@ mod tests {
             sequence: 7,
             anchor: ExecId::from_bytes([3; 16]),
             said: ReportKind::Result,
+            number: 0,
         };
         let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
         let back: Tagged = serde_json::from_str(&text).expect("readable");

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::event_chunk::EventChunk;
 use crate::blob::BlobRef;
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
@@ -12,7 +13,8 @@ use crate::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict}
 /// Typical size of a result report: most are encoded without reallocating.
 const USUAL_BYTES: usize = 1280;
 
-/// One report. Each (execution, kind) is reported at most once; reading it twice is harmless.
+/// One report. Each (execution, kind) is reported at most once, except that an execution announces
+/// many chunks of events. Reading a report twice is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Run.
@@ -55,9 +57,12 @@ pub enum ReportBody {
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
     },
+    /// Hook events of the execution's harness are stored. It says nothing about the execution
+    /// itself: one that is not known or not current changes nothing.
+    Events(Box<EventChunk>),
 }
 
-/// Kind of a report. An execution reports each at most once.
+/// Kind of a report. An execution reports each at most once, except [`Self::Events`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportKind {
@@ -68,6 +73,8 @@ pub enum ReportKind {
     Result,
     /// The end without a verdict.
     Lost,
+    /// Stored events.
+    Events,
 }
 
 /// Summary of an execution's result.
@@ -91,6 +98,15 @@ impl ReportBody {
             Self::Started => ReportKind::Started,
             Self::Result(_) => ReportKind::Result,
             Self::Lost { .. } => ReportKind::Lost,
+            Self::Events(_) => ReportKind::Events,
+        }
+    }
+
+    /// Its number among the reports of its kind and execution; 0 for kinds that are reported once.
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::Started | Self::Result(_) | Self::Lost { .. } => 0,
+            Self::Events(chunk) => chunk.number,
         }
     }
 }

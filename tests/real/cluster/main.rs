@@ -10,6 +10,7 @@ mod example;
 mod executor;
 mod formats;
 mod limits;
+mod live_events;
 mod materialize;
 mod ownership;
 mod parity;

@@ -21,7 +21,7 @@ use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, TaskFiles,
+    DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, TaskFiles,
 };
 use rollout_worker::git::testing::UserRepository;
 use rollout_worker::secrets::TrialVariables;
@@ -147,6 +147,7 @@ impl IdeasFixture {
                 slot: Arc::new(DedicatedSlot),
                 max_park: Duration::ZERO,
                 controls: Arc::default(),
+                event_log: Arc::new(NoEventLog),
             },
             ideas: Arc::new(self.spec(script, timeout_sec).await),
             permits: Arc::new(()),

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::control::ControlMailbox;
 use super::errors::SetupError;
+use super::event_log::EventLogSink;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
 use crate::environment::{EnvironmentLabels, Failure, FailureKind, Provider};
@@ -46,6 +47,8 @@ pub struct ExecutionContext {
     pub max_park: Duration,
     /// Controls for its agent.
     pub controls: Arc<ControlMailbox>,
+    /// Receives the hook events of its agent while it runs.
+    pub event_log: Arc<dyn EventLogSink>,
 }
 
 /// The services that every execution on a worker shares.

@@ -2,7 +2,7 @@
 //! defines the scripts to run and the outputs to keep.
 //!
 //! * `context`: services of the worker, the slot and the phase sink of an execution;
-//! * `control`: controls for a harness that runs;
+//! * `control`: controls for a harness that runs; `event_log`: its events while it runs;
 //! * `files`: task files on this host; `base_digests`: base image digests chosen by a run;
 //! * `environment`: one environment from its request to its removal; `teardown`: its end;
 //! * `sidecars`: services beside an environment;
@@ -28,6 +28,7 @@ mod control;
 pub mod cost;
 mod environment;
 pub(crate) mod errors;
+mod event_log;
 mod files;
 mod finished;
 mod full_disk;
@@ -48,6 +49,7 @@ pub(crate) use self::context::{COPY_LIMIT, with_timeout};
 pub use self::context::{DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, Slot};
 pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
+pub use self::event_log::{EventLogSink, NewEventChunk, NoEventLog};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{
     ArchiveCounts, FileRole, Finished, HarnessPart, RecordFile, RecordWithFiles,

@@ -18,6 +18,8 @@ struct SecretForms {
     markers: Vec<Arc<[u8]>>,
     /// Length of the longest pattern in bytes.
     longest: usize,
+    /// The patterns that continue after the end of a line.
+    of_lines: Vec<Vec<u8>>,
 }
 
 /// Replacement of a secret.
@@ -49,12 +51,14 @@ impl Redactor {
             }
         }
         let Some(longest) = patterns.iter().map(Vec::len).max() else { return Self::default() };
+        let of_lines: Vec<Vec<u8>> =
+            patterns.iter().filter(|pattern| pattern.contains(&b'\n')).cloned().collect();
         let search = AhoCorasick::builder()
             // Not the faster automaton: its size is the product of pattern bytes and alphabet.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(&patterns)
             .expect("values of environment variables are far from the limits of the automaton");
-        Self(Some(Arc::new(SecretForms { search, markers, longest })))
+        Self(Some(Arc::new(SecretForms { search, markers, longest, of_lines })))
     }
 
     /// Whether there is nothing to redact.
@@ -113,6 +117,15 @@ struct SecretSpan {
 }
 
 impl SecretForms {
+    /// Number of bytes at the end of whole lines that may be the beginning of a secret.
+    fn begun_at_end(&self, lines: &[u8]) -> usize {
+        let begun = self.of_lines.iter().flat_map(|pattern| {
+            let ends = (1..pattern.len()).filter(|end| pattern[end - 1] == b'\n');
+            ends.filter(|end| lines.ends_with(&pattern[..*end]))
+        });
+        begun.max().unwrap_or_default()
+    }
+
     /// All bytes of secrets, as runs in ascending order that do not touch.
     fn find_spans(&self, bytes: &[u8]) -> Vec<SecretSpan> {
         if !self.search.is_match(bytes) {
@@ -163,6 +176,18 @@ impl RedactingStream {
         };
         self.pending.extend_from_slice(bytes);
         let certain = self.pending.len().saturating_sub(secrets.longest - 1);
+        self.emit(&secrets, certain, clean);
+    }
+
+    /// Like [`Self::push`] for bytes that end with the end of a line: holds back only what may
+    /// be the beginning of a secret of several lines.
+    pub fn push_lines(&mut self, lines: &[u8], clean: &mut Vec<u8>) {
+        let Some(secrets) = self.secrets.clone() else {
+            clean.extend_from_slice(lines);
+            return;
+        };
+        self.pending.extend_from_slice(lines);
+        let certain = self.pending.len() - secrets.begun_at_end(&self.pending);
         self.emit(&secrets, certain, clean);
     }
 

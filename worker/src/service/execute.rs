@@ -9,6 +9,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::OfferedWork;
 
+use super::event_log::ExecutionEventLog;
 use super::execution::Execution;
 use super::execution_slot::ExecutionSlotHandle;
 use super::slots::SlotPermit;
@@ -147,6 +148,10 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
         }),
         max_park: offer.rate_limits.max_park(),
         controls: execution.controls.clone(),
+        event_log: Arc::new(ExecutionEventLog {
+            shared: shared.clone(),
+            execution: execution.clone(),
+        }),
     }
 }
 

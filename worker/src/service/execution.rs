@@ -15,6 +15,7 @@ use rollout_protocol::wire::stage::StageProgress;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
 use crate::executor::{ControlMailbox, PhaseSink};
 
@@ -56,6 +57,8 @@ pub(super) struct Execution {
     stop: watch::Sender<Option<StopLevel>>,
     /// Controls for its agent.
     pub(super) controls: Arc<ControlMailbox>,
+    /// Numbers of the events of its agent.
+    pub(super) event_logs: EventLogNumbers,
 }
 
 impl Execution {
@@ -76,6 +79,7 @@ impl Execution {
             slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
             controls: Arc::default(),
+            event_logs: EventLogNumbers::default(),
         }
     }
 

@@ -19,6 +19,7 @@
 mod claim;
 mod connection;
 mod drain;
+mod event_log;
 mod execute;
 mod execution;
 mod execution_slot;

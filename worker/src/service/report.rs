@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::wire::delivery::{MessageToken, PublishError};
-use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::report::{Report, ReportBody};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -27,6 +27,8 @@ const FULL_RUN_PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct OutgoingReport {
     report: Report,
     completion: Option<ReportCompletion>,
+    /// Notified when the queue has accepted the report, unless it is the last of its execution.
+    accepted: Option<oneshot::Sender<()>>,
 }
 
 /// The completion of an execution's last report.
@@ -39,7 +41,14 @@ struct ReportCompletion {
 impl OutgoingReport {
     /// A report after which its execution continues.
     pub(super) fn intermediate(report: Report) -> Self {
-        Self { report, completion: None }
+        Self { report, completion: None, accepted: None }
+    }
+
+    /// A report after which its execution continues. The receiver gets a message when the queue
+    /// has accepted it.
+    pub(super) fn acknowledged(report: Report) -> (Self, oneshot::Receiver<()>) {
+        let (accepted, receipt) = oneshot::channel();
+        (Self { report, completion: None, accepted: Some(accepted) }, receipt)
     }
 
     /// The last report of its execution.
@@ -48,7 +57,8 @@ impl OutgoingReport {
         execution: Arc<Execution>,
         acknowledged: Option<oneshot::Sender<()>>,
     ) -> Self {
-        Self { report, completion: Some(ReportCompletion { execution, acknowledged }) }
+        let completion = Some(ReportCompletion { execution, acknowledged });
+        Self { report, completion, accepted: None }
     }
 }
 
@@ -165,17 +175,27 @@ async fn handle_answers(
     let (mut full, mut again) = (Vec::new(), Vec::new());
     for (outgoing, answer) in batch.into_iter().zip(answers) {
         match answer {
-            Ok(()) => done.extend(outgoing.completion),
+            Ok(()) => {
+                if let Some(accepted) = outgoing.accepted {
+                    let _its_task_is_gone = accepted.send(());
+                }
+                done.extend(outgoing.completion);
+            }
             Err(PublishError::Full) => full.push(outgoing),
             Err(refused @ PublishError::TooLarge { .. }) => {
-                let OutgoingReport { report, completion } = outgoing;
+                let OutgoingReport { report, completion, accepted } = outgoing;
                 tracing::error!(
                     "cannot publish the report of execution {}: {refused}",
                     report.exec
                 );
+                // Events are in the record, too. A failure would end the execution.
+                if let ReportBody::Events(_) = report.body {
+                    continue;
+                }
                 again.push(OutgoingReport {
                     report: failed_report(report, unpublishable_error(&refused)),
                     completion,
+                    accepted,
                 });
             }
         }

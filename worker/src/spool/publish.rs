@@ -108,7 +108,7 @@ fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) 
 pub fn failed_report(report: Report, error: TrialError) -> Report {
     let (durations, timestamps) = match &report.body {
         ReportBody::Result(body) => (body.durations.clone(), body.timestamps.clone()),
-        ReportBody::Started | ReportBody::Lost { .. } => {
+        ReportBody::Started | ReportBody::Lost { .. } | ReportBody::Events(_) => {
             (Durations::default(), Timestamps::instant(Timestamp::now()))
         }
     };

@@ -26,7 +26,7 @@ use super::persist::persist_plan;
 use super::*;
 use crate::environment::{EnvironmentLabels, Owner};
 use crate::executor::{
-    ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, PhaseSink, RecordFile,
+    ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
 };
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
@@ -131,6 +131,7 @@ impl SpoolFixture {
             slot: Arc::new(DedicatedSlot),
             max_park: Duration::ZERO,
             controls: Arc::default(),
+            event_log: Arc::new(NoEventLog),
         };
         let context = TrialContext {
             execution,

@@ -50,6 +50,7 @@ impl Core {
                 self.position = Some(position);
                 self.apply_report(at, *report, effects);
             }
+            JournalRecord::EventChunk { position, .. } => self.position = Some(position),
             JournalRecord::Recovered { report } => self.apply_report(at, *report, effects),
             JournalRecord::Claimed { claim } => {
                 self.add_execution(claim.item, claim.exec, claim.try_id, claim.worker);
@@ -155,6 +156,8 @@ impl Core {
                 };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
+            // It has a record of its own.
+            ReportBody::Events(_) => {}
         }
     }
 

@@ -8,6 +8,7 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 
 use super::Core;
 use super::effect::CoreEffect;
+use super::event_chunk::AnnouncedChunk;
 use super::input::{CoreInput, InputTime};
 use super::item::ItemStatus;
 use super::record::JournalRecord;
@@ -96,6 +97,10 @@ impl Core {
         report: Report,
         out: &mut impl CoreOutput,
     ) {
+        if let ReportBody::Events(chunk) = &report.body {
+            let chunk = Box::new(AnnouncedChunk::new(&report, chunk));
+            return self.commit(now, JournalRecord::EventChunk { position, chunk }, out);
+        }
         let began = matches!(report.body, ReportBody::Started);
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);
         self.commit(now, JournalRecord::Reported { position, report: Box::new(report) }, out);

@@ -12,6 +12,8 @@ use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::Report;
 use serde::{Deserialize, Serialize};
 
+use super::event_chunk::AnnouncedChunk;
+
 /// One record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -29,6 +31,13 @@ pub enum JournalRecord {
         position: ReportPosition,
         /// The complete report.
         report: Box<Report>,
+    },
+    /// An announcement of hook events was read. It changes no item.
+    EventChunk {
+        /// Its position.
+        position: ReportPosition,
+        /// The chunk.
+        chunk: Box<AnnouncedChunk>,
     },
     /// A claim was answered `run`.
     Claimed {

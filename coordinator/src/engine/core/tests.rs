@@ -14,6 +14,7 @@ mod schedules;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
@@ -21,6 +22,7 @@ use rollout_protocol::record::{Durations, ItemOutcome, LostReason, Timestamps, V
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::event_chunk::EventChunk;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::{Incarnation, PositionedReport, ReportPosition};
@@ -120,6 +122,13 @@ fn outage() -> ReportBody {
 
 fn lost(reason: LostReason) -> ReportBody {
     ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
+}
+
+fn events(number: u32) -> ReportBody {
+    let blob = BlobRef::for_bytes(b"{}\n", MediaType::Text);
+    let (log, step, offset, last_seq) = (1, 0, u64::from(number), Some(1));
+    let chunk = EventChunk { number, log, step, offset, blob, last_seq, total: 1, violations: 0 };
+    ReportBody::Events(Box::new(chunk))
 }
 
 impl CoreFixture {
@@ -277,6 +286,7 @@ impl CoreFixture {
             sequence: self.sequence,
             anchor: exec(e),
             said: body.kind(),
+            number: body.number(),
         };
         let report = Report {
             run: RUN,

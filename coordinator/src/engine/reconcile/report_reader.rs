@@ -122,6 +122,6 @@ impl ReportReader {
 fn record_digest(report: &Report) -> Option<Digest> {
     match &report.body {
         ReportBody::Result(body) => body.record.as_ref().map(|record| record.digest),
-        ReportBody::Started | ReportBody::Lost { .. } => None,
+        ReportBody::Started | ReportBody::Lost { .. } | ReportBody::Events(_) => None,
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         | JournalRecord::Closed(_) => 1,
         JournalRecord::Offered { .. }
         | JournalRecord::Claimed { .. }
+        | JournalRecord::EventChunk { .. }
         | JournalRecord::Respecified { .. }
         | JournalRecord::Heard { .. }
         | JournalRecord::Withdrawn { .. }

@@ -10,7 +10,7 @@ use rollout_protocol::id::ItemId;
 use super::events::{self, EventContext, NumberedEvent};
 use super::sessions::SessionHistory;
 use super::trials::ErrorSummary;
-use crate::engine::core::{Core, CoreEffect, ItemSettlement, JournalRecord};
+use crate::engine::core::{AnnouncedChunk, Core, CoreEffect, ItemSettlement, JournalRecord};
 use crate::engine::{CoreReplay, reopened_items};
 use crate::plan::JobPlan;
 use crate::results::metrics::TrialScore;
@@ -52,6 +52,8 @@ pub(super) struct WatchedItem {
     pub(super) settlement: Option<ItemSettlement>,
     /// Epochs of the sessions that reopened it.
     pub(super) reopened: Vec<u32>,
+    /// Hook events that were announced, by any execution.
+    pub(super) event_chunks: Vec<AnnouncedChunk>,
 }
 
 impl RunFold {
@@ -83,7 +85,8 @@ impl RunFold {
     /// Keeps everything about an item.
     #[must_use]
     pub fn watching(self, item: ItemId) -> Self {
-        let watched = WatchedItem { item, settlement: None, reopened: Vec::new() };
+        let watched =
+            WatchedItem { item, settlement: None, reopened: Vec::new(), event_chunks: Vec::new() };
         Self { watched: Some(watched), ..self }
     }
 
@@ -106,6 +109,7 @@ impl RunFold {
     ) {
         self.sessions.add(at, &record);
         self.reopen(&record);
+        self.keep_event_chunk(&record);
         let first = self.next_seq;
         self.next_seq += events::numbers_of(&record);
         let Self { job, plan, replay, sessions, settled, watched, total, workers, .. } = self;
@@ -138,6 +142,15 @@ impl RunFold {
     /// The core's state.
     pub(super) fn core(&self) -> &Core {
         self.replay.core()
+    }
+
+    fn keep_event_chunk(&mut self, record: &JournalRecord) {
+        if let (JournalRecord::EventChunk { chunk, .. }, Some(watched)) =
+            (record, &mut self.watched)
+            && chunk.item == watched.item
+        {
+            watched.event_chunks.push((**chunk).clone());
+        }
     }
 
     /// Forgets the settlements that a record supersedes.

@@ -7,6 +7,8 @@
 //! * `run`: the snapshot of a run; `status`: its document; `trials`: its rows; `detail`: all about
 //!   one trial
 //! * `events`: the durable events, with their numbers
+//! * `hook_events`: logs of hook events of one trial, also while it runs; `hook_event_reader`: the
+//!   events in them
 //! * `jobs_dir`: the runs in a directory of jobs
 //! * `captured`: outputs and logs in the blob store; `recorded`: executions with their records
 //!
@@ -21,6 +23,8 @@ mod directory;
 mod documents;
 mod events;
 mod fold;
+mod hook_event_reader;
+mod hook_events;
 mod jobs_dir;
 mod recorded;
 mod run;
@@ -42,6 +46,8 @@ pub use documents::RunDocuments;
 pub(crate) use documents::parse_plan;
 pub use events::NumberedEvent;
 pub use fold::{EventReader, RunFold};
+pub use hook_event_reader::{HookEventRead, HookLogCursor, HookLogRead};
+pub use hook_events::{HookEventLogs, HookLog, HookLogContent, resolve_hook_logs};
 pub use jobs_dir::{RunFacts, RunSummary, list_runs};
 pub use recorded::{LogsView, RecordedExecution};
 pub use run::{ItemCounts, OwnerView, RunHeaderView, RunKind, RunView, RunViewState};

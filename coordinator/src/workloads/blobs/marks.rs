@@ -15,6 +15,7 @@ use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
 use super::BlobsError;
+use super::event_chunks::{ChunkScanner, EventChunks};
 use super::scan::{DigestScanner, scan};
 use crate::engine::catalog::CATALOG;
 use crate::engine::journal::RunLayout;
@@ -67,15 +68,19 @@ impl MarkedDigests {
     }
 
     /// Marks what the files of a run directory name. Blocks on the file system.
-    fn add_directory(&mut self, run_dir: &Path) -> Result<(), BlobsError> {
+    /// Returns the chunks of hook events, some of which may not be needed any more.
+    fn add_directory(&mut self, run_dir: &Path) -> Result<EventChunks, BlobsError> {
+        let mut chunks = EventChunks::default();
         for path in durable_files(run_dir)? {
-            self.add_file(&path)?;
+            self.add_file(&path, &mut chunks)?;
         }
+        chunks.read_executions(run_dir);
         let plan = read_previous_plan(&RunLayout::new(run_dir));
         plan?.iter().for_each(|plan| self.add_plan(plan));
         // A directory that was moved away meanwhile was read in part only.
         let journal = run_dir.join("journal");
-        std::fs::metadata(&journal).map(drop).map_err(BlobsError::file("find", &journal))
+        std::fs::metadata(&journal).map_err(BlobsError::file("find", &journal))?;
+        Ok(chunks)
     }
 
     /// Marks the documents of a plan that its file contains instead of naming them.
@@ -88,7 +93,7 @@ impl MarkedDigests {
         plan.tasks().iter().for_each(|task| self.add(task.spec, true));
     }
 
-    fn add_file(&mut self, path: &Path) -> Result<(), BlobsError> {
+    fn add_file(&mut self, path: &Path, chunks: &mut EventChunks) -> Result<(), BlobsError> {
         let mut file = match File::open(path) {
             // A temporary file, or one that was replaced. Those of the journal stay.
             Err(error) if error.kind() == ErrorKind::NotFound && !is_of_journal(path) => {
@@ -97,11 +102,15 @@ impl MarkedDigests {
             file => file.map_err(BlobsError::file("open", path))?,
         };
         let (mut scanner, mut buffer) = (DigestScanner::default(), vec![0; BUFFER_BYTES]);
+        let mut chunk_scanner = is_of_journal(path).then(ChunkScanner::default);
         loop {
             match file.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(read) => {
                     scanner.scan(&buffer[..read], |digest, is_blob| self.add(digest, is_blob));
+                    if let Some(scanner) = &mut chunk_scanner {
+                        scanner.scan(&buffer[..read], chunks);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(BlobsError::file("read", path)(error)),
@@ -155,18 +164,22 @@ pub(super) async fn marks_of_runs(
     runs: &[RunId],
     damage: DamagePolicy,
 ) -> Result<MarkedDigests, BlobsError> {
-    let mut marks = supervise::blocking(move || {
-        let mut marks = MarkedDigests::default();
+    let (mut marks, chunks) = supervise::blocking(move || {
+        let (mut marks, mut chunks) = (MarkedDigests::default(), Vec::new());
         for directory in directories {
-            marks.add_directory(&directory)?;
+            chunks.push(marks.add_directory(&directory)?);
         }
-        Ok::<_, BlobsError>(marks)
+        Ok::<_, BlobsError>((marks, chunks))
     })
     .await?;
     for run in runs {
         marks.add_results(store, *run).await?;
     }
     marks.add_documents(store, damage).await?;
+    for chunks in chunks {
+        // They name nothing.
+        chunks.needed(store).await.into_iter().for_each(|digest| marks.add(digest, true));
+    }
     Ok(marks)
 }
 

@@ -6,6 +6,7 @@
 //! * `verify`: reading of blobs to compare them with their digests
 
 mod collect;
+mod event_chunks;
 mod marks;
 mod runs;
 mod scan;

@@ -9,18 +9,23 @@ use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::limits::BLOB_GRACE;
+use rollout_protocol::record::{LostReason, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
+use rollout_protocol::wire::report::{Report, ReportBody, ReportKind};
 use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
 use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::engine::core::SessionStart;
+use crate::engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
 use crate::engine::journal::{JournalWriter, RunLayout};
 use crate::results::files::store::write_reference;
+use crate::results::testing;
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
 const OTHER: RunId = RunId::from_bytes([2; 16]);
@@ -238,6 +243,94 @@ async fn open_run_with_remote_workers_keeps_what_was_stored_since_its_session() 
         assert_eq!(fixture.digests().await, expected, "{report:?}");
         fs::remove_file(layout.segment(epoch)).expect("removable");
     }
+}
+
+/// A chunk of events that an execution announced.
+fn announced(exec: u8, blob: &BlobRef) -> JournalRecord {
+    let chunk = AnnouncedChunk {
+        item: ItemId::from_bytes([1; 16]),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([exec; 16]),
+        worker: "w".parse().expect("a token"),
+        log: 1,
+        step: 0,
+        offset: 0,
+        size_bytes: blob.size_bytes,
+        chunk_hex: HexDigest(blob.digest),
+        last_seq: None,
+        total: 0,
+        violations: 0,
+    };
+    let position = ReportPosition {
+        incarnation: Incarnation(1),
+        sequence: 1,
+        anchor: chunk.exec,
+        said: ReportKind::Events,
+        number: 1,
+    };
+    JournalRecord::EventChunk { position, chunk: Box::new(chunk) }
+}
+
+/// The report of an execution with a record.
+fn ended(exec: u8, record: &BlobRef) -> JournalRecord {
+    let record = Some(record.clone());
+    let body = ReportBody::Lost { reason: LostReason::Stopped, phase: None, record, cost: 0.0 };
+    let report = Report {
+        run: RUN,
+        item: ItemId::from_bytes([1; 16]),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([exec; 16]),
+        spec: Digest::sha256(b"spec"),
+        worker: "w".parse().expect("a token"),
+        body,
+    };
+    let position = ReportPosition::for_report(Incarnation(1), 2, &report);
+    JournalRecord::Reported { position, report: Box::new(report) }
+}
+
+#[tokio::test]
+async fn chunks_of_events_are_kept_until_a_record_has_their_log() {
+    let fixture = Fixture::new();
+    let [of_dead, of_ended, shared, log] = [
+        fixture.put("dead").await,
+        fixture.put("ended").await,
+        fixture.put("both").await,
+        fixture.put("log").await,
+    ];
+    let events = json!({ "log": log, "total": 0 });
+    let harness = json!({
+        "integration_level": "cli_events", "outcome": "success", "output_source": "file",
+        "events": events,
+    });
+    let settlement =
+        testing::settlement(testing::trial("agent", "a", 1), 1, Verdict::completed(1.0));
+    let mut record = testing::record(&settlement);
+    record.harness = Some(serde_json::from_value(harness).expect("a result of a harness"));
+    let with_log = fixture.put(&serde_json::to_string(&record).expect("JSON")).await;
+    record.harness = None;
+    let without_log = fixture.put(&serde_json::to_string(&record).expect("JSON")).await;
+
+    let directory = fixture.run(RUN, "run", &[]).await;
+    let layout = RunLayout::new(&directory);
+    let at = Timestamp::try_from(SystemTime::now()).expect("a time");
+    let mut writer = JournalWriter::create(&layout, at, session(1, None)).expect("a segment");
+    for record in [
+        announced(1, &of_ended),
+        announced(1, &shared),
+        announced(2, &of_dead),
+        announced(2, &shared),
+        ended(1, &without_log),
+        ended(1, &with_log),
+    ] {
+        writer.record(at, &record);
+    }
+    assert!(writer.submit());
+    let _durable = writer.durable().await.expect("synced");
+    let report = collect(&fixture.request()).await.expect("collected");
+    let kept = set([&of_dead, &shared, &log, &with_log, &without_log]);
+    assert_eq!(fixture.digests().await, kept, "{report:?}");
+    let marks = marks_of_run(&fixture.store, &directory).await.expect("read");
+    assert!(!marks.contains(&of_ended.digest), "it is not missing");
 }
 
 fn session(epoch: u32, pool: Option<&str>) -> SessionStart {

@@ -204,6 +204,7 @@ fn tries_of_record(record: &JournalRecord) -> Vec<(ItemId, TryId)> {
             executions.iter().map(|h| (h.item, h.try_id)).collect()
         }
         JournalRecord::Claimed { claim } => vec![(claim.item, claim.try_id)],
+        JournalRecord::EventChunk { chunk, .. } => vec![(chunk.item, chunk.try_id)],
         _ => reported_try(record).map(|(item, try_id, _)| (item, try_id)).into_iter().collect(),
     }
 }

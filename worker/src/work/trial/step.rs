@@ -12,7 +12,7 @@ use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
 use super::execute::{self, ScriptFailure};
 use super::failure::RewardError;
-use super::harness::HarnessController;
+use super::harness::HarnessMonitor;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
@@ -123,25 +123,22 @@ impl TrialRun<'_> {
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
-        let harness = Box::pin(self.place_harness(step, limit)).await?;
+        let mut harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
         let environment = self.attempt.environment.expect_running();
-        let initial = harness.as_ref().map(|placed| &placed.initial);
-        let mailbox = self.ctx.execution.controls.clone();
-        let mut controller = HarnessController::new(&mailbox, &self.ctx.agent.kind, initial);
-        let overdue = controller.wait_until_overdue(environment);
+        let index = self.steps.len().saturating_sub(1);
+        let redactor = &self.attempt.redactor;
+        let mut monitor = HarnessMonitor::new(self.ctx, harness.as_ref(), index, redactor);
+        let overdue = monitor.wait_until_overdue(environment);
         let ended = execute::run_agent_script(environment, script, capture.clone(), overdue).await;
         drop(permit);
         self.attempt.timing.leave();
         let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
         let environment = &self.attempt.environment;
         let readable = (!environment.tainted).then(|| environment.expect_running());
-        let session = controller.finish(readable).await;
+        monitor.finish(readable, harness.as_mut()).await;
         let ended = match harness {
-            Some(mut placed) => {
-                placed.session = session;
-                Box::pin(self.collect_harness(step, placed, ended, &capture)).await
-            }
+            Some(placed) => Box::pin(self.collect_harness(step, placed, ended, &capture)).await,
             None => ended,
         };
         match ended {

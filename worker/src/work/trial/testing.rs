@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
@@ -24,8 +26,8 @@ use crate::archive::{ArchiveLimits, FilterDecision, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{
-    ControlMailbox, DedicatedSlot, ExecutionContext, ExecutionServices, Finished, PhaseSink,
-    TaskFiles,
+    ControlMailbox, DedicatedSlot, EventLogSink, ExecutionContext, ExecutionServices, Finished,
+    NewEventChunk, PhaseSink, TaskFiles,
 };
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
@@ -56,8 +58,35 @@ pub struct TrialFixture {
     pub max_park: Duration,
     /// Controls for the agent.
     pub controls: Arc<ControlMailbox>,
+    /// The hook events that were stored while the agent ran.
+    pub event_log: Arc<EventLogRecorder>,
     /// A directory that is removed with the fixture; trials have their scratch directories in it.
     pub dir: tempfile::TempDir,
+}
+
+/// Records the chunks of hook events.
+#[derive(Debug, Default)]
+pub struct EventLogRecorder {
+    logs: AtomicU32,
+    chunks: Mutex<Vec<NewEventChunk>>,
+}
+
+impl EventLogRecorder {
+    /// The chunks so far.
+    pub fn chunks(&self) -> Vec<NewEventChunk> {
+        self.chunks.lock().expect("not poisoned").clone()
+    }
+}
+
+#[async_trait]
+impl EventLogSink for EventLogRecorder {
+    fn begin_log(&self) -> u32 {
+        self.logs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    async fn append(&self, chunk: NewEventChunk) {
+        self.chunks.lock().expect("not poisoned").push(chunk);
+    }
 }
 
 /// Records phases, and stops the trial in one of them.
@@ -121,6 +150,7 @@ impl TrialFixture {
             rate_limits: None,
             max_park: Duration::ZERO,
             controls: Arc::default(),
+            event_log: Arc::default(),
             dir,
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
@@ -244,6 +274,7 @@ impl TrialFixture {
             slot: Arc::new(DedicatedSlot),
             max_park: self.max_park,
             controls: self.controls.clone(),
+            event_log: self.event_log.clone(),
         }
     }
 

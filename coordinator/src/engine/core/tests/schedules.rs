@@ -16,6 +16,8 @@ enum ScheduleStep {
     Deliver(usize),
     /// A running execution ends.
     Finish(usize, ResultKind),
+    /// An execution of any time announces events.
+    Announce(usize),
     /// A report is repeated.
     Repeat(usize),
     /// Time passes.
@@ -41,6 +43,7 @@ fn step() -> impl Strategy<Value = ScheduleStep> {
         1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Outage)),
         1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Died)),
         1 => any::<usize>().prop_map(|n| ScheduleStep::Finish(n, ResultKind::Unreachable)),
+        1 => any::<usize>().prop_map(ScheduleStep::Announce),
         1 => any::<usize>().prop_map(ScheduleStep::Repeat),
         2 => (0u64..3000).prop_map(ScheduleStep::Wait),
         3 => Just(ScheduleStep::Sync),
@@ -55,6 +58,7 @@ struct Schedule {
     said: Vec<(u8, TryId, u64, ReportBody)>,
     verdicts: HashSet<(ItemId, ExecId)>,
     next_exec: u64,
+    announced: u32,
     durable: usize,
     settled: HashMap<ItemId, ItemSettlement>,
 }
@@ -67,6 +71,7 @@ impl Schedule {
             said: Vec::new(),
             verdicts: HashSet::new(),
             next_exec: 0,
+            announced: 0,
             durable: 0,
             settled: HashMap::new(),
         };
@@ -81,6 +86,7 @@ impl Schedule {
         match step {
             ScheduleStep::Deliver(n) => self.deliver(n),
             ScheduleStep::Finish(n, kind) => self.finish(n, kind),
+            ScheduleStep::Announce(n) => self.announce(n),
             ScheduleStep::Repeat(n) => {
                 if !self.said.is_empty() {
                     let (item, try_id, e, body) = self.said[n % self.said.len()].clone();
@@ -125,6 +131,24 @@ impl Schedule {
         }
         self.said.push((n, try_id, e, body.clone()));
         self.world.report(n, try_id, e, 1, body);
+    }
+
+    /// An execution that runs, ended or is unknown announces events: nothing else changes.
+    fn announce(&mut self, n: usize) {
+        let running = self.running.iter().copied();
+        let ended = self.said.iter().map(|(item, try_id, e, _)| (*item, *try_id, *e));
+        let all: Vec<_> = running.chain(ended).chain([(0, FIRST, u64::MAX)]).collect();
+        let (n, try_id, e) = all[n % all.len()];
+        self.announced += 1;
+        let state = |world: &CoreFixture| {
+            let items = 0..ITEMS;
+            let executions: Vec<_> = items.map(|n| world.core.executions(&item(n))).collect();
+            let offered = world.offered().len();
+            (executions, offered, world.effects.len(), world.settled().len())
+        };
+        let before = state(&self.world);
+        self.world.report(n, try_id, e, 1, events(self.announced));
+        assert_eq!(state(&self.world), before);
     }
 
     fn sync(&mut self) {

@@ -92,6 +92,7 @@ impl LockedSession {
             sequence,
             anchor,
             said: ReportKind::Result,
+            number: 0,
         });
         let prefix = self.writer.durable_prefix();
         self.lock.publish_durable_state(DurableState {

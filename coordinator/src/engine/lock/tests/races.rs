@@ -262,6 +262,7 @@ fn append(shared: &SharedRaceState, directory: usize, epoch: u32) -> DurableStat
         sequence: record,
         anchor,
         said: ReportKind::Result,
+        number: 0,
     };
     DurableState { prefix, position: Some(position), total: 10, settled: 1, closed: false }
 }

@@ -2,6 +2,7 @@
 
 mod captured;
 mod directories;
+mod hook_events;
 mod schedules;
 mod states;
 

@@ -92,7 +92,7 @@ fn check_size(report: &Report) -> Result<(), PublishError> {
     let texts = match &report.body {
         ReportBody::Result(body) => (body.verdict.error.as_ref())
             .map_or(0, |error| error.message.len() + error.code.as_str().len()),
-        ReportBody::Started | ReportBody::Lost { .. } => 0,
+        ReportBody::Started | ReportBody::Lost { .. } | ReportBody::Events(_) => 0,
     };
     if texts.saturating_mul(WIDEST_ESCAPE).saturating_add(FIXED_BYTES) <= REPORT_BYTES {
         return Ok(());

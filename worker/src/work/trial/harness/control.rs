@@ -2,12 +2,12 @@
 //! events are read until it acknowledges them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
-use rollout_protocol::harness::{ControlDocument, ControlFile, ControlSession};
+use rollout_protocol::harness::{ControlDocument, ControlFile, ControlSession, WrittenControl};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::wire::trial_control::TrialControlResult;
@@ -29,10 +29,26 @@ const NEXT_SUFFIX: &str = ".next";
 /// The user who may replace every file: the one who places them.
 const ROOT: &str = "0";
 
+/// The controls that were written while a command runs, for those who check its events.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WrittenControls(Arc<Mutex<Vec<WrittenControl>>>);
+
+impl WrittenControls {
+    fn push(&self, control: WrittenControl) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(control);
+    }
+
+    /// The controls after the first `known` ones.
+    pub(super) fn since(&self, known: usize) -> Vec<WrittenControl> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(known..).unwrap_or_default().to_vec()
+    }
+}
+
 /// Takes the controls of one command and waits for their acknowledgements. Without a control it
 /// does nothing.
 #[derive(Debug)]
-pub(in crate::work::trial) struct HarnessController<'a> {
+pub(super) struct HarnessController<'a> {
     /// The state of the command, if it can acknowledge controls.
     active: Option<ActiveController>,
     _mailbox: MailboxGuard<'a>,
@@ -45,16 +61,18 @@ struct ActiveController {
     session: ControlSession,
     tail: EventTail,
     requests: mpsc::Receiver<PendingControl>,
+    written: WrittenControls,
     /// Requesters who wait, by the index of their control.
     replies: BTreeMap<usize, oneshot::Sender<TrialControlResult>>,
 }
 
 impl<'a> HarnessController<'a> {
     /// The controller of a command that begins now. `initial` is the control that a harness got.
-    pub(in crate::work::trial) fn new(
+    pub(super) fn new(
         mailbox: &'a ControlMailbox,
         agent: &AgentKind,
         initial: Option<&ControlDocument>,
+        written: WrittenControls,
     ) -> Self {
         let (AgentKind::Harness(spec), Some(initial)) = (agent, initial) else {
             return Self { active: None, _mailbox: mailbox.refuse(None) };
@@ -70,6 +88,7 @@ impl<'a> HarnessController<'a> {
             session: ControlSession::new(initial.clone()),
             tail: EventTail::new(events_path.to_owned()),
             requests,
+            written,
             replies: BTreeMap::new(),
         };
         Self { active: Some(active), _mailbox: guard }
@@ -77,10 +96,7 @@ impl<'a> HarnessController<'a> {
 
     /// Handles controls. Returns only when the command must be ended because it ignored a `stop`,
     /// with the grace time that passed. May be dropped at the end of the command.
-    pub(in crate::work::trial) async fn wait_until_overdue(
-        &mut self,
-        environment: &dyn Environment,
-    ) -> Duration {
+    pub(super) async fn wait_until_overdue(&mut self, environment: &dyn Environment) -> Duration {
         match &mut self.active {
             Some(active) => active.wait_until_overdue(environment).await,
             None => std::future::pending().await,
@@ -90,7 +106,7 @@ impl<'a> HarnessController<'a> {
     /// Ends the controls of a command that has ended: reads its last acknowledgements from the
     /// environment, if it can be read, and answers every request. Returns the controls; `None` if
     /// there were none.
-    pub(in crate::work::trial) async fn finish(
+    pub(super) async fn finish(
         self,
         environment: Option<&dyn Environment>,
     ) -> Option<ControlSession> {
@@ -153,6 +169,8 @@ impl ActiveController {
                 return;
             }
         };
+        // Before the harness can acknowledge it.
+        self.written.push(file.written);
         self.replies.insert(index, reply);
         match replace_control(environment, &self.control_path, file).await {
             Ok(()) => self.session.delivered(index, Timestamp::now(), self.began.elapsed()),

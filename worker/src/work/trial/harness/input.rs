@@ -18,6 +18,7 @@ use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
 use serde_json::{Map, Value, json};
 
 use super::control::write_control;
+use super::live::StoredLog;
 use crate::environment::Upload;
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, with_timeout};
@@ -35,9 +36,11 @@ pub(in crate::work::trial) struct PlacedHarness {
     /// The bytes of the input.
     pub(super) input: Bytes,
     /// The first control.
-    pub(in crate::work::trial) initial: ControlDocument,
+    pub(super) initial: ControlDocument,
     /// The controls that were requested while the command ran.
-    pub(in crate::work::trial) session: Option<ControlSession>,
+    pub(super) session: Option<ControlSession>,
+    /// The events that were stored while the command ran.
+    pub(super) stored: Option<StoredLog>,
 }
 
 impl PlacedHarness {
@@ -104,7 +107,7 @@ impl TrialRun<'_> {
         let control = initial.to_file();
         let placing = |failure| ScriptError::Place { what: "the control of the harness", failure };
         write_control(environment, &spec.control_path, control).await.map_err(placing)?;
-        Ok(PlacedHarness { ids, input, initial, session: None })
+        Ok(PlacedHarness { ids, input, initial, session: None, stored: None })
     }
 }
 

@@ -4,11 +4,15 @@
 //! * `input`: the input document and the first control;
 //! * `output`: the output document, from its file or the standard output;
 //! * `control` and `tail`: controls while the command runs, and the events that acknowledge them;
-//! * `events`: the hook events, checked while they are read.
+//! * `events`: the hook events, checked while they are read when the command has ended;
+//! * `live`, `growing_log` and `monitor`: the hook events while the command runs.
 
 mod control;
 mod events;
+mod growing_log;
 mod input;
+mod live;
+mod monitor;
 mod output;
 mod tail;
 
@@ -22,8 +26,8 @@ use rollout_protocol::record::{HarnessRecord, OutputSource};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::StepSpec;
 
-pub(super) use self::control::HarnessController;
 pub(super) use self::input::PlacedHarness;
+pub(super) use self::monitor::HarnessMonitor;
 use self::output::OutputReading;
 use super::failure;
 use super::outputs::step_prefix;
@@ -88,6 +92,9 @@ impl TrialRun<'_> {
             let validator = placed.validator(&spec.manifest());
             let required = spec.integration_level.requires_events();
             let read = events::read(environment, path, (file, required), validator, redactor).await;
+            if let (Some(stored), Some((file, _))) = (&placed.stored, &read.log) {
+                stored.append_rest(&*self.ctx.execution.event_log, file, &read.events).await;
+            }
             record.events = Some(read.events);
             files.extend(read.log.map(|(file, bytes)| (HarnessPart::Events, file, bytes)));
             let lost = read.lost.map(|(why, full)| errors::output_lost(&why, full, redactor));

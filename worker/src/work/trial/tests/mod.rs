@@ -4,6 +4,7 @@ mod artifacts;
 mod faults;
 mod harness;
 mod harness_control;
+mod harness_live;
 mod hostile;
 mod parking;
 mod paths;
