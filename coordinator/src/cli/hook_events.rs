@@ -73,7 +73,7 @@ pub(super) async fn run(
         let began = Instant::now();
         let look = look(place, trial)?;
         let chosen = choose(args, &look, !events.cursors.is_empty())?;
-        if !chosen.is_empty() && store.is_none() {
+        if store.is_none() && chosen.iter().any(|logs| logs.has_source()) {
             store = Some(store_url::open_for_run(args.store.as_deref(), place.directory()).await?);
         }
         if let Some(store) = &store {

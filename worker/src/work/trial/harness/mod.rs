@@ -22,8 +22,9 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::harness::{HarnessOutcome, MetricValue, OutputError, TrialOutput};
 use rollout_protocol::limits::{self, shorten};
-use rollout_protocol::record::{HarnessRecord, OutputSource};
+use rollout_protocol::record::{HarnessEvents, HarnessRecord, OutputSource};
 use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::spec::task::StepSpec;
 
 pub(super) use self::input::PlacedHarness;
@@ -87,18 +88,9 @@ impl TrialRun<'_> {
         }
         if let Some(path) = &spec.events_path {
             let file = directory.join("hook_events.jsonl");
-            let (environment, redactor) =
-                (self.attempt.environment.expect_running(), &self.attempt.redactor);
-            let validator = placed.validator(&spec.manifest());
-            let required = spec.integration_level.requires_events();
-            let read = events::read(environment, path, (file, required), validator, redactor).await;
-            if let (Some(stored), Some((file, _))) = (&placed.stored, &read.log) {
-                stored.append_rest(&*self.ctx.execution.event_log, file, &read.events).await;
-            }
-            record.events = Some(read.events);
-            files.extend(read.log.map(|(file, bytes)| (HarnessPart::Events, file, bytes)));
-            let lost = read.lost.map(|(why, full)| errors::output_lost(&why, full, redactor));
-            self.attempt.secondary_errors.extend(lost);
+            let (events, log) = self.collect_events(spec, path, file, &placed).await;
+            record.events = Some(events);
+            files.extend(log.map(|(file, bytes)| (HarnessPart::Events, file, bytes)));
         }
         if let Some(session) = placed.session {
             record.controls = session.into_controls();
@@ -110,6 +102,28 @@ impl TrialRun<'_> {
         self.keep_harness(step, record, files);
         ended?;
         self.stated_error(&reading)
+    }
+
+    /// Reads the events at `path` into `file`. Returns them, and the file with its size if there is
+    /// one.
+    async fn collect_events(
+        &mut self,
+        spec: &HarnessSpec,
+        path: &str,
+        file: PathBuf,
+        placed: &PlacedHarness,
+    ) -> (HarnessEvents, Option<(PathBuf, u64)>) {
+        let environment = self.attempt.environment.expect_running();
+        let redactor = &self.attempt.redactor;
+        let validator = placed.validator(&spec.manifest());
+        let required = spec.integration_level.requires_events();
+        let read = events::read(environment, path, (file, required), validator, redactor).await;
+        if let (Some(stored), Some((file, _))) = (&placed.stored, &read.log) {
+            stored.append_rest(&*self.ctx.execution.event_log, file, &read.events).await;
+        }
+        let lost = read.lost.map(|(why, full)| errors::output_lost(&why, full, redactor));
+        self.attempt.secondary_errors.extend(lost);
+        (read.events, read.log)
     }
 
     /// The error that an output states.
