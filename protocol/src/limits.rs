@@ -83,6 +83,10 @@ pub const CAPTURE_HEAD_BYTES: u64 = 4 * 1024 * 1024;
 /// … and this much of its end, with a marker between them. A flood costs CPU, never disk.
 pub const CAPTURE_TAIL_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Output of a running trial that is sent at once to a user who follows it: with every byte escaped
+/// it is below the largest message of a NATS server.
+pub const LIVE_OUTPUT_BYTES: u64 = 64 * 1024;
+
 /// Verifier output repeated inside `result.json`: the last bytes of each stream.
 pub const INLINE_OUTPUT_BYTES: usize = 64 * 1024;
 

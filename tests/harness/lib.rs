@@ -18,6 +18,7 @@ pub mod hook_events;
 pub mod journal_replay;
 pub mod leak_check;
 pub mod live_counter;
+pub mod live_output;
 pub mod load;
 pub mod nats;
 pub mod net;

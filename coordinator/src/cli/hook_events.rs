@@ -72,6 +72,7 @@ pub(super) async fn run(
     loop {
         let began = Instant::now();
         let look = look(place, trial)?;
+        let pause = FOLLOW_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK);
         let chosen = choose(args, &look, !events.cursors.is_empty())?;
         if store.is_none() && chosen.iter().any(|logs| logs.has_source()) {
             store = Some(store_url::open_for_run(args.store.as_deref(), place.directory()).await?);
@@ -85,7 +86,7 @@ pub(super) async fn run(
             events.print_summary(&look, &chosen);
             return Ok(ExitCode::Success);
         }
-        tokio::time::sleep(FOLLOW_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK)).await;
+        tokio::time::sleep(pause).await;
         place.refresh().await?;
     }
 }

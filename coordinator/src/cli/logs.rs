@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::error::CliError;
 use super::output::Printer;
 use super::run_place::RunPlace;
-use super::{search_dir, store_url};
+use super::{follow_logs, search_dir, store_url};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
@@ -39,11 +39,19 @@ pub(super) struct LogsArgs {
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
-    trial: String,
+    pub(super) trial: String,
 
     /// Name of an output (`command/stdout.txt`), of a directory of outputs (`setup`), or of a file in
     /// the logs (`logs/agent/trace.json`)
-    name: Option<String>,
+    pub(super) name: Option<String>,
+
+    /// Print the output of a trial that runs, as it is written, until the trial is settled
+    ///
+    /// Of each script and stream, the first 4 MiB are printed while it runs, and the rest at the end.
+    /// The trial of a run with `--nats` needs `--nats`: its worker sends output while this command
+    /// asks for it.
+    #[arg(long, short, conflicts_with_all = ["list", "json", "number"])]
+    follow: bool,
 
     /// The output of this try, by its number in `rollout show`
     ///
@@ -57,11 +65,15 @@ pub(super) struct LogsArgs {
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
     #[arg(long)]
-    store: Option<String>,
+    pub(super) store: Option<String>,
 
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(super) nats: super::nats::NatsArgs,
 }
 
 /// The document of `--json`.
@@ -100,6 +112,9 @@ struct PrintedFile {
 pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("print the output of a trial of", place.directory(), SEARCH_HINT)?;
+    if args.follow {
+        return Box::pin(follow_logs::run(args, &place, printer)).await;
+    }
     let directory = place.read()?;
     let trial = find_trial(directory.plan()?, &args.trial)?;
     let view = directory.view(Some(trial.item), None)?;
@@ -147,7 +162,7 @@ async fn record(
     record.ok_or_else(|| CliError::new(ExitCode::Config, what()))
 }
 
-fn failed(error: &CapturedError) -> CliError {
+pub(super) fn failed(error: &CapturedError) -> CliError {
     match error {
         CapturedError::NoFile(_) => CliError::new(ExitCode::Config, error.to_string())
             .hint("`rollout logs RUN TRIAL --list` lists the files"),
@@ -166,22 +181,36 @@ async fn print(
         if files.len() > 1 {
             printer.data(&format!("{between}==> {} <==\n", escape::line(&file.path)))?;
         }
-        let mut terminal = printer.prints_to_terminal().then(TerminalText::default);
-        let mut ended_line = true;
-        read(store, file, |piece| {
-            ended_line = piece.last() == Some(&b'\n');
-            match &mut terminal {
-                Some(terminal) => printer.data(&terminal.escaped(piece)),
-                None => printer.bytes(piece).map(drop),
-            }
-        })
-        .await?;
-        if let Some(mut terminal) = terminal {
-            printer.data(&terminal.rest())?;
-        }
+        let ended_line = print_from(store, file, 0, printer).await?;
         between = if ended_line { "\n" } else { "\n\n" };
     }
     Ok(())
+}
+
+/// Prints a file after its first `skip` bytes. Returns whether it ends with the end of a line.
+pub(super) async fn print_from(
+    store: &dyn BlobStore,
+    file: &CapturedFile,
+    mut skip: u64,
+    printer: &Printer,
+) -> Result<bool, CliError> {
+    let mut terminal = printer.prints_to_terminal().then(TerminalText::default);
+    let mut ended_line = true;
+    read(store, file, |piece| {
+        let skipped = skip.min(piece.len() as u64);
+        skip -= skipped;
+        let piece = &piece[usize::try_from(skipped).unwrap_or(piece.len())..];
+        ended_line = piece.last().map_or(ended_line, |last| *last == b'\n');
+        match &mut terminal {
+            Some(terminal) => printer.data(&terminal.escaped(piece)),
+            None => printer.bytes(piece).map(drop),
+        }
+    })
+    .await?;
+    if let Some(mut terminal) = terminal {
+        printer.data(&terminal.rest())?;
+    }
+    Ok(ended_line)
 }
 
 /// Passes the content of a file to `see`, in pieces, until it fails.

@@ -12,6 +12,7 @@ mod events;
 mod executor;
 mod exit;
 mod export;
+mod follow_logs;
 mod gc;
 #[cfg(feature = "docker")]
 mod gc_docker;

@@ -11,6 +11,7 @@ mod executor;
 mod formats;
 mod limits;
 mod live_events;
+mod live_output;
 mod materialize;
 mod ownership;
 mod parity;

@@ -16,6 +16,7 @@ mod invalid_config;
 mod isolation;
 mod large_logs;
 mod live_events;
+mod live_output;
 mod load;
 mod lock;
 mod moved_runs;

@@ -11,6 +11,7 @@ use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::delivery::{FreeCapacity, OfferOutcome};
+use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
@@ -198,9 +199,12 @@ fn worker_role_may_answer_control_of_trial() {
             result: TrialControlResult::NotInCommand { phase: Phase::Verification },
         };
         let answering = async {
-            let pending = source.next_trial_control().await;
-            assert_eq!(pending.request, request);
-            source.answer_trial_control(pending.reply_to, receipt.clone()).await.expect("sent");
+            let pending = source.next_trial_request().await;
+            assert_eq!(pending.request, TrialRequest::Control(request.clone()));
+            source
+                .answer_trial_request(pending.reply_to, TrialAnswer::Control(receipt.clone()))
+                .await
+                .expect("sent");
         };
         let (received, ()) = tokio::join!(coordinator.trial_control(&request, DEADLINE), answering);
         assert_eq!(received.expect("allowed"), Some(receipt));

@@ -11,6 +11,7 @@
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit and its output;
 //! * `full_disk`: disks of this host that were full during an execution;
+//! * `live_output`: output of an execution that runs;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: start and end times of the phases;
@@ -33,6 +34,7 @@ mod files;
 mod finished;
 mod full_disk;
 mod image;
+mod live_output;
 mod parking;
 mod recipe;
 mod script;
@@ -56,6 +58,8 @@ pub use self::finished::{
 };
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
+pub(crate) use self::live_output::note_capture;
+pub use self::live_output::read_output;
 pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};
 pub(crate) use self::script::ScriptLimit;
 pub use self::script::{

@@ -25,9 +25,9 @@ use rollout_protocol::wire::delivery::{
 };
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
-use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::{broadcast, oneshot, watch};
 
 /// The worker's side of the queue.
@@ -97,23 +97,23 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// Commands of coordinators from now on. Some may be missed: they are hints only.
     fn controls(&self) -> broadcast::Receiver<ControlMessage>;
 
-    /// The next request of a user for a control of a trial, of this worker or of another one.
+    /// The next request of a user about a trial, of this worker or of another one.
     /// Cancel-safe. The default never returns: users do not reach such a queue.
-    async fn next_trial_control(&self) -> PendingTrialControl {
+    async fn next_trial_request(&self) -> PendingTrialRequest {
         std::future::pending().await
     }
 
-    /// Answers a request for a control of a trial that runs on this worker.
+    /// Answers a request about a trial that runs on this worker.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn answer_trial_control(
+    async fn answer_trial_request(
         &self,
         reply_to: String,
-        receipt: TrialControlReceipt,
+        answer: TrialAnswer,
     ) -> Result<(), QueueError> {
-        // A queue without controls has no request to answer.
-        drop((reply_to, receipt));
+        // A queue without requests has none to answer.
+        drop((reply_to, answer));
         Ok(())
     }
 }
@@ -301,12 +301,12 @@ pub struct PendingClaim {
     pub reply: oneshot::Sender<ClaimAnswer>,
 }
 
-/// A request for a control of a trial.
+/// A request of a user about a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PendingTrialControl {
+pub struct PendingTrialRequest {
     /// The request.
-    pub request: TrialControlRequest,
-    /// Where the receipt goes, see [`WorkSource::answer_trial_control`].
+    pub request: TrialRequest,
+    /// Where the answer goes, see [`WorkSource::answer_trial_request`].
     pub reply_to: String,
 }
 

@@ -57,6 +57,8 @@ pub(super) struct Execution {
     stop: watch::Sender<Option<StopLevel>>,
     /// Controls for its agent.
     pub(super) controls: Arc<ControlMailbox>,
+    /// When the next request for its output is answered.
+    pub(super) next_output_answer: tokio::sync::Mutex<Option<Instant>>,
     /// Numbers of the events of its agent.
     pub(super) event_logs: EventLogNumbers,
 }
@@ -79,6 +81,7 @@ impl Execution {
             slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
             controls: Arc::default(),
+            next_output_answer: tokio::sync::Mutex::default(),
             event_logs: EventLogNumbers::default(),
         }
     }

@@ -32,7 +32,8 @@ mod report;
 mod slots;
 mod spec_cache;
 mod stage_permits;
-mod trial_controls;
+mod trial_output;
+mod trial_requests;
 
 #[cfg(test)]
 mod tests;
@@ -345,8 +346,8 @@ impl Worker {
             supervise::spawn("connection", connection::watch_connection(shared.clone())),
             supervise::spawn("controls", drain::handle_controls(shared.clone())),
             supervise::spawn(
-                "controls of trials",
-                trial_controls::handle_trial_controls(shared.clone()),
+                "requests about trials",
+                trial_requests::handle_trial_requests(shared.clone()),
             ),
             supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
             supervise::spawn("disks", watch_disks(shared.disks.clone())),

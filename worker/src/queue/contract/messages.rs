@@ -10,6 +10,7 @@ use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat, ResourceBudget};
+use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
@@ -119,9 +120,10 @@ pub(super) async fn trial_control_is_answered_or_ignored(broker: &dyn Broker) {
     };
     let answering = async {
         loop {
-            let pending = source.next_trial_control().await;
-            if pending.request == request(1) {
-                let answer = source.answer_trial_control(pending.reply_to, receipt.clone());
+            let pending = source.next_trial_request().await;
+            if pending.request == TrialRequest::Control(request(1)) {
+                let answer = TrialAnswer::Control(receipt.clone());
+                let answer = source.answer_trial_request(pending.reply_to, answer);
                 return answer.await.expect("reachable");
             }
         }

@@ -26,6 +26,7 @@ use rollout_protocol::wire::delivery::{
 };
 use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::output::TrialAnswer;
 use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
@@ -38,7 +39,7 @@ use self::model::{BrokerModel, BrokerModelConfig};
 use self::requests::PendingRequests;
 use self::trial_controls::TrialControls;
 use crate::queue::traits::{
-    ConnectionStatus, Dispatch, PendingClaim, PendingCommand, PendingTrialControl, QueueError,
+    ConnectionStatus, Dispatch, PendingClaim, PendingCommand, PendingTrialRequest, QueueError,
     RunControl, WorkSource,
 };
 
@@ -205,16 +206,16 @@ impl WorkSource for EmbeddedQueue {
         self.controls.subscribe()
     }
 
-    async fn next_trial_control(&self) -> PendingTrialControl {
+    async fn next_trial_request(&self) -> PendingTrialRequest {
         self.trial_controls.next().await
     }
 
-    async fn answer_trial_control(
+    async fn answer_trial_request(
         &self,
         reply_to: String,
-        receipt: TrialControlReceipt,
+        answer: TrialAnswer,
     ) -> Result<(), QueueError> {
-        self.trial_controls.answer(&reply_to, receipt);
+        self.trial_controls.answer(&reply_to, answer);
         Ok(())
     }
 }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::queue::traits::{PendingTrialControl, QueueError};
+use crate::queue::traits::{PendingTrialRequest, QueueError};
 
 /// Requests that the worker has not taken yet: people send them one by one.
 const CAPACITY: usize = 256;
@@ -16,8 +17,8 @@ const CAPACITY: usize = 256;
 /// Requests for controls, and those who wait for a receipt.
 #[derive(Debug)]
 pub(super) struct TrialControls {
-    requests: mpsc::Sender<PendingTrialControl>,
-    pending: tokio::sync::Mutex<mpsc::Receiver<PendingTrialControl>>,
+    requests: mpsc::Sender<PendingTrialRequest>,
+    pending: tokio::sync::Mutex<mpsc::Receiver<PendingTrialRequest>>,
     next_reply: AtomicU64,
     replies: Mutex<HashMap<String, oneshot::Sender<TrialControlReceipt>>>,
 }
@@ -53,7 +54,8 @@ impl TrialControls {
         let (reply, receipt) = oneshot::channel();
         self.replies().insert(reply_to.clone(), reply);
         let slot = ReplySlot { controls: self, reply_to: reply_to.clone() };
-        self.requests.try_send(PendingTrialControl { request, reply_to }).map_err(|_| {
+        let request = TrialRequest::Control(request);
+        self.requests.try_send(PendingTrialRequest { request, reply_to }).map_err(|_| {
             QueueError::Unreachable { reason: "too many controls of trials wait".to_owned() }
         })?;
         let receipt = tokio::time::timeout(wait, receipt).await;
@@ -62,15 +64,17 @@ impl TrialControls {
     }
 
     /// The next request. Cancel-safe.
-    pub(super) async fn next(&self) -> PendingTrialControl {
+    pub(super) async fn next(&self) -> PendingTrialRequest {
         match self.pending.lock().await.recv().await {
             Some(pending) => pending,
             None => std::future::pending().await,
         }
     }
 
-    /// Hands a receipt to the sender of its request, if it still waits.
-    pub(super) fn answer(&self, reply_to: &str, receipt: TrialControlReceipt) {
+    /// Hands a receipt to the sender of its request, if it still waits. Output is not requested
+    /// here: it is read from files of the process.
+    pub(super) fn answer(&self, reply_to: &str, answer: TrialAnswer) {
+        let TrialAnswer::Control(receipt) = answer else { return };
         if let Some(reply) = self.replies().remove(reply_to) {
             let _no_longer_waiting = reply.send(receipt);
         }

@@ -60,6 +60,7 @@ impl TrialOutputs {
             Some(_) => Cow::Owned(step_prefix(step) + stage.directory()),
         };
         let capture = capture_in(&self.scratch.join(&*directory), redactor);
+        executor::note_capture(&self.scratch, &directory);
         self.captures.push((stage, directory, capture.clone()));
         capture
     }

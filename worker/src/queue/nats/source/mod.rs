@@ -19,8 +19,8 @@ use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken, PublishError};
 use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_protocol::wire::output::TrialAnswer;
 use rollout_protocol::wire::report::Report;
-use rollout_protocol::wire::trial_control::TrialControlReceipt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, broadcast, mpsc, watch};
@@ -35,7 +35,7 @@ use super::connect::Nats;
 use super::error::NatsError;
 use super::names::NatsName;
 use super::replies::NatsRequest;
-use crate::queue::traits::{ConnectionStatus, PendingTrialControl, QueueError, WorkSource};
+use crate::queue::traits::{ConnectionStatus, PendingTrialRequest, QueueError, WorkSource};
 use crate::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -53,7 +53,7 @@ pub struct NatsSource {
     classes: PoolClasses,
     peers: PeerHeartbeats,
     controls: broadcast::Sender<ControlMessage>,
-    trial_controls: Mutex<mpsc::Receiver<PendingTrialControl>>,
+    trial_requests: Mutex<mpsc::Receiver<PendingTrialRequest>>,
     _tasks: [Task<()>; 3],
 }
 
@@ -73,8 +73,8 @@ impl NatsSource {
         let acks = Arc::new(DeliveryAcks::default());
         let pull_buffer = Arc::new(PullBuffer::new(pool.clone(), inbox));
         let controls = broadcast::Sender::new(CONTROL_CAPACITY);
-        let (trial_requests, trial_controls) = mpsc::channel(CONTROL_CAPACITY);
-        let trial_controls = Mutex::new(trial_controls);
+        let (incoming, trial_requests) = mpsc::channel(CONTROL_CAPACITY);
+        let trial_requests = Mutex::new(trial_requests);
         let tasks = [
             supervise::spawn(
                 "arrivals",
@@ -84,7 +84,7 @@ impl NatsSource {
                 "acknowledgements",
                 acks.clone().resend_after_reconnect(client.clone()),
             ),
-            supervise::spawn("controls", forward_controls(heard, controls.clone(), trial_requests)),
+            supervise::spawn("controls", forward_controls(heard, controls.clone(), incoming)),
         ];
         let classes = PoolClasses::new(pool.clone(), store, client.options.lease);
         let peers = PeerHeartbeats::default();
@@ -96,7 +96,7 @@ impl NatsSource {
             classes,
             peers,
             controls,
-            trial_controls,
+            trial_requests,
             _tasks: tasks,
         })
     }
@@ -250,20 +250,20 @@ impl WorkSource for NatsSource {
         self.controls.subscribe()
     }
 
-    async fn next_trial_control(&self) -> PendingTrialControl {
-        match self.trial_controls.lock().await.recv().await {
+    async fn next_trial_request(&self) -> PendingTrialRequest {
+        match self.trial_requests.lock().await.recv().await {
             Some(pending) => pending,
             // The client was closed.
             None => std::future::pending().await,
         }
     }
 
-    async fn answer_trial_control(
+    async fn answer_trial_request(
         &self,
         reply_to: String,
-        receipt: TrialControlReceipt,
+        answer: TrialAnswer,
     ) -> Result<(), QueueError> {
-        let payload = serde_json::to_vec(&receipt).expect("text keys only");
+        let payload = serde_json::to_vec(&answer).expect("text keys only");
         Ok(self.client().send(reply_to, payload.into()).await?)
     }
 }
@@ -285,12 +285,12 @@ async fn request_coordinator<A: DeserializeOwned>(
     }
 }
 
-/// Passes on the controls that coordinators send to all workers, and the requests of users for
-/// controls of trials: those have a reply subject.
+/// Passes on the controls that coordinators send to all workers, and the requests of users
+/// about trials: those have a reply subject.
 async fn forward_controls(
     mut subscriber: Subscriber,
     controls: broadcast::Sender<ControlMessage>,
-    trial_controls: mpsc::Sender<PendingTrialControl>,
+    trial_requests: mpsc::Sender<PendingTrialRequest>,
 ) {
     while let Some(message) = subscriber.next().await {
         if message.payload.len() > MAX_CONTROL_BYTES {
@@ -302,7 +302,7 @@ async fn forward_controls(
             continue;
         }
         if message.reply.is_some() {
-            run_control::forward(message, &trial_controls);
+            run_control::forward(message, &trial_requests);
             continue;
         }
         match serde_json::from_slice(&message.payload) {

@@ -1,4 +1,4 @@
-//! Requests of users: commands to coordinators, and controls of trials to their workers.
+//! Requests of users: commands to coordinators, and requests about trials to their workers.
 
 use std::time::Duration;
 
@@ -7,13 +7,16 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_protocol::wire::output::{OutputAnswer, OutputRequest, TrialRequest};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::request_coordinator;
 use crate::queue::nats::connect::Nats;
 use crate::queue::nats::dispatch::requests::is_inbox;
-use crate::queue::traits::{PendingTrialControl, QueueError, RunControl};
+use crate::queue::traits::{PendingTrialRequest, QueueError, RunControl};
 
 #[async_trait]
 impl RunControl for Nats {
@@ -26,6 +29,30 @@ impl RunControl for Nats {
         request: &TrialControlRequest,
         wait: Duration,
     ) -> Result<Option<TrialControlReceipt>, QueueError> {
+        self.ask_workers(request.run, request, wait).await
+    }
+}
+
+impl Nats {
+    /// Asks the worker of a trial for output, and waits this long for it; `None` when no worker
+    /// answers.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the request could not be sent.
+    pub async fn trial_output(
+        &self,
+        request: &OutputRequest,
+        wait: Duration,
+    ) -> Result<Option<OutputAnswer>, QueueError> {
+        self.ask_workers(request.run, request, wait).await
+    }
+
+    async fn ask_workers<A: DeserializeOwned>(
+        &self,
+        run: RunId,
+        request: &impl Serialize,
+        wait: Duration,
+    ) -> Result<Option<A>, QueueError> {
         let client = self.client();
         client.connection()?;
         let unreachable = |reason: String| QueueError::Unreachable { reason };
@@ -33,7 +60,7 @@ impl RunControl for Nats {
         let subscribed = client.inner.subscribe(inbox.clone()).await;
         let mut answers = subscribed.map_err(|error| unreachable(error.to_string()))?;
         let payload = serde_json::to_vec(request).expect("text keys only");
-        let subject = client.names.control(request.run);
+        let subject = client.names.control(run);
         let sent = client.inner.publish_with_reply(subject, inbox, payload.into()).await;
         sent.map_err(|error| unreachable(error.to_string()))?;
         let receipt = async {
@@ -52,20 +79,20 @@ impl RunControl for Nats {
 }
 
 /// Passes on a request.
-pub(super) fn forward(message: Message, requests: &mpsc::Sender<PendingTrialControl>) {
+pub(super) fn forward(message: Message, requests: &mpsc::Sender<PendingTrialRequest>) {
     let Message { subject, reply, payload, .. } = message;
     // The answer is sent with the permissions of this worker.
     let Some(reply_to) = reply.filter(|reply| is_inbox(reply)) else {
-        tracing::warn!("{subject}: ignored a control whose reply subject is not an inbox");
+        tracing::warn!("{subject}: ignored a request whose reply subject is not an inbox");
         return;
     };
-    match serde_json::from_slice::<TrialControlRequest>(&payload) {
+    match serde_json::from_slice::<TrialRequest>(&payload) {
         Ok(request) => {
-            let pending = PendingTrialControl { request, reply_to: reply_to.into_string() };
+            let pending = PendingTrialRequest { request, reply_to: reply_to.into_string() };
             if requests.try_send(pending).is_err() {
-                tracing::warn!("{subject}: ignored a control of a trial: too many of them wait");
+                tracing::warn!("{subject}: ignored a request about a trial: too many of them wait");
             }
         }
-        Err(error) => tracing::warn!("{subject}: cannot parse a control of a trial: {error}"),
+        Err(error) => tracing::warn!("{subject}: cannot parse a request about a trial: {error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Controls of users for harnesses that run here.
+//! Requests of users about trials that run here: controls for harnesses, and output.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,25 +6,29 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::harness::ControlAction;
-use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlResult};
+use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
+use rollout_protocol::wire::trial_control::{
+    TrialControlReceipt, TrialControlRequest, TrialControlResult,
+};
 
 use super::WorkerShared;
 use super::execution::Execution;
+use super::trial_output;
 use crate::executor::MailboxRefusal;
-use crate::queue::traits::PendingTrialControl;
+use crate::queue::traits::PendingTrialRequest;
 
 /// Requests that wait for their result at a time: people send them one by one.
 const MAX_WAITING: usize = 256;
 
-/// Answers requests for controls of executions that run here. Other workers answer the others.
+/// Answers requests about executions that run here. Other workers answer the others.
 /// Never ends.
-pub(super) async fn handle_trial_controls(shared: Arc<WorkerShared>) -> Infallible {
+pub(super) async fn handle_trial_requests(shared: Arc<WorkerShared>) -> Infallible {
     let mut waiting = FuturesUnordered::new();
     loop {
         tokio::select! {
             Some(()) = waiting.next(), if !waiting.is_empty() => {}
-            pending = shared.source.next_trial_control(), if waiting.len() < MAX_WAITING => {
-                let (run, item) = (pending.request.run, pending.request.item);
+            pending = shared.source.next_trial_request(), if waiting.len() < MAX_WAITING => {
+                let (run, item) = pending.request.target();
                 if let Some(execution) = shared.registry.find_running(run, item) {
                     waiting.push(answer(&shared, execution, pending));
                 }
@@ -33,8 +37,23 @@ pub(super) async fn handle_trial_controls(shared: Arc<WorkerShared>) -> Infallib
     }
 }
 
-async fn answer(shared: &WorkerShared, execution: Arc<Execution>, pending: PendingTrialControl) {
-    let PendingTrialControl { request, reply_to } = pending;
+async fn answer(shared: &WorkerShared, execution: Arc<Execution>, pending: PendingTrialRequest) {
+    let PendingTrialRequest { request, reply_to } = pending;
+    let answer = match request {
+        TrialRequest::Control(request) => Some(control(shared, &execution, request).await),
+        TrialRequest::Output(request) => trial_output::answer(shared, execution, request).await,
+    };
+    let Some(answer) = answer else { return };
+    if let Err(error) = shared.source.answer_trial_request(reply_to, answer).await {
+        tracing::warn!("cannot answer a request about a trial: {error}");
+    }
+}
+
+async fn control(
+    shared: &WorkerShared,
+    execution: &Execution,
+    request: TrialControlRequest,
+) -> TrialAnswer {
     let (item, action) = (request.item, request.action);
     let result = match execution.controls.send(request.into_control()) {
         Ok(result) => match result.await {
@@ -42,13 +61,10 @@ async fn answer(shared: &WorkerShared, execution: Arc<Execution>, pending: Pendi
             // The command ended before it got the control.
             Err(_) => TrialControlResult::NotInCommand { phase: execution.phase() },
         },
-        Err(refusal) => refused(refusal, &execution, action),
+        Err(refusal) => refused(refusal, execution, action),
     };
     let (exec, worker) = (execution.exec, shared.config.worker.clone());
-    let receipt = TrialControlReceipt { item, exec, worker, action, result };
-    if let Err(error) = shared.source.answer_trial_control(reply_to, receipt).await {
-        tracing::warn!("cannot answer the control of a trial: {error}");
-    }
+    TrialAnswer::Control(TrialControlReceipt { item, exec, worker, action, result })
 }
 
 fn refused(
