@@ -51,8 +51,7 @@ struct UncheckedEventChunk {
 /// Why an announcement is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a chunk of events has from 1 to {} bytes and ends within {} bytes of its log, not {size_bytes} bytes at {offset}",
-    limits::HOOK_EVENTS_BYTES,
+    "a chunk of {size_bytes} bytes at {offset} is empty, or ends beyond {} bytes of its log",
     limits::HOOK_EVENTS_BYTES
 )]
 pub struct InvalidEventChunk {
@@ -105,7 +104,7 @@ mod tests {
             assert_eq!(read(&good).expect("a chunk"), good);
         }
         for bad in [chunk(0, 0), chunk(limits::HOOK_EVENTS_BYTES, 1), chunk(u64::MAX, 2)] {
-            assert!(read(&bad).expect_err("refused").to_string().contains("a chunk of events"));
+            assert!(read(&bad).expect_err("refused").to_string().contains("a chunk of "));
         }
     }
 }

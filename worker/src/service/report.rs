@@ -27,13 +27,20 @@ const FULL_RUN_PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct OutgoingReport {
     report: Report,
     completion: Option<ReportCompletion>,
-    /// Notified when the queue has accepted the report, unless it is the last of its execution.
-    accepted: Option<oneshot::Sender<()>>,
+}
+
+/// The next step after the queue has accepted a report.
+#[derive(Debug)]
+enum ReportCompletion {
+    /// The execution is complete.
+    Execution(ExecutionCompletion),
+    /// Its sender is notified.
+    Notice(oneshot::Sender<()>),
 }
 
 /// The completion of an execution's last report.
 #[derive(Debug)]
-struct ReportCompletion {
+struct ExecutionCompletion {
     execution: Arc<Execution>,
     acknowledged: Option<oneshot::Sender<()>>,
 }
@@ -41,14 +48,14 @@ struct ReportCompletion {
 impl OutgoingReport {
     /// A report after which its execution continues.
     pub(super) fn intermediate(report: Report) -> Self {
-        Self { report, completion: None, accepted: None }
+        Self { report, completion: None }
     }
 
     /// A report after which its execution continues. The receiver gets a message when the queue
     /// has accepted it.
     pub(super) fn acknowledged(report: Report) -> (Self, oneshot::Receiver<()>) {
         let (accepted, receipt) = oneshot::channel();
-        (Self { report, completion: None, accepted: Some(accepted) }, receipt)
+        (Self { report, completion: Some(ReportCompletion::Notice(accepted)) }, receipt)
     }
 
     /// The last report of its execution.
@@ -57,8 +64,8 @@ impl OutgoingReport {
         execution: Arc<Execution>,
         acknowledged: Option<oneshot::Sender<()>>,
     ) -> Self {
-        let completion = Some(ReportCompletion { execution, acknowledged });
-        Self { report, completion, accepted: None }
+        let completion = ExecutionCompletion { execution, acknowledged };
+        Self { report, completion: Some(ReportCompletion::Execution(completion)) }
     }
 }
 
@@ -175,15 +182,16 @@ async fn handle_answers(
     let (mut full, mut again) = (Vec::new(), Vec::new());
     for (outgoing, answer) in batch.into_iter().zip(answers) {
         match answer {
-            Ok(()) => {
-                if let Some(accepted) = outgoing.accepted {
+            Ok(()) => match outgoing.completion {
+                Some(ReportCompletion::Execution(last)) => done.push(last),
+                Some(ReportCompletion::Notice(accepted)) => {
                     let _its_task_is_gone = accepted.send(());
                 }
-                done.extend(outgoing.completion);
-            }
+                None => {}
+            },
             Err(PublishError::Full) => full.push(outgoing),
             Err(refused @ PublishError::TooLarge { .. }) => {
-                let OutgoingReport { report, completion, accepted } = outgoing;
+                let OutgoingReport { report, completion } = outgoing;
                 tracing::error!(
                     "cannot publish the report of execution {}: {refused}",
                     report.exec
@@ -195,7 +203,6 @@ async fn handle_answers(
                 again.push(OutgoingReport {
                     report: failed_report(report, unpublishable_error(&refused)),
                     completion,
-                    accepted,
                 });
             }
         }
@@ -207,7 +214,7 @@ async fn handle_answers(
     again
 }
 
-async fn acknowledge(shared: &WorkerShared, done: Vec<ReportCompletion>) {
+async fn acknowledge(shared: &WorkerShared, done: Vec<ExecutionCompletion>) {
     if done.is_empty() {
         return;
     }
@@ -217,7 +224,7 @@ async fn acknowledge(shared: &WorkerShared, done: Vec<ReportCompletion>) {
         shared.queue_outage.mark_failed(&error);
     }
     shared.registry.remove(done.iter().map(|last| &last.execution));
-    for ReportCompletion { acknowledged, .. } in done {
+    for ExecutionCompletion { acknowledged, .. } in done {
         if let Some(acknowledged) = acknowledged {
             let _its_task_is_gone = acknowledged.send(());
         }
