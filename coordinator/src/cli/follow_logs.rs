@@ -80,7 +80,14 @@ pub(super) async fn run(
         }
         match view.header.pool {
             None => follower.print_local(&detail)?,
+            #[cfg(feature = "nats")]
             Some(_) => follower.print_remote(&view, &detail).await?,
+            #[cfg(not(feature = "nats"))]
+            Some(_) => {
+                let what = "cannot follow the output of a trial on a worker: this program has no \
+                            client of NATS";
+                return Err(CliError::new(ExitCode::Config, what));
+            }
         }
         tokio::time::sleep(pause).await;
         place.refresh().await?;
@@ -143,13 +150,6 @@ impl OutputFollower<'_> {
             };
             self.print(exec, piece)?;
         }
-    }
-
-    #[cfg(not(feature = "nats"))]
-    async fn print_remote(&mut self, _: &RunView, _: &TrialDetail) -> Result<(), CliError> {
-        let what = "cannot follow the output of a trial on a worker: this program has no client \
-                    of NATS";
-        Err(CliError::refused(what))
     }
 
     /// The position in the output of an execution.
