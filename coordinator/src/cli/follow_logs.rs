@@ -18,9 +18,7 @@ use super::run_place::RunPlace;
 use super::store_url;
 use crate::engine::journal::RunLayout;
 use crate::results::escape;
-use crate::results::view::{
-    self, CapturedSource, RunView, TrialDetail, TrialState, find_trial,
-};
+use crate::results::view::{self, CapturedSource, RunView, TrialDetail, TrialState, find_trial};
 
 /// Shortest time between two looks at a run.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);

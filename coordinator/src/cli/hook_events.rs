@@ -17,8 +17,7 @@ use super::run_place::RunPlace;
 use super::store_url;
 use crate::results::escape;
 use crate::results::view::{
-    HookEventLogs, HookEventRead, HookLog, HookLogCursor, TrialState, find_trial,
-    resolve_hook_logs,
+    HookEventLogs, HookEventRead, HookLog, HookLogCursor, TrialState, find_trial, resolve_hook_logs,
 };
 
 /// Shortest time between two looks at a run.

@@ -188,6 +188,8 @@ impl StatesFold {
             }
             EventKind::LockTakeover { .. }
             | EventKind::RunStopping { .. }
+            | EventKind::RunPaused
+            | EventKind::RunContinued
             | EventKind::Warning { .. }
             | EventKind::RunEnded { .. }
             | EventKind::Search(_) => {}

@@ -45,8 +45,17 @@ impl LocalJob {
             session.plan.reuse_documents(former);
         }
         let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession { parameters, plan, store, events, stops, wait_policy, reopen, on_demand, .. } =
-            session;
+        let JobSession {
+            parameters,
+            plan,
+            store,
+            events,
+            stops,
+            wait_policy,
+            reopen,
+            on_demand,
+            ..
+        } = session;
         let plan = Arc::new(plan);
         if reopen.is_some() || !is_finished(&layout, &plan)? {
             let kind = job.settings.environment.provider.kind();

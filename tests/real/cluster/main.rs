@@ -15,6 +15,7 @@ mod live_output;
 mod materialize;
 mod ownership;
 mod parity;
+mod pause;
 mod placement;
 mod pool_sharing;
 mod s3;

@@ -28,6 +28,7 @@ use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::output::{TrialAnswer, TrialRequest};
 use rollout_protocol::wire::position::{Incarnation, ReportBatch, ReportPosition};
 use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use tokio::sync::{broadcast, oneshot, watch};
 
 /// The worker's side of the queue.

@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::QueueError;
+use rollout_worker::queue::traits::{QueueError, RunControl as _};
 
 use super::NatsArgs;
 use super::run_id::run_id;

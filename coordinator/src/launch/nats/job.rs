@@ -46,8 +46,17 @@ impl RemoteJob {
             session.plan.reuse_documents(former);
         }
         let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession { parameters, plan, store, events, mut stops, wait_policy, reopen, on_demand, .. } =
-            session;
+        let JobSession {
+            parameters,
+            plan,
+            store,
+            events,
+            mut stops,
+            wait_policy,
+            reopen,
+            on_demand,
+            ..
+        } = session;
         let plan = Arc::new(plan);
         let info = RunEntryInfo {
             job: parameters.job.clone(),
