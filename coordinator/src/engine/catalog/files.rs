@@ -74,7 +74,7 @@ impl Catalog {
         before: Vec<String>,
         mut files: Vec<CatalogFile>,
     ) -> Result<(), CatalogError> {
-        let puts = paths.to_vec().into_iter().map(|path| self.store_file(layout.clone(), path));
+        let puts = paths.iter().cloned().map(|path| self.store_file(layout.clone(), path));
         let stored: Vec<Option<CatalogFile>> =
             stream::iter(puts).buffered(CONCURRENT_READS).try_collect().await?;
         let stored: Vec<CatalogFile> = stored.into_iter().flatten().collect();

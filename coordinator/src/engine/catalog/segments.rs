@@ -98,12 +98,9 @@ impl Catalog {
         let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
         while let Some((piece, bytes)) = reads.try_next().await? {
             let gap = CatalogError::Gap { run, epoch, offset: length };
-            let mut bytes = match bytes {
-                Some(bytes) => bytes,
+            let Some(mut bytes) = bytes else {
                 // Joined with others while this process was reading.
-                None => {
-                    return Box::pin(self.reread_segment(run, epoch, length, layout, gap)).await;
-                }
+                return Box::pin(self.reread_segment(run, epoch, length, layout, gap)).await;
             };
             if bytes.len() as u64 != piece.end - piece.start || piece.start > length {
                 return Err(gap);
