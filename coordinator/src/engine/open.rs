@@ -226,8 +226,7 @@ fn open_locked(
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
     let RunOpenOptions { layout, job, plan, permits, retry, timeouts, reopen, lock } = options;
-    let LockOptions { kv, mirror, .. } = lock;
-    let pool = kv.map(|shared| shared.info.pool);
+    let (pool, mirror) = (lock.kv.map(|shared| shared.info.pool), lock.mirror);
     let (root, epoch) = (layout.root().to_owned(), grant.epoch);
     let manifest = RunManifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { source };

@@ -12,13 +12,11 @@ use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
 use crate::config::Job;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{
-    self, LockOptions, OpenError, RunError, RunManifest, RunOpenOptions, RunState,
-};
+use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
 use crate::launch::session::JobSession;
 use crate::plan::{self, JobPlan};
-use crate::workloads::job::{JobPlanner, read_previous_plan};
+use crate::workloads::job::read_previous_plan;
 
 /// A job to be run in this process.
 pub(super) struct LocalJob {
@@ -44,42 +42,18 @@ impl LocalJob {
         if let Some(former) = &previous_plan {
             session.plan.reuse_documents(former);
         }
-        let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession {
-            parameters,
-            plan,
-            store,
-            events,
-            stops,
-            wait_policy,
-            reopen,
-            on_demand,
-            ..
-        } = session;
-        let plan = Arc::new(plan);
-        if reopen.is_some() || !is_finished(&layout, &plan)? {
+        let plan = Arc::new(session.plan.clone());
+        if session.reopen.is_some() || !is_finished(&layout, &plan)? {
             let kind = job.settings.environment.provider.kind();
             host::check_services([kind], &host, &layout.sandboxes()).await?;
         }
-        let options = RunOpenOptions {
-            layout: layout.clone(),
-            job: parameters.job,
-            plan: plan.digest(),
-            permits: parameters.n_concurrent_trials as usize,
-            retry: parameters.retry,
-            lock: LockOptions { wait_policy, kv: None, mirror },
-            timeouts: RemoteTimeouts::default(),
-            reopen,
-        };
+        let options = session.open_options(plan.digest(), None, RemoteTimeouts::default());
+        let documents = session.documents(&plan);
+        let queue = Arc::new(EmbeddedQueue::default());
+        let planner = session.planner(&plan, queue.clone());
+        let JobSession { parameters, store, events, stops, .. } = session;
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
-        let queue = Arc::new(EmbeddedQueue::default());
-        let mut planner =
-            JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
-        if let Some(on_demand) = on_demand {
-            let control = queue.clone();
-            planner = on_demand.attach(planner, &plan, Arc::clone(&store), control);
-        }
         let ran = embedded::run(EmbeddedRun {
             options,
             planner,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
@@ -11,6 +12,7 @@ use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::RunRateLimits;
 use rollout_worker::backoff::OutageLog;
+use rollout_worker::queue::traits::RunControl;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
@@ -19,12 +21,17 @@ use tokio::sync::mpsc;
 use super::on_demand::OnDemandTrials;
 use crate::config::{self, Job};
 use crate::engine::catalog::{Catalog, CatalogError, CatalogMirror};
+use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::{JournalError, JournalMirror, RunLayout};
-use crate::engine::{LockWaitPolicy, OpenRun, ReopenSelection, RunError, atomic_file};
+use crate::engine::{
+    KvLockOptions, LockOptions, LockWaitPolicy, OpenRun, ReopenSelection, RunError, RunOpenOptions,
+    atomic_file,
+};
 use crate::events::MaterializeMode;
 use crate::plan::{JobPlan, PlanDocument};
 use crate::results::files::layout;
 use crate::results::report::DatasetFacts;
+use crate::workloads::job::JobPlanner;
 
 /// Newest format of `resume.json`.
 const FORMAT: u32 = 1;
@@ -282,8 +289,40 @@ impl JobSession {
         }
     }
 
-    /// The second place of its journal, if it has one.
-    pub(super) fn mirror(&self) -> Option<Arc<dyn JournalMirror>> {
-        self.catalog.as_ref().map(SessionCatalog::mirror)
+    /// How its run is opened.
+    pub(super) fn open_options(
+        &self,
+        plan: Digest,
+        kv: Option<KvLockOptions>,
+        timeouts: RemoteTimeouts,
+    ) -> RunOpenOptions {
+        let mirror = self.catalog.as_ref().map(SessionCatalog::mirror);
+        // Workers continue while their coordinator is stopped or hangs; another may take over.
+        let hung = kv.is_some() || self.wait_policy.hung;
+        let wait_policy = LockWaitPolicy { hung, ..self.wait_policy };
+        RunOpenOptions {
+            layout: RunLayout::new(&self.run_dir),
+            job: self.parameters.job.clone(),
+            plan,
+            permits: self.parameters.n_concurrent_trials as usize,
+            retry: self.parameters.retry,
+            lock: LockOptions { wait_policy, kv, mirror },
+            timeouts,
+            reopen: self.reopen.clone(),
+        }
+    }
+
+    /// The planner of its trials; `control` is for the user of trials on demand.
+    pub(super) fn planner(
+        &mut self,
+        plan: &Arc<JobPlan>,
+        control: Arc<dyn RunControl>,
+    ) -> JobPlanner {
+        let planner =
+            JobPlanner::new(Arc::clone(plan)).with_rate_limit(self.parameters.rate_limits);
+        match self.on_demand.take() {
+            Some(on_demand) => on_demand.attach(planner, plan, Arc::clone(&self.store), control),
+            None => planner,
+        }
     }
 }

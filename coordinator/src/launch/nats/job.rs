@@ -7,14 +7,11 @@ use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
-use crate::engine::{
-    self, DurableStateListener, KvLockOptions, LockOptions, LockWaitPolicy, RunEntryInfo, RunError,
-    RunOpenOptions, RunState,
-};
+use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, RunError, RunState};
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
 use crate::launch::session::JobSession;
-use crate::workloads::job::{JobPlanner, read_previous_plan};
+use crate::workloads::job::read_previous_plan;
 
 /// A job to be run by remote workers.
 pub(super) struct RemoteJob {
@@ -45,42 +42,17 @@ impl RemoteJob {
         if let Some(former) = &previous_plan {
             session.plan.reuse_documents(former);
         }
-        let (documents, mirror) = (session.documents(&session.plan), session.mirror());
-        let JobSession {
-            parameters,
-            plan,
-            store,
-            events,
-            mut stops,
-            wait_policy,
-            reopen,
-            on_demand,
-            ..
-        } = session;
-        let plan = Arc::new(plan);
+        let plan = Arc::new(session.plan.clone());
         let info = RunEntryInfo {
-            job: parameters.job.clone(),
+            job: session.parameters.job.clone(),
             pool: pool.clone(),
-            store: store.identity().to_owned(),
+            store: session.store.identity().to_owned(),
         };
-        // Workers continue while their coordinator is stopped or hangs; another may take over.
-        let wait_policy = LockWaitPolicy { hung: true, ..wait_policy };
         let kv = Some(KvLockOptions { kv_store, info });
-        let options = RunOpenOptions {
-            layout: layout.clone(),
-            job: parameters.job.clone(),
-            plan: plan.digest(),
-            permits: parameters.n_concurrent_trials as usize,
-            retry: parameters.retry,
-            lock: LockOptions { wait_policy, kv, mirror },
-            timeouts,
-            reopen,
-        };
-        let mut planner =
-            JobPlanner::new(Arc::clone(&plan)).with_rate_limit(parameters.rate_limits);
-        if let Some(on_demand) = on_demand {
-            planner = on_demand.attach(planner, &plan, Arc::clone(&store), control);
-        }
+        let options = session.open_options(plan.digest(), kv, timeouts);
+        let documents = session.documents(&plan);
+        let planner = session.planner(&plan, control);
+        let JobSession { store, events, mut stops, .. } = session;
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;
