@@ -80,9 +80,17 @@ async fn runs_of_catalog(
     let store = given.to_string_lossy();
     let store = store.split('#').next().unwrap_or_default();
     let runs = copied.into_iter().map(|(header, directory)| {
-        let run = RunFacts::of_copy(&directory);
-        let path = PathBuf::from(format!("{store}#{}", header.run));
-        listed(RunSummary { name: header.job, path, run })
+        let (name, path) = (header.job, PathBuf::from(format!("{store}#{}", header.run)));
+        match directory {
+            Ok(directory) => {
+                let run = RunFacts::of_copy(&directory);
+                listed(RunSummary { name, path, run })
+            }
+            Err(error) => {
+                let error = Some(error.message);
+                ListedRun { name, path, error, ..ListedRun::default() }
+            }
+        }
     });
     Ok(runs.collect())
 }

@@ -46,7 +46,11 @@ pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCo
     }
     let Some(address) = CatalogAddress::parse(&args.run)? else {
         search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
-        return retry::run_again(&args.run, None, args.options, printer).await;
+        #[cfg(feature = "nats")]
+        let options = args.catalog.options_of_run().chain(args.options).collect();
+        #[cfg(not(feature = "nats"))]
+        let options = args.options;
+        return retry::run_again(&args.run, None, options, printer).await;
     };
     if !args.options.is_empty() {
         return Err(CliError::usage("cannot use options after `--` with a run in a catalog"));
@@ -134,6 +138,16 @@ mod catalog {
 
         #[command(flatten)]
         nats: NatsArgs,
+    }
+
+    impl CatalogRunArgs {
+        /// The options that `rollout run` has as well. A run directory keeps the others.
+        pub(super) fn options_of_run(&self) -> impl Iterator<Item = String> + use<> {
+            let flags =
+                [(self.force, "--force"), (self.no_wait, "--no-wait"), (self.json, "--json")];
+            let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag);
+            flags.map(str::to_owned).collect::<Vec<_>>().into_iter()
+        }
     }
 
     /// The same as a command line of its own, for `rollout retry`.

@@ -125,13 +125,13 @@ impl RunPlace {
     }
 }
 
-/// Copies of all runs in a catalog, one directory each.
+/// Copies of all runs in a catalog, one directory each, or why a run cannot be copied.
 ///
 /// # Errors
 /// The store cannot be read.
 pub(super) async fn copy_all(
     address: &CatalogAddress,
-) -> Result<(TempDir, Vec<(CatalogHeader, PathBuf)>), CliError> {
+) -> Result<(TempDir, Vec<(CatalogHeader, Result<PathBuf, CliError>)>), CliError> {
     let store = address.open_store().await?;
     let headers = match &address.run {
         Some(run) => vec![Catalog::new(Arc::clone(&store)).find(Some(run)).await?],
@@ -140,8 +140,8 @@ pub(super) async fn copy_all(
     let (copies, mut copied) = (temporary()?, Vec::new());
     for header in headers {
         let directory = copies.path().join(header.run.to_string());
-        copy_run(&store, &address.store, &header, &directory).await?;
-        copied.push((header, directory));
+        let made = copy_run(&store, &address.store, &header, &directory).await;
+        copied.push((header, made.map(|()| directory)));
     }
     Ok((copies, copied))
 }

@@ -20,7 +20,7 @@ use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
 use crate::engine::journal::RunLayout;
-use crate::engine::{LockWaitPolicy, ReopenSelection, RunManifest};
+use crate::engine::{LockWaitPolicy, ReopenSelection, RunError, RunManifest};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
@@ -197,6 +197,7 @@ impl PlannedRun {
             && let Some(manifest) = RunManifest::read(&layout)?
         {
             let RunManifest { run, epoch, .. } = manifest;
+            lock.fence().check().map_err(RunError::LockLost)?;
             catalog.store_files(run, epoch, &layout, SessionFiles::End).await?;
         }
         drop(lock);

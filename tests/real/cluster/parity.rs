@@ -68,8 +68,16 @@ fn assert_parity(example: &str, provider: &str) {
 }
 
 /// Files that depend on where the run's state is and how the run was started.
-const RUN_STATE_FILES: [&str; 7] =
-    ["journal", "records", "manifest.json", "plan.json", "store.json", "invocation.json", "tables"];
+const RUN_STATE_FILES: [&str; 8] = [
+    "journal",
+    "records",
+    "manifest.json",
+    "plan.json",
+    "resume.json",
+    "store.json",
+    "invocation.json",
+    "tables",
+];
 
 /// Result files by name, without the parts that differ between two runs.
 fn comparable_files(directory: &Path) -> BTreeMap<String, String> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::bytes::Bytes;
 
 use super::{CONCURRENT_READS, Catalog, CatalogError, run_prefix};
+use crate::engine::atomic_file::TEMPORARY_PREFIX;
 use crate::engine::journal::RunLayout;
 
 /// A file of a run in a catalog.
@@ -26,6 +27,9 @@ pub struct CatalogFile {
 struct CatalogFiles {
     files: Vec<CatalogFile>,
 }
+
+/// Lists that are read when a document was replaced meanwhile.
+const MAX_LISTS: u32 = 5;
 
 /// Path prefix of the documents that name the files of a run.
 fn files_prefix(run: RunId) -> String {
@@ -85,16 +89,17 @@ impl Catalog {
             serde_json::to_vec(&CatalogFiles { files }).expect("text keys only").into();
         let prefix = files_prefix(run);
         let mut number = 1_u32;
-        // A session writes few of them; those of other sessions have other names.
-        while !self
-            .store
-            .put_document(&format!("{prefix}{epoch:06}-{number:06}"), text.clone())
-            .await?
-        {
+        let path = loop {
+            // A session writes few of them; those of other sessions have other names.
+            let path = format!("{prefix}{epoch:06}-{number:06}");
+            if self.store.put_document(&path, text.clone()).await? {
+                break path;
+            }
             number += 1;
-        }
-        for path in before {
-            self.store.remove_document(&path).await?;
+        };
+        // Those of a later session count more than this one.
+        for older in before.iter().filter(|before| **before < path) {
+            self.store.remove_document(older).await?;
         }
         Ok(())
     }
@@ -119,11 +124,13 @@ impl Catalog {
         &self,
         run: RunId,
     ) -> Result<(Vec<String>, Vec<CatalogFile>), CatalogError> {
-        loop {
+        let mut missing = String::new();
+        for _ in 0..MAX_LISTS {
             let paths = self.store.list_documents(&files_prefix(run)).await?;
             let Some(newest) = paths.last() else { return Ok((paths, Vec::new())) };
             let Some(text) = self.store.get_document(newest).await? else {
                 // A newer one has replaced it.
+                missing.clone_from(newest);
                 continue;
             };
             let parsed = serde_json::from_slice::<CatalogFiles>(&text).map_err(|error| {
@@ -131,6 +138,7 @@ impl Catalog {
             })?;
             return Ok((paths, parsed.files));
         }
+        Err(CatalogError::Document { path: missing, reason: "it is missing".to_owned() })
     }
 
     /// The files of a run.
@@ -166,17 +174,20 @@ impl Catalog {
         }
         let target = root.join(path);
         let parent = target.parent().unwrap_or(&root).to_owned();
-        let cleared = target.clone();
-        supervise::blocking(move || {
+        let incoming = supervise::blocking(move || {
             std::fs::create_dir_all(&parent).map_err(CatalogError::file("create", &parent))?;
-            match std::fs::remove_file(&cleared) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(CatalogError::file("replace", &cleared)(error))
-                }
-                _ => Ok(()),
-            }
+            let made = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(&parent);
+            made.map_err(CatalogError::file("create a directory in", &parent))
         })
         .await?;
-        Ok(self.store.get_file(&file.blob.digest, &target).await?)
+        let fetched = incoming.path().join("file");
+        self.store.get_file(&file.blob.digest, &fetched).await?;
+        supervise::blocking(move || {
+            // Until then the file of an earlier copy is there.
+            let moved = std::fs::rename(&fetched, &target);
+            drop(incoming);
+            moved.map_err(CatalogError::file("replace", &target))
+        })
+        .await
     }
 }

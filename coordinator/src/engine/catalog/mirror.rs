@@ -12,10 +12,10 @@ use rollout_worker::supervise::{self, Task};
 use tokio_util::bytes::Bytes;
 
 use super::piece::Piece;
-use super::segments::{MAX_PIECE_BYTES, opening_path, piece_path, read_range};
+use super::segments::{MAX_PIECE_BYTES, opening_path, piece_path, read_range, successor_path};
 use super::{Catalog, CatalogError, CatalogHeader};
 use crate::engine::journal::{
-    JournalError, JournalMirror, MirrorError, RunLayout, SegmentIndex, SegmentOffset,
+    JournalError, JournalMirror, MirrorError, RunLayout, SegmentEpochs, SegmentIndex, SegmentOffset,
 };
 
 /// Pieces that are joined into one: a session that commits for hours stays quick to read.
@@ -23,6 +23,9 @@ const PIECES_PER_JOIN: usize = 256;
 
 /// Time between two looks for a later session of another process.
 const SUCCESSOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the beginning of a session waits for the store.
+const OPENING_RETRY_PERIOD: Duration = Duration::from_secs(60);
 
 /// Writes the journal of a run directory to a catalog.
 #[derive(Debug)]
@@ -55,10 +58,28 @@ impl CatalogMirror {
         &self,
         call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
+        self.wait_while(StoreError::is_transient, call).await
+    }
+
+    /// Repeats a call for a while if the store does not answer. For the beginning of a session,
+    /// which nothing can interrupt: a refusal is final.
+    async fn wait_briefly<'a, T>(
+        &self,
+        call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let until = Instant::now() + OPENING_RETRY_PERIOD;
+        self.wait_while(|error| error.is_unanswered() && Instant::now() < until, call).await
+    }
+
+    async fn wait_while<'a, T>(
+        &self,
+        is_passing: impl Fn(&StoreError) -> bool + Send,
+        call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
         let mut backoff = self.outage.backoff();
         loop {
             match call().await {
-                Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
+                Err(error) if is_passing(&error) => backoff.wait_after_failure(&error).await,
                 done => {
                     if done.is_ok() {
                         backoff.succeeded();
@@ -69,19 +90,25 @@ impl CatalogMirror {
         }
     }
 
-    /// Stores a piece. One that exists is this session's: an answer was lost.
+    /// Stores a piece. One that exists with this content is this session's: an answer was lost.
     async fn put_piece(
         &self,
         at: SegmentOffset,
         piece: Piece,
         bytes: Bytes,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), MirrorError> {
         let path = piece_path(at.run, at.epoch, piece);
         let store = &self.catalog.store;
-        self.wait_for(|| store.put_document(&path, bytes.clone())).await.map(drop)
+        if self.wait_for(|| store.put_document(&path, bytes.clone())).await? {
+            return Ok(());
+        }
+        match self.wait_for(|| store.get_document(&path)).await? {
+            Some(found) if found != bytes => Err(MirrorError::Exists(at.epoch)),
+            _ => Ok(()),
+        }
     }
 
-    /// Fails if another process has begun the next session.
+    /// Fails if another process has begun a later session; looks at most once a second.
     async fn check_successor(&self, run: RunId, epoch: u32) -> Result<(), MirrorError> {
         let now = Instant::now();
         let is_due = {
@@ -95,10 +122,12 @@ impl CatalogMirror {
         if !is_due {
             return Ok(());
         }
-        let (next, store) = (epoch.saturating_add(1), &self.catalog.store);
-        let path = opening_path(run, next);
+        let (path, store) = (successor_path(run, epoch), &self.catalog.store);
         match self.wait_for(|| store.get_document(&path)).await? {
-            Some(_) => Err(MirrorError::Superseded(next)),
+            Some(next) => {
+                let next = std::str::from_utf8(&next).ok().and_then(|text| text.parse().ok());
+                Err(MirrorError::Superseded(next.unwrap_or_default()))
+            }
             None => Ok(()),
         }
     }
@@ -161,19 +190,25 @@ impl JournalMirror for CatalogMirror {
     async fn create_segment(
         &self,
         run: RunId,
-        epoch: u32,
+        epochs: SegmentEpochs,
         opening: Bytes,
     ) -> Result<(), MirrorError> {
-        let store = &self.catalog.store;
+        let (SegmentEpochs { epoch, former }, store) = (epochs, &self.catalog.store);
         let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
-        self.wait_for(|| store.put_document(&path, header.to_bytes())).await?;
+        self.wait_briefly(|| store.put_document(&path, header.to_bytes())).await?;
+        // Before the opening: if this process dies between the two, the next one names another
+        // former segment.
+        if let Some(former) = former {
+            let path = successor_path(run, former);
+            let next = Bytes::from(epoch.to_string());
+            self.wait_briefly(|| store.put_document(&path, next.clone())).await?;
+        }
         let path = opening_path(run, epoch);
-        let created = self.wait_for(|| store.put_document(&path, opening.clone()));
-        if !created.await? {
-            let found = self.wait_for(|| store.get_document(&path)).await?;
-            if found != Some(opening) {
-                return Err(MirrorError::Exists(epoch));
-            }
+        self.wait_briefly(|| store.put_document(&path, opening.clone())).await?;
+        // An answer may have been lost, and some services ignore that the document must be new.
+        let found = self.wait_briefly(|| store.get_document(&path)).await?;
+        if found != Some(opening) {
+            return Err(MirrorError::Exists(epoch));
         }
         *self.progress() = MirrorProgress::default();
         Ok(())
@@ -216,6 +251,6 @@ impl JournalMirror for CatalogMirror {
         let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
         let put = self.catalog.store.put_document(&path, header.to_bytes()).await;
         put.map_err(CatalogError::from)?;
-        Ok(self.catalog.upload_journal(run, layout, extents).await?)
+        self.catalog.upload_journal(run, layout, extents).await
     }
 }

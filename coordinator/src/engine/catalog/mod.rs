@@ -5,6 +5,7 @@
 //! ```text
 //! catalog/<run>/header                             id, job and start of the run; created once
 //! catalog/<run>/journal/<epoch>/opening            the first bytes of a segment; created once
+//! catalog/<run>/journal/<epoch>/successor          the epoch of the next segment
 //! catalog/<run>/journal/<epoch>/<start>-<end>      bytes of a segment: one batch, or many joined
 //! catalog/<run>/files/<epoch>-<n>                  files of the run as blobs; the last one counts
 //! ```

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::id::RunId;
@@ -12,10 +12,16 @@ use tokio_util::bytes::Bytes;
 
 use super::piece::{Piece, chain_from};
 use super::{CONCURRENT_READS, Catalog, CatalogError, run_prefix};
-use crate::engine::journal::{RunLayout, SegmentExtent};
+use crate::engine::journal::{JournalError, MirrorError, RunLayout, SegmentExtent};
 
 /// Name of the first piece of a segment.
 const OPENING: &str = "opening";
+
+/// Name of the document that says that another segment follows.
+const SUCCESSOR: &str = "successor";
+
+/// Lists of a segment that are read when a piece is missing: pieces are joined meanwhile.
+const MAX_LISTS: u32 = 5;
 
 /// The largest piece.
 pub(super) const MAX_PIECE_BYTES: usize = limits::DOCUMENT_BYTES as usize;
@@ -35,6 +41,11 @@ fn segments_prefix(run: RunId) -> String {
 /// Path of the first piece of a segment.
 pub(super) fn opening_path(run: RunId, epoch: u32) -> String {
     format!("{}{epoch:06}/{OPENING}", segments_prefix(run))
+}
+
+/// Path of the document that names the epoch of the segment that follows.
+pub(super) fn successor_path(run: RunId, epoch: u32) -> String {
+    format!("{}{epoch:06}/{SUCCESSOR}", segments_prefix(run))
 }
 
 /// Path of a piece of a segment.
@@ -84,49 +95,51 @@ impl Catalog {
         segment: &CatalogSegment,
         layout: &RunLayout,
     ) -> Result<(), CatalogError> {
-        let path = layout.segment(epoch);
-        let of = path.clone();
-        let mut length =
-            supervise::blocking(move || std::fs::metadata(of).map_or(0, |found| found.len())).await;
+        let opening = self.read(opening_path(run, epoch)).await?;
+        let opening = opening.ok_or(CatalogError::Gap { run, epoch, offset: 0 })?;
+        let mut length = length_after(layout, epoch, &opening).await?;
         if length == 0 {
-            let opening = self.read(opening_path(run, epoch)).await?;
-            let bytes = opening.ok_or(CatalogError::Gap { run, epoch, offset: 0 })?;
-            length = append(layout, epoch, 0, bytes).await?;
+            let stated = layout.durable_length(epoch);
+            // It is about other bytes, and only a lower bound.
+            drop(supervise::blocking(move || std::fs::remove_file(stated)).await);
+            length = write_at(layout, epoch, 0, opening).await?;
         }
-        let pieces = chain_from(length, &segment.pieces);
-        let reads = pieces.into_iter().map(|piece| self.read_piece(run, epoch, piece));
-        let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
-        while let Some((piece, bytes)) = reads.try_next().await? {
-            let gap = CatalogError::Gap { run, epoch, offset: length };
-            let Some(mut bytes) = bytes else {
-                // Joined with others while this process was reading.
-                return Box::pin(self.reread_segment(run, epoch, length, layout, gap)).await;
-            };
-            if bytes.len() as u64 != piece.end - piece.start || piece.start > length {
-                return Err(gap);
+        let mut pieces = segment.pieces.clone();
+        for _ in 0..MAX_LISTS {
+            let chain = chain_from(length, &pieces);
+            let end = chain.last().map_or(length, |last| last.end);
+            let is_whole = pieces.iter().all(|piece| piece.start <= end);
+            length = self.download_pieces(run, epoch, length, chain, layout).await?;
+            if is_whole && length == end {
+                return Ok(());
             }
-            let skipped = usize::try_from(length - piece.start).unwrap_or(usize::MAX);
-            length = append(layout, epoch, length, bytes.split_off(skipped)).await?;
+            // Pieces were joined while this process was reading.
+            let listed = self.segments(run).await?.remove(&epoch);
+            pieces = listed.map_or_else(Vec::new, |segment| segment.pieces);
         }
-        Ok(())
+        Err(CatalogError::Gap { run, epoch, offset: length })
     }
 
-    /// Reads a segment again from `length` on after one of its pieces was removed. Fails if no
-    /// other piece has these bytes.
-    async fn reread_segment(
+    /// Appends pieces up to the first one that is gone; returns the length then.
+    async fn download_pieces(
         &self,
         run: RunId,
         epoch: u32,
-        length: u64,
+        mut length: u64,
+        pieces: Vec<Piece>,
         layout: &RunLayout,
-        gap: CatalogError,
-    ) -> Result<(), CatalogError> {
-        match self.segments(run).await?.remove(&epoch) {
-            Some(segment) if !chain_from(length, &segment.pieces).is_empty() => {
-                self.download_segment(run, epoch, &segment, layout).await
+    ) -> Result<u64, CatalogError> {
+        let reads = pieces.into_iter().map(|piece| self.read_piece(run, epoch, piece));
+        let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
+        while let Some((piece, bytes)) = reads.try_next().await? {
+            let Some(mut bytes) = bytes else { break };
+            if bytes.len() as u64 != piece.end - piece.start || piece.start > length {
+                return Err(CatalogError::Gap { run, epoch, offset: length });
             }
-            _ => Err(gap),
+            let skipped = usize::try_from(length - piece.start).unwrap_or(usize::MAX);
+            length = write_at(layout, epoch, length, bytes.split_off(skipped)).await?;
         }
+        Ok(length)
     }
 
     /// Stores the bytes that the catalog lacks of the segments that count in a run directory, up to
@@ -139,13 +152,13 @@ impl Catalog {
         run: RunId,
         layout: &RunLayout,
         extents: Vec<SegmentExtent>,
-    ) -> Result<(), CatalogError> {
+    ) -> Result<(), JournalError> {
         let stored = self.segments(run).await?;
         for SegmentExtent { epoch, opening_bytes, bytes } in extents {
             let segment = stored.get(&epoch);
             if segment.is_none_or(|segment| !segment.has_opening) {
                 let opening = read_range(layout, epoch, 0, opening_bytes).await?;
-                self.store.put_document(&opening_path(run, epoch), opening).await?;
+                self.put_own(epoch, &opening_path(run, epoch), opening).await?;
             }
             let pieces = segment.map_or(&[][..], |segment| &segment.pieces);
             let reached = chain_from(opening_bytes, pieces).last().map(|piece| piece.end);
@@ -154,11 +167,23 @@ impl Catalog {
                 let end = bytes.min(start + MAX_PIECE_BYTES as u64);
                 let content = read_range(layout, epoch, start, end).await?;
                 let path = piece_path(run, epoch, Piece { start, end });
-                self.store.put_document(&path, content).await?;
+                self.put_own(epoch, &path, content).await?;
                 start = end;
             }
         }
         Ok(())
+    }
+
+    /// Stores a part of a segment. One that exists must be the same.
+    async fn put_own(&self, epoch: u32, path: &str, bytes: Bytes) -> Result<(), JournalError> {
+        let put = self.store.put_document(path, bytes.clone()).await;
+        if put.map_err(CatalogError::from)? {
+            return Ok(());
+        }
+        match self.read(path.to_owned()).await? {
+            Some(found) if found != bytes => Err(JournalError::Mirror(MirrorError::Exists(epoch))),
+            _ => Ok(()),
+        }
     }
 
     async fn read_piece(
@@ -175,11 +200,40 @@ impl Catalog {
     }
 }
 
-/// Appends bytes to a segment of this length durably; returns its length then.
-async fn append(
+/// The length of the segment in a run directory if it begins with `opening`; 0 otherwise. A segment
+/// that begins otherwise was begun by a process that died before the catalog had it, so nothing in
+/// it took effect.
+async fn length_after(
     layout: &RunLayout,
     epoch: u32,
-    length: u64,
+    opening: &Bytes,
+) -> Result<u64, CatalogError> {
+    let (path, opening) = (layout.segment(epoch), opening.clone());
+    supervise::blocking(move || {
+        let read = || {
+            let mut file = match File::open(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+                file => file?,
+            };
+            let length = file.metadata()?.len();
+            let mut start = vec![0; opening.len()];
+            match file.read_exact(&mut start) {
+                Ok(()) if start == opening => Ok(length),
+                Ok(()) => Ok(0),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+                Err(error) => Err(error),
+            }
+        };
+        read().map_err(CatalogError::file("read", &path))
+    })
+    .await
+}
+
+/// Writes bytes at a position of a segment durably, and cuts what follows; returns its length then.
+async fn write_at(
+    layout: &RunLayout,
+    epoch: u32,
+    position: u64,
     bytes: Bytes,
 ) -> Result<u64, CatalogError> {
     let (path, directory) = (layout.segment(epoch), layout.journal());
@@ -188,12 +242,13 @@ async fn append(
         let write = || {
             let mut file =
                 OpenOptions::new().create(true).write(true).truncate(false).open(&path)?;
-            file.seek(SeekFrom::Start(length))?;
+            file.set_len(position)?;
+            file.seek(SeekFrom::Start(position))?;
             file.write_all(&bytes)?;
             file.sync_data()
         };
         write().map_err(CatalogError::file("write", &path))?;
-        Ok(length + bytes.len() as u64)
+        Ok(position + bytes.len() as u64)
     })
     .await
 }

@@ -210,12 +210,13 @@ async fn only_one_host_begins_a_session_and_the_former_owner_stops() {
     for host in [&b, &c] {
         catalog.download(RUN, &host.layout).await.expect("downloaded");
     }
-    let mut owner = b.begin(2, b.head()).await.expect("begun");
-    // The other one opens with the same epoch and another digest of nothing: it differs in its head.
+    // Epochs may be skipped.
+    let mut owner = b.begin(3, b.head()).await.expect("begun");
+    // The other one begins the same session with another former length.
     let head = c.head().map(|head| PredecessorSegment { bytes: head.bytes - 1, ..head });
-    let error = c.begin(2, head).await.expect_err("the session is taken");
-    assert!(matches!(error, JournalError::Mirror(MirrorError::Exists(2))), "{error:?}");
-    assert!(!c.layout.segment(2).exists(), "it must not count");
+    let error = c.begin(3, head).await.expect_err("the session is taken");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::Exists(3))), "{error:?}");
+    assert!(!c.layout.segment(3).exists(), "it must not count");
     commit(&mut owner, 3..6).await.expect("written");
 
     let writing = async {
@@ -228,7 +229,7 @@ async fn only_one_host_begins_a_session_and_the_former_owner_stops() {
     };
     let stopped = tokio::time::timeout(Duration::from_secs(30), writing).await;
     let error = stopped.expect("it looks for a later session");
-    assert!(matches!(error, JournalError::Mirror(MirrorError::Superseded(2))), "{error:?}");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::Superseded(3))), "{error:?}");
     let reader = Host::new(store);
     catalog.download(RUN, &reader.layout).await.expect("downloaded");
     assert_eq!(committed(&reader), (0..6).map(record).collect::<Vec<_>>());
@@ -292,4 +293,46 @@ async fn committed_records_survive_a_death_at_every_call() {
         assert!((durable..=durable + 1).contains(&found.len()), "{calls}: {durable}");
         assert_eq!(found, (0..10).map(record).take(found.len()).collect::<Vec<_>>());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_the_catalog_never_had_gives_way_to_that_of_another_host() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let (a, b) = (Host::new(Arc::clone(&store)), Host::new(Arc::clone(&store)));
+    let mut writer = a.begin(1, None).await.expect("begun");
+    commit(&mut writer, 0..3).await.expect("written");
+    drop(writer);
+    let catalog = Catalog::new(Arc::clone(&store));
+    catalog.download(RUN, &b.layout).await.expect("downloaded");
+    // Its process died after it had created the segment on its disk.
+    let orphan = SessionStart { owner: "died early".to_owned(), ..opened(2, a.head()) };
+    drop(JournalWriter::create(&a.layout, Timestamp::UNIX_EPOCH, orphan).expect("begun"));
+    let mut owner = b.begin(2, b.head()).await.expect("begun");
+    commit(&mut owner, 3..6).await.expect("written");
+    drop(owner);
+    a.mirror.synchronize(&a.layout).await.expect("synchronized");
+    assert_eq!(a.read().0, b.read().0);
+    // A download that was cut in the first record is completed.
+    let segment = a.layout.segment(2);
+    let whole = std::fs::read(&segment).expect("readable");
+    std::fs::write(&segment, &whole[..30]).expect("writable");
+    a.mirror.fetch(&a.layout).await.expect("fetched");
+    assert_eq!(std::fs::read(&segment).expect("readable"), whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_a_former_session_do_not_replace_those_of_a_later_one() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
+    let (former, later) = (Host::new(Arc::clone(&store)), Host::new(Arc::clone(&store)));
+    let catalog = Catalog::new(Arc::clone(&store));
+    let paths = ["plan.json".to_owned()];
+    for (host, text) in [(&former, "former"), (&later, "later")] {
+        std::fs::write(host.layout.plan(), text).expect("written");
+    }
+    catalog.add_files(RUN, 1, &former.layout, &paths).await.expect("stored");
+    catalog.add_files(RUN, 2, &later.layout, &paths).await.expect("stored");
+    catalog.replace_files(RUN, 1, &former.layout, &paths).await.expect("stored");
+    let reader = Host::new(store);
+    catalog.download(RUN, &reader.layout).await.expect("downloaded");
+    assert_eq!(std::fs::read_to_string(reader.layout.plan()).expect("there"), "later");
 }

@@ -70,6 +70,8 @@ pub struct Engine<P> {
     started: Instant,
     /// Position of the last report in the batch in flight.
     in_flight_position: Option<ReportPosition>,
+    /// When the batch in flight was handed to the disk.
+    in_flight_since: Option<Instant>,
     /// Position of the last durable report.
     durable_position: Option<ReportPosition>,
     /// Position of the last report that the core has handled.
@@ -136,6 +138,7 @@ impl<P: Planner> Engine<P> {
             pending_effects: Vec::new(),
             started: now,
             in_flight_position: None,
+            in_flight_since: None,
             durable_position: position,
             handled: watch::Sender::new(position.map(|at| at.cursor())),
             live: LiveExecutions::default(),
@@ -300,6 +303,7 @@ impl<P: Planner> Engine<P> {
             self.waiting.push_back((batch, made));
         }
         if self.run.writer.submit() {
+            self.in_flight_since = Some(Instant::now());
             self.in_flight_position = self.run.core.position();
         }
         self.carry_out().await
@@ -307,6 +311,7 @@ impl<P: Planner> Engine<P> {
 
     async fn on_durable(&mut self) -> Result<(), RunError> {
         let reached = self.in_flight_position.take();
+        self.in_flight_since = None;
         self.durable_position = reached.or(self.durable_position);
         self.listener.notify_durable(self.run.run, reached, || self.durable_state()).await?;
         self.carry_out().await
@@ -347,8 +352,9 @@ impl<P: Planner> Engine<P> {
     /// Ends a killed session whose journal hangs. Its records take no effect, and the next session
     /// finds what it can of them.
     fn check_journal_of_kill(&self) -> Result<(), RunError> {
+        let hangs = self.in_flight_since.is_some_and(|since| since.elapsed() >= KILL_TIMEOUT);
         let is_due = self.kill_deadline.is_some_and(|at| Instant::now() >= at);
-        match is_due && !self.run.writer.is_idle() {
+        match is_due && hangs {
             true => Err(RunError::Journal(JournalError::Mirror(MirrorError::Abandoned))),
             false => Ok(()),
         }
@@ -359,6 +365,8 @@ impl<P: Planner> Engine<P> {
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
         let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
         let due = limiter.map_or(due, |at| due.min(at));
-        self.kill_deadline.map_or(due, |at| due.min(at))
+        let hangs = self.in_flight_since.map(|since| since + KILL_TIMEOUT);
+        let kill = self.kill_deadline.map(|at| hangs.map_or(at, |hangs| at.max(hangs)));
+        kill.filter(|at| *at > Instant::now()).map_or(due, |at| due.min(at))
     }
 }

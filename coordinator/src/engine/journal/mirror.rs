@@ -23,18 +23,28 @@ pub struct SegmentOffset {
     pub bytes: u64,
 }
 
+/// The epochs of a segment and of the one that it follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentEpochs {
+    /// Epoch of the segment.
+    pub epoch: u32,
+    /// Epoch of the former one.
+    pub former: Option<u32>,
+}
+
 /// A second place for journals. While it gives no answer its calls wait, and so does everything that
 /// depends on the batch: nothing is offered, and running work goes on.
 #[async_trait]
 pub trait JournalMirror: Send + Sync + fmt::Debug {
     /// Creates the segment of an epoch with its first bytes, which no other process can do then.
+    /// The writer of the former segment learns of it. Gives up after a while without an answer.
     ///
     /// # Errors
     /// [`MirrorError`].
     async fn create_segment(
         &self,
         run: RunId,
-        epoch: u32,
+        epochs: SegmentEpochs,
         opening: Bytes,
     ) -> Result<(), MirrorError>;
 
@@ -100,11 +110,11 @@ impl BlockingMirror {
     pub(super) fn create_segment(
         &self,
         run: RunId,
-        epoch: u32,
+        epochs: SegmentEpochs,
         opening: &[u8],
     ) -> Result<(), JournalError> {
         let opening = Bytes::copy_from_slice(opening);
-        self.wait(self.mirror.create_segment(run, epoch, opening))
+        self.wait(self.mirror.create_segment(run, epochs, opening))
     }
 
     pub(super) fn append(&self, at: SegmentOffset, bytes: &[u8]) -> Result<(), JournalError> {

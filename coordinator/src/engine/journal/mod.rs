@@ -40,7 +40,7 @@ mod tests;
 mod write;
 
 pub use layout::RunLayout;
-pub use mirror::{JournalMirror, MirrorError, SegmentOffset};
+pub use mirror::{JournalMirror, MirrorError, SegmentEpochs, SegmentOffset};
 pub use prefix::{JournalPrefix, RecordChain};
 pub use read::{ReplayExtent, ReplaySummary, replay, sync_segment};
 pub use rebuild::SegmentRebuilder;

@@ -16,7 +16,7 @@ use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
 use super::mirror::BlockingMirror;
 use super::prefix::JournalPrefix;
-use super::{JournalError, JournalMirror, RunLayout, SegmentOffset};
+use super::{JournalError, JournalMirror, RunLayout, SegmentEpochs, SegmentOffset};
 use crate::engine::core::{JournalRecord, PredecessorSegment, SessionStart};
 
 /// A durable batch.
@@ -220,12 +220,14 @@ impl SegmentFile {
         segment.write(&first)?;
         sync_directory(&directory)?;
         sync_directory(layout.root())?;
-        let opened = &segment.opened;
+        let SessionStart { run, epoch, former, .. } = segment.opened;
+        let epochs = SegmentEpochs { epoch, former: former.map(|former| former.epoch) };
         if let Some(mirror) = &segment.mirror
-            && let Err(error) = mirror.create_segment(opened.run, opened.epoch, &first)
+            && let Err(error) = mirror.create_segment(run, epochs, &first)
         {
-            // The segment of that epoch is another process's: this one must not count.
+            // Whether the mirror has it is not known. If so, the next session fetches it.
             drop(std::fs::remove_file(&segment.path));
+            sync_directory(&directory)?;
             return Err(error);
         }
         segment.mark_durable(&first);

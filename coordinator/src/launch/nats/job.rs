@@ -56,7 +56,10 @@ impl RemoteJob {
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;
-        documents.write_for(&run).await?;
+        if let Err(error) = documents.write_for(&run).await {
+            let _lost = lock.release(Some(RunState::Stopped)).await;
+            return Err(error);
+        }
 
         let messages = reconcile::message_channel();
         let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());

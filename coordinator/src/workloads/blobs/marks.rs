@@ -121,9 +121,13 @@ impl MarkedDigests {
     /// Marks what the documents of a run in the store name. Only result markers name blobs, in their
     /// path.
     async fn add_results(&mut self, store: &dyn BlobStore, run: RunId) -> Result<(), BlobsError> {
-        for path in store.list_documents(&format!("{CATALOG}{run}/files/")).await? {
-            let text = store.get_document(&path).await?;
-            self.scan(&text.unwrap_or_default());
+        let mut paths = store.list_documents(&format!("{CATALOG}{run}/files/")).await?;
+        while let Some(path) = paths.pop() {
+            match store.get_document(&path).await? {
+                Some(text) => self.scan(&text),
+                // It was replaced by a new one.
+                None => paths = store.list_documents(&format!("{CATALOG}{run}/files/")).await?,
+            }
         }
         for path in store.list_documents(&format!("results/{run}/")).await? {
             match ResultMarker::parse(&path) {

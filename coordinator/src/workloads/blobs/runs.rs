@@ -173,13 +173,22 @@ async fn runs_with_documents(store: &dyn BlobStore) -> Result<BTreeSet<RunId>, B
 }
 
 /// The run in a copy of a directory. Its owner may be on another host, unless it is completed.
+/// `None` for a copy without a plan: it does not name everything that the run needs.
 fn look_at_copy(directory: &Path) -> Result<Option<KeptRun>, BlobsError> {
-    let Some(found) = look_at(directory)? else { return Ok(None) };
-    let is_open = !is_completed(&RunLayout::new(directory));
-    let session = SegmentIndex::read(&RunLayout::new(directory))?.last_session_start();
-    let session = session.map(SystemTime::from).and_then(|at| at.checked_sub(SESSION_MARGIN));
-    let keep_since = is_open.then(|| session.unwrap_or(SystemTime::UNIX_EPOCH));
-    Ok(Some(KeptRun { keep_since, ..found }))
+    let layout = RunLayout::new(directory);
+    let Some(found) = look_at(directory)?.filter(|_| layout.plan().exists()) else {
+        return Ok(None);
+    };
+    let index = SegmentIndex::read(&layout)?;
+    // The manifest is that of the last session that ended.
+    let last = index.openings().next_back().map(|opened| opened.epoch);
+    let manifest = RunManifest::read(&layout)?;
+    let ended = manifest.filter(|manifest| manifest.state == RunState::Completed);
+    let in_progress = ended.map(|manifest| manifest.epoch) != last;
+    let session = index.last_session_start().map(SystemTime::from);
+    let session = session.and_then(|at| at.checked_sub(SESSION_MARGIN));
+    let keep_since = in_progress.then(|| session.unwrap_or(SystemTime::UNIX_EPOCH));
+    Ok(Some(KeptRun { in_progress, keep_since, ..found }))
 }
 
 /// The run in a directory, if there is one.
