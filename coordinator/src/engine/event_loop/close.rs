@@ -18,8 +18,8 @@ use crate::engine::{Planner, RunError};
 /// How long the end of a session waits for the queue to take the remaining messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the end of a session waits for its last record: the disk or the catalog may hang. The
-/// next session writes it.
+/// How long the end of a session waits until the catalog has its last record. The next session
+/// stores it.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<P: Planner> Engine<P> {
@@ -69,8 +69,12 @@ impl<P: Planner> Engine<P> {
             JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
-        let written = tokio::time::timeout(JOURNAL_TIMEOUT, self.run.writer.durable()).await;
-        written.map_err(|_| JournalError::Mirror(MirrorError::Abandoned))??;
+        if self.run.writer.is_mirrored() {
+            let written = tokio::time::timeout(JOURNAL_TIMEOUT, self.run.writer.durable()).await;
+            written.map_err(|_| JournalError::Mirror(MirrorError::Abandoned))??;
+        } else {
+            self.run.writer.durable().await?;
+        }
         self.durable_position = self.run.core.position();
         self.listener.notify_closed(self.durable_state());
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;

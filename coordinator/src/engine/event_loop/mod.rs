@@ -349,12 +349,12 @@ impl<P: Planner> Engine<P> {
         idle && (stopped || self.run.core.is_complete())
     }
 
-    /// Ends a killed session whose journal hangs. Its records take no effect, and the next session
+    /// Ends a killed session whose catalog hangs. Its records take no effect, and the next session
     /// finds what it can of them.
     fn check_journal_of_kill(&self) -> Result<(), RunError> {
         let hangs = self.in_flight_since.is_some_and(|since| since.elapsed() >= KILL_TIMEOUT);
         let is_due = self.kill_deadline.is_some_and(|at| Instant::now() >= at);
-        match is_due && hangs {
+        match is_due && hangs && self.run.writer.is_mirrored() {
             true => Err(RunError::Journal(JournalError::Mirror(MirrorError::Abandoned))),
             false => Ok(()),
         }
@@ -365,7 +365,8 @@ impl<P: Planner> Engine<P> {
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
         let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
         let due = limiter.map_or(due, |at| due.min(at));
-        let hangs = self.in_flight_since.map(|since| since + KILL_TIMEOUT);
+        let hangs = self.in_flight_since.filter(|_| self.run.writer.is_mirrored());
+        let hangs = hangs.map(|since| since + KILL_TIMEOUT);
         let kill = self.kill_deadline.map(|at| hangs.map_or(at, |hangs| at.max(hangs)));
         kill.filter(|at| *at > Instant::now()).map_or(due, |at| due.min(at))
     }

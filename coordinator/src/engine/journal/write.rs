@@ -118,6 +118,11 @@ impl JournalWriter {
         self.gathering.is_empty() && self.submitted == self.committed
     }
 
+    /// Whether batches also wait for a mirror, which may not answer.
+    pub fn is_mirrored(&self) -> bool {
+        self.mirror.is_some()
+    }
+
     /// Hands the gathered batch to the disk if the disk is idle; whether it did.
     pub fn submit(&mut self) -> bool {
         if self.gathering.is_empty() || self.submitted > self.committed {
