@@ -48,6 +48,10 @@ pub const UNREPORTED_PER_WORKER: usize = 8192;
 /// Parsed documents that a worker keeps in memory, in bytes of their text.
 pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Largest part of a run's file in one message: with its encoding it fits the default limit of
+/// servers, 1 MiB.
+pub const RUN_FILE_PART_BYTES: u64 = 512 * 1024;
+
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
 

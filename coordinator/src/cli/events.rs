@@ -32,7 +32,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// else of the newest one.
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
+    /// of a server: `nats://host:4222#RUN`
     run_dir: PathBuf,
 
     /// Print the hook events of this trial: `agent/dataset/task__attempt`, its item, or a part of its

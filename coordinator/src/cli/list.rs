@@ -6,11 +6,17 @@ use clap::Args;
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
+#[cfg(feature = "nats")]
+use rollout_protocol::limits::LOCK_STALE;
 use serde::Serialize;
 
 use super::error::CliError;
+#[cfg(feature = "nats")]
+use super::nats::{ServedRun, ServerAddress};
 use super::output::Printer;
 use super::run_place::{self, CatalogAddress};
+#[cfg(feature = "nats")]
+use crate::engine::RunState;
 use crate::events::sinks::terminal::format::percent;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
@@ -21,7 +27,8 @@ use crate::results::view::{self, RunFacts, RunKind, RunSummary, RunViewState};
 /// Works while runs are live. A run that cannot be read is listed with its error.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Directory of jobs, or of searches; or the catalog of a store: `s3://bucket/prefix`
+    /// Directory of jobs, or of searches; the catalog of a store: `s3://bucket/prefix`; or
+    /// a server: `nats://host:4222`
     #[arg(default_value = "jobs")]
     jobs_dir: PathBuf,
 
@@ -55,20 +62,54 @@ struct ListedRun {
 
 /// Runs the command.
 pub(super) async fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let runs = match CatalogAddress::parse(&args.jobs_dir)? {
-        Some(address) => runs_of_catalog(&address, &args.jobs_dir).await?,
-        None => {
-            let mut runs = Vec::new();
-            view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
-            runs
-        }
-    };
+    let runs = runs(args).await?;
     if args.json {
         printer.json(&ListDocument { directory: &args.jobs_dir, runs })?;
     } else {
         printer.data(&render(&runs))?;
     }
     Ok(ExitCode::Success)
+}
+
+async fn runs(args: &ListArgs) -> Result<Vec<ListedRun>, CliError> {
+    #[cfg(feature = "nats")]
+    if let Some(address) = ServerAddress::parse(&args.jobs_dir) {
+        return runs_of_server(&address).await;
+    }
+    if let Some(address) = CatalogAddress::parse(&args.jobs_dir)? {
+        return runs_of_catalog(&address, &args.jobs_dir).await;
+    }
+    let mut runs = Vec::new();
+    view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
+    Ok(runs)
+}
+
+/// The runs that a server knows, as their coordinators last stated.
+#[cfg(feature = "nats")]
+async fn runs_of_server(address: &ServerAddress) -> Result<Vec<ListedRun>, CliError> {
+    let nats = address.connect().await?;
+    let runs = address.runs(&nats).await?.into_iter().map(|ServedRun { run, entry }| {
+        let age = Timestamp::now().duration_since(entry.updated_at).unsigned_abs();
+        let state = match entry.state {
+            RunState::Running if age < LOCK_STALE => RunViewState::Running,
+            RunState::Running => RunViewState::Silent,
+            RunState::Stopped => RunViewState::Stopped,
+            RunState::Completed => RunViewState::Completed,
+        };
+        ListedRun {
+            path: PathBuf::from(address.of_run(run)),
+            name: entry.job,
+            run: Some(run),
+            kind: None,
+            state: Some(state),
+            total: Some(entry.total),
+            settled: Some(entry.settled),
+            pass_rate: None,
+            updated_at: Some(entry.updated_at),
+            error: None,
+        }
+    });
+    Ok(runs.collect())
 }
 
 /// The runs in a catalog, with the addresses that other commands take.

@@ -35,7 +35,8 @@ const WAITING_PIECES: usize = 16;
 /// is otherwise.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
+    /// of a server: `nats://host:4222#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has

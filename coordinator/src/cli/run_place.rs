@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
+#[cfg(feature = "nats")]
+use rollout_worker::queue::nats::Nats;
 use rollout_worker::store::{self, BlobStore, StoreUrl};
 use tempfile::TempDir;
 
 use super::error::CliError;
+#[cfg(feature = "nats")]
+use super::nats::{self, ServedRun, ServerAddress};
 use super::store_url;
 use crate::engine::catalog::{Catalog, CatalogHeader};
 use crate::engine::journal::RunLayout;
@@ -62,12 +66,21 @@ pub(super) struct RunPlace {
     copy: Option<RunCopy>,
 }
 
-/// The source of a temporary copy.
+/// A temporary copy of a run.
 #[derive(Debug)]
 struct RunCopy {
     _directory: TempDir,
-    catalog: Catalog,
+    source: CopySource,
     run: RunId,
+}
+
+/// The source of a copy.
+#[derive(Debug)]
+enum CopySource {
+    Catalog(Catalog),
+    /// The run's coordinator.
+    #[cfg(feature = "nats")]
+    Coordinator(Box<Nats>),
 }
 
 impl RunPlace {
@@ -76,6 +89,10 @@ impl RunPlace {
     /// # Errors
     /// The store cannot be read, or has no such run.
     pub(super) async fn open(text: &Path) -> Result<Self, CliError> {
+        #[cfg(feature = "nats")]
+        if let Some(address) = ServerAddress::parse(text) {
+            return Self::open_live(&address).await;
+        }
         let Some(address) = CatalogAddress::parse(text)? else {
             return Ok(Self { directory: text.to_owned(), copy: None });
         };
@@ -84,8 +101,22 @@ impl RunPlace {
         let copies = temporary()?;
         let directory = copies.path().join(directory_name(&header));
         copy_run(&store, &address.store, &header, &directory).await?;
-        let copy = RunCopy { _directory: copies, catalog: Catalog::new(store), run: header.run };
+        let source = CopySource::Catalog(Catalog::new(store));
+        let copy = RunCopy { _directory: copies, source, run: header.run };
         Ok(Self { directory, copy: Some(copy) })
+    }
+
+    /// Copies a run that its coordinator shows.
+    #[cfg(feature = "nats")]
+    async fn open_live(address: &ServerAddress) -> Result<Self, CliError> {
+        let nats = Box::new(address.connect().await?);
+        let ServedRun { run, entry } = address.find(&nats).await?;
+        let copies = temporary()?;
+        let name = if name::check(&entry.job).is_ok() { entry.job } else { run.to_string() };
+        let directory = copies.path().join(name);
+        nats::copy_run(&nats, run, &directory).await?;
+        let source = CopySource::Coordinator(nats);
+        Ok(Self { directory, copy: Some(RunCopy { _directory: copies, source, run }) })
     }
 
     /// Brings a copy up to date.
@@ -93,10 +124,14 @@ impl RunPlace {
     /// # Errors
     /// The store cannot be read.
     pub(super) async fn refresh(&self) -> Result<(), CliError> {
-        if let Some(RunCopy { catalog, run, .. }) = &self.copy {
-            catalog.download(*run, &RunLayout::new(&self.directory)).await?;
+        let Some(RunCopy { source, run, .. }) = &self.copy else { return Ok(()) };
+        match source {
+            CopySource::Catalog(catalog) => {
+                Ok(catalog.download(*run, &RunLayout::new(&self.directory)).await?)
+            }
+            #[cfg(feature = "nats")]
+            CopySource::Coordinator(nats) => nats::copy_run(nats, *run, &self.directory).await,
         }
-        Ok(())
     }
 
     /// Its directory.

@@ -31,7 +31,8 @@ const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
 /// the run is live, and whatever `--materialize` the run had.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
+    /// of a server: `nats://host:4222#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has

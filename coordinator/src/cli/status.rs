@@ -23,7 +23,8 @@ use crate::results::view::{OwnerView, RunKind, RunStatus, RunViewState};
 /// finished. Only reads: takes no lock and writes nothing.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Run directory, of a job or a search; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory, of a job or a search; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
+    /// of a server: `nats://host:4222#RUN`
     run_dir: PathBuf,
 
     /// Print one JSON document

@@ -1,6 +1,7 @@
 //! Commands: requests of a user to the coordinator of a run, from any host. Every command is
 //! answered with a receipt.
 
+use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 /// A command.
@@ -16,6 +17,53 @@ pub enum RunCommand {
     Pause,
     /// End a pause.
     Continue,
+    /// Read a part of a file of the run, which changes nothing.
+    ReadFile {
+        /// The file.
+        file: RunFile,
+        /// Bytes before the part.
+        offset: u64,
+    },
+}
+
+/// A file that readers of a run on other hosts need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunFile {
+    /// `plan.json`.
+    Plan,
+    /// `manifest.json`.
+    Manifest,
+    /// `run.lock.json`.
+    Owner,
+    /// `store.json`.
+    Store,
+    /// The durable part of the segment of an epoch.
+    Segment(u32),
+}
+
+/// A part of a file of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFilePart {
+    /// Length of the file, or of its durable part; `None` if it does not exist.
+    pub file_bytes: Option<u64>,
+    /// Bytes from the offset on, at most [`RUN_FILE_PART_BYTES`](crate::limits::RUN_FILE_PART_BYTES),
+    /// in Base64.
+    content: String,
+    /// Epochs of the journal's segments, ascending.
+    pub epochs: Vec<u32>,
+}
+
+impl RunFilePart {
+    /// A part of a file of this length.
+    pub fn new(file_bytes: Option<u64>, bytes: &[u8], epochs: Vec<u32>) -> Self {
+        Self { file_bytes, content: BASE64.encode(bytes), epochs }
+    }
+
+    /// The bytes; `None` if they are not in Base64.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        BASE64.decode(self.content.as_bytes()).ok()
+    }
 }
 
 /// Trials by name. Absent fields select everything.
@@ -36,7 +84,7 @@ pub struct TrialSelection {
 }
 
 /// Result of a command. Sent once the command is journalled: it takes effect even if a process dies
-/// then.
+/// then. A command that changes nothing is not journalled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandReceipt {
     /// Trials that the command names; for a pause and its end, those without a result.
@@ -48,6 +96,9 @@ pub struct CommandReceipt {
     /// For a pause, trials of which an execution goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u64>,
+    /// For [`RunCommand::ReadFile`]: the part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<RunFilePart>,
     /// Why the command was refused, if it was.
     #[serde(default)]
     pub refused: Option<String>,

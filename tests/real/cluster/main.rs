@@ -12,6 +12,7 @@ mod formats;
 mod limits;
 mod live_events;
 mod live_output;
+mod live_view;
 mod materialize;
 mod ownership;
 mod parity;

@@ -6,8 +6,10 @@ use rollout_protocol::event::EventKind;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
+use rollout_worker::supervise;
 
 use super::live::LiveExecution;
+use super::run_files::read_part;
 use super::{Engine, EngineMessage};
 use crate::engine::core::CoreInput;
 use crate::engine::reconcile::PoolCapacity;
@@ -34,7 +36,7 @@ impl<P: Planner> Engine<P> {
             EngineMessage::Found { item, reports } => {
                 self.handle(CoreInput::Found { item, reports });
             }
-            EngineMessage::Command(command) => self.on_command(command),
+            EngineMessage::Command(command) => self.on_command(command).await,
             EngineMessage::Warning(message) => {
                 self.emit(vec![EventKind::Warning { message }]).await;
             }
@@ -52,9 +54,16 @@ impl<P: Planner> Engine<P> {
         self.handle(CoreInput::Claim { id, claim });
     }
 
-    fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
+    async fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
         let selection = match command {
             RunCommand::Cancel { selection } => selection,
+            RunCommand::ReadFile { file, offset } => {
+                let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
+                let read = move || read_part(&layout, durable, file, offset);
+                // A reader that no longer waits asks again.
+                let _gone = reply.send(supervise::blocking(read).await);
+                return;
+            }
             RunCommand::Pause | RunCommand::Continue => {
                 let id = self.next_request_id();
                 self.commands.insert(id, reply);

@@ -9,6 +9,7 @@ mod inputs;
 mod live;
 mod messages;
 mod publisher;
+mod run_files;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

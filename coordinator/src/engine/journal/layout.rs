@@ -52,6 +52,11 @@ impl RunLayout {
         self.root.join("plan.json")
     }
 
+    /// Location of the blob store.
+    pub fn store(&self) -> PathBuf {
+        self.root.join("store.json")
+    }
+
     /// Settings of the job that a resumption without the job file needs.
     pub fn resume(&self) -> PathBuf {
         self.root.join("resume.json")

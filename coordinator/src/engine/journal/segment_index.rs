@@ -250,6 +250,14 @@ pub fn next_epoch(layout: &RunLayout) -> Result<u32, JournalError> {
     Ok(epochs(&layout.journal())?.last().copied().unwrap_or_default().saturating_add(1))
 }
 
+/// Epochs that have a segment, readable or not, ascending.
+///
+/// # Errors
+/// [`JournalError`] when the segments cannot be listed.
+pub fn segment_epochs(layout: &RunLayout) -> Result<Vec<u32>, JournalError> {
+    epochs(&layout.journal())
+}
+
 /// Epochs that have a segment, ascending.
 pub(super) fn epochs(directory: &Path) -> Result<Vec<u32>, JournalError> {
     let entries = match fs::read_dir(directory) {

@@ -108,7 +108,8 @@ impl RunDirectory {
         // Without an owner, every whole record counts: a new session would build on it.
         let owned = run::state(None, owner.as_ref().map(|(owner, epoch)| (owner, *epoch)));
         let extent = match owned {
-            RunViewState::Running | RunViewState::Silent => ReplayExtent::Durable,
+            // A copy has durable records alone.
+            RunViewState::Running | RunViewState::Silent if !is_copy => ReplayExtent::Durable,
             _ => ReplayExtent::Whole,
         };
         let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
