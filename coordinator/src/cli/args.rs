@@ -23,7 +23,7 @@ use super::worker_value_parsers;
 use crate::config::LogLevel;
 use crate::engine::{LockWaitPolicy, ReopenSelection};
 use crate::events::MaterializeMode;
-use crate::launch::session::RunSink;
+use crate::launch::parameters::RunSink;
 
 /// Run agents on tasks in isolated environments, without losing or double-counting results
 ///

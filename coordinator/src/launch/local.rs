@@ -40,9 +40,9 @@ impl LocalJob {
         let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
-            session.plan.reuse_documents(former);
+            Arc::make_mut(&mut session.plan).reuse_documents(former);
         }
-        let plan = Arc::new(session.plan.clone());
+        let plan = Arc::clone(&session.plan);
         if session.reopen.is_some() || !is_finished(&layout, &plan)? {
             let kind = job.settings.environment.provider.kind();
             host::check_services([kind], &host, &layout.sandboxes()).await?;

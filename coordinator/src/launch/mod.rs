@@ -11,12 +11,14 @@ pub mod local;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod on_demand;
+pub mod parameters;
 pub mod planning;
 #[cfg(feature = "nats")]
 pub mod resume;
 pub mod run;
 pub mod search;
-pub mod session;
+mod session;
+mod session_catalog;
 pub mod signals;
 pub mod store;
 

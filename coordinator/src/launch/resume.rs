@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::LaunchError;
 use super::nats::{ConnectedServer, RemoteOptions};
+use super::parameters::JobParameters;
 use super::run::{JobExecutor, PlannedRun, RunOutcome, SessionRequest, StopSource};
-use super::session::JobParameters;
 use super::store::{StoreCache, open_existing_cached};
 use crate::engine::catalog::Catalog;
 use crate::engine::journal::{RunLayout, SegmentIndex};

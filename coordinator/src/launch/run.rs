@@ -15,7 +15,9 @@ use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
 use super::on_demand::OnDemandTrials;
-use super::session::{JobParameters, JobSession, RunSink, SessionCatalog, SessionFiles};
+use super::parameters::{JobParameters, RunSink};
+use super::session::JobSession;
+use super::session_catalog::{SessionCatalog, SessionFiles};
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
@@ -181,7 +183,7 @@ impl PlannedRun {
             parameters,
             run_dir: run_dir.clone(),
             state,
-            plan,
+            plan: Arc::new(plan),
             store,
             catalog: catalog.clone(),
             events,
