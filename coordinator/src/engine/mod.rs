@@ -28,6 +28,8 @@ mod records;
 mod reopen;
 mod replay;
 mod requirements;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,

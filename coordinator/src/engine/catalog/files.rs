@@ -22,6 +22,15 @@ pub struct CatalogFile {
     pub blob: BlobRef,
 }
 
+/// Treatment of the files that a catalog already has of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherFiles {
+    /// They stay.
+    Keep,
+    /// They are no longer files of the run.
+    Drop,
+}
+
 /// The files of a run at one time.
 #[derive(Debug, Serialize, Deserialize)]
 struct CatalogFiles {
@@ -37,47 +46,23 @@ fn files_prefix(run: RunId) -> String {
 }
 
 impl Catalog {
-    /// Stores files of a run directory beside those that the catalog has of the run. Files that do
-    /// not exist are left out.
+    /// Stores files of a run directory, and names them in a new document with the `others` that the
+    /// catalog has of the run. Files that do not exist are left out.
     ///
     /// # Errors
     /// [`CatalogError`].
-    pub async fn add_files(
+    pub async fn store_files(
         &self,
         run: RunId,
         epoch: u32,
         layout: &RunLayout,
         paths: &[String],
+        others: OtherFiles,
     ) -> Result<(), CatalogError> {
-        let (before, files) = self.newest_files(run).await?;
-        self.write_files(run, epoch, layout, paths, before, files).await
-    }
-
-    /// Stores files of a run directory in place of those that the catalog has of the run. Files
-    /// that do not exist are left out.
-    ///
-    /// # Errors
-    /// [`CatalogError`].
-    pub async fn replace_files(
-        &self,
-        run: RunId,
-        epoch: u32,
-        layout: &RunLayout,
-        paths: &[String],
-    ) -> Result<(), CatalogError> {
-        let (before, _) = self.newest_files(run).await?;
-        self.write_files(run, epoch, layout, paths, before, Vec::new()).await
-    }
-
-    async fn write_files(
-        &self,
-        run: RunId,
-        epoch: u32,
-        layout: &RunLayout,
-        paths: &[String],
-        before: Vec<String>,
-        mut files: Vec<CatalogFile>,
-    ) -> Result<(), CatalogError> {
+        let (before, mut files) = self.newest_files(run).await?;
+        if others == OtherFiles::Drop {
+            files.clear();
+        }
         let puts = paths.iter().cloned().map(|path| self.store_file(layout.clone(), path));
         let stored: Vec<Option<CatalogFile>> =
             stream::iter(puts).buffered(CONCURRENT_READS).try_collect().await?;

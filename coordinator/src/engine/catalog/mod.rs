@@ -31,7 +31,7 @@ use std::sync::Arc;
 use rollout_protocol::id::RunId;
 use rollout_worker::store::{BlobStore, StoreError};
 
-pub use self::files::CatalogFile;
+pub use self::files::{CatalogFile, OtherFiles};
 pub use self::header::CatalogHeader;
 pub use self::mirror::CatalogMirror;
 use super::journal::{JournalError, MirrorError};

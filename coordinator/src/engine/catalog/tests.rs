@@ -6,8 +6,6 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::store::{BlobStore, MemoryStore};
 use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall};
@@ -15,8 +13,9 @@ use rollout_worker::testing::{FaultyStore, StoreCall};
 use super::*;
 use crate::engine::core::{JournalRecord, OfferedTry, PredecessorSegment, SessionStart};
 use crate::engine::journal::{JournalMirror, JournalWriter, ReplaySummary, RunLayout, replay};
+use crate::engine::testing;
 
-const RUN: RunId = RunId::from_bytes([1; 16]);
+const RUN: RunId = testing::RUN;
 
 /// A host with a copy of the run.
 struct Host {
@@ -42,7 +41,12 @@ impl Host {
         let (layout, mirror) = (self.layout.clone(), Arc::clone(&self.mirror));
         supervise::blocking(move || {
             let at = Timestamp::UNIX_EPOCH;
-            JournalWriter::create_mirrored(&layout, at, opened(epoch, former), Some(mirror))
+            JournalWriter::create_mirrored(
+                &layout,
+                at,
+                testing::session_start(epoch, former),
+                Some(mirror),
+            )
         })
         .await
     }
@@ -55,25 +59,6 @@ impl Host {
 
     fn head(&self) -> Option<PredecessorSegment> {
         self.read().1.map(|summary| summary.head)
-    }
-}
-
-fn opened(epoch: u32, former: Option<PredecessorSegment>) -> SessionStart {
-    SessionStart {
-        format: RUN_FORMAT,
-        run: RUN,
-        epoch,
-        plan: Digest::sha256(b"plan"),
-        retry: RetryPolicy::default(),
-        version: "test".to_owned(),
-        owner: "test".to_owned(),
-        former,
-        holder: None,
-        takeover: None,
-        pool: None,
-        replaces: Vec::new(),
-        reopened: Vec::new(),
-        reopened_within: Vec::new(),
     }
 }
 
@@ -243,7 +228,11 @@ async fn journal_of_a_run_directory_is_added_to_a_catalog_later() {
     let mut former = None;
     for epoch in 1..=2 {
         let of = layout.clone();
-        let writer = JournalWriter::create(&of, Timestamp::UNIX_EPOCH, opened(epoch, former));
+        let writer = JournalWriter::create(
+            &of,
+            Timestamp::UNIX_EPOCH,
+            testing::session_start(epoch, former),
+        );
         let mut writer = writer.expect("begun");
         commit(&mut writer, 0..3).await.expect("written");
         drop(writer);
@@ -255,9 +244,9 @@ async fn journal_of_a_run_directory_is_added_to_a_catalog_later() {
     std::fs::create_dir_all(layout.records()).expect("made");
     std::fs::write(layout.record_file(1), "{}\n").expect("written");
     let catalog = Catalog::new(Arc::clone(&store));
-    catalog.replace_files(RUN, 2, &layout, &files).await.expect("stored");
+    catalog.store_files(RUN, 2, &layout, &files, OtherFiles::Drop).await.expect("stored");
     std::fs::write(layout.plan(), "{\"new\": 1}").expect("written");
-    catalog.add_files(RUN, 2, &layout, &files[..1]).await.expect("stored");
+    catalog.store_files(RUN, 2, &layout, &files[..1], OtherFiles::Keep).await.expect("stored");
     let other = Host::new(store);
     catalog.download(RUN, &other.layout).await.expect("downloaded");
     assert_eq!(other.read().0, host.read().0);
@@ -305,7 +294,8 @@ async fn session_that_the_catalog_never_had_gives_way_to_that_of_another_host() 
     let catalog = Catalog::new(Arc::clone(&store));
     catalog.download(RUN, &b.layout).await.expect("downloaded");
     // Its process died after it had created the segment on its disk.
-    let orphan = SessionStart { owner: "died early".to_owned(), ..opened(2, a.head()) };
+    let orphan =
+        SessionStart { owner: "died early".to_owned(), ..testing::session_start(2, a.head()) };
     drop(JournalWriter::create(&a.layout, Timestamp::UNIX_EPOCH, orphan).expect("begun"));
     let mut owner = b.begin(2, b.head()).await.expect("begun");
     commit(&mut owner, 3..6).await.expect("written");
@@ -329,9 +319,9 @@ async fn files_of_a_former_session_do_not_replace_those_of_a_later_one() {
     for (host, text) in [(&former, "former"), (&later, "later")] {
         std::fs::write(host.layout.plan(), text).expect("written");
     }
-    catalog.add_files(RUN, 1, &former.layout, &paths).await.expect("stored");
-    catalog.add_files(RUN, 2, &later.layout, &paths).await.expect("stored");
-    catalog.replace_files(RUN, 1, &former.layout, &paths).await.expect("stored");
+    catalog.store_files(RUN, 1, &former.layout, &paths, OtherFiles::Keep).await.expect("stored");
+    catalog.store_files(RUN, 2, &later.layout, &paths, OtherFiles::Keep).await.expect("stored");
+    catalog.store_files(RUN, 1, &former.layout, &paths, OtherFiles::Drop).await.expect("stored");
     let reader = Host::new(store);
     catalog.download(RUN, &reader.layout).await.expect("downloaded");
     assert_eq!(std::fs::read_to_string(reader.layout.plan()).expect("there"), "later");

@@ -33,6 +33,7 @@ use super::{
     Core, CoreEffect, CoreInput, CoreOutput, CoreSettings, InputTime, ItemSettlement,
     JournalRecord, NewItem, RemoteTimeouts, SessionStart,
 };
+use crate::engine::testing;
 
 const FIRST: TryId = TryId { epoch: 1, n: 1 };
 const SECOND: TryId = TryId { epoch: 1, n: 2 };
@@ -68,22 +69,8 @@ fn settings(epoch: u32, permits: usize) -> CoreSettings {
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> JournalRecord {
-    JournalRecord::Opened(Box::new(SessionStart {
-        format: rollout_protocol::version::RUN_FORMAT,
-        run: RUN,
-        epoch,
-        plan: spec(0),
-        retry,
-        version: "test".to_owned(),
-        owner: "test".to_owned(),
-        former: None,
-        holder: None,
-        takeover: None,
-        pool: None,
-        replaces: Vec::new(),
-        reopened: Vec::new(),
-        reopened_within: Vec::new(),
-    }))
+    let session = testing::session_start(epoch, None);
+    JournalRecord::Opened(Box::new(SessionStart { run: RUN, plan: spec(0), retry, ..session }))
 }
 
 fn item(n: u8) -> ItemId {

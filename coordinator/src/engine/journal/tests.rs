@@ -7,7 +7,6 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, Verdict};
-use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
@@ -16,30 +15,12 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use super::frame::SEGMENT_HEADER;
 use super::*;
 use crate::engine::core::{JournalRecord, OfferedTry, PredecessorSegment, SessionStart};
+use crate::engine::testing::session_start as opened;
 
 fn layout() -> (tempfile::TempDir, RunLayout) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let layout = RunLayout::new(directory.path());
     (directory, layout)
-}
-
-fn opened(epoch: u32, former: Option<PredecessorSegment>) -> SessionStart {
-    SessionStart {
-        format: RUN_FORMAT,
-        run: RunId::from_bytes([1; 16]),
-        epoch,
-        plan: Digest::sha256(b"plan"),
-        retry: RetryPolicy::default(),
-        version: "test".to_owned(),
-        owner: "test".to_owned(),
-        former,
-        holder: None,
-        takeover: None,
-        pool: None,
-        replaces: Vec::new(),
-        reopened: Vec::new(),
-        reopened_within: Vec::new(),
-    }
 }
 
 fn record(n: u8) -> JournalRecord {

@@ -12,8 +12,6 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::limits::BLOB_GRACE;
 use rollout_protocol::record::{LostReason, Verdict};
-use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody, ReportKind};
 use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
@@ -24,6 +22,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
 use crate::engine::journal::{JournalWriter, RunLayout};
+use crate::engine::testing::session_start;
 use crate::results::files::store::write_reference;
 use crate::results::testing;
 
@@ -334,22 +333,7 @@ async fn chunks_of_events_are_kept_until_a_record_has_their_log() {
 }
 
 fn session(epoch: u32, pool: Option<&str>) -> SessionStart {
-    SessionStart {
-        format: RUN_FORMAT,
-        run: RUN,
-        epoch,
-        plan: Digest::sha256(b"plan"),
-        retry: RetryPolicy::default(),
-        version: "test".to_owned(),
-        owner: "test".to_owned(),
-        former: None,
-        pool: pool.map(str::to_owned),
-        holder: None,
-        takeover: None,
-        replaces: Vec::new(),
-        reopened: Vec::new(),
-        reopened_within: Vec::new(),
-    }
+    SessionStart { run: RUN, pool: pool.map(str::to_owned), ..session_start(epoch, None) }
 }
 
 #[tokio::test]

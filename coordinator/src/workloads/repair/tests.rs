@@ -23,6 +23,7 @@ use crate::engine::core::{
     Core, CoreEffect, CoreSettings, JournalRecord, OfferedTry, RemoteTimeouts,
 };
 use crate::engine::journal::{JournalWriter, SegmentIndex, replay};
+use crate::engine::testing::session_start;
 use crate::engine::{JournalExtent, RunState};
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
@@ -61,22 +62,7 @@ fn opened(
     former: Option<crate::engine::core::PredecessorSegment>,
     reopened: Vec<ItemId>,
 ) -> SessionStart {
-    SessionStart {
-        format: RUN_FORMAT,
-        run: RUN,
-        epoch,
-        plan: Digest::sha256(b"plan"),
-        retry: RetryPolicy::default(),
-        version: "test".to_owned(),
-        owner: "test".to_owned(),
-        former,
-        pool: None,
-        holder: None,
-        takeover: None,
-        replaces: Vec::new(),
-        reopened,
-        reopened_within: Vec::new(),
-    }
+    SessionStart { run: RUN, reopened, ..session_start(epoch, former) }
 }
 
 /// A run directory, its store, and the position of every journal record.
