@@ -67,18 +67,8 @@ impl EventfulJob {
              integration_level: cli_events, events_path: /logs/agent/events.jsonl}}\n\
              datasets: [{{path: tasks}}]\n"
         );
-        let files = [
-            ("job.yaml", job.as_str()),
-            ("tasks/t/task.toml", "version = '1.0'\n"),
-            ("tasks/t/instruction.md", "Write the answer.\n"),
-            ("tasks/t/environment/Dockerfile", "FROM debian:bookworm-slim\n"),
-            ("tasks/t/tests/test.sh", "echo 1 >/logs/verifier/reward.txt\n"),
-        ];
-        for (path, text) in files {
-            let path = project.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("below")).expect("a directory");
-            std::fs::write(path, text).expect("written");
-        }
+        project.write_file("job.yaml", &job);
+        project.write_small_task("echo 1 >/logs/verifier/reward.txt\n");
     }
 
     /// Starts `rollout events --json` for its trial, with further arguments.

@@ -15,18 +15,8 @@ pub fn write_talking_job(project: &Project) {
          echo done >answer.txt\n\
          datasets: [{{path: tasks}}]\n"
     );
-    let files = [
-        ("job.yaml", job.as_str()),
-        ("tasks/t/task.toml", "version = '1.0'\n"),
-        ("tasks/t/instruction.md", "Write the answer.\n"),
-        ("tasks/t/environment/Dockerfile", "FROM debian:bookworm-slim\n"),
-        ("tasks/t/tests/test.sh", "echo tested; echo 1 >/logs/verifier/reward.txt\n"),
-    ];
-    for (path, text) in files {
-        let path = project.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("below")).expect("a directory");
-        std::fs::write(path, text).expect("written");
-    }
+    project.write_file("job.yaml", &job);
+    project.write_small_task("echo tested; echo 1 >/logs/verifier/reward.txt\n");
 }
 
 /// Fails unless a follower printed every line of the agent once, in order, and the output of the

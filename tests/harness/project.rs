@@ -92,10 +92,29 @@ impl Project {
     /// When that fails.
     #[must_use]
     pub fn write(self, name: &str, text: &str) -> Self {
+        self.write_file(name, text);
+        self
+    }
+
+    /// Writes a file below the project.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn write_file(&self, name: &str, text: &str) {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().expect("below the project")).expect("a directory");
         fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        self
+    }
+
+    /// Writes a task `t` in the directory `tasks`, with these tests.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn write_small_task(&self, tests: &str) {
+        self.write_file("tasks/t/task.toml", "version = '1.0'\n");
+        self.write_file("tasks/t/instruction.md", "Write the answer.\n");
+        self.write_file("tasks/t/environment/Dockerfile", "FROM debian:bookworm-slim\n");
+        self.write_file("tasks/t/tests/test.sh", tests);
     }
 
     /// Makes the project a git repository whose first commit contains all its files.

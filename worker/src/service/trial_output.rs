@@ -11,7 +11,7 @@ use super::execution::Execution;
 use crate::executor::read_output;
 use crate::supervise;
 
-/// Shortest time between two answers about one execution, whoever asks.
+/// Shortest time between two answers about one execution, for all followers together.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Answers a request for output. Followers of one execution wait for one another.

@@ -1,8 +1,8 @@
 //! Registration of a run in its blob store, repeated until it succeeds.
 //!
-//! The collection of unneeded blobs removes those of a run that the store does not know. So a run
-//! waits for its registration when it starts, goes on without it while the store is away, and does
-//! not end well without it.
+//! The collection of unneeded blobs removes those of a run that the store does not know. A starting
+//! run therefore waits a while for its registration. It continues without one while the store does
+//! not answer, and a run that ends without one fails.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
