@@ -8,7 +8,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_worker::store::BlobStore;
 
-use super::sink::{EventSink, RunResult, SinkReport, SinkStarter, Workload};
+use super::lossy::LossyDelivery;
+use super::sink::{Delivery, EventSink, RunResult, SinkReport, SinkStarter, Workload};
 use super::sink_warnings::SinkWarnings;
 use super::sinks::files::RunFiles;
 use super::{JobFacts, ReportError};
@@ -25,6 +26,14 @@ impl fmt::Debug for FanOut {
     }
 }
 
+/// Gives a sink the delivery that it wants.
+fn deliver(sink: Box<dyn EventSink>) -> Box<dyn EventSink> {
+    match sink.delivery() {
+        Delivery::Durable => sink,
+        Delivery::Lossy => Box::new(LossyDelivery::start(sink)),
+    }
+}
+
 impl FanOut {
     /// Starts the sinks of a job: the files of its run directory, with records, outputs and logs
     /// from `store`, then `sinks`.
@@ -38,14 +47,14 @@ impl FanOut {
             Box::new(RunFiles::new(facts.clone(), store, warnings.clone()));
         let mut all = vec![files];
         for start in sinks {
-            all.push(start(Workload::Job(facts))?);
+            all.push(deliver(start(Workload::Job(facts))?));
         }
         Ok(Self { sinks: all, warnings })
     }
 
     /// Starts the sinks of a search.
     pub(super) fn for_search(sinks: Vec<SinkStarter>) -> io::Result<Self> {
-        let sinks = sinks.into_iter().map(|start| start(Workload::Search));
+        let sinks = sinks.into_iter().map(|start| start(Workload::Search).map(deliver));
         Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, warnings: SinkWarnings::default() })
     }
 

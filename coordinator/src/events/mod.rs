@@ -2,11 +2,12 @@
 //! never query the engine.
 //!
 //! The engine sends batches; the [`Reporter`]'s task keeps the ledger of results and passes the
-//! batches, shared without copies, to the registered [`EventSink`]s. Slow files and JSON lines
-//! block the run (backpressure); the terminal never does.
+//! batches, shared without copies, to the registered [`EventSink`]s. The run waits for durable ones
+//! (files, JSON lines), never for lossy ones (the terminal).
 
 mod fan_out;
 mod job;
+mod lossy;
 mod search;
 mod sink;
 mod sink_warnings;
@@ -28,7 +29,9 @@ use tokio::sync::mpsc;
 use self::fan_out::FanOut;
 use self::job::JobFold;
 pub use self::search::SearchReporter;
-pub use self::sink::{EventBatch, EventSink, RunResult, SinkReport, SinkStarter, Workload};
+pub use self::sink::{
+    Delivery, EventBatch, EventSink, RunResult, SinkReport, SinkStarter, Workload,
+};
 pub use self::sinks::files::UnwrittenTrials;
 pub use crate::results::files::MaterializeMode;
 use crate::results::files::{FileError, RegistrationError};

@@ -13,20 +13,36 @@ use crate::results::report::JobResult;
 /// A batch of events, shared by all sinks.
 pub type EventBatch = Arc<Vec<RunEvent>>;
 
+/// Delivery of events to a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// Every event arrives. The run waits for the sink.
+    Durable,
+    /// The run never waits for the sink, which loses events that it has no time for.
+    Lossy,
+}
+
 /// An output of a run's events.
 ///
 /// # Obligations of every implementation
 /// * Process batches in the order in which they arrive.
-/// * [`accept`](Self::accept) may wait, which blocks the run. A sink that must not block the run
-///   drops or merges events instead.
+/// * With [`Delivery::Durable`], [`accept`](Self::accept) may wait, which blocks the run.
 /// * Before `RunOpened` the run may be refused: a sink replaces files of earlier runs only after it.
 ///   The results of earlier sessions come before it, with `replayed`.
 /// * A sink that fails ignores the remaining batches and returns the error from
 ///   [`finish`](Self::finish).
 #[async_trait]
 pub trait EventSink: Send {
+    /// Whether the run waits for the sink.
+    fn delivery(&self) -> Delivery {
+        Delivery::Durable
+    }
+
     /// Processes a batch.
     async fn accept(&mut self, batch: &EventBatch);
+
+    /// Notes how many events were dropped since the last batch. Only for [`Delivery::Lossy`].
+    async fn dropped(&mut self, _events: u64) {}
 
     /// Processes warnings of the sinks themselves, which are not part of the run's stream.
     async fn warn(&mut self, warnings: &EventBatch) {

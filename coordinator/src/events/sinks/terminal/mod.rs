@@ -32,7 +32,7 @@ pub use screen::Screen;
 use search_view::SearchView;
 pub use style::Style;
 
-use crate::events::sink::{EventBatch, EventSink, RunResult, SinkReport};
+use crate::events::sink::{Delivery, EventBatch, EventSink, RunResult, SinkReport};
 use crate::events::{JobFacts, ReportError};
 
 /// Time between two redraws.
@@ -98,12 +98,20 @@ impl TerminalSink {
 
 #[async_trait]
 impl EventSink for TerminalSink {
+    fn delivery(&self) -> Delivery {
+        Delivery::Lossy
+    }
+
     async fn accept(&mut self, batch: &EventBatch) {
         let now = Instant::now();
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         for event in batch.iter() {
             view.apply(event, now);
         }
+    }
+
+    async fn dropped(&mut self, events: u64) {
+        tracing::warn!(events, "the progress lacks events");
     }
 
     /// Shows the remaining lines and clears the live region.
