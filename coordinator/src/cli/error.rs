@@ -224,6 +224,16 @@ impl From<MirrorError> for CliError {
             MirrorError::Unusable(_) => {
                 Self::from_cause(ExitCode::RunDamaged, "cannot use the catalog", &error)
             }
+            MirrorError::NoConditionalWrites => {
+                Self::from_cause(ExitCode::Config, "cannot keep the run in the catalog", &error)
+                    .hint(
+                        "two coordinators could own the run: use another service, or a server with \
+                         `--nats`, which keeps them apart",
+                    )
+            }
+            MirrorError::Interrupted => {
+                Self::from_cause(ExitCode::Cancelled, "cannot begin the session", &error)
+            }
             MirrorError::Abandoned => {
                 Self::from_cause(ExitCode::OutOfReach, "cannot write to the catalog", &error)
                     .hint("run the same command again to resume when the store answers")
@@ -243,6 +253,11 @@ impl From<CatalogError> for CliError {
             }
             CatalogError::Document { .. } | CatalogError::Gap { .. } => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
+            }
+            CatalogError::Interrupted => {
+                let what = "cannot complete the run in the catalog";
+                Self::from_cause(ExitCode::Cancelled, what, &error)
+                    .hint("its results are durable; run the same command again to complete it")
             }
             CatalogError::File { .. } => Self::failure(what, &error),
         }

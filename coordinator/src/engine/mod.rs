@@ -3,7 +3,7 @@
 //! * `core`: all decisions; pure
 //! * `catalog`: runs in a blob store, with a copy of the journal
 //! * `journal`: the core's records on disk; `records`: the settlements; `manifest`: a summary
-//! * `lock`: exclusion of other processes
+//! * `lock`: exclusion of other processes; `interruption`: stops before and after the event loop
 //! * `open`: opening of a run directory; `reopen`: trials that a session runs again; `replay`: the
 //!   state that a journal gives, also for readers
 //! * `event_loop`: the only select loop. It turns events into inputs of the core, hands the records
@@ -18,6 +18,7 @@ pub mod catalog;
 pub mod concurrency;
 pub mod core;
 mod event_loop;
+mod interruption;
 pub mod journal;
 mod lock;
 mod manifest;
@@ -35,6 +36,7 @@ pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,
     LiveExecution, PhaseHints, QueuePublisher, WorkerLocation,
 };
+pub use interruption::Interruption;
 pub use lock::{
     Fence, FileId, KvLockOptions, LockError, LockLostError, LockOptions, LockOwner, LockWaitPolicy,
     ObservedOwner, RunEntry, RunEntryInfo, RunLock,

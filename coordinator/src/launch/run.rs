@@ -21,8 +21,9 @@ use super::session_catalog::{SessionCatalog, SessionFiles};
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
+use crate::engine::catalog::MirrorOptions;
 use crate::engine::journal::RunLayout;
-use crate::engine::{LockWaitPolicy, ReopenSelection, RunError, RunManifest};
+use crate::engine::{Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
@@ -174,11 +175,13 @@ impl PlannedRun {
         let started = Reporter::start(facts, Arc::clone(&store), sinks);
         let (events, reporter) = started.map_err(LaunchError::Outputs)?;
         let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
+        let (interruption, stops, _observing) = Interruption::observe(stops);
         let layout = RunLayout::new(&run_dir);
-        let catalog = parameters
-            .sink
-            .has_catalog()
-            .then(|| SessionCatalog::new(Arc::clone(&store), layout.clone(), &parameters.job));
+        let catalog = parameters.sink.has_catalog().then(|| {
+            let is_only_lock = matches!(executor, JobExecutor::Local { .. });
+            let options = MirrorOptions { job: parameters.job.clone(), is_only_lock, interruption };
+            SessionCatalog::new(Arc::clone(&store), layout.clone(), options)
+        });
         let session = JobSession {
             parameters,
             run_dir: run_dir.clone(),

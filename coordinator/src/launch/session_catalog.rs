@@ -9,7 +9,8 @@ use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
-use crate::engine::catalog::{Catalog, CatalogError, CatalogMirror, OtherFiles};
+use crate::engine::Interruption;
+use crate::engine::catalog::{Catalog, CatalogError, CatalogMirror, MirrorOptions, OtherFiles};
 use crate::engine::journal::{JournalMirror, RunLayout};
 use crate::results::files::layout;
 
@@ -21,14 +22,19 @@ const STORE_RETRY_PERIOD: Duration = Duration::from_secs(120);
 pub(super) struct SessionCatalog {
     catalog: Catalog,
     mirror: Arc<CatalogMirror>,
+    interruption: Interruption,
 }
 
 impl SessionCatalog {
     /// The catalog of the run in a directory.
-    pub(super) fn new(store: Arc<dyn BlobStore>, layout: RunLayout, job: &str) -> Self {
-        let catalog = Catalog::new(store);
-        let mirror = Arc::new(CatalogMirror::new(catalog.clone(), layout, job.to_owned()));
-        Self { catalog, mirror }
+    pub(super) fn new(
+        store: Arc<dyn BlobStore>,
+        layout: RunLayout,
+        options: MirrorOptions,
+    ) -> Self {
+        let (catalog, interruption) = (Catalog::new(store), options.interruption.clone());
+        let mirror = Arc::new(CatalogMirror::new(catalog.clone(), layout, options));
+        Self { catalog, mirror, interruption }
     }
 
     /// The second place of the journal.
@@ -37,8 +43,27 @@ impl SessionCatalog {
     }
 
     /// Stores the files of a run directory that its session has written. Waits for the store for a
-    /// while.
+    /// while, until a user stops the session; at its end, once more.
     pub(super) async fn store_files(
+        &self,
+        run: RunId,
+        epoch: u32,
+        layout: &RunLayout,
+        files: SessionFiles,
+    ) -> Result<(), CatalogError> {
+        let interrupted = async {
+            match files {
+                SessionFiles::Start => self.interruption.requested().await,
+                SessionFiles::End => self.interruption.requested_again().await,
+            }
+        };
+        tokio::select! {
+            stored = self.retry_store_files(run, epoch, layout, files) => stored,
+            () = interrupted => Err(CatalogError::Interrupted),
+        }
+    }
+
+    async fn retry_store_files(
         &self,
         run: RunId,
         epoch: u32,
@@ -48,20 +73,17 @@ impl SessionCatalog {
         let outage = OutageLog::new("writing to the catalog");
         let (mut backoff, started) = (outage.backoff(), Instant::now());
         loop {
-            let stored = match files {
+            let (paths, others) = match files {
                 SessionFiles::Start => {
-                    let paths = [layout.plan(), layout.resume()].map(|path| file_name(&path));
-                    let others = OtherFiles::Keep;
-                    self.catalog.store_files(run, epoch, layout, &paths, others).await
+                    let paths = [layout.plan(), layout.resume()];
+                    (paths.map(|path| file_name(&path)).to_vec(), OtherFiles::Keep)
                 }
                 SessionFiles::End => {
                     let of = layout.clone();
-                    let paths = supervise::blocking(move || files_of_end(&of)).await;
-                    let others = OtherFiles::Drop;
-                    self.catalog.store_files(run, epoch, layout, &paths, others).await
+                    (supervise::blocking(move || files_of_end(&of)).await, OtherFiles::Drop)
                 }
             };
-            match stored {
+            match self.catalog.store_files(run, epoch, layout, &paths, others).await {
                 Err(error) if error.is_transient() && started.elapsed() < STORE_RETRY_PERIOD => {
                     backoff.wait_after_failure(&error).await;
                 }

@@ -11,7 +11,9 @@ use rollout_tests::load::Load;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use rollout_tests::s3_server::S3Server;
+use rollout_tests::tcp_proxy::TcpProxy;
 use rollout_tests::wait;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::s3::with_store;
@@ -107,7 +109,7 @@ fn catalog_that_is_out_of_reach_holds_new_work_back() {
     let counter = LiveCounter::start();
     let load = Load { at_once: 4, ..Load::new("held", 16, (0.3, 0.6)) };
     load.write(&cluster.project, &counter);
-    let proxy = rollout_tests::tcp_proxy::TcpProxy::for_port(server.port());
+    let proxy = TcpProxy::for_port(server.port());
     let url = server.store_url("runs");
     let cut = server.store_url_at(proxy.port(), "runs");
     let worker = with_store(cluster.worker("a", 4), &url).started();
@@ -115,7 +117,7 @@ fn catalog_that_is_out_of_reach_holds_new_work_back() {
     let mut coordinator = with_store(coordinator, &cut).started();
     wait::until(DEADLINE, "some results", || counter.observed().len() >= 8);
     proxy.cut();
-    // What runs goes on, and nothing new begins.
+    // Running trials go on, and no other begins.
     wait::until(DEADLINE, "the running trials to end", || counter.running() == 0);
     let seen = counter.observed().len();
     coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
@@ -126,4 +128,32 @@ fn catalog_that_is_out_of_reach_holds_new_work_back() {
     assert_eq!(counter.repeated(), 0, "{:?}", counter.executions());
     crate::assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["held"], [worker]);
+}
+
+#[test]
+fn second_signal_ends_a_session_whose_catalog_is_out_of_reach() {
+    let (Some(cluster), server) = (cluster(), S3Server::start()) else { return };
+    let counter = LiveCounter::start();
+    let load = Load { at_once: 4, ..Load::new("ended", 16, (0.3, 0.6)) };
+    load.write(&cluster.project, &counter);
+    let proxy = TcpProxy::for_port(server.port());
+    let url = server.store_url("runs");
+    let cut = server.store_url_at(proxy.port(), "runs");
+    let worker = with_store(cluster.worker("a", 4), &url).started();
+    let coordinator = cluster.coordinator(&load.file()).with_option("--sink", "hybrid");
+    let mut coordinator = with_store(coordinator, &cut).started();
+    wait::until(DEADLINE, "some results", || counter.observed().len() >= 8);
+    proxy.cut();
+    coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
+    coordinator.process().signal(Signal::TERM);
+    coordinator.wait_for_stderr("stopping: ", DEADLINE);
+    coordinator.process().signal(Signal::TERM);
+    coordinator.wait_for_stderr("stopping at once", DEADLINE);
+    let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+    assert!(ended.stderr.contains("catalog"), "{}", ended.stderr);
+    proxy.restore();
+    coordinator.start();
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    crate::assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["ended"], [worker]);
 }

@@ -79,6 +79,7 @@ struct FaultSchedule {
     always: HashMap<StoreCall, StoreFault>,
     counts: HashMap<StoreCall, u32>,
     is_down: bool,
+    replaces_documents: bool,
     /// Calls that still succeed; `None` for no limit.
     calls_left: Option<usize>,
 }
@@ -104,6 +105,11 @@ impl<S: ?Sized> FaultyStore<S> {
     /// Makes every call fail until the store is up again.
     pub fn set_down(&self, is_down: bool) {
         self.with_schedule(|orders| orders.is_down = is_down);
+    }
+
+    /// Makes the store replace documents that exist, as services without conditional writes do.
+    pub fn replace_documents(&self) {
+        self.with_schedule(|orders| orders.replaces_documents = true);
     }
 
     /// Makes every call fail after `calls` more calls; `None` for no limit.
@@ -278,6 +284,9 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
 
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
         let late = self.begin_call(StoreCall::PutDocument).await?;
+        if self.with_schedule(|orders| orders.replaces_documents) {
+            self.inner.remove_document(path).await?;
+        }
         end_call(StoreCall::PutDocument, late, self.inner.put_document(path, bytes).await?)
     }
 

@@ -14,8 +14,10 @@ use tokio_util::bytes::Bytes;
 use super::piece::Piece;
 use super::segments::{MAX_PIECE_BYTES, opening_path, piece_path, read_range, successor_path};
 use super::{Catalog, CatalogError, CatalogHeader};
+use crate::engine::Interruption;
 use crate::engine::journal::{
-    JournalError, JournalMirror, MirrorError, RunLayout, SegmentEpochs, SegmentIndex, SegmentOffset,
+    JournalError, JournalMirror, MirrorError, RunLayout, SegmentEpochs, SegmentExtent,
+    SegmentIndex, SegmentOffset,
 };
 
 /// Pieces that are joined into one: a session that commits for hours stays quick to read.
@@ -27,12 +29,23 @@ const SUCCESSOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the beginning of a session waits for the store.
 const OPENING_RETRY_PERIOD: Duration = Duration::from_secs(60);
 
+/// Properties of the sessions whose journal a mirror writes.
+#[derive(Debug, Clone)]
+pub struct MirrorOptions {
+    /// Name of the job.
+    pub job: String,
+    /// Whether processes of other hosts are kept away by nothing but the catalog.
+    pub is_only_lock: bool,
+    /// Ends the wait for the store at the beginning of a session.
+    pub interruption: Interruption,
+}
+
 /// Writes the journal of a run directory to a catalog.
 #[derive(Debug)]
 pub struct CatalogMirror {
     catalog: Catalog,
     layout: RunLayout,
-    job: String,
+    options: MirrorOptions,
     outage: OutageLog,
     progress: Mutex<MirrorProgress>,
 }
@@ -48,9 +61,9 @@ struct MirrorProgress {
 
 impl CatalogMirror {
     /// The mirror of the journal in a run directory.
-    pub fn new(catalog: Catalog, layout: RunLayout, job: String) -> Self {
+    pub fn new(catalog: Catalog, layout: RunLayout, options: MirrorOptions) -> Self {
         let outage = OutageLog::new("writing to the catalog");
-        Self { catalog, layout, job, outage, progress: Mutex::default() }
+        Self { catalog, layout, options, outage, progress: Mutex::default() }
     }
 
     /// Repeats a call while the store does not answer.
@@ -58,28 +71,34 @@ impl CatalogMirror {
         &self,
         call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        self.wait_while(StoreError::is_transient, call).await
+        self.retry(StoreError::is_transient, call).await
     }
 
-    /// Repeats a call for a while if the store does not answer. For the beginning of a session,
-    /// which nothing can interrupt: a refusal is final.
-    async fn wait_briefly<'a, T>(
-        &self,
-        call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
+    /// Repeats a call for a while if the store does not answer, until a user stops the session that
+    /// begins. A refusal is final.
+    async fn wait_briefly<F>(&self, call: impl Fn() -> F + Send) -> Result<(), JournalError>
+    where
+        F: Future<Output = Result<(), JournalError>> + Send,
+    {
         let until = Instant::now() + OPENING_RETRY_PERIOD;
-        self.wait_while(|error| error.is_unanswered() && Instant::now() < until, call).await
+        let may_pass = |error: &JournalError| error.is_unanswered() && Instant::now() < until;
+        tokio::select! {
+            done = self.retry(may_pass, call) => done,
+            () = self.options.interruption.requested() => {
+                Err(JournalError::Mirror(MirrorError::Interrupted))
+            }
+        }
     }
 
-    async fn wait_while<'a, T>(
+    async fn retry<T, E: std::error::Error, F: Future<Output = Result<T, E>> + Send>(
         &self,
-        is_passing: impl Fn(&StoreError) -> bool + Send,
-        call: impl Fn() -> BoxFuture<'a, Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
+        may_pass: impl Fn(&E) -> bool + Send,
+        call: impl Fn() -> F + Send,
+    ) -> Result<T, E> {
         let mut backoff = self.outage.backoff();
         loop {
             match call().await {
-                Err(error) if is_passing(&error) => backoff.wait_after_failure(&error).await,
+                Err(error) if may_pass(&error) => backoff.wait_after_failure(&error).await,
                 done => {
                     if done.is_ok() {
                         backoff.succeeded();
@@ -88,6 +107,45 @@ impl CatalogMirror {
                 }
             }
         }
+    }
+
+    /// Creates the documents of a segment; one that this process created before stays.
+    async fn begin_segment(
+        &self,
+        run: RunId,
+        epochs: SegmentEpochs,
+        opening: &Bytes,
+    ) -> Result<(), JournalError> {
+        let (SegmentEpochs { epoch, former }, store) = (epochs, &self.catalog.store);
+        let mirror = |error| JournalError::Mirror(MirrorError::Store(error));
+        self.put_header(run).await?;
+        // Before the opening: if this process dies between the two, the next one names another
+        // former segment.
+        if let Some(former) = former {
+            let next = Bytes::from(epoch.to_string());
+            store.put_document(&successor_path(run, former), next).await.map_err(mirror)?;
+        }
+        let path = opening_path(run, epoch);
+        store.put_document(&path, opening.clone()).await.map_err(mirror)?;
+        // An answer may have been lost, and some services ignore that the document must be new.
+        let found = store.get_document(&path).await.map_err(mirror)?;
+        match found.as_ref() == Some(opening) {
+            true => Ok(()),
+            false => Err(JournalError::Mirror(MirrorError::Exists(epoch))),
+        }
+    }
+
+    /// Creates the header of a run if it does not exist.
+    async fn put_header(&self, run: RunId) -> Result<(), JournalError> {
+        let (path, header) = (CatalogHeader::path(run), CatalogHeader::new(run, &self.options.job));
+        let store = &self.catalog.store;
+        let put = async || store.put_document(&path, header.to_bytes()).await;
+        put().await.map_err(CatalogError::from)?;
+        // It exists now, which a second one shows.
+        if self.options.is_only_lock && put().await.map_err(CatalogError::from)? {
+            return Err(JournalError::Mirror(MirrorError::NoConditionalWrites));
+        }
+        Ok(())
     }
 
     /// Stores a piece. One that exists with this content is this session's: an answer was lost.
@@ -183,6 +241,16 @@ impl Catalog {
         }
         Ok(())
     }
+
+    /// Fetches what a run directory lacks of the journal of its run.
+    async fn fetch_journal(&self, layout: &RunLayout) -> Result<(), JournalError> {
+        let of = layout.clone();
+        let index = supervise::blocking(move || SegmentIndex::read(&of)).await?;
+        match index.openings().next().map(|opened| opened.run) {
+            Some(run) => Ok(self.download_journal(run, layout).await?),
+            None => Ok(()),
+        }
+    }
 }
 
 #[async_trait]
@@ -192,24 +260,8 @@ impl JournalMirror for CatalogMirror {
         run: RunId,
         epochs: SegmentEpochs,
         opening: Bytes,
-    ) -> Result<(), MirrorError> {
-        let (SegmentEpochs { epoch, former }, store) = (epochs, &self.catalog.store);
-        let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
-        self.wait_briefly(|| store.put_document(&path, header.to_bytes())).await?;
-        // Before the opening: if this process dies between the two, the next one names another
-        // former segment.
-        if let Some(former) = former {
-            let path = successor_path(run, former);
-            let next = Bytes::from(epoch.to_string());
-            self.wait_briefly(|| store.put_document(&path, next.clone())).await?;
-        }
-        let path = opening_path(run, epoch);
-        self.wait_briefly(|| store.put_document(&path, opening.clone())).await?;
-        // An answer may have been lost, and some services ignore that the document must be new.
-        let found = self.wait_briefly(|| store.get_document(&path)).await?;
-        if found != Some(opening) {
-            return Err(MirrorError::Exists(epoch));
-        }
+    ) -> Result<(), JournalError> {
+        self.wait_briefly(|| self.begin_segment(run, epochs, &opening)).await?;
         *self.progress() = MirrorProgress::default();
         Ok(())
     }
@@ -229,28 +281,29 @@ impl JournalMirror for CatalogMirror {
     }
 
     async fn fetch(&self, layout: &RunLayout) -> Result<(), JournalError> {
-        let of = layout.clone();
-        let index = supervise::blocking(move || SegmentIndex::read(&of)).await?;
-        let run = index.openings().next().map(|opened| opened.run);
-        match run {
-            Some(run) => Ok(self.catalog.download_journal(run, layout).await?),
-            None => Ok(()),
-        }
+        self.wait_briefly(|| self.catalog.fetch_journal(layout)).await
     }
 
     async fn synchronize(&self, layout: &RunLayout) -> Result<(), JournalError> {
-        self.fetch(layout).await?;
-        let of = layout.clone();
-        let (run, extents) = supervise::blocking(move || {
-            let index = SegmentIndex::read(&of)?;
-            let run = index.openings().next().map(|opened| opened.run);
-            Ok::<_, JournalError>((run, index.extents()?))
+        self.wait_briefly(|| async {
+            self.catalog.fetch_journal(layout).await?;
+            let Some((run, extents)) = read_extents(layout).await? else { return Ok(()) };
+            self.put_header(run).await?;
+            self.catalog.upload_journal(run, layout, extents).await
         })
-        .await?;
-        let Some(run) = run else { return Ok(()) };
-        let (header, path) = (CatalogHeader::new(run, &self.job), CatalogHeader::path(run));
-        let put = self.catalog.store.put_document(&path, header.to_bytes()).await;
-        put.map_err(CatalogError::from)?;
-        self.catalog.upload_journal(run, layout, extents).await
+        .await
     }
+}
+
+/// The run of a directory and the extents of its segments; `None` if it has no segment.
+async fn read_extents(
+    layout: &RunLayout,
+) -> Result<Option<(RunId, Vec<SegmentExtent>)>, JournalError> {
+    let of = layout.clone();
+    supervise::blocking(move || {
+        let index = SegmentIndex::read(&of)?;
+        let run = index.openings().next().map(|opened| opened.run);
+        run.map(|run| Ok((run, index.extents()?))).transpose()
+    })
+    .await
 }

@@ -33,7 +33,7 @@ use rollout_worker::store::{BlobStore, StoreError};
 
 pub use self::files::{CatalogFile, OtherFiles};
 pub use self::header::CatalogHeader;
-pub use self::mirror::CatalogMirror;
+pub use self::mirror::{CatalogMirror, MirrorOptions};
 use super::journal::{JournalError, MirrorError};
 
 /// Path prefix of the documents of all runs.
@@ -83,6 +83,9 @@ pub enum CatalogError {
         /// The runs.
         runs: Vec<CatalogHeader>,
     },
+    /// A user ended the wait for the store.
+    #[error("stopped while waiting for the store")]
+    Interrupted,
     /// A file of the local copy cannot be written or read.
     #[error("cannot {action} {}", path.display())]
     File {
@@ -118,6 +121,7 @@ impl From<CatalogError> for JournalError {
         match error {
             CatalogError::Store(error) => Self::Mirror(MirrorError::Store(error)),
             CatalogError::File { action, path, source } => Self::Io { action, path, source },
+            CatalogError::Interrupted => Self::Mirror(MirrorError::Interrupted),
             error => Self::Mirror(MirrorError::Unusable(error.to_string())),
         }
     }

@@ -6,14 +6,16 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, MemoryStore};
 use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall};
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::engine::core::{JournalRecord, OfferedTry, PredecessorSegment, SessionStart};
 use crate::engine::journal::{JournalMirror, JournalWriter, ReplaySummary, RunLayout, replay};
-use crate::engine::testing;
+use crate::engine::{Interruption, testing};
 
 const RUN: RunId = testing::RUN;
 
@@ -26,10 +28,15 @@ struct Host {
 
 impl Host {
     fn new(store: Arc<dyn BlobStore>) -> Self {
+        Self::interrupted_by(store, Interruption::never())
+    }
+
+    fn interrupted_by(store: Arc<dyn BlobStore>, interruption: Interruption) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let layout = RunLayout::new(directory.path());
         let catalog = Catalog::new(store);
-        let mirror = Arc::new(CatalogMirror::new(catalog, layout.clone(), "demo".to_owned()));
+        let options = MirrorOptions { job: "demo".to_owned(), is_only_lock: true, interruption };
+        let mirror = Arc::new(CatalogMirror::new(catalog, layout.clone(), options));
         Self { _directory: directory, layout, mirror }
     }
 
@@ -135,7 +142,7 @@ async fn many_pieces_are_joined_and_read_as_before() {
 }
 
 /// Polls a condition with a deadline.
-async fn supervise_until(condition: impl AsyncFn() -> bool) {
+async fn supervise_until(mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -325,4 +332,46 @@ async fn files_of_a_former_session_do_not_replace_those_of_a_later_one() {
     let reader = Host::new(store);
     catalog.download(RUN, &reader.layout).await.expect("downloaded");
     assert_eq!(std::fs::read_to_string(reader.layout.plan()).expect("there"), "later");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn store_that_replaces_documents_is_refused_where_nothing_else_locks() {
+    let store = Arc::new(FaultyStore::default());
+    store.replace_documents();
+    let host = Host::new(store.clone());
+    let error = host.begin(1, None).await.expect_err("two processes could begin the session");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::NoConditionalWrites)), "{error:?}");
+    assert!(!host.layout.segment(1).exists());
+
+    let other = Host::new(store.clone());
+    let options = MirrorOptions {
+        job: "demo".to_owned(),
+        is_only_lock: false,
+        interruption: Interruption::never(),
+    };
+    let mirror = CatalogMirror::new(Catalog::new(store), other.layout.clone(), options);
+    let locked = Host { mirror: Arc::new(mirror), ..other };
+    let mut writer = locked.begin(1, None).await.expect("the server keeps others away");
+    commit(&mut writer, 0..2).await.expect("written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_request_ends_the_beginning_of_a_session_without_a_store() {
+    let store = Arc::new(FaultyStore::default());
+    store.set_down(true);
+    let (stop, stops) = mpsc::channel(1);
+    let (interruption, _stops, _observing) = Interruption::observe(stops);
+    let host = Host::interrupted_by(store.clone(), interruption);
+    let beginning = host.begin(1, None);
+    tokio::pin!(beginning);
+    supervise_until(async || {
+        let polled = tokio::time::timeout(Duration::from_millis(1), beginning.as_mut()).await;
+        assert!(polled.is_err(), "{polled:?}");
+        store.count(StoreCall::PutDocument) > 1
+    })
+    .await;
+    stop.send(StopLevel::Drain).await.expect("observed");
+    let error = beginning.await.expect_err("stopped");
+    assert!(matches!(error, JournalError::Mirror(MirrorError::Interrupted)), "{error:?}");
+    assert!(!host.layout.segment(1).exists());
 }

@@ -63,7 +63,6 @@ impl<P: Planner> Engine<P> {
                 CoreEffect::Paused(false) => events.push(EventKind::RunContinued),
                 CoreEffect::Stop(level) => {
                     out.controls.push(ControlMessage::StopRun { run: self.run.run, level });
-                    events.push(EventKind::RunStopping { level });
                 }
             }
         }

@@ -216,13 +216,13 @@ impl<P: Planner> Engine<P> {
                 self.drain_reports(&mut inputs.reports);
                 self.on_message(messages).await?;
             }
-            Some(level) = inputs.stops.recv() => self.stop(level),
+            Some(level) = inputs.stops.recv() => self.stop(level).await,
             () = wait_for_growth(self.growth.as_deref()) => {}
             Some(hints) = inputs.hints.next() => self.on_hints(hints).await,
             turn = inputs.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut inputs.reports);
                 while let Ok(level) = inputs.stops.try_recv() {
-                    self.stop(level);
+                    self.stop(level).await;
                 }
                 self.on_local_worker_event(turn)?;
             }
@@ -251,11 +251,16 @@ impl<P: Planner> Engine<P> {
         Ok(())
     }
 
-    fn stop(&mut self, level: StopLevel) {
+    async fn stop(&mut self, level: StopLevel) {
         if level == StopLevel::Kill {
             self.kill_deadline.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
         }
+        let is_new = self.run.core.stopping() < Some(level);
         self.handle(CoreInput::Stop(level));
+        if is_new {
+            // The user learns of it even while the journal cannot be written.
+            self.emit(vec![EventKind::RunStopping { level }]).await;
+        }
     }
 
     /// Gives the core the planned items that previous sessions touched.

@@ -40,13 +40,13 @@ pub trait JournalMirror: Send + Sync + fmt::Debug {
     /// The writer of the former segment learns of it. Gives up after a while without an answer.
     ///
     /// # Errors
-    /// [`MirrorError`].
+    /// [`JournalError`].
     async fn create_segment(
         &self,
         run: RunId,
         epochs: SegmentEpochs,
         opening: Bytes,
-    ) -> Result<(), MirrorError>;
+    ) -> Result<(), JournalError>;
 
     /// Appends bytes to a segment of this process at the end of what it holds.
     ///
@@ -82,9 +82,22 @@ pub enum MirrorError {
     /// The mirror is not as it should be.
     #[error("{0}")]
     Unusable(String),
+    /// The store cannot keep two processes apart, and nothing else would.
+    #[error("the service of the store ignores that a new object must not exist (`If-None-Match`)")]
+    NoConditionalWrites,
+    /// A user stopped the session before it had begun.
+    #[error("stopped while waiting for the store")]
+    Interrupted,
     /// The session ended before the mirror answered.
     #[error("the session ended while the store did not answer")]
     Abandoned,
+}
+
+impl MirrorError {
+    /// Whether the store gave no answer, as opposed to a negative one.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_unanswered())
+    }
 }
 
 /// The mirror of a writer, which runs on a thread of its own.
@@ -121,16 +134,15 @@ impl BlockingMirror {
         self.wait(self.mirror.append(at, Bytes::copy_from_slice(bytes)))
     }
 
-    fn wait(
+    fn wait<E: Into<JournalError>>(
         &self,
-        call: impl Future<Output = Result<(), MirrorError>>,
+        call: impl Future<Output = Result<(), E>>,
     ) -> Result<(), JournalError> {
-        let done = self.runtime.block_on(async {
+        self.runtime.block_on(async {
             tokio::select! {
-                done = call => done,
-                () = self.abandoned.cancelled() => Err(MirrorError::Abandoned),
+                done = call => done.map_err(E::into),
+                () = self.abandoned.cancelled() => Err(MirrorError::Abandoned.into()),
             }
-        });
-        done.map_err(JournalError::Mirror)
+        })
     }
 }

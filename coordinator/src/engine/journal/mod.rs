@@ -100,7 +100,7 @@ pub enum JournalError {
     },
     /// The copy of the journal in the catalog cannot be written or read.
     #[error("cannot use the journal in the catalog")]
-    Mirror(#[source] MirrorError),
+    Mirror(#[from] MirrorError),
     /// A whole record that this version cannot parse.
     #[error("{} has a record at byte {offset} that this version cannot read", path.display())]
     Record {
@@ -141,5 +141,10 @@ impl JournalError {
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
+    }
+
+    /// Whether a catalog gave no answer, as opposed to a negative one.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Mirror(error) if error.is_unanswered())
     }
 }
