@@ -1,21 +1,69 @@
 //! `rollout gc`.
 
+use std::time::SystemTime;
+
+use jiff::Timestamp;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::disk::RemovalLimits;
+use serde_json::json;
 
 use super::args::GcArgs;
 use super::error::CliError;
 #[cfg(feature = "docker")]
 use super::gc_docker;
-use super::gc_store;
 use super::output::Printer;
+use super::{gc_datasets, gc_store};
+
+/// What was removed, or would be.
+#[derive(Debug)]
+pub(super) struct Removal {
+    /// Lines for people.
+    pub(super) text: String,
+    /// The same as JSON.
+    pub(super) document: serde_json::Value,
+    /// Names of what could not be removed, with the reason.
+    pub(super) failed: Vec<(String, String)>,
+}
 
 /// Runs the command.
 pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    match &args.store {
-        Some(store) => gc_store::run(store, args, printer).await,
-        #[cfg(feature = "docker")]
-        None => gc_docker::run(args, printer).await,
-        #[cfg(not(feature = "docker"))]
-        None => Err(CliError::usage("`--store` is missing: name the blob store")),
+    if let Some(store) = &args.store {
+        return gc_store::run(store, args, printer).await;
     }
+    let mut done = Removal {
+        text: String::new(),
+        document: json!({"dry_run": args.dry_run}),
+        failed: Vec::new(),
+    };
+    #[cfg(feature = "docker")]
+    if args.containers || args.images {
+        gc_docker::remove(args, &mut done).await?;
+    }
+    if args.datasets {
+        gc_datasets::remove(args, &mut done).await?;
+    }
+    let Removal { text, document, failed } = done;
+    printer.data(&if args.json { format!("{document:#}\n") } else { text })?;
+    for (name, reason) in &failed {
+        printer.warning(&format!("cannot remove {name}: {reason}"));
+    }
+    Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
+
+/// The limits of a removal.
+pub(super) fn limits(args: &GcArgs) -> RemovalLimits {
+    RemovalLimits {
+        older_than: args.older_than,
+        max_bytes: args.max_size.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
+        dry_run: args.dry_run,
+    }
+}
+
+pub(super) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+pub(super) fn time(time: SystemTime) -> String {
+    let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{stamp:.0}")
 }

@@ -3,56 +3,42 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
-use jiff::Timestamp;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::environment::docker::{
-    DockerOptions, DockerProvider, ImageLimits, PrunedImages, TaskImage,
-};
+use rollout_worker::environment::docker::{DockerOptions, DockerProvider, PrunedImages, TaskImage};
 use rollout_worker::environment::{DeadOwners, Failure, Owner, Provider as _, ReapReport};
 use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
 use super::args::GcArgs;
 use super::error::CliError;
-use super::output::Printer;
+use super::gc::{self, Removal, megabytes, time};
 use crate::launch::host::image_locks;
 use crate::results::escape;
 
-/// Runs the command.
-pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+/// Removes containers and images.
+pub(super) async fn remove(args: &GcArgs, done: &mut Removal) -> Result<(), CliError> {
     let locks = image_locks(|name| std::env::var_os(name), std::env::temp_dir());
     let provider = DockerProvider::new(DockerOptions::new(locks));
     provider.check().await.map_err(|failure| CliError::from_docker(&failure))?;
-    let (mut text, mut document) = (String::new(), json!({"dry_run": args.dry_run}));
-    let mut failed = Vec::new();
     if args.containers {
         let owners = HostOwners::new(Owner::current(PathBuf::new()));
         let check = DeadOwnerCheck { owners, dry_run: args.dry_run, dead: Mutex::default() };
         let reaped = provider.reap(&check).await.map_err(|failure| engine_failure(&failure))?;
         let dead = check.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
-        document["containers"] = containers(&dead, &reaped, &mut text);
-        failed.extend(
+        done.document["containers"] = containers(&dead, &reaped, &mut done.text);
+        done.failed.extend(
             reaped.failed.into_iter().map(|(name, why)| (format!("container {name}"), why)),
         );
     }
     if args.images {
-        let limits = ImageLimits {
-            older_than: args.older_than,
-            max_bytes: args.max_size.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
-            dry_run: args.dry_run,
-        };
-        let pruned = provider.prune_images(&limits).await;
+        let pruned = provider.prune_images(&gc::limits(args)).await;
         let pruned = pruned.map_err(|failure| engine_failure(&failure))?;
-        document["images"] = images(&pruned, args.dry_run, &mut text);
-        failed.extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
+        done.document["images"] = images(&pruned, args.dry_run, &mut done.text);
+        done.failed
+            .extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
     }
-    printer.data(&if args.json { format!("{document:#}\n") } else { text })?;
-    for (name, reason) in &failed {
-        printer.warning(&format!("cannot remove {name}: {reason}"));
-    }
-    Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+    Ok(())
 }
 
 /// A failure of an engine that answered at the start. Objects may have been removed before it.
@@ -108,15 +94,6 @@ fn images(pruned: &PrunedImages, dry_run: bool, text: &mut String) -> Value {
         "kept": shown(&pruned.kept),
         "failed": pruned.failed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
     })
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
-fn time(time: SystemTime) -> String {
-    let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{stamp:.0}")
 }
 
 /// Liveness of owners. A dry run records the dead ones and reports none, so nothing is removed.

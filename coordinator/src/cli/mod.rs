@@ -14,6 +14,7 @@ mod exit;
 mod export;
 mod follow_logs;
 mod gc;
+mod gc_datasets;
 #[cfg(feature = "docker")]
 mod gc_docker;
 mod gc_store;

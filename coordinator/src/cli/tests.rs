@@ -257,12 +257,19 @@ fn gc_without_target_or_with_wrong_limits_is_refused() {
             _ => panic!("not gc"),
         })
     };
-    for words in
-        ["", "--images", "--older-than 1h", "--containers --max-size 1G", "--images --max-size x"]
-    {
+    for words in [
+        "",
+        "--images",
+        "--older-than 1h",
+        "--containers --max-size 1G",
+        "--images --max-size x",
+        "--datasets",
+        "--datasets --max-size 1G --store s",
+    ] {
         assert!(gc(words).is_err(), "{words}");
     }
     assert!(gc("--containers --dry-run").is_ok());
+    assert!(gc("--datasets --older-than 30d").expect("valid").datasets);
     let both = gc("--containers --images --older-than 30d --max-size 50G --json").expect("valid");
     assert!(both.containers && both.images && both.json && !both.dry_run);
     let day = std::time::Duration::from_secs(24 * 3600);

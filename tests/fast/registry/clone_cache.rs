@@ -1,12 +1,14 @@
 //! The clone cache: one clone for each repository and commit, also after kills and with concurrent
 //! runs.
 
-use std::fs;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::wait;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::fixture::{NAMES, RegistryFixture, tasks};
 
@@ -87,4 +89,30 @@ fn clone_killed_midway_leaves_usable_cache() {
     assert!(wait::holds_within(DEADLINE, is_clean), "{:?}", fixture.unfinished());
     fixture.remove_repositories();
     assert_eq!(fixture.tasks().len(), 40);
+}
+
+#[test]
+fn unused_clones_are_removed_and_fetched_again() {
+    let fixture = RegistryFixture::new();
+    fixture.job(PINNED);
+    let before = fixture.tasks();
+    let collect = |options: &[&str]| -> Value {
+        let options = [&["gc", "--datasets", "--json"], options].concat();
+        let ended = fixture.start(&options).wait(DEADLINE).expect_code(ExitCode::Success);
+        let document: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        document["datasets"].clone()
+    };
+    let found = collect(&["--max-size", "1K"]);
+    assert_eq!(found["removed"], json!([]), "they were just used");
+    let kept = found["kept"].as_array().expect("a list");
+    assert_eq!(kept.len(), 3);
+    let path = Path::new(kept[0]["path"].as_str().expect("a path"));
+    let long_ago = SystemTime::now() - Duration::from_secs(7 * 24 * 3600);
+    for used in [path.with_extension("lock"), path.to_owned()] {
+        File::open(used).and_then(|file| file.set_modified(long_ago)).expect("set");
+    }
+    let removed = &collect(&["--older-than", "1d"])["removed"];
+    assert_eq!((removed.as_array().map(Vec::len), path.exists()), (Some(1), false));
+    fixture.forget_calls();
+    assert_eq!((fixture.tasks(), fixture.calls("fetch", "origin")), (before, 1));
 }

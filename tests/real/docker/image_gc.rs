@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use rollout_worker::environment::docker::{ImageLimits, PrunedImages};
+use rollout_worker::disk::RemovalLimits;
+use rollout_worker::environment::docker::PrunedImages;
 use rollout_worker::environment::{Image, Provider as _};
 
 use crate::fixture::{DockerFixture, destroy};
@@ -32,7 +33,7 @@ async fn image_gc_removes_unused_unless_container_exists() {
     for image in [&old, &busy] {
         mark_unused(&lab, image);
     }
-    let limits = ImageLimits { older_than: Some(ONE_YEAR), max_bytes: None, dry_run: true };
+    let limits = RemovalLimits { older_than: Some(ONE_YEAR), max_bytes: None, dry_run: true };
     let would = lab.provider.prune_images(&limits).await.expect("listed");
     let names = |pruned: &PrunedImages| -> Vec<String> {
         pruned.removed.iter().map(|image| image.reference.clone()).collect()
@@ -43,7 +44,7 @@ async fn image_gc_removes_unused_unless_container_exists() {
     assert!(kept(&new).is_some_and(|image| !image.in_use && image.bytes > 0), "{:?}", would.kept);
     assert!(lab.docker.inspect_image(&old.reference).await.is_ok(), "nothing was removed");
 
-    let limits = ImageLimits { dry_run: false, ..limits };
+    let limits = RemovalLimits { dry_run: false, ..limits };
     let removed = lab.provider.prune_images(&limits).await.expect("listed");
     assert_eq!((names(&removed), removed.failed.len()), (vec![old.reference.clone()], 0));
     assert!(lab.docker.inspect_image(&old.reference).await.is_err(), "it is gone");
@@ -60,7 +61,7 @@ async fn image_gc_counts_found_image_as_used() {
     let image = lab.provider.prepare(lab.image_request(&source)).await.expect("built");
     mark_unused(&lab, &image);
     lab.provider.prepare(lab.image_request(&source)).await.expect("found");
-    let limits = ImageLimits { older_than: Some(ONE_YEAR), max_bytes: None, dry_run: false };
+    let limits = RemovalLimits { older_than: Some(ONE_YEAR), max_bytes: None, dry_run: false };
     let pruned = lab.provider.prune_images(&limits).await.expect("listed");
     assert!(!pruned.removed.iter().any(|gone| gone.reference == image.reference), "{pruned:?}");
     lab.remove_image(&image).await;

@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rollout_protocol::digest::Digest;
 use rustix::fs::{FlockOperation, flock};
@@ -36,8 +37,19 @@ impl RepositoryCache {
         self.dir.join(commit)
     }
 
-    /// The path of a directory of a commit, if it is complete in the cache.
+    /// The path of a directory of a commit, if it is complete in the cache. This is a use of the
+    /// commit.
     pub(super) fn find(&self, commit: &str, path: &str) -> Option<PathBuf> {
+        let directory = self.commit_dir(commit);
+        if !directory.exists() {
+            return None;
+        }
+        // Before the look: a removal that does not see this use has moved the directory away.
+        let lock = lock_path(&directory);
+        let file = File::options().create(true).append(true).open(&lock);
+        if let Err(error) = file.and_then(|file| file.set_modified(SystemTime::now())) {
+            tracing::debug!(path = %lock.display(), %error, "cannot record the use of a commit");
+        }
         self.locate(commit, path).map(|(_, found, _)| found)
     }
 
@@ -136,7 +148,7 @@ impl RepositoryCache {
 
     /// Waits for the lock for adding to a commit, and removes leftovers of crashed processes.
     pub(super) fn lock(&self, commit: &str) -> Result<CommitLock, FetchError> {
-        let path = self.dir.join(format!("{commit}.lock"));
+        let path = lock_path(&self.commit_dir(commit));
         let open = || {
             fs::create_dir_all(&self.dir)?;
             let file = File::options().create(true).append(true).open(&path)?;
@@ -154,7 +166,7 @@ impl RepositoryCache {
     /// Removes unfinished leftovers of a cached commit, unless another process holds the lock.
     pub(super) fn remove_unfinished(&self, commit: &str) {
         let left = self.unfinished(commit);
-        let lock = File::open(self.dir.join(format!("{commit}.lock")));
+        let lock = File::open(lock_path(&self.commit_dir(commit)));
         if let (false, Ok(lock)) = (left.is_empty(), lock)
             && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
@@ -224,7 +236,13 @@ fn pointer_list_path(place: &Path) -> PathBuf {
     place.with_extension("pointers")
 }
 
-fn temporary_name(commit: &str) -> String {
+/// The lock file of a commit's directory. Its modification time is the time of the last use.
+pub(super) fn lock_path(commit: &Path) -> PathBuf {
+    commit.with_extension("lock")
+}
+
+/// The beginning of the names of unfinished and of removed directories of a commit.
+pub(super) fn temporary_name(commit: &str) -> String {
     format!("{commit}.tmp-")
 }
 

@@ -22,6 +22,7 @@ mod http;
 mod index;
 mod lfs;
 mod origin;
+mod prune;
 mod version;
 
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub use fetch::{
 };
 pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};
+pub use prune::{FetchedCommit, PrunedCommits, prune};
 
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";

@@ -65,10 +65,11 @@ use super::{
     Failure, FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
+use crate::disk::RemovalLimits;
 use crate::supervise::{self, Task};
 
 pub use self::compose::{check as check_compose, find_compose};
-pub use self::prune::{ImageLimits, PrunedImages, TaskImage};
+pub use self::prune::{PrunedImages, TaskImage};
 
 /// Options of the provider.
 #[derive(Debug, Clone)]
@@ -140,7 +141,7 @@ impl DockerProvider {
     ///
     /// # Errors
     /// [`Failure`] when they cannot be listed; single removals that fail are in the result.
-    pub async fn prune_images(&self, limits: &ImageLimits) -> Result<PrunedImages, Failure> {
+    pub async fn prune_images(&self, limits: &RemovalLimits) -> Result<PrunedImages, Failure> {
         prune::prune(&self.client, self.images.locks(), limits).await
     }
 

@@ -9,21 +9,8 @@ use bollard::query_parameters::{ListContainersOptions, ListImagesOptions, Remove
 use super::client::DockerClient;
 use super::failure::has_status;
 use super::{labels, lock};
+use crate::disk::{EntryUse, RECENT_USE, RemovalLimits};
 use crate::environment::Failure;
-
-/// Images used within this time stay: a run may be about to start a container of one.
-const RECENT_USE: Duration = Duration::from_secs(3600);
-
-/// Limits that select the task images to remove.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ImageLimits {
-    /// Remove the images not used for longer than this.
-    pub older_than: Option<Duration>,
-    /// Remove the least recently used images until the total size is at most this.
-    pub max_bytes: Option<u64>,
-    /// Remove nothing, only report.
-    pub dry_run: bool,
-}
 
 /// An image that was built for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +41,15 @@ pub struct PrunedImages {
 pub(super) async fn prune(
     client: &DockerClient,
     locks: &Path,
-    limits: &ImageLimits,
+    limits: &RemovalLimits,
 ) -> Result<PrunedImages, Failure> {
     let images = list(client, locks).await?;
-    let unwanted = choose(&images, limits, SystemTime::now());
+    let uses = images.iter().map(|image| EntryUse {
+        bytes: image.bytes,
+        used: image.used,
+        in_use: image.in_use,
+    });
+    let unwanted = limits.choose(uses, SystemTime::now());
     let mut pruned = PrunedImages::default();
     for (image, unwanted) in images.into_iter().zip(unwanted) {
         if !unwanted {
@@ -108,23 +100,6 @@ async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Fai
     Ok(images)
 }
 
-/// For each of the images (least recently used first), whether to remove it.
-fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bool> {
-    let mut total: u64 = images.iter().map(|image| image.bytes).sum();
-    let mut chosen = Vec::new();
-    for image in images {
-        let age = now.duration_since(image.used).unwrap_or_default();
-        let old = limits.older_than.is_some_and(|limit| age > limit);
-        let much = limits.max_bytes.is_some_and(|limit| total > limit);
-        let unwanted = (old || much) && age > RECENT_USE && !image.in_use;
-        if unwanted {
-            total -= image.bytes;
-        }
-        chosen.push(unwanted);
-    }
-    chosen
-}
-
 /// Removes an image; returns whether it was removed. One that is being built or used meanwhile
 /// stays.
 async fn remove(client: &DockerClient, locks: &Path, image: &TaskImage) -> Result<bool, Failure> {
@@ -146,42 +121,6 @@ async fn remove(client: &DockerClient, locks: &Path, image: &TaskImage) -> Resul
         Err(error) if has_status(&error, 409) => Ok(false),
         Err(error) => {
             Err(client.failure(&format!("cannot remove the image {}", image.reference), error))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn image(hours: u64, bytes: u64, in_use: bool) -> TaskImage {
-        let used = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * (1000 - hours));
-        TaskImage { reference: format!("image-{hours}"), bytes, used, in_use }
-    }
-
-    #[test]
-    fn image_prune_removes_oldest_and_keeps_used() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * 1000);
-        let images = [
-            image(50, 10, false),
-            image(40, 10, true),
-            image(30, 10, false),
-            image(2, 10, false),
-            image(0, 10, false),
-        ];
-        let hours = |n: u64| Some(Duration::from_secs(3600 * n));
-        for (older_than, max_bytes, expected) in [
-            (None, None, [false; 5]),
-            (hours(35), None, [true, false, false, false, false]),
-            (hours(1), None, [true, false, true, true, false]),
-            (hours(0), None, [true, false, true, true, false]),
-            (None, Some(40), [true, false, false, false, false]),
-            (None, Some(25), [true, false, true, true, false]),
-            (None, Some(0), [true, false, true, true, false]),
-            (hours(45), Some(30), [true, false, true, false, false]),
-        ] {
-            let limits = ImageLimits { older_than, max_bytes, dry_run: false };
-            assert_eq!(choose(&images, &limits, now), expected, "{older_than:?} {max_bytes:?}");
         }
     }
 }
