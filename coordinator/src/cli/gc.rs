@@ -14,7 +14,7 @@ use super::gc_docker;
 use super::output::Printer;
 use super::{gc_datasets, gc_store};
 
-/// What was removed, or would be.
+/// Removed objects; in a dry run, those that would be removed.
 #[derive(Debug)]
 pub(super) struct Removal {
     /// Lines for people.
@@ -35,19 +35,26 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
         document: json!({"dry_run": args.dry_run}),
         failed: Vec::new(),
     };
-    #[cfg(feature = "docker")]
-    if args.containers || args.images {
-        gc_docker::remove(args, &mut done).await?;
-    }
-    if args.datasets {
-        gc_datasets::remove(args, &mut done).await?;
-    }
+    let ended = remove(args, &mut done).await;
     let Removal { text, document, failed } = done;
     printer.data(&if args.json { format!("{document:#}\n") } else { text })?;
     for (name, reason) in &failed {
         printer.warning(&format!("cannot remove {name}: {reason}"));
     }
+    ended?;
     Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
+
+/// Removes all that was asked for; `done` is right after an error, too.
+async fn remove(args: &GcArgs, done: &mut Removal) -> Result<(), CliError> {
+    #[cfg(feature = "docker")]
+    if args.containers || args.images {
+        gc_docker::remove(args, done).await?;
+    }
+    if args.datasets {
+        gc_datasets::remove(args, done).await?;
+    }
+    Ok(())
 }
 
 /// The limits of a removal.

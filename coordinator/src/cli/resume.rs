@@ -93,12 +93,12 @@ mod catalog {
     use crate::cli::nats::{self, NatsArgs, POOL, run_id};
     use crate::cli::output::Printer;
     use crate::cli::run_place::CatalogAddress;
-    use crate::cli::{exit, logging, run, value_parsers};
+    use crate::cli::{logging, run, value_parsers};
     use crate::config::LogLevel;
     use crate::engine::{LockWaitPolicy, ReopenSelection};
     use crate::events::MaterializeMode;
     use crate::launch::resume::{self, ResumeRequest};
-    use crate::launch::run::{RunOutcome, StopSource};
+    use crate::launch::run::StopSource;
 
     /// Options for a run in a catalog.
     #[derive(Debug, Args)]
@@ -214,8 +214,7 @@ mod catalog {
             reopen,
             stops: StopSource::Signals,
         };
-        let RunOutcome { run_dir, cancelled, report } = Box::pin(resume::resume(request)).await?;
-        run::print_report(&report, &run_dir, args.json, printer)?;
-        Ok(exit::for_run(cancelled, &report.tally, None))
+        let outcome = Box::pin(resume::resume(request)).await?;
+        run::finish(outcome, args.json, None, printer)
     }
 }

@@ -61,13 +61,27 @@ async fn start(
         on_demand: None,
         host: None,
     };
-    let RunOutcome { run_dir, cancelled, report } = Box::pin(launch::run(request)).await?;
-    print_report(&report, &run_dir, args.json, printer)?;
-    Ok(exit::for_run(cancelled, &report.tally, args.fail_under))
+    let outcome = Box::pin(launch::run(request)).await?;
+    finish(outcome, args.json, args.fail_under, printer)
+}
+
+/// Prints the summary of a run that ended, and gives its exit code.
+pub(super) fn finish(
+    outcome: RunOutcome,
+    json: bool,
+    fail_under: Option<f64>,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let RunOutcome { run_dir, cancelled, report, incomplete_catalog } = outcome;
+    print_report(&report, &run_dir, json, printer)?;
+    match incomplete_catalog {
+        Some(error) => Err(error.into()),
+        None => Ok(exit::for_run(cancelled, &report.tally, fail_under)),
+    }
 }
 
 /// Prints the summary of a run.
-pub(super) fn print_report(
+fn print_report(
     report: &RunReport,
     run_dir: &Path,
     json: bool,

@@ -21,7 +21,7 @@ use super::session_catalog::{SessionCatalog, SessionFiles};
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
-use crate::engine::catalog::MirrorOptions;
+use crate::engine::catalog::{CatalogError, MirrorOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
@@ -82,6 +82,8 @@ pub struct RunOutcome {
     pub cancelled: bool,
     /// The results.
     pub report: RunReport,
+    /// Why the catalog lacks files of the end of the run, if it does. Its journal has all results.
+    pub incomplete_catalog: Option<CatalogError>,
 }
 
 /// Runs a job until it has ended or is stopped.
@@ -196,17 +198,20 @@ impl PlannedRun {
             on_demand,
         };
         let session_result = Box::pin(executor.run(session)).await;
+        let stopped_again = catalog.as_ref().map(SessionCatalog::stopped_again);
         let report = reporter.finish().await;
         let (FinishedSession { outcome, lock }, report) = (session_result?, report?);
-        if let Some(catalog) = catalog
+        let mut incomplete_catalog = None;
+        if let (Some(catalog), Some(stopped)) = (catalog, stopped_again)
             && let Some(manifest) = RunManifest::read(&layout)?
         {
             let RunManifest { run, epoch, .. } = manifest;
             lock.fence().check().map_err(RunError::LockLost)?;
-            catalog.store_files(run, epoch, &layout, SessionFiles::End).await?;
+            let stored = catalog.store_files(run, epoch, &layout, SessionFiles::End, stopped).await;
+            incomplete_catalog = stored.err();
         }
         drop(lock);
-        Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report })
+        Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report, incomplete_catalog })
     }
 }
 

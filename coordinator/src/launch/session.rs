@@ -48,7 +48,8 @@ impl SessionDocuments {
         })
         .await?;
         let Some(catalog) = catalog else { return Ok(()) };
-        let stored = catalog.store_files(run, epoch, &layout, SessionFiles::Start).await;
+        let stopped = catalog.stopped();
+        let stored = catalog.store_files(run, epoch, &layout, SessionFiles::Start, stopped).await;
         Ok(stored.map_err(JournalError::from)?)
     }
 

@@ -42,24 +42,29 @@ impl SessionCatalog {
         Arc::clone(&self.mirror) as Arc<dyn JournalMirror>
     }
 
+    /// Completes when a user stops the session from now on.
+    pub(super) fn stopped_again(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.interruption.requested_again()
+    }
+
+    /// Completes when a user has stopped the session.
+    pub(super) async fn stopped(&self) {
+        self.interruption.requested().await;
+    }
+
     /// Stores the files of a run directory that its session has written. Waits for the store for a
-    /// while, until a user stops the session; at its end, once more.
+    /// while, until `stopped` completes.
     pub(super) async fn store_files(
         &self,
         run: RunId,
         epoch: u32,
         layout: &RunLayout,
         files: SessionFiles,
+        stopped: impl Future<Output = ()> + Send,
     ) -> Result<(), CatalogError> {
-        let interrupted = async {
-            match files {
-                SessionFiles::Start => self.interruption.requested().await,
-                SessionFiles::End => self.interruption.requested_again().await,
-            }
-        };
         tokio::select! {
             stored = self.retry_store_files(run, epoch, layout, files) => stored,
-            () = interrupted => Err(CatalogError::Interrupted),
+            () = stopped => Err(CatalogError::Interrupted),
         }
     }
 

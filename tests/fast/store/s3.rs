@@ -127,7 +127,7 @@ async fn s3_service_passes_store_contract() {
         let number = next.fetch_add(1, Ordering::Relaxed);
         location.prefix = format!("{}/{run}-{number}", location.prefix);
         let store = S3Store::open(location.clone()).await.expect("opened");
-        let has_conditional_writes = store.has_conditional_writes().await.expect("answered");
+        let has_conditional_writes = store.has_exclusive_documents().await.expect("answered");
         ServiceUnderTest { url: StoreUrl::S3(location), store, has_conditional_writes }
     })
     .await;

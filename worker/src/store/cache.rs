@@ -226,6 +226,10 @@ impl BlobStore for CachedStore {
         self.shared.inner.put_document(path, bytes).await
     }
 
+    async fn has_exclusive_documents(&self) -> Result<bool, StoreError> {
+        self.shared.inner.has_exclusive_documents().await
+    }
+
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         self.shared.inner.list_documents(prefix).await
     }

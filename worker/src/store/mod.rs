@@ -175,6 +175,16 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError>;
 
+    /// Whether one of several racing calls of [`put_document`](Self::put_document) wins for sure.
+    /// Some services ignore the condition that an object must be new; on them the last call may win
+    /// after others have returned `true`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn has_exclusive_documents(&self) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     /// Names of the documents whose path starts with `prefix`, ascending. A prefix may end anywhere
     /// in a path; the empty one lists everything.
     ///

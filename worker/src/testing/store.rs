@@ -107,7 +107,7 @@ impl<S: ?Sized> FaultyStore<S> {
         self.with_schedule(|orders| orders.is_down = is_down);
     }
 
-    /// Makes the store replace documents that exist, as services without conditional writes do.
+    /// Makes the store say that racing writers of a document may replace each other's.
     pub fn replace_documents(&self) {
         self.with_schedule(|orders| orders.replaces_documents = true);
     }
@@ -284,10 +284,12 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
 
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
         let late = self.begin_call(StoreCall::PutDocument).await?;
-        if self.with_schedule(|orders| orders.replaces_documents) {
-            self.inner.remove_document(path).await?;
-        }
         end_call(StoreCall::PutDocument, late, self.inner.put_document(path, bytes).await?)
+    }
+
+    async fn has_exclusive_documents(&self) -> Result<bool, StoreError> {
+        let replaces = self.with_schedule(|orders| orders.replaces_documents);
+        Ok(!replaces && self.inner.has_exclusive_documents().await?)
     }
 
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {

@@ -83,6 +83,8 @@ impl CatalogMirror {
         let until = Instant::now() + OPENING_RETRY_PERIOD;
         let may_pass = |error: &JournalError| error.is_unanswered() && Instant::now() < until;
         tokio::select! {
+            // A store that answers is not waited for.
+            biased;
             done = self.retry(may_pass, call) => done,
             () = self.options.interruption.requested() => {
                 Err(JournalError::Mirror(MirrorError::Interrupted))
@@ -118,7 +120,7 @@ impl CatalogMirror {
     ) -> Result<(), JournalError> {
         let (SegmentEpochs { epoch, former }, store) = (epochs, &self.catalog.store);
         let mirror = |error| JournalError::Mirror(MirrorError::Store(error));
-        self.put_header(run).await?;
+        self.check_only_lock().await?;
         // Before the opening: if this process dies between the two, the next one names another
         // former segment.
         if let Some(former) = former {
@@ -129,22 +131,26 @@ impl CatalogMirror {
         store.put_document(&path, opening.clone()).await.map_err(mirror)?;
         // An answer may have been lost, and some services ignore that the document must be new.
         let found = store.get_document(&path).await.map_err(mirror)?;
-        match found.as_ref() == Some(opening) {
-            true => Ok(()),
-            false => Err(JournalError::Mirror(MirrorError::Exists(epoch))),
+        if found.as_ref() != Some(opening) {
+            return Err(JournalError::Mirror(MirrorError::Exists(epoch)));
         }
+        // Last: what has a header is a run.
+        self.put_header(run).await
+    }
+
+    /// Refuses a store that cannot keep two processes apart, unless something else does.
+    async fn check_only_lock(&self) -> Result<(), JournalError> {
+        let store = &self.catalog.store;
+        let is_safe = !self.options.is_only_lock
+            || store.has_exclusive_documents().await.map_err(CatalogError::from)?;
+        is_safe.then_some(()).ok_or(JournalError::Mirror(MirrorError::NoConditionalWrites))
     }
 
     /// Creates the header of a run if it does not exist.
     async fn put_header(&self, run: RunId) -> Result<(), JournalError> {
         let (path, header) = (CatalogHeader::path(run), CatalogHeader::new(run, &self.options.job));
-        let store = &self.catalog.store;
-        let put = async || store.put_document(&path, header.to_bytes()).await;
-        put().await.map_err(CatalogError::from)?;
-        // It exists now, which a second one shows.
-        if self.options.is_only_lock && put().await.map_err(CatalogError::from)? {
-            return Err(JournalError::Mirror(MirrorError::NoConditionalWrites));
-        }
+        let put = self.catalog.store.put_document(&path, header.to_bytes()).await;
+        put.map_err(CatalogError::from)?;
         Ok(())
     }
 
@@ -288,8 +294,9 @@ impl JournalMirror for CatalogMirror {
         self.wait_briefly(|| async {
             self.catalog.fetch_journal(layout).await?;
             let Some((run, extents)) = read_extents(layout).await? else { return Ok(()) };
-            self.put_header(run).await?;
-            self.catalog.upload_journal(run, layout, extents).await
+            self.check_only_lock().await?;
+            self.catalog.upload_journal(run, layout, extents).await?;
+            self.put_header(run).await
         })
         .await
     }

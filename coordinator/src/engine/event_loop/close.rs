@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
+use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::backoff::error_chain;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Engine, EngineOutcome, MANIFEST_INTERVAL};
@@ -61,8 +63,12 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Ends the session: closing record, records, manifest.
-    pub(super) async fn close(mut self) -> Result<EngineOutcome, RunError> {
+    /// Ends the session: closing record, records, manifest. A stop that comes meanwhile ends the wait
+    /// for a catalog.
+    pub(super) async fn close(
+        mut self,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<EngineOutcome, RunError> {
         let pending = self.planner.total() - self.run.core.settled() as u64;
         let ended = EngineOutcome { cancelled: pending > 0, pending };
         let closed =
@@ -70,8 +76,13 @@ impl<P: Planner> Engine<P> {
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
         if self.run.writer.is_mirrored() {
-            let written = tokio::time::timeout(JOURNAL_TIMEOUT, self.run.writer.durable()).await;
-            written.map_err(|_| JournalError::Mirror(MirrorError::Abandoned))??;
+            tokio::select! {
+                // A catalog that answers is not waited for.
+                biased;
+                written = self.run.writer.durable() => drop(written?),
+                Some(_) = stops.recv() => return Err(abandoned()),
+                () = tokio::time::sleep(JOURNAL_TIMEOUT) => return Err(abandoned()),
+            }
         } else {
             self.run.writer.durable().await?;
         }
@@ -93,4 +104,9 @@ impl<P: Planner> Engine<P> {
         RunManifest { sealed, unsealed, ..manifest }.write(&layout)?;
         Ok(ended)
     }
+}
+
+/// The error of a session that ends while its catalog does not answer.
+pub(super) fn abandoned() -> RunError {
+    RunError::Journal(JournalError::Mirror(MirrorError::Abandoned))
 }

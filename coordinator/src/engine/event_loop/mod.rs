@@ -36,7 +36,7 @@ use super::open::OpenRun;
 use super::reconcile::PoolCapacity;
 use super::{Planner, RunError};
 use crate::engine::core::{Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord};
-use crate::engine::journal::{JournalError, JournalWriter, MirrorError};
+use crate::engine::journal::JournalWriter;
 
 /// How often the manifest is replaced during the run: it is only a hint for people and for the
 /// detection of a damaged journal.
@@ -193,7 +193,7 @@ impl<P: Planner> Engine<P> {
             self.flush().await?;
             self.grant_permits(&inputs.workers)?;
             if self.is_over(&inputs.workers) {
-                return self.close().await;
+                return self.close(&mut inputs.stops).await;
             }
             self.check_journal_of_kill()?;
             self.step(&mut inputs).await?;
@@ -361,7 +361,7 @@ impl<P: Planner> Engine<P> {
         let hangs = self.in_flight_since.is_some_and(|since| since.elapsed() >= KILL_TIMEOUT);
         let is_due = self.kill_deadline.is_some_and(|at| Instant::now() >= at);
         match is_due && hangs && self.run.writer.is_mirrored() {
-            true => Err(RunError::Journal(JournalError::Mirror(MirrorError::Abandoned))),
+            true => Err(close::abandoned()),
             false => Ok(()),
         }
     }

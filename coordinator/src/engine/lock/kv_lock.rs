@@ -8,7 +8,6 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
 use rollout_protocol::wire::position::ReportPosition;
-use rollout_worker::backoff::error_chain;
 use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
 use tokio::time::{Instant, timeout};
 
@@ -174,13 +173,10 @@ impl KvLock {
                 Ok(found) => {
                     let revision = found.as_ref().map(|entry| entry.revision);
                     let watched = watch.record_value(started.elapsed(), revision);
-                    match target.attempt(found, &me, watched, policy, &mut looked).await {
-                        Ok(Some(taken)) => return Ok(taken),
-                        Ok(None) => {}
-                        Err(LockError::Journal(error)) if error.is_unanswered() => {
-                            tracing::warn!("cannot read the journal: {}", error_chain(&error));
-                        }
-                        Err(error) => return Err(error),
+                    if let Some(taken) =
+                        target.attempt(found, &me, watched, policy, &mut looked).await?
+                    {
+                        return Ok(taken);
                     }
                 }
                 Err(error @ QueueError::Denied { .. }) => return Err(LockError::KvStore(error)),

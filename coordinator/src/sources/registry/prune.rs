@@ -13,6 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 use super::cache::{lock_path, temporary_name};
 use super::origin::is_commit;
 
+/// End of the name of a commit that is being removed.
+const LEAVING: &str = "removed";
+
 /// The fetched directories of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchedCommit {
@@ -41,7 +44,11 @@ pub struct PrunedCommits {
 /// # Errors
 /// When the cache cannot be listed; nothing was removed then.
 pub fn prune(root: &Path, limits: &RemovalLimits) -> io::Result<PrunedCommits> {
-    let commits = list(&root.join("git"))?;
+    let root = root.join("git");
+    let commits = list(&root)?;
+    if !limits.dry_run {
+        remove_leftovers(&root)?;
+    }
     let uses = commits.iter().map(|commit| EntryUse {
         bytes: commit.bytes,
         used: commit.used,
@@ -65,23 +72,38 @@ pub fn prune(root: &Path, limits: &RemovalLimits) -> io::Result<PrunedCommits> {
     Ok(pruned)
 }
 
-/// The fetched commits below a directory, least recently used first.
+/// The fetched commits below a directory, least recently used first. What another process removes
+/// meanwhile is left out.
 fn list(root: &Path) -> io::Result<Vec<FetchedCommit>> {
     let mut commits = Vec::new();
     for repository in entries(root)? {
-        for entry in entries(&repository)? {
-            let name = entry.file_name().unwrap_or_default().to_string_lossy();
-            if is_commit(&name) && entry.is_dir() {
-                commits.push(FetchedCommit {
-                    bytes: occupied(&entry)?,
-                    used: last_use(&entry)?,
-                    path: entry,
-                });
+        for path in entries(&repository)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !is_commit(&name) || !path.is_dir() {
+                continue;
+            }
+            match (occupied(&path), last_use(&path)) {
+                (Ok(bytes), Ok(used)) => commits.push(FetchedCommit { bytes, used, path }),
+                (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                (Err(error), _) | (_, Err(error)) => return Err(error),
             }
         }
     }
     commits.sort_by(|a, b| (a.used, &a.path).cmp(&(b.used, &b.path)));
     Ok(commits)
+}
+
+/// Removes what killed removals left below a directory.
+fn remove_leftovers(root: &Path) -> io::Result<()> {
+    for repository in entries(root)? {
+        for path in entries(&repository)? {
+            if path.to_string_lossy().ends_with(LEAVING) {
+                // The process that is removing it, if one is, has the same aim.
+                let _in_use = fs::remove_dir_all(path);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The entries of a directory; none if it does not exist.
@@ -122,9 +144,12 @@ fn remove(commit: &Path) -> io::Result<bool> {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    // Whoever fetches the commit next removes what a dead process left under this name.
+    // Listing may have taken minutes.
+    if last_use(commit)?.elapsed().unwrap_or_default() <= RECENT_USE {
+        return Ok(false);
+    }
     let name = commit.file_name().unwrap_or_default().to_string_lossy();
-    let leaving = commit.with_file_name(format!("{}removed", temporary_name(&name)));
+    let leaving = commit.with_file_name(format!("{}{LEAVING}", temporary_name(&name)));
     fs::rename(commit, &leaving)?;
     // From now on a use does not find the commit. One from before shows in the time.
     let used = fs::metadata(lock_path(commit)).and_then(|metadata| metadata.modified())?;
@@ -132,8 +157,10 @@ fn remove(commit: &Path) -> io::Result<bool> {
         fs::rename(&leaving, commit)?;
         return Ok(false);
     }
-    fs::remove_dir_all(leaving)?;
-    Ok(true)
+    match fs::remove_dir_all(leaving) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
+    }
 }
 
 #[cfg(test)]
@@ -186,5 +213,10 @@ mod tests {
         assert_eq!((pruned.removed.len(), pruned.kept.len(), pruned.failed.len()), (1, 1, 0));
         assert!(pruned.removed[0].bytes >= 100_000, "{pruned:?}");
         assert_eq!(caches.map(|cache| cache.find(COMMIT, "task").is_some()), [false, true]);
+        // A removal was killed.
+        let left = pruned.removed[0].path.with_extension("tmp-removed");
+        fs::create_dir(&left).expect("made");
+        prune(root, &limits(30)).expect("pruned");
+        assert!(!left.exists());
     }
 }

@@ -108,19 +108,6 @@ impl S3Store {
         Self::with_client(client, location).await
     }
 
-    /// Whether the service honours conditional writes, so that of several racing writers one
-    /// creates a document.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    #[cfg(any(test, feature = "testing"))]
-    pub async fn has_conditional_writes(&self) -> Result<bool, StoreError> {
-        let S3StoreInner { client, location, url, .. } = &*self.inner;
-        let identity = identity::read(client, location, url).await?;
-        let identity = identity.ok_or_else(|| StoreError::Absent { url: url.clone() })?;
-        identity::has_conditional_writes(client, location, url, &identity).await
-    }
-
     /// Replaces the bytes stored under a digest, as a failing disk would.
     ///
     /// # Errors
@@ -281,6 +268,13 @@ impl BlobStore for S3Store {
             return Ok(false);
         }
         self.inner.create_object(&path, bytes, MediaType::Bytes).await
+    }
+
+    async fn has_exclusive_documents(&self) -> Result<bool, StoreError> {
+        let S3StoreInner { client, location, url, .. } = &*self.inner;
+        let identity = identity::read(client, location, url).await?;
+        let identity = identity.ok_or_else(|| StoreError::Absent { url: url.clone() })?;
+        identity::has_conditional_writes(client, location, url, &identity).await
     }
 
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
