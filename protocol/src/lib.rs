@@ -29,6 +29,7 @@ pub mod template;
 mod text_form;
 pub mod version;
 pub mod wire;
+pub mod workspace_diff;
 
 /// A point of wall-clock time, UTC; written as RFC 3339.
 pub use jiff::Timestamp;

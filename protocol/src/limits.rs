@@ -182,6 +182,34 @@ pub const ARTIFACTS_BYTES: u64 = 1024 * 1024 * 1024;
 /// tens of thousands.
 pub const ARTIFACTS_ENTRIES: u64 = 100_000;
 
+/// Files and directories of a directory whose changes are computed, excluded ones included. With
+/// [`WORKSPACE_NAME_BYTES`] their index takes at most about 35 MB of the worker's memory while the
+/// agent runs.
+pub const WORKSPACE_ENTRIES: u64 = 100_000;
+
+/// Bytes of all names and link targets in the index of such a directory: a hundred thousand long
+/// paths.
+pub const WORKSPACE_NAME_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of such a directory. They are read twice and not kept; larger ones are data sets, which
+/// can be excluded from the comparison.
+pub const WORKSPACE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
+
+/// Bytes of the changed files that are kept of all such directories of an execution. With the list
+/// of changes and the patch they stay below [`ARTIFACTS_BYTES`].
+pub const WORKSPACE_FILES_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Bytes of earlier text that are kept for patches, of all such directories of an execution: the
+/// source of a large project. They are in one file on the worker's disk.
+pub const WORKSPACE_TEXT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Largest text file that a patch describes: the comparison of two holds both in memory, and takes
+/// a fraction of a second.
+pub const PATCH_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Largest patch of a directory. Larger ones are not read by people.
+pub const PATCH_BYTES: u64 = 32 * 1024 * 1024;
+
 /// Task directory parts (environment, solution, tests) packed into a bundle, each.
 pub const BUNDLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 

@@ -21,7 +21,7 @@ impl ExcludePatterns {
     }
 
     /// Whether a relative path is excluded.
-    pub(super) fn matches(&self, path: &[u8]) -> bool {
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
         let path = Candidate::from_bytes(path);
         self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }

@@ -38,15 +38,18 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
 pub use self::blob::{ExtractBlobError, extract_blob};
+pub(crate) use self::blocking_reader::with_reader;
 pub use self::copy_file::copy_file;
 pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
 pub use self::pack::{FilterDecision, pack};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
+pub(crate) use self::read::MemberReader;
 pub use self::read::{ArchiveMember, MemberKind, list};
 pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
 pub use self::single::{FilePieces, first_file, stream_first_file};
+pub(crate) use self::write::ArchiveWriter;
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,9 @@ impl ArchiveLimits {
     /// For artifacts of an environment.
     pub const ARTIFACTS: Self =
         Self { entries: limits::ARTIFACTS_ENTRIES, bytes: limits::ARTIFACTS_BYTES };
+    /// For a directory whose changes are to be computed.
+    pub const WORKSPACE: Self =
+        Self { entries: limits::WORKSPACE_ENTRIES, bytes: limits::WORKSPACE_BYTES };
     /// For parts of task directories.
     pub const BUNDLE: Self = Self { entries: limits::BUNDLE_ENTRIES, bytes: limits::BUNDLE_BYTES };
 }
@@ -97,7 +103,7 @@ impl ArchiveReport {
     /// Counts a skipped member that is neither file nor directory.
     fn skip(&mut self, kind: &MemberKind) {
         match kind {
-            MemberKind::Symlink(_) | MemberKind::HardLink => self.skipped.links += 1,
+            MemberKind::Symlink(_) | MemberKind::HardLink(_) => self.skipped.links += 1,
             _ => self.skipped.special += 1,
         }
     }

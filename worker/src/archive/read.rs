@@ -30,6 +30,8 @@ pub struct ArchiveMember {
     pub kind: MemberKind,
     /// Bytes of its content.
     pub size_bytes: u64,
+    /// Its permission bits, of which some writers set only a part.
+    pub mode: u32,
     /// Whether it is executable.
     pub executable: bool,
 }
@@ -43,8 +45,8 @@ pub enum MemberKind {
     Directory,
     /// A symbolic link with its unchecked target.
     Symlink(Vec<u8>),
-    /// A hard link.
-    HardLink,
+    /// A hard link with the unchecked name of another member.
+    HardLink(Vec<u8>),
     /// Anything else.
     Special,
 }
@@ -72,7 +74,7 @@ where
 }
 
 /// Iterates over a stream member by member. The first [`ArchiveTruncation`] is final.
-pub(super) struct MemberReader<R> {
+pub(crate) struct MemberReader<R> {
     reader: R,
     limits: ArchiveLimits,
     entries: u64,
@@ -95,14 +97,14 @@ struct MemberExtensions {
 }
 
 impl<R: Read> MemberReader<R> {
-    pub(super) fn new(reader: R, limits: ArchiveLimits) -> Self {
+    pub(crate) fn new(reader: R, limits: ArchiveLimits) -> Self {
         let (entries, bytes, extension_bytes) = (0, 0, 0);
         let (refused, remaining, padding) = (None, 0, 0);
         Self { reader, limits, entries, bytes, extension_bytes, refused, remaining, padding }
     }
 
     /// The next member; unread content of the current one is skipped.
-    pub(super) fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
+    pub(crate) fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
         self.skip(self.remaining + self.padding)?;
         (self.remaining, self.padding) = (0, 0);
         let mut extensions = MemberExtensions::default();
@@ -118,7 +120,7 @@ impl<R: Read> MemberReader<R> {
     }
 
     /// Content of the current member; 0 at its end.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         let wanted = buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);
@@ -146,7 +148,8 @@ impl<R: Read> MemberReader<R> {
         let name = pax.path.or(extensions.name).unwrap_or_else(|| header.path_bytes().into_owned());
         let link = pax.link.or(extensions.link);
         let kind = kind(header, &name, link, pax.sparse);
-        let executable = header.mode().is_ok_and(|mode| mode & 0o111 != 0);
+        let mode = header.mode().unwrap_or_default() & 0o7777;
+        let executable = mode & 0o111 != 0;
         // Some writers give a link the size of its target, without content.
         let size_bytes = match pax.size {
             _ if !has_content(header.entry_type()) => 0,
@@ -154,7 +157,7 @@ impl<R: Read> MemberReader<R> {
             None => header.entry_size().map_err(|_| ArchiveTruncation::Malformed("bad size"))?,
         };
         let path = ArchivePath::clean(&name);
-        let member = ArchiveMember { path, kind, size_bytes, executable };
+        let member = ArchiveMember { path, kind, size_bytes, mode, executable };
         self.bytes = self.bytes.saturating_add(size_bytes);
         if self.bytes > self.limits.bytes {
             self.refused = Some(member);
@@ -294,10 +297,14 @@ fn has_content(kind: EntryType) -> bool {
 fn kind(header: &Header, name: &[u8], link: Option<Vec<u8>>, sparse: bool) -> MemberKind {
     match header.entry_type() {
         EntryType::Directory => MemberKind::Directory,
-        EntryType::Link => MemberKind::HardLink,
-        EntryType::Symlink => {
+        EntryType::Link | EntryType::Symlink => {
             let in_header = || header.link_name_bytes().map(std::borrow::Cow::into_owned);
-            MemberKind::Symlink(link.or_else(in_header).unwrap_or_default())
+            let target = link.or_else(in_header).unwrap_or_default();
+            if header.entry_type() == EntryType::Link {
+                MemberKind::HardLink(target)
+            } else {
+                MemberKind::Symlink(target)
+            }
         }
         EntryType::Regular | EntryType::Continuous if !sparse => {
             // Before ustar, a trailing slash marked a directory.

@@ -206,7 +206,7 @@ impl Sanitizer {
         if let Some((index, _)) = wanted {
             match member.kind {
                 MemberKind::File => {}
-                MemberKind::HardLink => self.captured[index] = Some(CapturedFile::HardLink),
+                MemberKind::HardLink(_) => self.captured[index] = Some(CapturedFile::HardLink),
                 _ => self.captured[index] = Some(CapturedFile::NotRegular),
             }
         }

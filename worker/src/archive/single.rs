@@ -66,7 +66,7 @@ fn read_first(
     };
     match member.kind {
         MemberKind::File => {}
-        MemberKind::HardLink => return Err(CapturedFile::HardLink),
+        MemberKind::HardLink(_) => return Err(CapturedFile::HardLink),
         _ => return Err(CapturedFile::NotRegular),
     }
     let mut buffer = [0; 16 * 1024];

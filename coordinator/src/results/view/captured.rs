@@ -165,7 +165,7 @@ pub async fn list_logs(
                 MemberKind::File => "file",
                 MemberKind::Directory => "directory",
                 // An archive of Rollout has no others.
-                MemberKind::Symlink(_) | MemberKind::HardLink | MemberKind::Special => continue,
+                MemberKind::Symlink(_) | MemberKind::HardLink(_) | MemberKind::Special => continue,
             };
             let Ok(Some(path)) = member.path else { continue };
             let path = format!("{base}/{}", String::from_utf8_lossy(path.as_bytes()));
