@@ -25,3 +25,4 @@ pub mod supervise;
 pub mod testing;
 pub mod verifier;
 pub mod work;
+pub mod workspace_diff;

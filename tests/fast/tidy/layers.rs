@@ -55,7 +55,7 @@ const WORKER: &[&[&str]] = &[
         "shortage",
         "supervise",
     ],
-    &["archive", "git", "host", "queue", "store"],
+    &["archive", "git", "host", "queue", "store", "workspace_diff"],
     &["environment"],
     &["agents", "disk", "executor", "verifier"],
     &["spool", "work"],

@@ -1,0 +1,79 @@
+//! Contents of files between the two readings of a directory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::WorkspaceDiffError;
+
+/// Bytes copied at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// An anonymous file to which contents are appended. It vanishes with this value.
+#[derive(Debug)]
+pub(super) struct ContentFile {
+    file: File,
+    length: u64,
+    scratch: PathBuf,
+}
+
+impl ContentFile {
+    /// An empty one in this directory, which is created.
+    pub(super) fn create(scratch: &Path) -> Result<Self, WorkspaceDiffError> {
+        let made = std::fs::create_dir_all(scratch).and_then(|()| tempfile::tempfile_in(scratch));
+        match made {
+            Ok(file) => Ok(Self { file, length: 0, scratch: scratch.to_owned() }),
+            Err(source) => {
+                let path = scratch.to_owned();
+                Err(WorkspaceDiffError::Disk { action: "create", path, source })
+            }
+        }
+    }
+
+    /// The position at which the next content begins.
+    pub(super) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), WorkspaceDiffError> {
+        let written = self.file.write_all_at(bytes, self.length);
+        written.map_err(|source| {
+            let path = self.scratch.clone();
+            WorkspaceDiffError::Disk { action: "write", path, source }
+        })?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Forgets everything from this position on.
+    pub(super) const fn roll_back(&mut self, length: u64) {
+        self.length = length;
+    }
+
+    /// A content in memory, of at most a few megabytes.
+    pub(super) fn read(&self, position: u64, size: u64) -> io::Result<Vec<u8>> {
+        let size = usize::try_from(size).map_err(io::Error::other)?;
+        let mut bytes = vec![0; size];
+        self.file.read_exact_at(&mut bytes, position)?;
+        Ok(bytes)
+    }
+
+    /// Passes a content on in pieces.
+    pub(super) fn copy(
+        &self,
+        mut position: u64,
+        size: u64,
+        mut write: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let end = position + size;
+        while position < end {
+            let wanted = usize::try_from(end - position).unwrap_or(usize::MAX).min(buffer.len());
+            self.file.read_exact_at(&mut buffer[..wanted], position)?;
+            write(&buffer[..wanted])?;
+            position += wanted as u64;
+        }
+        Ok(())
+    }
+}
