@@ -17,6 +17,9 @@ mod package;
 mod patch;
 mod scan;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 
 use tokio::io::AsyncRead;
