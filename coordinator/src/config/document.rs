@@ -2,6 +2,7 @@
 
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::harness::HarnessSpec;
+use rollout_protocol::spec::task::Artifact;
 use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
@@ -34,7 +35,7 @@ pub fn job_document(job: &Job) -> Value {
         "instruction_path": job.settings.instruction_path,
         "environment": environment(job),
         "verifier": verifier(job),
-        "artifacts": job.settings.artifacts,
+        "artifacts": job.settings.artifacts.iter().map(artifact).collect::<Vec<_>>(),
         "metrics": job.metrics.iter().map(|kind| json!({ "type": kind })).collect::<Vec<_>>(),
         "agents": job.agents.iter().map(agent).collect::<Vec<_>>(),
         "datasets": job.datasets.iter().map(dataset).collect::<Vec<_>>(),
@@ -49,6 +50,16 @@ pub fn job_document(job: &Job) -> Value {
         fields.insert("guardrails".to_owned(), json!(job.guardrails));
     }
     document = optional(document, [("pool", &job.pool)]);
+    document
+}
+
+fn artifact(artifact: &Artifact) -> Value {
+    let mut document = json!(artifact);
+    if let (Value::Object(fields), true) = (&mut document, artifact.changes) {
+        fields.remove("changes");
+        fields.remove("source");
+        fields.insert("changes_of".to_owned(), json!(artifact.source));
+    }
     document
 }
 

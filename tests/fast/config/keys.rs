@@ -197,6 +197,12 @@ const KEY_CASES: &[KeyCase] = &[
         || json!("acc"),
     ),
     (
+        "artifacts[].changes_of",
+        "artifacts: [{changes_of: /a}]",
+        "/plan/settings/artifacts/0/changes",
+        || json!(true),
+    ),
+    (
         "artifacts[].destination",
         "artifacts: [{source: /a, destination: b}]",
         "/plan/settings/artifacts/0/destination",

@@ -8,12 +8,16 @@ use super::super::reader::Field;
 keys! {
     /// The keys of an artifact.
     pub(crate) table ArtifactKeys {
-        source: "absolute path", "required",
+        source: "absolute path", "required without `changes_of`",
             "File or directory to collect; the entry itself if it is text.";
-        destination: "path", "same as `source`", "Path below the trial's `artifacts`.";
+        changes_of: "absolute path", "none",
+            "Directory: keep the changes that the agent makes in it, instead of a `source`.";
+        destination: "path", "same as `source`; `workspace-diff` and the path with `changes_of`",
+            "Path below the trial's `artifacts`.";
         exclude: "list of patterns", "none", "Files to leave out.";
         service: "text", "main", "Service to collect from.";
-        kind as "type": "workspace_diff|log|trace|custom", "custom",
+        kind as "type": "workspace_diff|log|trace|custom",
+            "custom; workspace_diff with `changes_of`",
             "Type in references to it; it changes nothing about the collection.";
     }
 }
@@ -38,19 +42,32 @@ fn artifact(item: &Field<'_>) -> Option<Artifact> {
             destination: None,
             exclude: Vec::new(),
             service: None,
+            changes: false,
             artifact_type: ArtifactType::default(),
         });
     }
     let mut fields = item.mapping()?;
-    let from = fields.take(ArtifactKeys::source);
-    from.required("an absolute path inside the environment");
+    let (from, changes_of) =
+        (fields.take(ArtifactKeys::source), fields.take(ArtifactKeys::changes_of));
+    let changes = changes_of.is_present();
+    if !changes {
+        from.required("an absolute path inside the environment, or `changes_of`");
+    } else if from.is_present() {
+        changes_of.bad_value("either `source` or `changes_of`: an artifact is one of both");
+    }
     let destination = destination(&fields.take(ArtifactKeys::destination));
     let exclude = fields.take(ArtifactKeys::exclude).items().unwrap_or_default();
     let exclude = exclude.iter().filter_map(Field::non_empty_string).collect();
     let service = fields.take(ArtifactKeys::service).non_empty_string();
-    let artifact_type = fields.take(ArtifactKeys::kind).keyword(TYPES).unwrap_or_default();
+    let kind = fields.take(ArtifactKeys::kind);
+    let of_changes = changes.then_some(ArtifactType::WorkspaceDiff);
+    let artifact_type = kind.keyword(TYPES).or(of_changes).unwrap_or_default();
+    if changes && artifact_type != ArtifactType::WorkspaceDiff {
+        kind.bad_value("`workspace_diff`, the type of every artifact with `changes_of`");
+    }
     fields.finish();
-    Some(Artifact { source: source(&from)?, destination, exclude, service, artifact_type })
+    let source = source(if changes { &changes_of } else { &from })?;
+    Some(Artifact { source, destination, exclude, service, changes, artifact_type })
 }
 
 fn source(field: &Field<'_>) -> Option<String> {
@@ -97,8 +114,39 @@ mod tests {
                 destination: Some("a/b".into()),
                 exclude: vec!["*.tmp".into()],
                 service: Some("db".into()),
+                changes: false,
                 artifact_type: ArtifactType::Trace,
             }
+        );
+    }
+
+    #[test]
+    fn artifact_of_changes_has_type_of_workspace_diff() {
+        let text =
+            "[{changes_of: /app, exclude: [.git]}, {changes_of: /app, type: workspace_diff}]";
+        let (artifacts, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        for artifact in &artifacts {
+            assert_eq!((artifact.source.as_str(), artifact.changes), ("/app", true));
+            assert_eq!(artifact.artifact_type, ArtifactType::WorkspaceDiff);
+        }
+        assert_eq!(artifacts[0].exclude, [".git"]);
+    }
+
+    #[test]
+    fn artifact_of_changes_with_contradictory_keys_is_refused() {
+        let text = "[{changes_of: /a, source: /a}, {changes_of: /a, type: log}, {changes_of: a}, \
+                    {changes_of: /}, {exclude: [x]}, {source: /a, type: workspace_diff}]";
+        let bad = |key: &str| (key.to_owned(), ErrorKind::BadValue);
+        assert_eq!(
+            read_field(text, read).1,
+            [
+                bad("x[0].changes_of"),
+                bad("x[1].type"),
+                bad("x[2].changes_of"),
+                bad("x[3].changes_of"),
+                ("x[4].source".to_owned(), ErrorKind::MissingKey),
+            ]
         );
     }
 

@@ -267,6 +267,7 @@ fn harbor_agent_and_verifier_sections_in_full_are_parsed() {
         destination: None,
         exclude: Vec::new(),
         service: None,
+        changes: false,
         artifact_type,
     };
     let full = Artifact {
@@ -274,6 +275,7 @@ fn harbor_agent_and_verifier_sections_in_full_are_parsed() {
         destination: Some("c".into()),
         exclude: vec!["*.o".into()],
         service: None,
+        changes: false,
         artifact_type,
     };
     assert_eq!(step.artifacts, [plain, full]);

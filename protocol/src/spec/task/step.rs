@@ -114,6 +114,9 @@ pub struct Artifact {
     /// Service that it is taken from; the agent's environment when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// Whether the changes that the agent makes in the source are kept, instead of the source.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changes: bool,
     /// Its type, for those who read it: it changes nothing about the collection.
     #[serde(default, rename = "type", skip_serializing_if = "ArtifactType::is_custom")]
     pub artifact_type: ArtifactType,

@@ -31,6 +31,9 @@ pub(super) struct Artifacts {
     file_count: usize,
     entries: u64,
     bytes: u64,
+    /// Bytes of changed files in diffs of directories. They have a limit of their own: a diff must
+    /// not take the room of files that a verifier needs.
+    pub(super) changed_bytes: u64,
     /// Unmasked archives of the agent's files, for a verifier.
     unmasked: Vec<PathBuf>,
     /// Digests of the kept archives, computed while they were written.
@@ -48,14 +51,15 @@ pub(super) struct CollectedArtifacts {
     pub(super) incomplete: Option<IncompleteWork>,
 }
 
-/// Whether a step has artifacts to collect.
+/// Whether a step has artifacts to copy.
 pub(super) fn has_artifacts(ctx: &TrialContext, wanted: &[Artifact]) -> bool {
-    let job = &ctx.settings.artifacts;
-    !wanted.is_empty() || !job.is_empty() || ctx.task.format == TaskFormat::Harbor
+    let is_copy = |artifact: &Artifact| !artifact.changes;
+    let requested = wanted.iter().chain(&ctx.settings.artifacts).any(is_copy);
+    requested || ctx.task.format == TaskFormat::Harbor
 }
 
 impl Artifacts {
-    /// Collects the artifacts of a step and of the job into files; `prefix` leads to the step's
+    /// Copies the artifacts of a step and of the job into files; `prefix` leads to the step's
     /// directory.
     pub(super) async fn collect(
         &mut self,
@@ -66,12 +70,16 @@ impl Artifacts {
         redactor: &Redactor,
     ) -> CollectedArtifacts {
         let mut collected = CollectedArtifacts::default();
-        let named = || wanted.iter().chain(&ctx.settings.artifacts);
+        let named = || {
+            let all = wanted.iter().chain(&ctx.settings.artifacts);
+            all.filter(|artifact| !artifact.changes)
+        };
         let implicit = Artifact {
             source: ARTIFACTS_DIR.to_owned(),
             destination: None,
             exclude: Vec::new(),
             service: None,
+            changes: false,
             artifact_type: ArtifactType::default(),
         };
         let is_it = |artifact: &Artifact| artifact.source.trim_end_matches('/') == ARTIFACTS_DIR;
@@ -79,8 +87,7 @@ impl Artifacts {
             (ctx.task.format == TaskFormat::Harbor && !named().any(is_it)).then_some(implicit);
         let implicit = implicit.iter().map(|artifact| (artifact, true));
         for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
-            let file = scratch.join(format!("artifacts/{}.tar", self.file_count));
-            self.file_count += 1;
+            let file = self.next_file(scratch);
             let (record, lack) =
                 self.collect_one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
@@ -91,6 +98,23 @@ impl Artifacts {
             collected.incomplete = collected.incomplete.take().or(lack);
         }
         collected
+    }
+
+    /// The path of the next file of an artifact.
+    pub(super) fn next_file(&mut self, scratch: &Path) -> PathBuf {
+        let file = scratch.join(format!("artifacts/{}.tar", self.file_count));
+        self.file_count += 1;
+        file
+    }
+
+    /// Records an artifact that no verifier gets, with its archive and the digest of that.
+    pub(super) fn keep(&mut self, record: ArtifactRecord, archive: Option<(PathBuf, Digest)>) {
+        if let Some((file, digest)) = archive {
+            let role = FileRole::Artifact { index: self.records.len() };
+            let (media_type, digest) = (MediaType::Tar, Some(digest));
+            self.files.push(RecordFile { file, media_type, role, digest });
+        }
+        self.records.push(record);
     }
 
     /// Records an artifact, and its file and upload.
@@ -267,7 +291,8 @@ async fn write_masked(
     clean.archive.map_err(|error| crate::backoff::error_chain(&error))
 }
 
-async fn open_artifact(
+/// Opens the source of an artifact; `None` when it does not exist.
+pub(super) async fn open_artifact(
     environment: &dyn Environment,
     artifact: &Artifact,
 ) -> Result<Option<ByteStream>, String> {

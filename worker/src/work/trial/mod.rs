@@ -25,6 +25,7 @@ mod step;
 mod step_files;
 mod variables;
 mod verify;
+mod workspace_diffs;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

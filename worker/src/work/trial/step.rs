@@ -70,7 +70,9 @@ impl TrialRun<'_> {
             Box::pin(self.prepare_step(index, step)).await?;
         }
         let ctx = self.ctx;
+        let watched = Box::pin(self.watch_directories(step)).await;
         let error = self.run_agent(step, execute).await?;
+        Box::pin(self.collect_changes(step, watched)).await;
         let last = index + 1 == ctx.task.steps.len();
         let mut collected = Ok(CollectedArtifacts::default());
         if artifacts::has_artifacts(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {

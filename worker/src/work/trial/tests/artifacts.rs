@@ -16,6 +16,7 @@ pub(super) fn artifact(source: &str) -> Artifact {
         destination: None,
         exclude: Vec::new(),
         service: None,
+        changes: false,
         artifact_type: rollout_protocol::artifact::ArtifactType::default(),
     }
 }

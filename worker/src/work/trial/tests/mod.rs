@@ -14,6 +14,7 @@ mod rules;
 mod separate_verifier;
 mod steps;
 mod stops;
+mod workspace_diffs;
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::record::TrialRecord;
