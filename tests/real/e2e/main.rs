@@ -29,6 +29,7 @@ mod run_views;
 mod s3;
 mod tables;
 mod task_commit;
+mod workspace_diffs;
 
 use std::time::Duration;
 
