@@ -9,6 +9,8 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::Bytes;
 
+use super::header::HEADER;
+use super::segments::{OPENING, SUCCESSOR};
 use super::{CONCURRENT_READS, Catalog, CatalogError, run_prefix};
 use crate::engine::atomic_file::TEMPORARY_PREFIX;
 use crate::engine::journal::RunLayout;
@@ -124,6 +126,17 @@ impl Catalog {
             return Ok((paths, parsed.files));
         }
         Err(CatalogError::Document { path: missing, reason: "it is missing".to_owned() })
+    }
+
+    /// Whether the catalog has nothing of a run but beginnings of sessions, which may have ended
+    /// before they were complete.
+    ///
+    /// # Errors
+    /// [`CatalogError`].
+    pub async fn has_only_beginnings(&self, run: RunId) -> Result<bool, CatalogError> {
+        let paths = self.store.list_documents(&run_prefix(run)).await?;
+        let names = paths.iter().filter_map(|path| path.rsplit('/').next());
+        Ok(names.into_iter().all(|name| [HEADER, OPENING, SUCCESSOR].contains(&name)))
     }
 
     /// The files of a run.

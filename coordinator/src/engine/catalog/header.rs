@@ -7,6 +7,9 @@ use tokio_util::bytes::Bytes;
 
 use super::{CATALOG, Catalog, CatalogError, run_prefix};
 
+/// Name of the document of a header.
+pub(super) const HEADER: &str = "header";
+
 /// Newest format of a run in a catalog.
 const FORMAT: u32 = 1;
 
@@ -32,7 +35,7 @@ impl CatalogHeader {
     }
 
     pub(super) fn path(run: RunId) -> String {
-        format!("{}header", run_prefix(run))
+        format!("{}{HEADER}", run_prefix(run))
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {
@@ -48,7 +51,7 @@ impl Catalog {
     pub async fn runs(&self) -> Result<Vec<CatalogHeader>, CatalogError> {
         let mut found = Vec::new();
         for path in self.store.list_documents(CATALOG).await? {
-            if !path.ends_with("/header") {
+            if path.rsplit('/').next() != Some(HEADER) {
                 continue;
             }
             // Removed meanwhile.

@@ -15,10 +15,10 @@ use super::{CONCURRENT_READS, Catalog, CatalogError, run_prefix};
 use crate::engine::journal::{JournalError, MirrorError, RunLayout, SegmentExtent};
 
 /// Name of the first piece of a segment.
-const OPENING: &str = "opening";
+pub(super) const OPENING: &str = "opening";
 
 /// Name of the document that says that another segment follows.
-const SUCCESSOR: &str = "successor";
+pub(super) const SUCCESSOR: &str = "successor";
 
 /// Lists of a segment that are read when a piece is missing: pieces are joined meanwhile.
 const MAX_LISTS: u32 = 5;

@@ -82,7 +82,22 @@ impl StoreRuns {
         let found = supervise::blocking(move || Self::sort(registered, directory.as_deref()));
         let mut found = found.await?;
         found.add_catalog(store, forget).await?;
+        found.find_beginnings(store).await?;
         Ok(found)
+    }
+
+    /// Counts runs that never began as missing: of them the store has only what the beginning of a
+    /// session writes to the catalog, from long ago.
+    async fn find_beginnings(&mut self, store: &Arc<dyn BlobStore>) -> Result<(), BlobsError> {
+        for absent in std::mem::take(&mut self.remote) {
+            let is_old =
+                absent.registered.is_empty() && is_old_beginning(store, absent.run).await?;
+            match is_old {
+                true => self.missing.push(absent),
+                false => self.remote.push(absent),
+            }
+        }
+        Ok(())
     }
 
     /// Counts the runs in the catalog as kept: it has all that their directories name.
@@ -170,6 +185,26 @@ async fn runs_with_documents(store: &dyn BlobStore) -> Result<BTreeSet<RunId>, B
         }
     }
     Ok(found)
+}
+
+/// Whether a store has nothing of a run but a session that began long ago and went no further.
+async fn is_old_beginning(store: &Arc<dyn BlobStore>, run: RunId) -> Result<bool, BlobsError> {
+    for kind in RUN_DOCUMENTS.iter().filter(|kind| **kind != CATALOG) {
+        if !store.list_documents(&format!("{kind}{run}/")).await?.is_empty() {
+            return Ok(false);
+        }
+    }
+    let catalog = Catalog::new(Arc::clone(store));
+    if !catalog.has_only_beginnings(run).await? {
+        return Ok(false);
+    }
+    let copy = supervise::blocking(tempfile::tempdir).await;
+    let copy = copy.map_err(BlobsError::file("create a directory in", &std::env::temp_dir()))?;
+    let layout = RunLayout::new(copy.path());
+    catalog.download(run, &layout).await?;
+    let index = supervise::blocking(move || SegmentIndex::read(&layout)).await?;
+    let began = index.last_session_start().map(SystemTime::from);
+    Ok(began.is_some_and(|began| began.elapsed().is_ok_and(|age| age > SESSION_MARGIN)))
 }
 
 /// The run in a copy of a directory. Its owner may be on another host, unless it is completed.

@@ -15,11 +15,14 @@ use rollout_protocol::record::{LostReason, Verdict};
 use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::{Report, ReportBody, ReportKind};
 use rollout_worker::store::{BlobStore, MemoryStore, StoreUrl};
+use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::engine::Interruption;
+use crate::engine::catalog::{Catalog, CatalogMirror, MirrorOptions};
 use crate::engine::core::{AnnouncedChunk, HexDigest, JournalRecord, SessionStart};
 use crate::engine::journal::{JournalWriter, RunLayout};
 use crate::engine::testing::session_start;
@@ -357,4 +360,36 @@ async fn verification_names_damaged_and_missing_blobs() {
     let missing: BTreeSet<_> = of_run.problems.iter().map(|each| *each.digest()).collect();
     assert_eq!(missing, set([&damaged, &absent]), "the store in memory dropped the damaged one");
     assert_eq!((of_run.blobs, of_run.bytes), (1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_never_began_is_no_obstacle_for_long() {
+    let fixture = Fixture::new();
+    let store: Arc<dyn BlobStore> = Arc::new(fixture.store.clone());
+    let now = Timestamp::now();
+    let long_ago = now.checked_sub(2 * BLOB_GRACE).expect("in range");
+    for (run, at) in [(RUN, long_ago), (OTHER, now)] {
+        let directory = fixture.jobs.path().join(run.to_string());
+        let layout = RunLayout::new(&directory);
+        let options = MirrorOptions {
+            job: "demo".to_owned(),
+            is_only_lock: false,
+            interruption: Interruption::never(),
+        };
+        let mirror = CatalogMirror::new(Catalog::new(Arc::clone(&store)), layout.clone(), options);
+        let start = SessionStart { run, ..session_start(1, None) };
+        let began = supervise::blocking(move || {
+            JournalWriter::create_mirrored(&layout, at, start, Some(Arc::new(mirror))).map(drop)
+        });
+        began.await.expect("begun");
+        fs::remove_dir_all(directory).expect("removed");
+    }
+    let request = CollectionRequest { force: true, ..fixture.request() };
+    let refused = collect(&request).await.expect_err("the new one may go on");
+    let BlobsError::OnOtherHosts(others) = refused else { panic!("{refused}") };
+    assert_eq!(others.iter().map(|absent| absent.run).collect::<Vec<_>>(), [OTHER]);
+    let request = CollectionRequest { forget: vec![OTHER], ..request };
+    let report = collect(&request).await.expect("collected");
+    assert_eq!(report.removed_runs.iter().collect::<BTreeSet<_>>(), [RUN, OTHER].iter().collect());
+    assert_eq!(store.list_documents("catalog/").await.expect("listed"), [""; 0]);
 }
