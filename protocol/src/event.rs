@@ -150,6 +150,19 @@ pub enum EventKind {
         /// The record.
         settlement: Arc<Settlement>,
     },
+    /// A user retries a settled trial: its record no longer counts, and it is pending again.
+    TrialReopened {
+        /// Item.
+        item: ItemId,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
+        /// Position in the plan's order.
+        ordinal: u64,
+        /// The record that no longer counts; `None` for a reader.
+        #[serde(skip)]
+        former: Option<Arc<Settlement>>,
+    },
     /// The run is stopping.
     RunStopping {
         /// How hard.

@@ -138,6 +138,9 @@ fn describe(kind: &EventKind) -> (&'static str, String) {
             }
             ("trial_settled", detail)
         }
+        EventKind::TrialReopened { name, .. } => {
+            ("trial_reopened", format!("{name}: another try, its former result is superseded"))
+        }
         EventKind::RunPaused => ("run_paused", String::new()),
         EventKind::RunContinued => ("run_continued", String::new()),
         EventKind::RunStopping { level } => ("run_stopping", word(level)),

@@ -75,7 +75,7 @@ pub struct OpenRun {
     pub(super) fence: Fence,
     pub(super) previous_pools: PreviousPools,
     /// Epochs that reopened settled items.
-    pub(super) reopenings: Vec<u32>,
+    pub(super) reopenings: BTreeSet<u32>,
     pub(super) takeover: Option<Takeover>,
 }
 
@@ -231,9 +231,9 @@ fn open_locked(
     let manifest = RunManifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { source };
     let index = journal::SegmentIndex::read(&layout).map_err(damaged)?;
-    let (reopened, previous_pools) = (index.reopened(), index.pools());
-    let unchanged = reopen.is_none() && reopened.is_empty();
-    let mut reopenings = reopenings(&index, manifest.as_ref());
+    let (reopened, previous_pools) = (index.reopenings().map_err(damaged)?, index.pools());
+    let unchanged = reopen.is_none() && reopened.times.is_empty();
+    let mut reopenings = reopenings(&reopened, manifest.as_ref());
     // The manifest of this session must not name files that hold superseded records.
     let kept = manifest.as_ref().filter(|_| unchanged);
     let record_files = kept.map_or_else(Default::default, |kept| record_files_of_plan(kept, plan));
@@ -242,7 +242,7 @@ fn open_locked(
 
     let run = RunId::from_bytes([0; 16]);
     let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
-    let replayed = CoreReplay::new(core, SupersededResults::new(reopened, reopen));
+    let replayed = CoreReplay::new(core, SupersededResults::new(reopened.times, reopen));
     let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
@@ -286,7 +286,7 @@ fn open_locked(
         fence: grant.fence,
         takeover: grant.takeover,
         previous_pools,
-        reopenings: reopenings.into_iter().collect(),
+        reopenings,
     })
 }
 
@@ -299,9 +299,9 @@ fn durable_lengths(manifest: Option<&RunManifest>, grant: &LockGrant) -> Vec<(u3
 
 /// Epochs whose sessions reopened settled items. A repair joins sessions in one segment: only the
 /// manifest keeps their epochs.
-fn reopenings(index: &journal::SegmentIndex, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
+fn reopenings(reopened: &journal::Reopenings, manifest: Option<&RunManifest>) -> BTreeSet<u32> {
     let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
-    index.reopenings().into_iter().chain(kept).collect()
+    reopened.epochs.iter().copied().chain(kept).collect()
 }
 
 /// Tells that the session was not refused, and from whom it took the run over.

@@ -33,6 +33,11 @@ pub trait Planner: Send {
     /// The items that a user's selection names, in the plan's order.
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
 
+    /// Whether settled items can run again within a session.
+    fn can_reopen(&self) -> bool {
+        false
+    }
+
     /// The name of the item at a position of the plan.
     fn name(&self, ordinal: u64) -> ItemName;
 

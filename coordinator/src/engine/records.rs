@@ -3,16 +3,22 @@
 //! The lines follow from the journal, so they need no sync of their own: after a crash the last,
 //! unsealed file is written again from the replay. A file gets its name when it is full or the
 //! session ended in order. A full one has its digest in the manifest.
+//!
+//! If settled items run again within the session, its end writes all files again without the lines
+//! that no longer count; the next session does not build on them.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rollout_protocol::digest::DigestHasher;
+use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
+use serde::Deserialize;
 
 use super::RunError;
 use super::manifest::RecordsFile;
@@ -31,6 +37,7 @@ const PARTIAL_EXTENSION: &str = "partial";
 /// Commands of the writer.
 enum RecordsCommand {
     Add(Vec<Arc<Settlement>>),
+    Reopen(Vec<ItemId>),
     Finish,
 }
 
@@ -65,7 +72,9 @@ impl RecordsWriter {
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {
             let skip = sealed.iter().map(|s| s.settlements).sum();
-            RecordsFileWriter { layout, epoch, skip, sealed, open: None }.write_all(&receiver)
+            let outdated = HashMap::new();
+            RecordsFileWriter { layout, epoch, skip, sealed, open: None, outdated }
+                .write_all(&receiver)
         })
         .map_err(failed)?;
         Ok(Self { settlements: sender, thread: Some(thread) })
@@ -75,6 +84,11 @@ impl RecordsWriter {
     pub(super) fn add(&self, settlements: Vec<Arc<Settlement>>) {
         // The writer ends early only with an error, which `finish` returns.
         drop(self.settlements.send(RecordsCommand::Add(settlements)));
+    }
+
+    /// The last line of each of these items no longer counts.
+    pub(super) fn reopen(&self, items: Vec<ItemId>) {
+        drop(self.settlements.send(RecordsCommand::Reopen(items)));
     }
 
     /// Writes and syncs the rest.
@@ -91,6 +105,14 @@ struct RecordsFileWriter {
     skip: u64,
     sealed: Vec<RecordsFile>,
     open: Option<OpenRecordsFile>,
+    /// How many lines of an item, from its first on, do not count.
+    outdated: HashMap<ItemId, u32>,
+}
+
+/// The part of a line that names its item.
+#[derive(Deserialize)]
+struct LineKey {
+    item: ItemId,
 }
 
 struct OpenRecordsFile {
@@ -113,6 +135,12 @@ impl RecordsFileWriter {
         loop {
             let batch = match commands.recv() {
                 Ok(RecordsCommand::Add(batch)) => batch,
+                Ok(RecordsCommand::Reopen(items)) => {
+                    for item in items {
+                        *self.outdated.entry(item).or_insert(0) += 1;
+                    }
+                    continue;
+                }
                 Ok(RecordsCommand::Finish) => return self.finish(),
                 // Not finished: the session failed, or did not begin.
                 Err(_) => {
@@ -137,6 +165,9 @@ impl RecordsFileWriter {
 
     /// Gives the last file its name, and removes files of a previous, longer plan.
     fn finish(mut self) -> Result<RecordsFileSet, RunError> {
+        if !self.outdated.is_empty() {
+            self.rewrite()?;
+        }
         let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
         let mut unsealed = None;
         if let Some(open) = self.open.take() {
@@ -152,6 +183,32 @@ impl RecordsFileWriter {
             .and_then(|file| file.sync_all())
             .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
         Ok(RecordsFileSet { sealed: self.sealed, unsealed })
+    }
+
+    /// Writes all files again without the lines that no longer count.
+    fn rewrite(&mut self) -> Result<(), RunError> {
+        let former = self.open.take().map(OpenRecordsFile::sync).transpose()?;
+        let former: Vec<_> = std::mem::take(&mut self.sealed).into_iter().chain(former).collect();
+        let mut outdated = std::mem::take(&mut self.outdated);
+        let directory = self.layout.records();
+        // A new file replaces none that is still to be opened: it holds lines of earlier ones.
+        for RecordsFile { file, .. } in former {
+            let path = directory.join(file);
+            let failed = |source| RunError::File { action: "read", path: path.clone(), source };
+            let lines = BufReader::new(File::open(&path).map_err(failed)?);
+            for line in lines.split(b'\n') {
+                let mut line = line.map_err(failed)?;
+                let key = serde_json::from_slice::<LineKey>(&line);
+                let LineKey { item } = key.map_err(|error| failed(error.into()))?;
+                if let Some(times) = outdated.get_mut(&item).filter(|times| **times > 0) {
+                    *times -= 1;
+                    continue;
+                }
+                line.push(b'\n');
+                self.write_line(&line)?;
+            }
+        }
+        Ok(())
     }
 
     fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {

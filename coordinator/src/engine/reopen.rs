@@ -1,4 +1,4 @@
-//! Selection of the settled trials that a session runs again.
+//! Selection of the settled trials that run again, from the beginning of a session or within it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,36 +6,71 @@ use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{Execution, ItemOutcome};
+pub use rollout_protocol::wire::command::ReopenSelection;
 
-use crate::engine::core::ItemSettlement;
+use super::replay::{CoreReplay, reopened_items};
+use crate::engine::core::{CoreEffect, ItemSettlement};
+use crate::engine::journal::{JournalError, JournalPrefix, ReplayExtent, RunLayout, SegmentIndex};
 
-/// Settled trials to run again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReopenSelection {
-    /// All that failed.
-    Failed,
-    /// All that failed because of the infrastructure.
-    Infrastructure,
-    /// These, whatever their result: by name (`agent/dataset/task__attempt`) or by item.
-    Trials(Vec<String>),
-}
-
-impl ReopenSelection {
-    /// Whether it selects a settlement.
-    pub(super) fn selects(&self, settled: &ItemSettlement, name: &ItemName) -> bool {
-        let failed = settled.verdict.outcome == ItemOutcome::Failed;
-        match self {
-            Self::Failed => failed,
-            Self::Infrastructure => {
-                let error = settled.verdict.error.as_ref();
-                failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
-            }
-            Self::Trials(keys) => {
-                let (name, item) = (name.to_string(), settled.item.to_string());
-                keys.iter().any(|key| *key == name || *key == item)
-            }
+/// Whether a selection names a settlement. The name is asked for only if it matters.
+pub(super) fn selects(
+    selection: &ReopenSelection,
+    settled: &ItemSettlement,
+    name: impl FnOnce() -> String,
+) -> bool {
+    let failed = settled.verdict.outcome == ItemOutcome::Failed;
+    match selection {
+        ReopenSelection::Failed => failed,
+        ReopenSelection::Infrastructure => {
+            let error = settled.verdict.error.as_ref();
+            failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
+        }
+        ReopenSelection::Trials(keys) => {
+            let (name, item) = (name(), settled.item.to_string());
+            keys.iter().any(|key| *key == name || *key == item)
         }
     }
+}
+
+/// The settlements in effect that a selection names.
+#[derive(Debug, Default)]
+pub(super) struct FoundSettlements {
+    /// The settlements, with the tries of their items until then.
+    pub(super) settled: HashMap<ItemId, (u32, ItemSettlement)>,
+    /// Trials named by the selection that were ever settled.
+    pub(super) known: HashSet<ItemId>,
+}
+
+/// Reads the settlements that a selection names from the durable part of a journal, which may grow.
+/// `names` are the trials that the selection names, with their keys. Blocks.
+///
+/// # Errors
+/// [`JournalError`].
+pub(super) fn find_settlements(
+    layout: &RunLayout,
+    durable: JournalPrefix,
+    selection: &ReopenSelection,
+    names: &HashMap<ItemId, String>,
+) -> Result<FoundSettlements, JournalError> {
+    let index = SegmentIndex::read(layout)?;
+    let mut replay = CoreReplay::for_reader(index.reopenings()?.times, []);
+    let mut found = FoundSettlements::default();
+    let durable = [(durable.epoch, durable.bytes)];
+    index.replay(&durable, ReplayExtent::Durable, |at, record| {
+        for item in reopened_items(&record) {
+            found.settled.remove(item);
+        }
+        replay.read(at, record, |core, effect| {
+            let CoreEffect::Settled(settled) = effect else { return };
+            let (item, key) = (settled.item, names.get(&settled.item));
+            found.known.extend(key.map(|_| item));
+            if selects(selection, &settled, || key.cloned().unwrap_or_default()) {
+                let tries = core.progress(&item).map_or(0, |progress| progress.tries);
+                found.settled.insert(item, (tries, *settled));
+            }
+        });
+    })?;
+    Ok(found)
 }
 
 /// The settlements that no longer count: those that previous sessions reopened, and those that this
@@ -66,7 +101,8 @@ impl SupersededResults {
         name: &ItemName,
     ) -> Option<ItemSettlement> {
         let later = self.is_reopened_later(&settled.item);
-        let selected = self.selection.as_ref().is_some_and(|w| w.selects(&settled, name));
+        let selected = self.selection.as_ref();
+        let selected = selected.is_some_and(|of| selects(of, &settled, || name.to_string()));
         if !later && !selected {
             return Some(settled);
         }

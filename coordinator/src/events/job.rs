@@ -50,6 +50,7 @@ impl JobFold {
                 self.ledger.add(*ordinal, settlement);
                 self.last_settled = self.last_settled.max(Some(settlement.settled_at));
             }
+            EventKind::TrialReopened { ordinal, .. } => self.ledger.reopen(*ordinal),
             EventKind::RunEnded { cancelled, owed } => {
                 self.ended = true;
                 // Resuming a complete run does not change its end time.

@@ -186,6 +186,7 @@ impl StatesFold {
                     state.notify();
                 }
             }
+            EventKind::TrialReopened { item, .. } => self.set(*item, TrialStatus::Queued),
             EventKind::LockTakeover { .. }
             | EventKind::RunStopping { .. }
             | EventKind::RunPaused

@@ -17,6 +17,14 @@ pub enum RunCommand {
     Pause,
     /// End a pause.
     Continue,
+    /// Give settled trials another try within the session.
+    Retry {
+        /// Chosen at random by the sender. A command that is sent again under the same number has no
+        /// further effect: it is answered with the same receipt.
+        request: u64,
+        /// The trials.
+        selection: ReopenSelection,
+    },
     /// Read a part of a file of the run, which changes nothing.
     ReadFile {
         /// The file.
@@ -83,6 +91,18 @@ pub struct TrialSelection {
     pub attempt: Option<u32>,
 }
 
+/// Settled trials to run again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReopenSelection {
+    /// All that failed.
+    Failed,
+    /// All that failed because of the infrastructure.
+    Infrastructure,
+    /// These, whatever their result: by name (`agent/dataset/task__attempt`) or by item.
+    Trials(Vec<String>),
+}
+
 /// Result of a command. Sent once the command is journalled: it takes effect even if a process dies
 /// then. A command that changes nothing is not journalled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,10 +116,29 @@ pub struct CommandReceipt {
     /// For a pause, trials of which an execution goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u64>,
+    /// For a retry, trials that run again. It names the settled trials of its selection, and those
+    /// that another retry reopened before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened: Option<u64>,
+    /// Whether the command is still being handled: the same command again asks for its result.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub in_progress: bool,
     /// For [`RunCommand::ReadFile`]: the part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<RunFilePart>,
     /// Why the command was refused, if it was.
     #[serde(default)]
     pub refused: Option<String>,
+}
+
+impl CommandReceipt {
+    /// The receipt of a command that was refused.
+    pub fn refused(reason: impl Into<String>) -> Self {
+        Self { refused: Some(reason.into()), ..Self::default() }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

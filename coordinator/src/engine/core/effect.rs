@@ -73,6 +73,8 @@ pub enum CoreEffect {
         /// The answer.
         receipt: CommandReceipt,
     },
+    /// A settled item is pending again: this settlement no longer counts.
+    Reopened(Box<ItemSettlement>),
     /// Report that the run is paused from now on, or no longer.
     Paused(bool),
     /// Tell the workers to stop.

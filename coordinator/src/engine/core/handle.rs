@@ -60,6 +60,7 @@ impl Core {
             CoreInput::OfferLimits(rooms) => self.offer_limits = rooms,
             CoreInput::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
             CoreInput::Cancel { id, items } => self.cancel(now, id, items, out),
+            CoreInput::Reopen { id, named, items } => self.reopen(now, id, named, items, out),
             CoreInput::Pause { id, is_paused } => self.pause(now, id, is_paused, out),
             CoreInput::Tick => {
                 self.wake(now);

@@ -14,6 +14,8 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::PositionedReport;
 use rollout_protocol::wire::report::Report;
 
+use super::effect::ItemSettlement;
+
 /// The time of an input.
 #[derive(Debug, Clone, Copy)]
 pub struct InputTime {
@@ -80,6 +82,15 @@ pub enum CoreInput {
         /// The items, including those that the core has not requested yet.
         items: Vec<NewItem>,
     },
+    /// A user gives settled items another try.
+    Reopen {
+        /// Id of the command, for the receipt.
+        id: u64,
+        /// Items that the command names.
+        named: u64,
+        /// Of these, the settled ones, as the journal showed them.
+        items: Vec<ItemToReopen>,
+    },
     /// A user pauses the run, or ends the pause.
     Pause {
         /// Id of the command, for the receipt.
@@ -91,6 +102,17 @@ pub enum CoreInput {
     Tick,
     /// Stop.
     Stop(StopLevel),
+}
+
+/// A settled item that a user wants to run again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ItemToReopen {
+    /// The item of the plan.
+    pub new: NewItem,
+    /// Its tries until it was settled.
+    pub tries: u32,
+    /// Its settlement. An item with another one by now is left alone.
+    pub former: Box<ItemSettlement>,
 }
 
 /// An item of the plan.

@@ -56,7 +56,7 @@ use self::worker_liveness::WorkerLiveness;
 pub use effect::{CoreEffect, ItemRetry, ItemSettlement};
 pub use event_chunk::{AnnouncedChunk, HexDigest};
 pub use handle::CoreOutput;
-pub use input::{CoreInput, InputTime, NewItem};
+pub use input::{CoreInput, InputTime, ItemToReopen, NewItem};
 pub use invariants::InvariantViolation;
 pub use record::{
     JournalRecord, NamedItem, OfferedTry, PredecessorSegment, ReplacedSegment, SeenExecution,

@@ -1,6 +1,6 @@
 //! Queue of items that may be offered, in order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::offer::SizeClass;
@@ -86,6 +86,16 @@ impl ReadyQueue {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Removes the entries of these items.
+    pub(super) fn remove(&mut self, items: &BTreeSet<ItemId>) {
+        for bucket in self.buckets.values_mut() {
+            bucket.again.retain(|(_, item)| !items.contains(item));
+            bucket.fresh.retain(|(_, item)| !items.contains(item));
+        }
+        self.buckets.retain(|_, bucket| bucket.len() > 0);
+        self.len = self.buckets.values().map(ReadyBucket::len).sum();
     }
 
     /// Removes every entry of a lane, in the order of their turns.

@@ -89,10 +89,10 @@ pub enum JournalRecord {
         /// Why.
         error: Box<TrialError>,
     },
-    /// Settled items that a session reopened, or may have reopened, whose opening is lost. Only a
-    /// repair writes this.
+    /// Settled items that run again: a user retried them within the session. A repair writes it for
+    /// items that a session reopened, or may have reopened, whose opening is lost.
     Reopened {
-        /// Epoch of that session: results of tries below it do not count.
+        /// Epoch of that session: results of earlier tries do not count.
         epoch: u32,
         /// The items.
         items: Vec<ItemId>,

@@ -118,6 +118,33 @@ fn events(number: u32) -> ReportBody {
     ReportBody::Events(Box::new(chunk))
 }
 
+/// Replays a journal, as a new session does: reopened items keep the executions of their former
+/// settlement. Returns every settlement.
+fn replay_journal(core: &mut Core, journal: &[(Timestamp, JournalRecord)]) -> Vec<ItemSettlement> {
+    let mut settlements: Vec<ItemSettlement> = Vec::new();
+    for (at, record) in journal {
+        let mut effects = Vec::new();
+        core.apply(*at, record.clone(), &mut effects);
+        let reopened = match record {
+            JournalRecord::Opened(opened) => &opened.reopened[..],
+            JournalRecord::Reopened { items, .. } => items,
+            _ => &[],
+        };
+        for item in reopened {
+            let former = settlements.iter().rev().find(|settled| settled.item == *item).cloned();
+            if let Some(former) = former {
+                let executions = former.superseded.into_iter().chain(former.by).collect();
+                core.restore_executions(*item, *at, executions);
+            }
+        }
+        settlements.extend(effects.into_iter().filter_map(|effect| match effect {
+            CoreEffect::Settled(settled) => Some(*settled),
+            _ => None,
+        }));
+    }
+    settlements
+}
+
 impl CoreFixture {
     fn new(items: u8, permits: usize) -> Self {
         let mut world = Self {
@@ -166,9 +193,7 @@ impl CoreFixture {
     /// Asserts that the journal alone gives the core's state.
     fn assert_replay_matches(&self) {
         let mut again = Core::new(settings(self.epoch, self.permits));
-        for (at, record) in &self.journal {
-            again.apply(*at, record.clone(), &mut Vec::new());
-        }
+        replay_journal(&mut again, &self.journal);
         for (item, row) in self.core.items.iter().filter(|(_, row)| row.current.n > 0) {
             let same = again.items.get(item).expect("the journal knows it");
             let view = |row: &ItemEntry| {
@@ -244,20 +269,11 @@ impl CoreFixture {
     fn replay(&mut self, retry: RetryPolicy) -> Vec<ItemSettlement> {
         self.epoch += 1;
         self.core = Core::new(settings(self.epoch, self.permits));
-        let mut replayed = Vec::new();
-        for (at, record) in &self.journal {
-            self.core.apply(*at, record.clone(), &mut replayed);
-        }
+        let replayed = replay_journal(&mut self.core, &self.journal);
         self.effects.clear();
         self.core.begin_session(RUN, retry);
         self.journal.push((Timestamp::UNIX_EPOCH, opened(self.epoch, retry)));
         replayed
-            .into_iter()
-            .filter_map(|effect| match effect {
-                CoreEffect::Settled(settled) => Some(*settled),
-                _ => None,
-            })
-            .collect()
     }
 
     fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: ReportBody) {

@@ -1,6 +1,6 @@
 //! Items that no registered worker could ever run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::ItemId;
@@ -35,16 +35,12 @@ impl Core {
     }
 
     pub(super) fn unplaceable_lanes(&mut self, now: InputTime, lanes: BTreeMap<u16, String>) {
-        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
-        let timeout = u64::try_from(timeout).unwrap_or(u64::MAX);
+        let until = self.unplaceable_until(now);
         let mut previous = std::mem::take(&mut self.unplaceable_lanes);
         for (lane, reason) in lanes {
             // A lane whose reason changed keeps waiting.
             let closed = previous.remove(&lane).map_or_else(
-                || {
-                    let until = now.monotonic_ms.saturating_add(timeout);
-                    UnplaceableLane { reason: reason.clone(), until, is_over: false }
-                },
+                || UnplaceableLane { reason: reason.clone(), until, is_over: false },
                 |closed| UnplaceableLane { reason: reason.clone(), ..closed },
             );
             self.unplaceable_lanes.insert(lane, closed);
@@ -53,11 +49,24 @@ impl Core {
 
     /// Lanes that were not given up before a pause wait for a worker from now on.
     pub(super) fn restart_unplaceable(&mut self, now: InputTime) {
-        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
-        let until = now.monotonic_ms.saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX));
+        let until = self.unplaceable_until(now);
         for lane in self.unplaceable_lanes.values_mut().filter(|lane| !lane.is_over) {
             lane.until = until;
         }
+    }
+
+    /// These lanes wait for a worker from now on, even if they were given up.
+    pub(super) fn renew_unplaceable(&mut self, now: InputTime, lanes: &BTreeSet<u16>) {
+        let until = self.unplaceable_until(now);
+        for (_, lane) in self.unplaceable_lanes.iter_mut().filter(|(of, _)| lanes.contains(of)) {
+            (lane.until, lane.is_over) = (until, false);
+        }
+    }
+
+    /// When a lane is given up that waits from now on.
+    fn unplaceable_until(&self, now: InputTime) -> u64 {
+        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
+        now.monotonic_ms.saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX))
     }
 
     /// When the next lane is given up.

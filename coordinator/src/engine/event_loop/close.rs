@@ -58,7 +58,7 @@ impl<P: Planner> Engine<P> {
             journal: JournalExtent { epoch: head.epoch, durable_bytes: head.bytes },
             sealed: written.sealed,
             unsealed: written.unsealed,
-            reopened: Some(run.reopenings.clone()),
+            reopened: Some(run.reopenings.iter().copied().collect()),
             digest: None,
         }
     }

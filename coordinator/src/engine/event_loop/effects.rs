@@ -16,7 +16,7 @@ impl<P: Planner> Engine<P> {
     pub(super) async fn perform(&mut self, effects: Vec<CoreEffect>) -> Result<(), RunError> {
         let mut out = PublishBatch::default();
         let mut events = Vec::new();
-        let mut settlements = Vec::new();
+        let (mut settlements, mut reopened) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
                 CoreEffect::Offer { item, try_id, ordinal, class } => {
@@ -57,7 +57,14 @@ impl<P: Planner> Engine<P> {
                 CoreEffect::Receipt { id, receipt } => {
                     if let Some(reply) = self.commands.remove(&id) {
                         let _no_longer_waiting = reply.send(receipt);
+                    } else {
+                        self.retries.answer(id, &receipt);
+                        self.begin_retry();
                     }
+                }
+                CoreEffect::Reopened(former) => {
+                    reopened.push(former.item);
+                    events.extend(self.reopened(*former));
                 }
                 CoreEffect::Paused(true) => events.push(EventKind::RunPaused),
                 CoreEffect::Paused(false) => events.push(EventKind::RunContinued),
@@ -69,6 +76,9 @@ impl<P: Planner> Engine<P> {
         self.publisher.send(self.run.run, out).await?;
         if !settlements.is_empty() {
             self.run.records.add(settlements);
+        }
+        if !reopened.is_empty() {
+            self.run.records.reopen(reopened);
         }
         if !events.is_empty() {
             self.emit(events).await;
@@ -84,6 +94,13 @@ impl<P: Planner> Engine<P> {
         let commit = self.planner.commit(ordinal);
         let settlement = Arc::new(settlement(settled, name, commit));
         Some(EventKind::TrialSettled { ordinal, replayed: false, settlement })
+    }
+
+    fn reopened(&self, former: ItemSettlement) -> Option<EventKind> {
+        let (item, ordinal) = (former.item, self.planner.find(&former.item)?.ordinal);
+        let name = self.planner.name(ordinal);
+        let former = settlement(former, name.clone(), self.planner.commit(ordinal));
+        Some(EventKind::TrialReopened { item, name, ordinal, former: Some(Arc::new(former)) })
     }
 
     fn retry(&self, retry: ItemRetry) -> EventKind {

@@ -57,6 +57,9 @@ impl<P: Planner> Engine<P> {
     async fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
         let selection = match command {
             RunCommand::Cancel { selection } => selection,
+            RunCommand::Retry { request, selection } => {
+                return self.on_retry(request, selection, reply);
+            }
             RunCommand::ReadFile { file, offset } => {
                 let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
                 let read = move || read_part(&layout, durable, file, offset);
@@ -73,9 +76,8 @@ impl<P: Planner> Engine<P> {
         };
         let items = self.planner.select(&selection);
         if items.is_empty() {
-            let refused = Some("the run has no such trial".to_owned());
             // A caller that no longer waits can ask again.
-            let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
+            let _gone = reply.send(CommandReceipt::refused("the run has no such trial"));
             return;
         }
         let id = self.next_request_id();
@@ -83,7 +85,7 @@ impl<P: Planner> Engine<P> {
         self.handle(CoreInput::Cancel { id, items });
     }
 
-    fn next_request_id(&mut self) -> u64 {
+    pub(super) fn next_request_id(&mut self) -> u64 {
         self.next_claim_id += 1;
         self.next_claim_id
     }

@@ -9,6 +9,7 @@ mod inputs;
 mod live;
 mod messages;
 mod publisher;
+mod retries;
 mod run_files;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,6 +31,7 @@ pub use self::inputs::{EngineInputs, EngineMessage, WorkerLocation};
 use self::live::LiveExecutions;
 pub use self::live::{LiveExecution, PhaseHints};
 pub use self::publisher::QueuePublisher;
+use self::retries::Retries;
 use super::concurrency::ConcurrencyLimiter;
 use super::manifest::RunState;
 use super::open::OpenRun;
@@ -64,6 +66,7 @@ pub struct Engine<P> {
     events: mpsc::Sender<Vec<RunEvent>>,
     claims: HashMap<u64, oneshot::Sender<ClaimAnswer>>,
     commands: HashMap<u64, oneshot::Sender<CommandReceipt>>,
+    retries: Retries,
     next_claim_id: u64,
     /// Effects that wait for the batch of records with this number.
     waiting: VecDeque<(u64, Vec<CoreEffect>)>,
@@ -134,6 +137,7 @@ impl<P: Planner> Engine<P> {
             events,
             claims: HashMap::new(),
             commands: HashMap::new(),
+            retries: Retries::default(),
             next_claim_id: 0,
             waiting: VecDeque::new(),
             pending_effects: Vec::new(),
@@ -217,6 +221,7 @@ impl<P: Planner> Engine<P> {
                 self.on_message(messages).await?;
             }
             Some(level) = inputs.stops.recv() => self.stop(level).await,
+            found = self.retries.next_found() => self.on_settlements_found(found)?,
             () = wait_for_growth(self.growth.as_deref()) => {}
             Some(hints) = inputs.hints.next() => self.on_hints(hints).await,
             turn = inputs.workers.next_event([self.recovered, self.quiesced, self.reaped]) => {
@@ -228,6 +233,7 @@ impl<P: Planner> Engine<P> {
             }
             () = tokio::time::sleep_until(due) => {
                 self.handle(CoreInput::Tick);
+                self.retries.answer_overdue(Instant::now());
                 self.refresh_manifest();
             }
         }
@@ -352,7 +358,7 @@ impl<P: Planner> Engine<P> {
             }
         };
         let stopped = self.run.core.stopping().is_some() && quiet;
-        idle && (stopped || self.run.core.is_complete())
+        idle && (stopped || self.run.core.is_complete() && !self.retries.is_busy())
     }
 
     /// Ends a killed session whose catalog hangs. Its records take no effect, and the next session
@@ -369,6 +375,7 @@ impl<P: Planner> Engine<P> {
     fn next_due(&self) -> Instant {
         let core = self.run.core.next_due_ms().map(|ms| self.started + Duration::from_millis(ms));
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
+        let due = self.retries.next_due().map_or(due, |at| due.min(at));
         let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
         let due = limiter.map_or(due, |at| due.min(at));
         let hangs = self.in_flight_since.filter(|_| self.run.writer.is_mirrored());

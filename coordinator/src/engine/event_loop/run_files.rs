@@ -33,10 +33,7 @@ pub(super) fn read_part(
             let part = Some(RunFilePart::new(file_bytes, &bytes, epochs));
             CommandReceipt { part, ..CommandReceipt::default() }
         }
-        Err(error) => {
-            let refused = Some(format!("cannot read {}: {error}", path.display()));
-            CommandReceipt { refused, ..CommandReceipt::default() }
-        }
+        Err(error) => CommandReceipt::refused(format!("cannot read {}: {error}", path.display())),
     }
 }
 

@@ -70,9 +70,18 @@ pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
 /// Whether a whole frame begins a batch. Decided by the text between its time and its record: no
 /// string of either can contain it.
 pub(super) fn is_synced(frame: &[u8]) -> bool {
-    const MARK: &[u8] = b",\"synced\":true,\"record\":";
+    begins_with(frame, b",\"synced\":true,\"record\":")
+}
+
+/// Whether a whole frame holds a record that reopens items. Decided as [`is_synced`].
+pub(super) fn is_reopening(frame: &[u8]) -> bool {
+    begins_with(frame, b",\"record\":{\"reopened\":")
+}
+
+/// Whether a mark is in the first bytes of a payload.
+fn begins_with(frame: &[u8], mark: &[u8]) -> bool {
     let start = &frame[FRAME_HEADER_BYTES..];
-    start[..start.len().min(96)].windows(MARK.len()).any(|bytes| bytes == MARK)
+    start[..start.len().min(96)].windows(mark.len()).any(|bytes| bytes == mark)
 }
 
 /// The XOR of a frame's stated and actual checksums.

@@ -45,7 +45,9 @@ pub use prefix::{JournalPrefix, RecordChain};
 pub use read::{ReplayExtent, ReplaySummary, replay, sync_segment};
 pub use rebuild::SegmentRebuilder;
 pub use salvage::{JournalDamage, JournalSalvage};
-pub use segment_index::{MissingRecords, SegmentExtent, SegmentIndex, next_epoch, segment_epochs};
+pub use segment_index::{
+    MissingRecords, Reopenings, SegmentExtent, SegmentIndex, next_epoch, segment_epochs,
+};
 pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;

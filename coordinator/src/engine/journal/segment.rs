@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::id::ItemId;
 
 use super::damage;
 use super::durable_length;
@@ -108,6 +109,27 @@ impl SegmentReader {
         })?;
         self.accept();
         Ok(Some(incoming))
+    }
+
+    /// The items that the next record reopens, without reading other records; `None` at the first
+    /// frame that is not whole.
+    pub(super) fn next_reopened(&mut self) -> Result<Option<Vec<ItemId>>, JournalError> {
+        if !self.frame()? {
+            return Ok(None);
+        }
+        let mut reopened = Vec::new();
+        if frame::is_reopening(&self.frame) {
+            let payload = &self.frame[frame::FRAME_HEADER_BYTES..];
+            let path = self.path.clone();
+            let offset = self.prefix.bytes;
+            let incoming: DecodedRecord = serde_json::from_slice(payload)
+                .map_err(|source| JournalError::Record { path, offset, source })?;
+            if let JournalRecord::Reopened { items, .. } = incoming.record {
+                reopened = items;
+            }
+        }
+        self.accept();
+        Ok(Some(reopened))
     }
 
     /// Skips the next record; false at the first frame that is not whole.

@@ -1,7 +1,7 @@
 //! The segments of a journal: which of them count, and whether they hold everything that was known
 //! to be durable.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
@@ -47,6 +47,15 @@ pub struct SegmentExtent {
     pub bytes: u64,
 }
 
+/// Items that a journal reopens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reopenings {
+    /// How often each item was reopened.
+    pub times: HashMap<ItemId, u32>,
+    /// Epochs of the segments in which items were reopened, ascending.
+    pub epochs: BTreeSet<u32>,
+}
+
 /// The part of a durable prefix that a journal lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingRecords {
@@ -54,6 +63,15 @@ pub struct MissingRecords {
     pub wanted: JournalPrefix,
     /// The existing prefix of that segment; `None` if the segment is not among those that count.
     pub found: Option<JournalPrefix>,
+}
+
+impl Reopenings {
+    fn add<'a>(&mut self, epoch: u32, items: impl Iterator<Item = &'a ItemId>) {
+        for item in items {
+            self.epochs.insert(epoch);
+            *self.times.entry(*item).or_insert(0) += 1;
+        }
+    }
 }
 
 impl SegmentIndex {
@@ -106,19 +124,42 @@ impl SegmentIndex {
         self.segments.last().map(|segment| segment.at)
     }
 
-    /// How often each item was reopened.
-    pub fn reopened(&self) -> HashMap<ItemId, u32> {
-        let mut times = HashMap::new();
-        for item in self.openings().flat_map(|o| o.reopened.iter().chain(&o.reopened_within)) {
-            *times.entry(*item).or_insert(0) += 1;
+    /// The items that were reopened. Reads every segment, but parses few of its records.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn reopenings(&self) -> Result<Reopenings, JournalError> {
+        let mut reopenings = Reopenings::default();
+        for segment in &self.segments {
+            let opened = &segment.opened;
+            // A repair lists the items of all records of its segment.
+            let listed = opened.reopened.iter().chain(&opened.reopened_within);
+            reopenings.add(opened.epoch, listed);
+            if opened.reopened_within.is_empty() {
+                self.read_reopenings(segment, &mut reopenings)?;
+            }
         }
-        times
+        Ok(reopenings)
     }
 
-    /// Epochs of the segments in which items were reopened, ascending.
-    pub fn reopenings(&self) -> Vec<u32> {
-        let reopens = |o: &&SessionStart| !o.reopened.is_empty() || !o.reopened_within.is_empty();
-        self.openings().filter(reopens).map(|opened| opened.epoch).collect()
+    /// Adds the items that the records of a segment reopen.
+    fn read_reopenings(
+        &self,
+        segment: &ActiveSegment,
+        reopenings: &mut Reopenings,
+    ) -> Result<(), JournalError> {
+        let epoch = segment.opened.epoch;
+        let mut reader = SegmentReader::open(&self.layout, epoch)?;
+        let end = segment.end.map_or(u64::MAX, |end| end.bytes);
+        if reader.opening()?.is_none() {
+            return Ok(());
+        }
+        while reader.prefix().bytes < end
+            && let Some(items) = reader.next_reopened()?
+        {
+            reopenings.add(epoch, items.iter());
+        }
+        Ok(())
     }
 
     /// The pools to which the tries of each epoch were offered. Unknown for epochs before a repair.

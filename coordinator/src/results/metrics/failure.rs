@@ -79,13 +79,18 @@ pub struct FailureCounts {
 impl FailureCounts {
     /// Adds one failed trial.
     pub fn add(&mut self, failure: FailureParty) {
-        *match failure {
+        *self.of_mut(failure) += 1;
+    }
+
+    /// The count of one party.
+    pub(super) const fn of_mut(&mut self, failure: FailureParty) -> &mut u64 {
+        match failure {
             FailureParty::Infrastructure => &mut self.infrastructure,
             FailureParty::Agent => &mut self.agent,
             FailureParty::Verifier => &mut self.verifier,
             FailureParty::Task => &mut self.task,
             FailureParty::Unsupported => &mut self.unsupported,
-        } += 1;
+        }
     }
 
     /// Failures of one party.

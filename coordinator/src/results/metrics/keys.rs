@@ -28,6 +28,14 @@ impl KeyRewards {
         }
     }
 
+    /// Takes out one number of one completed trial that was added.
+    pub(super) fn remove(&mut self, key: &str, number: f64) {
+        match self.keys.get_mut(key) {
+            Some(rewards) => rewards.remove(number),
+            None => self.left_out = self.left_out.saturating_sub(1),
+        }
+    }
+
     /// The rewards of each key, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Rewards)> {
         self.keys.iter().map(|(key, rewards)| (key.as_str(), rewards))

@@ -57,13 +57,36 @@ impl RunStats {
         stats
     }
 
-    /// Applies an event. Only settlements of trials change the totals.
+    /// Applies an event. Only settlements of trials, and their ends, change the totals.
     pub fn apply(&mut self, event: &RunEvent) {
-        if let EventKind::TrialSettled { settlement, .. } = &event.kind
-            && let Some(trial) = settlement.trial()
-        {
-            let verdict = &settlement.verdict;
-            self.add(&trial.agent, &TrialScore::from_settlement(settlement), verdict.numbers());
+        let (settlement, is_over) = match &event.kind {
+            EventKind::TrialSettled { settlement, .. } => (settlement, false),
+            EventKind::TrialReopened { former: Some(former), .. } => (former, true),
+            _ => return,
+        };
+        let Some(trial) = settlement.trial() else { return };
+        let (scored, numbers) =
+            (TrialScore::from_settlement(settlement), settlement.verdict.numbers());
+        match is_over {
+            true => self.remove(&trial.agent, &scored, numbers),
+            false => self.add(&trial.agent, &scored, numbers),
+        }
+    }
+
+    /// Takes out a settled trial that was added. Extremes stay as they are.
+    fn remove<'a>(
+        &mut self,
+        agent: &str,
+        scored: &TrialScore,
+        numbers: impl Iterator<Item = (&'a str, f64)>,
+    ) {
+        let at = self.agent(agent);
+        let agent = &mut self.agents[at];
+        agent.tally.remove(scored);
+        self.overall.remove(scored);
+        for (key, number) in numbers.filter(|_| scored.outcome == ItemOutcome::Completed) {
+            agent.keys.remove(key, number);
+            self.keys.remove(key, number);
         }
     }
 

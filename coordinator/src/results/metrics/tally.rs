@@ -96,6 +96,13 @@ impl Rewards {
         self.max = Some(self.max.map_or(reward, |max| max.max(reward)));
     }
 
+    /// Takes out the reward of one completed trial that was added. The extremes stay: they are those
+    /// of all rewards so far.
+    pub(super) fn remove(&mut self, reward: f64) {
+        self.count = self.count.saturating_sub(1);
+        self.sum.add(-reward);
+    }
+
     /// These rewards plus `zeros` rewards of 0.
     #[must_use]
     pub fn with_zeros(mut self, zeros: u64) -> Self {
@@ -173,24 +180,44 @@ pub struct Tally {
 impl Tally {
     /// Adds one settled trial.
     pub fn add(&mut self, scored: &TrialScore) {
-        match scored.outcome {
-            ItemOutcome::Completed => self.completed += 1,
-            ItemOutcome::Failed => self.failed += 1,
-            ItemOutcome::Cancelled => self.cancelled += 1,
-            ItemOutcome::Unverified => self.unverified += 1,
-        }
-        self.passed += u64::from(scored.passed);
-        self.with_error += u64::from(scored.with_error);
-        self.steps_unverified += u64::from(scored.step_unverified);
-        if let Some(failure) = scored.failure {
-            self.failures.add(failure);
-        }
-        self.retries += u64::from(scored.retries);
-        self.lost += u64::from(scored.lost);
+        self.count(scored, u64::saturating_add);
         if let Some(reward) = scored.reward {
             self.rewards.add(reward);
         }
         self.cost.add(scored.cost);
+    }
+
+    /// Takes out one settled trial that was added: it runs again.
+    pub(super) fn remove(&mut self, scored: &TrialScore) {
+        self.count(scored, u64::saturating_sub);
+        if let Some(reward) = scored.reward {
+            self.rewards.remove(reward);
+        }
+        self.cost.add(-scored.cost);
+    }
+
+    /// Changes every count to which a trial contributes.
+    fn count(&mut self, scored: &TrialScore, change: impl Fn(u64, u64) -> u64) {
+        let outcome = match scored.outcome {
+            ItemOutcome::Completed => &mut self.completed,
+            ItemOutcome::Failed => &mut self.failed,
+            ItemOutcome::Cancelled => &mut self.cancelled,
+            ItemOutcome::Unverified => &mut self.unverified,
+        };
+        *outcome = change(*outcome, 1);
+        if let Some(failure) = scored.failure {
+            let count = self.failures.of_mut(failure);
+            *count = change(*count, 1);
+        }
+        for (count, by) in [
+            (&mut self.passed, u64::from(scored.passed)),
+            (&mut self.with_error, u64::from(scored.with_error)),
+            (&mut self.steps_unverified, u64::from(scored.step_unverified)),
+            (&mut self.retries, u64::from(scored.retries)),
+            (&mut self.lost, u64::from(scored.lost)),
+        ] {
+            *count = change(*count, by);
+        }
     }
 
     /// Trials with a terminal record.

@@ -13,6 +13,8 @@ use crate::results::metrics::{AgentTotal, FailureParty, RunStats, TrialScore};
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     rows: Vec<LedgerRow>,
+    /// Trials that were reopened, by ordinal: rows before this position no longer count.
+    reopened: HashMap<u64, usize>,
     names: NameInterner,
 }
 
@@ -74,8 +76,19 @@ impl Ledger {
         });
     }
 
-    /// Sorts the rows by the plan's order.
+    /// Takes a settled trial out again.
+    pub(crate) fn reopen(&mut self, ordinal: u64) {
+        self.reopened.insert(ordinal, self.rows.len());
+    }
+
+    /// Sorts the rows by the plan's order, without those of reopened trials.
     pub(crate) fn sort(&mut self) {
+        let reopened = std::mem::take(&mut self.reopened);
+        let mut position = 0;
+        self.rows.retain(|row| {
+            position += 1;
+            reopened.get(&row.ordinal).is_none_or(|first| position > *first)
+        });
         self.rows.sort_unstable_by_key(|row| row.ordinal);
     }
 

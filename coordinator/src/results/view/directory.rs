@@ -100,7 +100,7 @@ impl RunDirectory {
         let job = manifest.as_ref().map(|manifest| manifest.job.clone());
         let job = job.unwrap_or_else(|| name_of(layout.root()));
         let total = manifest.as_ref().map_or(0, |manifest| manifest.total);
-        let fold = RunFold::new(job, plan, total, index.reopened());
+        let fold = RunFold::new(job, plan, total, index.reopenings()?.times);
         let mut fold = match watched {
             Some(item) => fold.watching(item),
             None => fold,

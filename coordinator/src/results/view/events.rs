@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
 use serde::Serialize;
 
@@ -44,6 +45,7 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         JournalRecord::Cancelled { items } | JournalRecord::GivenUp { items, .. } => {
             items.len() as u64
         }
+        JournalRecord::Reopened { items, .. } => items.len() as u64,
         JournalRecord::Stopping { .. }
         | JournalRecord::Paused { .. }
         | JournalRecord::Closed(_) => 1,
@@ -52,14 +54,14 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         | JournalRecord::EventChunk { .. }
         | JournalRecord::Respecified { .. }
         | JournalRecord::Heard { .. }
-        | JournalRecord::Withdrawn { .. }
-        | JournalRecord::Reopened { .. } => 0,
+        | JournalRecord::Withdrawn { .. } => 0,
     }
 }
 
-/// The events of a record alone. `sessions` includes the record.
+/// The events of a record alone, in a core without it. `sessions` includes the record.
 pub(super) fn of_record(
     record: &JournalRecord,
+    core: &Core,
     sessions: &SessionHistory,
     context: EventContext<'_>,
 ) -> Vec<EventKind> {
@@ -76,6 +78,9 @@ pub(super) fn of_record(
             let takeover = takeover
                 .map(|Takeover { former, reason }| EventKind::LockTakeover { former, reason });
             [started, EventKind::RunOpened].into_iter().chain(takeover).collect()
+        }
+        JournalRecord::Reopened { items, .. } => {
+            items.iter().filter_map(|item| reopened(core, *item, context.plan?)).collect()
         }
         JournalRecord::Stopping { level } => vec![EventKind::RunStopping { level: *level }],
         JournalRecord::Paused { is_paused: true } => vec![EventKind::RunPaused],
@@ -114,6 +119,13 @@ pub(super) fn of_effect(core: &Core, effect: CoreEffect, plan: &JobPlan) -> Opti
         }
         _ => None,
     }
+}
+
+/// The event of a trial that is pending again.
+fn reopened(core: &Core, item: ItemId, plan: &JobPlan) -> Option<EventKind> {
+    let ordinal = core.ordinal(&item)?;
+    let name = plan.trial(ordinal)?.name.into();
+    Some(EventKind::TrialReopened { item, name, ordinal, former: None })
 }
 
 /// The terminal record of a settled trial, and its position in the plan.

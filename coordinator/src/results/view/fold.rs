@@ -116,7 +116,7 @@ impl RunFold {
         let context = EventContext { job, plan: plan.as_ref(), total: *total };
         let mut seq = first;
         if let Some(read) = &mut read {
-            for kind in events::of_record(&record, sessions, context) {
+            for kind in events::of_record(&record, replay.core(), sessions, context) {
                 read(NumberedEvent { seq, event: RunEvent { at, kind } });
                 seq += 1;
             }

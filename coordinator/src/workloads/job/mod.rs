@@ -123,6 +123,10 @@ impl Planner for JobPlanner {
         trials.map(|trial| self.new_item(&trial)).collect()
     }
 
+    fn can_reopen(&self) -> bool {
+        true
+    }
+
     fn name(&self, ordinal: u64) -> ItemName {
         self.trial(ordinal).name.into()
     }

@@ -44,13 +44,16 @@ impl PossibleReopenings {
                 (*count, *epoch) = (*count + 1, opened.epoch);
             }
         }
+        // Only the opening of a rebuilt segment lists what its records reopen.
+        let mut is_rebuilt = false;
         salvage.records(|_, record| {
             let reopened = match record {
                 JournalRecord::Opened(opened) => {
                     read.insert(opened.epoch);
+                    is_rebuilt = !opened.reopened_within.is_empty();
                     opened.reopened
                 }
-                JournalRecord::Reopened { items, .. } => items,
+                JournalRecord::Reopened { items, .. } if is_rebuilt => items,
                 _ => return,
             };
             for item in reopened {

@@ -74,6 +74,15 @@ impl HistoryReplay {
                 self.emit(at, JournalRecord::Reopened { epoch, items: vec![item] }, out);
             }
         }
+        // An item is offered only while it has no settlement: a user retried it.
+        if let JournalRecord::Offered { tries } = &record {
+            for OfferedTry { item, try_id, .. } in tries {
+                if self.is_settled(item) {
+                    let (epoch, items) = (try_id.epoch, vec![*item]);
+                    self.emit(at, JournalRecord::Reopened { epoch, items }, out);
+                }
+            }
+        }
         if let Some((item, try_id, spec)) = reported_try(&record)
             && !self.offered.contains_key(&item)
         {

@@ -219,7 +219,11 @@ impl RepairFixture {
         });
         read.expect("a whole journal");
         let survey = SegmentIndex::read(&self.layout).expect("a whole journal");
-        assert_eq!(survey.reopened(), times, "openings count the reopenings of items");
+        assert_eq!(
+            survey.reopenings().expect("readable").times,
+            times,
+            "openings count the reopenings of items"
+        );
         let named = ["once", "again"].into_iter().filter_map(|task| {
             let settled = settled.remove(&trial(task).item())?;
             let superseded = settled.superseded.iter().map(|execution| execution.exec).collect();

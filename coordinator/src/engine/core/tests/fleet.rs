@@ -13,6 +13,7 @@ use rollout_protocol::wire::heartbeat::{
 };
 
 use super::*;
+use crate::engine::core::ItemToReopen;
 
 const ITEMS: u8 = 3;
 const LEASE: u64 = 60_000;
@@ -39,6 +40,8 @@ enum FleetStep {
     /// Limits on the unstarted offers of the two classes.
     Room(usize, usize),
     Cancel(usize),
+    /// A user gives a settled item another try.
+    Retry(usize),
     Respecify(usize),
 }
 
@@ -57,6 +60,7 @@ fn step() -> impl Strategy<Value = FleetStep> {
         1 => Just(FleetStep::Takeover),
         1 => (0usize..3, 0usize..3).prop_map(|(small, large)| FleetStep::Room(small, large)),
         1 => any::<usize>().prop_map(FleetStep::Cancel),
+        1 => any::<usize>().prop_map(FleetStep::Retry),
         1 => any::<usize>().prop_map(FleetStep::Respecify),
     ]
 }
@@ -165,6 +169,7 @@ impl Fleet {
                 | CoreEffect::Lost { .. }
                 | CoreEffect::Receipt { .. }
                 | CoreEffect::Paused(_)
+                | CoreEffect::Reopened(_)
                 | CoreEffect::Stop(_) => {}
             }
         }
@@ -269,6 +274,18 @@ impl Fleet {
                 let items = vec![planned(n, self.specs[&n])];
                 self.handle(CoreInput::Cancel { id: 0, items });
             }
+            FleetStep::Retry(n) => {
+                let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
+                // The queue of this test has one try of an item.
+                if !self.queue.contains_key(&n)
+                    && let Some(former) = self.settled.remove(&item(n))
+                {
+                    let tries = self.world.core.progress(&item(n)).map_or(0, |of| of.tries);
+                    let new = planned(n, self.specs[&n]);
+                    let items = vec![ItemToReopen { new, tries, former: Box::new(former) }];
+                    self.handle(CoreInput::Reopen { id: 0, named: 1, items });
+                }
+            }
             FleetStep::Respecify(n) => {
                 let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
                 if !self.settled.contains_key(&item(n)) {
@@ -295,6 +312,9 @@ impl Fleet {
         }
         let replayed = self.world.take_over(&specs);
         self.settled = replayed.into_iter().map(|settled| (settled.item, settled)).collect();
+        // Some were retried since.
+        let core = &self.world.core;
+        self.settled.retain(|item, _| core.settled_spec(item).is_some());
         self.seen = 0;
         self.perform();
     }

@@ -1,6 +1,9 @@
 //! Settled items that run again, and waits that outlast a session.
 
+use rollout_protocol::wire::command::CommandReceipt;
+
 use super::*;
+use crate::engine::core::ItemToReopen;
 
 const FIRST: TryId = TryId { epoch: 1, n: 1 };
 
@@ -37,6 +40,130 @@ impl CoreFixture {
         }
         self.begin(items);
     }
+}
+
+/// A user gives items another try within the session, as the journal shows them.
+fn retry(world: &mut CoreFixture, items: &[u8]) -> CommandReceipt {
+    let mut replay = Core::new(settings(world.epoch, world.permits));
+    let mut settlements = std::collections::HashMap::new();
+    for (at, record) in &world.journal {
+        let mut effects = Vec::new();
+        replay.apply(*at, record.clone(), &mut effects);
+        for effect in effects {
+            if let CoreEffect::Settled(settled) = effect {
+                let tries = replay.progress(&settled.item).map_or(0, |progress| progress.tries);
+                settlements.insert(settled.item, (tries, settled));
+            }
+        }
+    }
+    let chosen = items.iter().filter_map(|n| {
+        let (tries, former) = settlements.remove(&item(*n))?;
+        Some(ItemToReopen { new: fleet::planned(*n, 1), tries, former })
+    });
+    let items: Vec<_> = chosen.collect();
+    reopen(world, items)
+}
+
+fn reopen(world: &mut CoreFixture, items: Vec<ItemToReopen>) -> CommandReceipt {
+    world.handle(CoreInput::Reopen { id: 8, named: items.len() as u64, items });
+    let mut receipts = world.effects.iter().filter_map(|effect| match effect {
+        CoreEffect::Receipt { id: 8, receipt } => Some(receipt.clone()),
+        _ => None,
+    });
+    receipts.next_back().expect("a receipt")
+}
+
+#[test]
+fn retried_item_runs_again_in_its_session() {
+    for mut world in [CoreFixture::new(2, 2), CoreFixture::remote(2, 2)] {
+        world.report(0, FIRST, 1, 1, failed());
+        assert_eq!(retry(&mut world, &[0]).reopened, Some(1));
+        assert!(!world.core.is_complete());
+        assert_eq!(world.offered().last(), Some(&(item(0), SECOND)));
+        // A late report of the former try.
+        world.report(0, FIRST, 9, 1, ok(1.0));
+        world.report(1, FIRST, 2, 1, ok(1.0));
+        assert_eq!(world.settled().len(), 2);
+        world.report(0, SECOND, 3, 1, ok(0.5));
+        let last = *world.settled().last().expect("it settled again");
+        let former: Vec<ExecId> = last.superseded.iter().map(|e| e.exec).collect();
+        assert_eq!((last.verdict.reward, former), (Some(0.5), vec![exec(9), exec(1)]));
+        assert!(world.core.is_complete());
+    }
+}
+
+#[test]
+fn retried_item_stays_pending_after_coordinator_death() {
+    let mut world = CoreFixture::remote(1, 1);
+    world.report(0, FIRST, 1, 1, failed());
+    retry(&mut world, &[0]);
+    let replayed = world.take_over(&[1]);
+    assert_eq!(replayed.len(), 1, "the journal has the former settlement");
+    assert!(!world.core.is_complete());
+    world.report(0, SECOND, 3, 1, ok(0.5));
+    assert!(world.core.is_complete());
+    world.assert_replay_matches();
+}
+
+#[test]
+fn retry_leaves_running_and_changed_items_alone() {
+    let mut world = CoreFixture::remote(2, 2);
+    world.report(0, FIRST, 1, 1, failed());
+    let seen = (1, Box::new((*world.settled()[0]).clone()));
+    let asked =
+        || ItemToReopen { new: fleet::planned(0, 1), tries: seen.0, former: seen.1.clone() };
+    let of_running = ItemToReopen { new: fleet::planned(1, 1), tries: 1, ..asked() };
+    assert_eq!(reopen(&mut world, vec![asked(), of_running]).reopened, Some(1));
+    let records = world.journal.len();
+    assert_eq!(reopen(&mut world, vec![asked()]).reopened, Some(0), "it is pending");
+    world.report(0, SECOND, 2, 1, failed());
+    assert_eq!(reopen(&mut world, vec![asked()]).reopened, Some(0), "it failed once more since");
+    let reopened =
+        |(_, record): &(_, JournalRecord)| matches!(record, JournalRecord::Reopened { .. });
+    assert!(!world.journal[records..].iter().any(reopened));
+    assert_eq!(retry(&mut world, &[0]).reopened, Some(1));
+}
+
+#[test]
+fn retry_of_cancelled_item_that_was_never_offered_offers_it() {
+    let mut world = CoreFixture::remote(2, 1);
+    world.handle(CoreInput::Cancel { id: 1, items: vec![fleet::planned(1, 1)] });
+    assert_eq!(world.settled().len(), 1);
+    assert_eq!(retry(&mut world, &[1]).reopened, Some(1));
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.offered().last(), Some(&(item(1), FIRST)));
+    world.report(1, FIRST, 2, 1, ok(1.0));
+    assert!(world.core.is_complete());
+}
+
+#[test]
+fn retry_in_a_pause_waits_and_is_refused_while_stopping() {
+    let mut world = CoreFixture::remote(1, 1);
+    world.report(0, FIRST, 1, 1, failed());
+    world.handle(CoreInput::Pause { id: 1, is_paused: true });
+    assert_eq!(retry(&mut world, &[0]).reopened, Some(1));
+    assert_eq!(world.offered(), [(item(0), FIRST)]);
+    world.handle(CoreInput::Pause { id: 2, is_paused: false });
+    assert_eq!(world.offered().last(), Some(&(item(0), SECOND)));
+    world.report(0, SECOND, 2, 1, failed());
+    world.handle(CoreInput::Stop(rollout_protocol::wire::control::StopLevel::Drain));
+    let refused = retry(&mut world, &[0]).refused.expect("refused");
+    assert!(refused.contains("stopping"), "{refused}");
+}
+
+#[test]
+fn retried_item_without_suitable_worker_waits_for_one_again() {
+    let mut world = CoreFixture::remote(1, 1);
+    let lanes = std::collections::BTreeMap::from([(0, "no GPU".to_owned())]);
+    let patience = RemoteTimeouts::default().unplaceable_timeout.as_millis() as u64;
+    world.handle(CoreInput::Unplaceable(lanes));
+    world.wait(patience);
+    assert_eq!(world.settled().len(), 1, "given up");
+    assert_eq!(retry(&mut world, &[0]).reopened, Some(1));
+    world.wait(patience - 1);
+    assert_eq!(world.settled().len(), 1);
+    world.wait(1);
+    assert_eq!(world.settled().len(), 2, "given up again");
 }
 
 #[test]

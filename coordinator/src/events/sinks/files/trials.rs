@@ -1,18 +1,19 @@
 //! Writer of trial directories as trials settle.
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::id::RunId;
+use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
 use rollout_worker::backoff::OutageLog;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task, TaskPanic};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::events::sink_warnings::SinkWarnings;
 use crate::results::files::{FileError, MaterializeMode, TrialDirWriter, TrialFilesError};
@@ -90,6 +91,7 @@ async fn write_all(
     let mut unwritten = UnwrittenTrials::default();
     let outage = OutageLog::new("reading results from the blob store");
     let outage = &outage;
+    let mut turns = TrialTurns::default();
     let batches = stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|batch| (batch, receiver))
     });
@@ -99,9 +101,13 @@ async fn write_all(
             async move { stream::iter(unwritten_settlements(trees, batch).await) }
         })
         .flatten()
-        .map(|settlement| async move {
-            let name = settlement.name.clone();
-            (name, write_trial(writer, settlement, outage).await)
+        .map(|settlement| {
+            let turn = turns.turn(settlement.item);
+            async move {
+                let name = settlement.name.clone();
+                let _turn = turn.lock_owned().await;
+                (name, write_trial(writer, settlement, outage).await)
+            }
         })
         .buffer_unordered(CONCURRENT_TRIAL_DIRS);
     let mut written = std::pin::pin!(written);
@@ -120,6 +126,26 @@ async fn write_all(
         unwritten.first.get_or_insert((name, error));
     }
     unwritten
+}
+
+/// The order of writes of the same trial: one that a user retried settles again, maybe before the
+/// files of its former settlement are written.
+#[derive(Debug, Default)]
+struct TrialTurns(HashMap<ItemId, Weak<Mutex<()>>>);
+
+impl TrialTurns {
+    /// The lock of a trial's files. It serves its callers in their order.
+    fn turn(&mut self, item: ItemId) -> Arc<Mutex<()>> {
+        if self.0.len() >= 2 * CONCURRENT_TRIAL_DIRS {
+            self.0.retain(|_, turn| turn.strong_count() > 0);
+        }
+        if let Some(turn) = self.0.get(&item).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Mutex::new(()));
+        self.0.insert(item, Arc::downgrade(&turn));
+        turn
+    }
 }
 
 /// Writes the files of a settled trial. Retries while the store is unavailable, for at most

@@ -124,6 +124,9 @@ impl ProgressView for JobView {
                     self.trial_line(word, name, &text);
                 }
             }
+            EventKind::TrialReopened { name, .. } => {
+                self.trial_line("retry", name, "a user gives it another try");
+            }
             EventKind::TrialSettled { replayed: false, settlement, .. } => {
                 self.settled_in_session += 1;
                 self.settled_line(settlement);

@@ -136,7 +136,10 @@ impl RunView {
                 self.line(format!("{} {message}", self.style.warning("warning:")));
             }
             EventKind::RunEnded { .. } => self.running.clear(),
-            EventKind::RunStarted { .. } | EventKind::RunOpened | EventKind::Search(_) => {}
+            EventKind::RunStarted { .. }
+            | EventKind::RunOpened
+            | EventKind::TrialReopened { .. }
+            | EventKind::Search(_) => {}
         }
     }
 

@@ -1,0 +1,253 @@
+//! Retries that users ask for while the run goes on. The journal has the settlements that they
+//! select; one retry at a time reads it, beside the loop.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::command::{CommandReceipt, ReopenSelection, TrialSelection};
+use rollout_worker::backoff::error_chain;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Engine;
+use crate::engine::core::{CoreInput, ItemToReopen};
+use crate::engine::manifest::RunState;
+use crate::engine::records::RecordsFileSet;
+use crate::engine::reopen::{self, FoundSettlements};
+use crate::engine::{Planner, RunError};
+
+/// Trials that a refusal names.
+const MAX_NAMED_TRIALS: usize = 20;
+
+/// Retries that wait for another one to end.
+const MAX_WAITING: usize = 16;
+
+/// Receipts that are kept for commands that are sent again.
+const MAX_RECEIPTS: usize = 64;
+
+/// How long a sender waits before it is told to ask again: less than the queue lets it wait.
+const ANSWER_AFTER: Duration = Duration::from_secs(2);
+
+/// The retries of a session.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    waiting: VecDeque<Retry>,
+    current: Option<CurrentRetry>,
+    /// The last receipts, by the number of the request.
+    receipts: VecDeque<(u64, CommandReceipt)>,
+}
+
+/// A retry without a receipt.
+#[derive(Debug)]
+struct Retry {
+    request: u64,
+    selection: ReopenSelection,
+    /// Senders that wait, and until when.
+    replies: Vec<(Instant, oneshot::Sender<CommandReceipt>)>,
+}
+
+/// The retry that is being handled.
+#[derive(Debug)]
+struct CurrentRetry {
+    retry: Retry,
+    /// Id of its command in the core.
+    id: u64,
+    /// Trials that the selection names, if it names trials.
+    named: HashMap<ItemId, String>,
+    /// The settlements in the journal; `None` once the core decides.
+    reading: Option<Task<Result<FoundSettlements, String>>>,
+}
+
+impl Retries {
+    /// Whether a retry has no receipt yet.
+    pub(super) fn is_busy(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// The settlements that the current retry read; waits forever without one. Cancel-safe.
+    pub(super) async fn next_found(&mut self) -> Result<FoundSettlements, String> {
+        let current = self.current.as_mut().and_then(|current| current.reading.as_mut());
+        let Some(reading) = current else { return std::future::pending().await };
+        reading.await.unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    /// When the first sender has waited for long.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let current = self.current.iter().map(|current| &current.retry);
+        current.chain(&self.waiting).flat_map(|retry| &retry.replies).map(|(due, _)| *due).min()
+    }
+
+    /// Tells senders that have waited for long to ask again.
+    pub(super) fn answer_overdue(&mut self, now: Instant) {
+        let current = self.current.iter_mut().map(|current| &mut current.retry);
+        for retry in current.chain(&mut self.waiting) {
+            for (_, reply) in retry.replies.extract_if(.., |(due, _)| *due <= now) {
+                let in_progress = CommandReceipt { in_progress: true, ..CommandReceipt::default() };
+                let _gone = reply.send(in_progress);
+            }
+        }
+    }
+
+    /// Ends the current retry if the command has this id.
+    pub(super) fn answer(&mut self, id: u64, receipt: &CommandReceipt) {
+        let Some(CurrentRetry { retry, .. }) = self.current.take_if(|current| current.id == id)
+        else {
+            return;
+        };
+        if self.receipts.len() >= MAX_RECEIPTS {
+            self.receipts.pop_front();
+        }
+        self.receipts.push_back((retry.request, receipt.clone()));
+        for (_, reply) in retry.replies {
+            // A sender that no longer waits asks again.
+            let _gone = reply.send(receipt.clone());
+        }
+    }
+
+    /// Adds the sender of a request that is known; returns the sender of one that is not.
+    fn join(
+        &mut self,
+        request: u64,
+        reply: oneshot::Sender<CommandReceipt>,
+    ) -> Option<oneshot::Sender<CommandReceipt>> {
+        if let Some((_, receipt)) = self.receipts.iter().find(|(of, _)| *of == request) {
+            let _gone = reply.send(receipt.clone());
+            return None;
+        }
+        let current = self.current.as_mut().map(|current| &mut current.retry);
+        match self.waiting.iter_mut().chain(current).find(|known| known.request == request) {
+            Some(known) => {
+                known.replies.retain(|(_, reply)| !reply.is_closed());
+                known.replies.push((Instant::now() + ANSWER_AFTER, reply));
+                None
+            }
+            None => Some(reply),
+        }
+    }
+}
+
+impl CurrentRetry {
+    /// Why the retry is refused: trials that it names were never settled.
+    fn unsettled(&self, found: &FoundSettlements) -> Option<String> {
+        let ReopenSelection::Trials(keys) = &self.retry.selection else { return None };
+        let is_settled = |key: &&String| {
+            let of_key = self.named.iter().filter(|(_, of)| of == key);
+            of_key.map(|(item, _)| item).any(|item| found.known.contains(item))
+        };
+        let unsettled: Vec<&str> =
+            keys.iter().filter(|key| !is_settled(key)).map(String::as_str).collect();
+        let names = match unsettled.get(MAX_NAMED_TRIALS..) {
+            Some(others @ [_, ..]) => {
+                format!("{} and {} more", unsettled[..MAX_NAMED_TRIALS].join(", "), others.len())
+            }
+            _ => unsettled.join(", "),
+        };
+        (!unsettled.is_empty()).then(|| {
+            format!("the run has no settled trial {names}: names are `agent/dataset/task__attempt`")
+        })
+    }
+}
+
+impl<P: Planner> Engine<P> {
+    /// A user retries settled trials.
+    pub(super) fn on_retry(
+        &mut self,
+        request: u64,
+        selection: ReopenSelection,
+        reply: oneshot::Sender<CommandReceipt>,
+    ) {
+        let Some(reply) = self.retries.join(request, reply) else { return };
+        let refused = match () {
+            () if !self.planner.can_reopen() => Some("only trials of jobs can run again"),
+            () if self.retries.waiting.len() >= MAX_WAITING => {
+                Some("too many other retries wait; try again later")
+            }
+            () => None,
+        };
+        if let Some(reason) = refused {
+            let _gone = reply.send(CommandReceipt::refused(reason));
+            return;
+        }
+        let replies = vec![(Instant::now() + ANSWER_AFTER, reply)];
+        self.retries.waiting.push_back(Retry { request, selection, replies });
+        self.begin_retry();
+    }
+
+    /// Begins the next retry unless there is one.
+    pub(super) fn begin_retry(&mut self) {
+        if self.retries.current.is_some() {
+            return;
+        }
+        let Some(retry) = self.retries.waiting.pop_front() else { return };
+        let named = match &retry.selection {
+            ReopenSelection::Trials(keys) => self.named_trials(keys),
+            ReopenSelection::Failed | ReopenSelection::Infrastructure => HashMap::new(),
+        };
+        let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
+        let (selection, names) = (retry.selection.clone(), named.clone());
+        let read = move || {
+            let read = reopen::find_settlements(&layout, durable, &selection, &names);
+            read.map_err(|error| error_chain(&error))
+        };
+        let reading = Some(supervise::spawn("retry", supervise::blocking(read)));
+        let id = self.next_request_id();
+        self.retries.current = Some(CurrentRetry { retry, id, named, reading });
+    }
+
+    /// The trials of the plan that keys name, with their keys.
+    fn named_trials(&self, keys: &[String]) -> HashMap<ItemId, String> {
+        let by_item = keys.iter().filter_map(|key| {
+            let item = key.parse().ok()?;
+            self.planner.find(&item).map(|found| (found.item, key.clone()))
+        });
+        let mut named: HashMap<ItemId, String> = by_item.collect();
+        if named.len() < keys.len() {
+            for new in self.planner.select(&TrialSelection::default()) {
+                let name = self.planner.name(new.ordinal).to_string();
+                if keys.contains(&name) {
+                    named.insert(new.item, name);
+                }
+            }
+        }
+        named
+    }
+
+    /// The current retry read the journal.
+    pub(super) fn on_settlements_found(
+        &mut self,
+        found: Result<FoundSettlements, String>,
+    ) -> Result<(), RunError> {
+        let Some(current) = &mut self.retries.current else { return Ok(()) };
+        current.reading = None;
+        let id = current.id;
+        let refused = match &found {
+            Err(reason) => Some(format!("cannot read the journal: {reason}")),
+            Ok(found) => current.unsettled(found),
+        };
+        let selected = match (refused, found) {
+            (None, Ok(found)) => found,
+            (reason, _) => {
+                let receipt = CommandReceipt::refused(reason.unwrap_or_default());
+                self.retries.answer(id, &receipt);
+                self.begin_retry();
+                return Ok(());
+            }
+        };
+        let named = selected.settled.len().max(current.named.len()) as u64;
+        let items = selected.settled.into_iter().filter_map(|(item, (tries, former))| {
+            let new = self.planner.find(&item)?;
+            Some(ItemToReopen { new, tries, former: Box::new(former) })
+        });
+        let mut items: Vec<ItemToReopen> = items.collect();
+        items.sort_unstable_by_key(|item| item.new.ordinal);
+        if !items.is_empty() && self.run.reopenings.insert(self.run.epoch) {
+            // The manifest must not name files that hold superseded records.
+            self.run.record_files = RecordsFileSet::default();
+            self.write_manifest(RunState::Running)?;
+        }
+        self.handle(CoreInput::Reopen { id, named, items });
+        Ok(())
+    }
+}
