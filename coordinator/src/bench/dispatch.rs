@@ -124,6 +124,7 @@ fn run(
         stops,
         // Without a plan document, the run writes no tables: they are measured apart.
         on_open: Box::new(|_| Box::pin(async { Ok(()) })),
+        takes_commands: false,
         equip: Box::new(move |dir| {
             Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),

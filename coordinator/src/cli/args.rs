@@ -11,10 +11,9 @@ use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::spec::environment::ProviderKind;
 
 use super::executor::ExecutorArgs;
+use super::live::{CancelArgs, ControlArgs, PauseArgs, ServerArgs};
 #[cfg(feature = "nats")]
-use super::nats::{
-    CancelArgs, ControlArgs, DoctorArgs, PauseArgs, RequiredNatsArgs, SetupArgs, WorkersArgs,
-};
+use super::nats::{DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
 use super::overrides::JobArgs;
 use super::tree::TreeCommand;
 use super::value_parsers;
@@ -41,7 +40,7 @@ pub(super) enum Command {
     Run(Box<RunArgs>),
     #[command(visible_alias = "continue")]
     Resume(Box<super::resume::ResumeArgs>),
-    Retry(RetryArgs),
+    Retry(Box<RetryArgs>),
     Status(super::status::StatusArgs),
     List(super::list::ListArgs),
     Show(super::show::ShowArgs),
@@ -50,12 +49,9 @@ pub(super) enum Command {
     Gc(GcArgs),
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
-    #[cfg(feature = "nats")]
     #[command(visible_alias = "stop")]
     Cancel(CancelArgs),
-    #[cfg(feature = "nats")]
     Pause(PauseArgs),
-    #[cfg(feature = "nats")]
     Control(Box<ControlArgs>),
     #[cfg(feature = "nats")]
     Workers(WorkersArgs),
@@ -370,14 +366,13 @@ impl Cli {
             Command::Run(args) => args.quiet,
             Command::Tree(command) => command.is_quiet(),
             #[cfg(feature = "nats")]
-            Command::Worker(_)
+            Command::Worker(_) | Command::Workers(_) | Command::Setup(_) | Command::Doctor(_) => {
+                false
+            }
+            Command::Check(_)
             | Command::Cancel(_)
             | Command::Control(_)
             | Command::Pause(_)
-            | Command::Workers(_)
-            | Command::Setup(_)
-            | Command::Doctor(_) => false,
-            Command::Check(_)
             | Command::Resume(_)
             | Command::Retry(_)
             | Command::Status(_)
@@ -398,14 +393,17 @@ impl Cli {
 
 /// Run settled trials of a run again, under the run's own options
 ///
-/// Their former results are kept as superseded executions. All other results stay, and pending
-/// trials run as well. The job file must be where it was.
+/// Their former results are kept as superseded executions, and all other results stay. If the run's
+/// coordinator runs, the trials get another try within its session, and this command ends. If not,
+/// this command is the run's next session: pending trials run as well, and the job file must be
+/// where it was.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(super) struct RetryArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
-    #[arg(value_name = "RUN_DIR")]
-    pub(super) run_dir: PathBuf,
+    /// Run directory; a run on a server: `nats://host:4222#RUN`, or with `--nats` its id; or in a
+    /// catalog: `s3://bucket/prefix#RUN`
+    #[arg(value_name = "RUN")]
+    pub(super) run: PathBuf,
 
     /// All trials that failed
     #[arg(long, group = "which")]
@@ -419,7 +417,14 @@ pub(super) struct RetryArgs {
     #[arg(long, value_name = "KEY", group = "which")]
     pub(super) trial: Vec<String>,
 
-    /// Further options of `rollout run`, added to those of the run's first start
+    /// Print the receipt of a running coordinator, or the events of a new session, as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+
+    /// Further options of `rollout run` for a new session, added to those of the run's first start
     #[arg(last = true, value_name = "OPTION")]
     pub(super) options: Vec<String>,
 }

@@ -22,6 +22,7 @@ mod hook_events;
 mod invocation;
 mod keys;
 mod list;
+mod live;
 mod logging;
 mod logs;
 #[cfg(feature = "nats")]
@@ -102,7 +103,7 @@ async fn dispatch(
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Resume(args) => Box::pin(resume::resume(*args, printer)).await,
-        Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
+        Command::Retry(args) => Box::pin(retry::retry(*args, printer)).await,
         Command::Status(args) => Box::pin(status::run(&args, printer)).await,
         Command::List(args) => Box::pin(list::run(&args, printer)).await,
         Command::Show(args) => Box::pin(show::run(&args, printer)).await,
@@ -111,12 +112,9 @@ async fn dispatch(
         Command::Gc(args) => Box::pin(gc::run(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
-        #[cfg(feature = "nats")]
-        Command::Cancel(args) => Box::pin(nats::cancel(&args, printer)).await,
-        #[cfg(feature = "nats")]
-        Command::Pause(args) => Box::pin(nats::pause(&args, printer)).await,
-        #[cfg(feature = "nats")]
-        Command::Control(args) => Box::pin(nats::control(&args, printer)).await,
+        Command::Cancel(args) => Box::pin(live::cancel(&args, printer)).await,
+        Command::Pause(args) => Box::pin(live::pause(&args, printer)).await,
+        Command::Control(args) => Box::pin(live::control(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Workers(args) => Box::pin(nats::workers(&args, printer)).await,
         #[cfg(feature = "nats")]

@@ -6,6 +6,9 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
+use super::live::{LiveRun, ServerArgs, end_pause};
+#[cfg(feature = "nats")]
+use super::nats::ServerAddress;
 use super::output::Printer;
 use super::run_place::CatalogAddress;
 use super::{retry, search_dir};
@@ -18,15 +21,15 @@ const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again
 /// Resume a run that was stopped, paused or lost its owner, from its directory or from the catalog
 /// of a store
 ///
-/// With `--nats`, a run whose coordinator runs is told to end its pause; nothing else happens then.
+/// A run whose coordinator runs is told to end its pause; nothing else happens then.
 ///
 /// A run directory is resumed with the options that the run was started with; `-- OPTION…` adds
 /// others. A run in a catalog (`rollout run --sink catalog|hybrid`) is resumed on any host, without
 /// its job file and its datasets, by the workers of `--nats`; its directory is made in `--jobs-dir`.
 #[derive(Debug, Args)]
 pub(super) struct ResumeArgs {
-    /// Run directory, or a run in a catalog: `s3://bucket/prefix?endpoint=URL#RUN`, with the id of
-    /// the run or the name of its job
+    /// Run directory; a run on a server: `nats://host:4222#RUN`; or in a catalog:
+    /// `s3://bucket/prefix?endpoint=URL#RUN`, with the id of the run or the name of its job
     pub(super) run: PathBuf,
 
     #[cfg(feature = "nats")]
@@ -38,11 +41,41 @@ pub(super) struct ResumeArgs {
     pub(super) options: Vec<String>,
 }
 
+#[cfg(feature = "nats")]
+impl ResumeArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.catalog.nats
+    }
+
+    fn json(&self) -> bool {
+        self.catalog.json
+    }
+}
+
+#[cfg(not(feature = "nats"))]
+impl ResumeArgs {
+    fn server(&self) -> &ServerArgs {
+        &ServerArgs {}
+    }
+
+    fn json(&self) -> bool {
+        false
+    }
+}
+
 /// Runs the command.
 pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    #[cfg(feature = "nats")]
-    if let Some(code) = catalog::end_pause(&args.run, &args.catalog, printer).await? {
+    let text = args.run.to_string_lossy();
+    if let Some(live) = LiveRun::find(&text, args.server(), "resume", SEARCH_HINT).await?
+        && let Some(code) = end_pause(&live, args.json(), printer).await?
+    {
         return Ok(code);
+    }
+    #[cfg(feature = "nats")]
+    if ServerAddress::parse(&args.run).is_some() {
+        return Err(CliError::refused("cannot resume the run: its coordinator does not run").hint(
+            "resume it from its run directory, or from its catalog: `s3://bucket/prefix#RUN`",
+        ));
     }
     let Some(address) = CatalogAddress::parse(&args.run)? else {
         search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
@@ -82,15 +115,14 @@ pub(super) fn not_built(_: &CatalogAddress) -> CliError {
 
 #[cfg(feature = "nats")]
 mod catalog {
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use clap::{Args, Parser};
     use rollout_protocol::exit::ExitCode;
 
-    use super::SEARCH_HINT;
     use crate::cli::error::CliError;
-    use crate::cli::nats::{self, NatsArgs, POOL, run_id};
+    use crate::cli::nats::{NatsArgs, POOL};
     use crate::cli::output::Printer;
     use crate::cli::run_place::CatalogAddress;
     use crate::cli::{logging, run, value_parsers};
@@ -114,7 +146,7 @@ mod catalog {
 
         /// Print events as lines of JSON on standard output; the last line is the job's result
         #[arg(long)]
-        json: bool,
+        pub(super) json: bool,
 
         /// Size of the local cache of what is read from a store in S3; 0 for none
         #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
@@ -137,7 +169,7 @@ mod catalog {
         log_level: LogLevel,
 
         #[command(flatten)]
-        nats: NatsArgs,
+        pub(super) nats: NatsArgs,
     }
 
     impl CatalogRunArgs {
@@ -164,20 +196,6 @@ mod catalog {
         parsed
             .map(|parsed| parsed.options)
             .map_err(|error| CliError::usage(format!("cannot read the options: {error}")))
-    }
-
-    /// Ends the pause of a run whose coordinator runs; `None` without a server or a coordinator.
-    pub(super) async fn end_pause(
-        run: &Path,
-        args: &CatalogRunArgs,
-        printer: &Printer,
-    ) -> Result<Option<ExitCode>, CliError> {
-        if args.nats.url.is_none() {
-            return Ok(None);
-        }
-        let nats = args.nats.connect_to("resume the run").await?;
-        let run = run_id(&run.to_string_lossy(), "resume", SEARCH_HINT).await?;
-        nats::end_pause(&nats, run, args.json, printer).await
     }
 
     /// Resumes a run in a catalog.

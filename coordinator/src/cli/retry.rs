@@ -1,6 +1,6 @@
 //! `rollout retry`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
@@ -8,6 +8,9 @@ use rollout_protocol::exit::ExitCode;
 use super::args::{Cli, Command, RetryArgs, RunArgs};
 use super::error::CliError;
 use super::invocation::Invocation;
+use super::live::{self, LiveRun, ServerArgs};
+#[cfg(feature = "nats")]
+use super::nats::ServerAddress;
 use super::output::Printer;
 use super::run_place::CatalogAddress;
 use super::{resume, run, search_dir};
@@ -20,13 +23,27 @@ const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again
 
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let RetryArgs { run_dir, failed, trial, options, .. } = args;
+    let RetryArgs { run: run_dir, failed, trial, json, server, mut options, .. } = args;
     let reopen = match (failed, trial.is_empty()) {
         (true, _) => ReopenSelection::Failed,
         (false, true) => ReopenSelection::Infrastructure,
         (false, false) => ReopenSelection::Trials(trial),
     };
-    if let Some(address) = CatalogAddress::parse(&run_dir)? {
+    let text = run_dir.to_string_lossy();
+    if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await?
+        && let Some(code) = live::retry(&live, &reopen, json, printer).await?
+    {
+        return Ok(code);
+    }
+    #[cfg(feature = "nats")]
+    if ServerAddress::parse(&run_dir).is_some() {
+        return Err(CliError::refused("cannot retry: the coordinator of the run does not run")
+            .hint("retry in its run directory, or in its catalog: `s3://bucket/prefix#RUN`"));
+    }
+    options.extend(json.then(|| "--json".to_owned()).filter(|json| !options.contains(json)));
+    let address = CatalogAddress::parse(&run_dir)?;
+    add_server(&server, address.is_none().then_some(&run_dir), &mut options);
+    if let Some(address) = address {
         #[cfg(feature = "nats")]
         return Box::pin(resume::retry_in_catalog(address, reopen, options, printer)).await;
         #[cfg(not(feature = "nats"))]
@@ -37,6 +54,25 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
     let ran = run_again(&run_dir, again, options, printer).await;
     ran.map_err(|error| for_retry(error, &run_dir, &reopen))
 }
+
+/// Adds the server of this command to the options of a new session, if they need one: a run
+/// directory keeps the address of its server unless that holds a password.
+#[cfg(feature = "nats")]
+fn add_server(server: &ServerArgs, run_dir: Option<&PathBuf>, options: &mut Vec<String>) {
+    const OPTION: &str = "--nats";
+    let is_needed = run_dir.is_none_or(|run_dir| {
+        let known = Invocation::read(run_dir);
+        known.is_ok_and(|known| known.left_out.iter().any(|name| name == OPTION))
+    });
+    let is_given = options.iter().any(|word| word.starts_with(OPTION));
+    if let Some(url) = server.url.as_ref().filter(|_| is_needed && !is_given) {
+        options.extend([OPTION.to_owned(), url.clone()]);
+    }
+}
+
+/// A program without the queue has no servers.
+#[cfg(not(feature = "nats"))]
+fn add_server(_: &ServerArgs, _: Option<&PathBuf>, _: &mut Vec<String>) {}
 
 /// Runs the command that a run was started with again, with trials to reopen and further options.
 pub(super) async fn run_again(

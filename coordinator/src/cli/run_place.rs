@@ -16,8 +16,6 @@ use super::nats::{self, ServedRun, ServerAddress};
 use super::store_url;
 use crate::engine::catalog::{Catalog, CatalogHeader};
 use crate::engine::journal::RunLayout;
-#[cfg(feature = "nats")]
-use crate::engine::journal::SegmentIndex;
 use crate::results::files::store::{StorePlace, StoreReference};
 use crate::results::files::{layout, write_document};
 use crate::results::view::{RunDirectory, RunViewError};
@@ -137,17 +135,6 @@ impl RunPlace {
     /// Its directory.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    /// The id of its run, from its journal; `None` before its first session.
-    ///
-    /// # Errors
-    /// The journal cannot be read.
-    #[cfg(feature = "nats")]
-    pub(super) fn run_id(&self) -> Result<Option<RunId>, CliError> {
-        let index = SegmentIndex::read(&RunLayout::new(&self.directory));
-        let index = index.map_err(RunViewError::from)?;
-        Ok(index.openings().next().map(|opened| opened.run))
     }
 
     /// Reads its documents.

@@ -48,6 +48,12 @@ pub const STATE_HOME: EnvVar = EnvVar {
     help: "directory for unreported results of workers [default: ~/.local/state]",
 };
 
+/// Base directory of the user's sockets; control sockets of runs are kept below it.
+pub const RUNTIME_DIR: EnvVar = EnvVar {
+    name: "XDG_RUNTIME_DIR",
+    help: "directory for the control sockets of runs [default: that of the state]",
+};
+
 /// Parent of the defaults of [`CACHE_HOME`] and [`STATE_HOME`].
 pub const HOME: EnvVar = EnvVar { name: "HOME", help: "directory of `.cache` and `.local/state`" };
 
@@ -94,6 +100,7 @@ pub const ALL: &[EnvVar] = &[
     NO_COLOR,
     CACHE_HOME,
     STATE_HOME,
+    RUNTIME_DIR,
     HOME,
     NATS_URL,
     NAMESPACE,

@@ -27,6 +27,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::control_socket::ControlSocket;
 use super::hints::HintingRunner;
 use crate::engine::journal::RunLayout;
 use crate::engine::{
@@ -65,6 +66,8 @@ pub struct EmbeddedRun<P> {
     pub stops: mpsc::Receiver<StopLevel>,
     /// Called when this process owns the run, before anything is offered.
     pub on_open: OpenedHook,
+    /// Whether commands of users on this host are taken.
+    pub takes_commands: bool,
     /// Creates the worker's equipment, given the worker's directory.
     pub equip: EquipmentFactory,
 }
@@ -101,8 +104,8 @@ pub struct WorkerEquipment {
 pub async fn run<P: Planner + 'static>(
     embedded: EmbeddedRun<P>,
 ) -> Result<FinishedSession, RunError> {
-    let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, on_open, equip } =
-        embedded;
+    let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, .. } = embedded;
+    let EmbeddedRun { on_open, takes_commands, equip, .. } = embedded;
     let (run, lock, planner) =
         engine::open_run(options, planner, events.clone(), &mut stops).await?;
     on_open(&run).await?;
@@ -130,6 +133,7 @@ pub async fn run<P: Planner + 'static>(
     let (messages_in, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let _claims = take_claims(id, queue.clone(), messages_in.clone());
     let _commands = take_commands(id, queue.clone(), messages_in.clone());
+    let control = if takes_commands { ControlSocket::open(&run, queue.clone()) } else { None };
     let _monitor = lock.monitor(id, queue.clone(), messages_in);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
     let workers = WorkerLocation::Local { quiesced, recovered, reaped };
@@ -140,6 +144,9 @@ pub async fn run<P: Planner + 'static>(
         (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
     let engine = Engine::new(run, planner, publisher, listener, events);
     let outcome = engine.run(inputs).await;
+    if let Some(control) = control {
+        control.close().await;
+    }
     // Executions that still run are not needed: everything is settled, the worker has quiesced, or
     // the session failed. Their environments are removed; finished executions stay in the spool.
     shutdown.send_replace(ShutdownLevel::Kill);

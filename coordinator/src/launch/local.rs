@@ -63,6 +63,7 @@ impl LocalJob {
             events,
             stops,
             on_open: Box::new(move |run| Box::pin(documents.write_for(run))),
+            takes_commands: true,
             equip: Box::new(equip),
         })
         .await;

@@ -1,6 +1,7 @@
 //! Assembly of runs: queue, workers, store, signals and outputs around an engine and its workload.
 //! A caller passes a typed request, such as [`run::RunRequest`], and gets a typed outcome.
 
+pub mod control_socket;
 pub mod embedded;
 mod error;
 pub mod export;

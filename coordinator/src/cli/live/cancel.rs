@@ -3,10 +3,9 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
-use rollout_worker::queue::traits::{QueueError, RunControl as _};
+use rollout_worker::queue::traits::QueueError;
 
-use super::NatsArgs;
-use super::run_id::run_id;
+use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 
@@ -16,7 +15,8 @@ use crate::cli::output::Printer;
 /// and the run ends. The run's coordinator must be alive; it answers once the command is durable.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CancelArgs {
-    /// Run directory, run id, or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory, run id, a run on a server: `nats://host:4222#RUN`, or in a catalog:
+    /// `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN")]
     run: String,
 
@@ -41,7 +41,7 @@ pub(in crate::cli) struct CancelArgs {
     json: bool,
 
     #[command(flatten)]
-    nats: NatsArgs,
+    server: ServerArgs,
 }
 
 /// Hint for the directory of a search.
@@ -53,21 +53,17 @@ pub(in crate::cli) async fn cancel(
     args: &CancelArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let nats = args.nats.connect_to("cancel trials").await?;
-    let run = run_id(&args.run, "cancel trials of", SEARCH_HINT).await?;
+    let live = LiveRun::require(&args.run, &args.server, "cancel trials of", SEARCH_HINT).await?;
     let selection = TrialSelection {
         agent: args.agent.clone(),
         dataset: args.dataset.clone(),
         task: args.task.clone(),
         attempt: args.attempt,
     };
-    let receipt = match nats.command(run, RunCommand::Cancel { selection }).await {
-        Ok(receipt) => receipt,
-        Err(error @ QueueError::NoAnswer { .. }) => {
-            return Err(CliError::failure("cannot cancel trials", &error)
-                .hint("start the run again, then cancel: only the run offers its pending trials"));
-        }
-        Err(error) => return Err(error.into()),
+    let Some(receipt) = live.command(RunCommand::Cancel { selection }).await? else {
+        let error = QueueError::NoAnswer { run: live.run() };
+        return Err(CliError::failure("cannot cancel trials", &error)
+            .hint("start the run again, then cancel: only the run offers its pending trials"));
     };
     print_receipt(&receipt, args.json, printer)
 }

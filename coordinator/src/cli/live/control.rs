@@ -6,14 +6,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::harness::{ControlAction, HarnessControl};
-use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::id::ItemId;
+#[cfg(feature = "nats")]
+use rollout_protocol::id::RunId;
+#[cfg(feature = "nats")]
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::trial_control::{
     TrialControlReceipt, TrialControlRequest, TrialControlResult,
 };
-use rollout_worker::queue::traits::RunControl as _;
 
-use super::NatsArgs;
+use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::run_place::RunPlace;
@@ -21,7 +23,7 @@ use crate::cli::search_dir;
 use crate::cli::value_parsers::duration;
 use crate::engine::host_name;
 use crate::results::escape;
-use crate::results::view::find_trial;
+use crate::results::view::{TrialState, find_trial};
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "only trials of jobs have agents with a harness";
@@ -38,10 +40,11 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(50 * 60);
 ///
 /// The worker of the trial writes a control for the harness and waits until the harness acknowledges
 /// it. A harness that acknowledges `stop` ends by itself; one that ignores it is ended as at its time
-/// limit. Only for runs with `--nats`.
+/// limit.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ControlArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory; a run on a server: `nats://host:4222#RUN`; or in a catalog:
+    /// `s3://bucket/prefix#RUN`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -67,7 +70,7 @@ pub(in crate::cli) struct ControlArgs {
     json: bool,
 
     #[command(flatten)]
-    nats: NatsArgs,
+    server: ServerArgs,
 }
 
 /// An action for a harness.
@@ -84,28 +87,21 @@ pub(in crate::cli) async fn control(
     args: &ControlArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let Some(url) = &args.nats.url else {
-        let message = "cannot control a trial without a NATS server: name the server of the run \
-                       with `--nats`";
-        return Err(CliError::refused(message)
-            .hint("trials of a run without `--nats` cannot be controlled"));
-    };
     if args.timeout > MAX_TIMEOUT {
         return Err(CliError::usage(format!("`--timeout` must be at most {MAX_TIMEOUT:?}")));
     }
+    let action = "control trials of";
+    let text = args.run_dir.to_string_lossy();
+    let live = LiveRun::require(&text, &args.server, action, SEARCH_HINT).await?;
     let place = RunPlace::open(&args.run_dir).await?;
-    search_dir::refuse("control trials of", place.directory(), SEARCH_HINT)?;
+    search_dir::refuse(action, place.directory(), SEARCH_HINT)?;
     let directory = place.read()?;
     let trial = find_trial(directory.plan()?, &args.trial)?;
     let name = trial.name.to_string();
-    let Some(run) = place.run_id()? else {
-        return Err(CliError::refused("cannot control a trial: the run has not begun"));
-    };
-    let item = trial.item;
-    let nats = args.nats.access.connect(url).await?;
-    if !is_running(&nats.heartbeats().await?, run, item) {
-        let view = directory.view(Some(item), None)?;
-        let state = view.detail().map_or("unknown", |detail| detail.row.state.as_str());
+    let (run, item) = (live.run(), trial.item);
+    let view = directory.view(Some(item), None)?;
+    let state = view.detail().map_or("unknown", |detail| detail.row.state.as_str());
+    if !is_running(&live, item, state).await? {
         return Err(CliError::refused(format!(
             "cannot control {name}: no worker runs it; its state is {state}"
         )));
@@ -123,7 +119,8 @@ pub(in crate::cli) async fn control(
         grace_ms: milliseconds(args.grace),
     };
     let wait = args.timeout.saturating_add(WORKER_MARGIN);
-    let Some(receipt) = nats.trial_control(&request, wait).await? else {
+    let receipt = live.control().trial_control(&request, wait).await;
+    let Some(receipt) = receipt.map_err(|error| live.error(error))? else {
         return Err(CliError::new(
             ExitCode::Failure,
             format!("cannot control {name}: its worker did not answer; it may have ended"),
@@ -136,8 +133,20 @@ pub(in crate::cli) async fn control(
     result_code(&name, &receipt)
 }
 
-/// Whether a worker runs an execution of the trial.
-fn is_running(seen: &[ReceivedHeartbeat], run: RunId, item: ItemId) -> bool {
+/// Whether a worker runs an execution of the trial, whose state the journal shows.
+#[cfg_attr(not(feature = "nats"), expect(clippy::unused_async, reason = "as with servers"))]
+async fn is_running(live: &LiveRun, item: ItemId, state: &str) -> Result<bool, CliError> {
+    #[cfg(feature = "nats")]
+    if let Some(nats) = live.server() {
+        return Ok(is_shown(&nats.heartbeats().await?, live.run(), item));
+    }
+    let _on_this_host = (live, item);
+    Ok(state == TrialState::Running.as_str())
+}
+
+/// Whether a worker shows an execution of the trial.
+#[cfg(feature = "nats")]
+fn is_shown(seen: &[ReceivedHeartbeat], run: RunId, item: ItemId) -> bool {
     let of_workers = seen.iter().filter(|seen| !seen.heartbeat.gone);
     let mut executions = of_workers.flat_map(|seen| &seen.heartbeat.executions);
     executions.any(|active| (active.run, active.item, active.claiming) == (run, item, false))

@@ -2,13 +2,9 @@
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
-use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{QueueError, RunControl as _};
 
-use super::NatsArgs;
-use super::run_id::run_id;
+use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 
@@ -21,7 +17,8 @@ const SEARCH_HINT: &str = "stop its `rollout tree run` with Ctrl-C; the same com
 /// the pause, and so does a new session of the run.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PauseArgs {
-    /// Run directory, run id, or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory, run id, a run on a server: `nats://host:4222#RUN`, or in a catalog:
+    /// `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN")]
     run: String,
 
@@ -30,7 +27,7 @@ pub(in crate::cli) struct PauseArgs {
     json: bool,
 
     #[command(flatten)]
-    nats: NatsArgs,
+    server: ServerArgs,
 }
 
 /// Runs the command.
@@ -38,9 +35,8 @@ pub(in crate::cli) async fn pause(
     args: &PauseArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let nats = args.nats.connect_to("pause the run").await?;
-    let run = run_id(&args.run, "pause", SEARCH_HINT).await?;
-    match send(&nats, run, RunCommand::Pause).await? {
+    let live = LiveRun::require(&args.run, &args.server, "pause", SEARCH_HINT).await?;
+    match live.command(RunCommand::Pause).await? {
         Some(receipt) => print_receipt("pause", "paused", &receipt, args.json, printer),
         None => Err(CliError::refused("cannot pause the run: its coordinator does not run")),
     }
@@ -48,27 +44,13 @@ pub(in crate::cli) async fn pause(
 
 /// Ends the pause of a run whose coordinator runs; `None` if none does.
 pub(in crate::cli) async fn end_pause(
-    nats: &Nats,
-    run: RunId,
+    live: &LiveRun,
     json: bool,
     printer: &Printer,
 ) -> Result<Option<ExitCode>, CliError> {
-    match send(nats, run, RunCommand::Continue).await? {
+    match live.command(RunCommand::Continue).await? {
         Some(receipt) => print_receipt("resume", "continued", &receipt, json, printer).map(Some),
         None => Ok(None),
-    }
-}
-
-/// Sends a command to the coordinator of a run; `None` if none runs.
-async fn send(
-    nats: &Nats,
-    run: RunId,
-    command: RunCommand,
-) -> Result<Option<CommandReceipt>, CliError> {
-    match nats.command(run, command).await {
-        Ok(receipt) => Ok(Some(receipt)),
-        Err(QueueError::NoAnswer { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -7,25 +7,18 @@ use rollout_protocol::id::RunId;
 
 use crate::cli::error::CliError;
 use crate::cli::run_place::CatalogAddress;
-use crate::cli::search_dir;
 use crate::engine::RunManifest;
 use crate::engine::catalog::Catalog;
 use crate::engine::journal::RunLayout;
 
-/// The id of a run: that of a directory, of a run in a catalog, or the text itself. A directory of a
-/// search is refused for this `action`, an infinitive with a preposition.
-pub(in crate::cli) async fn run_id(
-    text: &str,
-    action: &str,
-    search_hint: &str,
-) -> Result<RunId, CliError> {
+/// The id of a run: that of a directory, of a run in a catalog, or the text itself.
+pub(super) async fn run_id(text: &str) -> Result<RunId, CliError> {
     if let Some(address) = CatalogAddress::parse(Path::new(text))? {
         let catalog = Catalog::new(Arc::clone(&address.open_store().await?));
         return Ok(catalog.find(address.run.as_deref()).await?.run);
     }
     let directory = Path::new(text);
     if directory.is_dir() {
-        search_dir::refuse(action, directory, search_hint)?;
         return match RunManifest::read(&RunLayout::new(directory))? {
             Some(manifest) => Ok(manifest.run),
             None => Err(CliError::refused(format!(

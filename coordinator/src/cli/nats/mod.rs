@@ -1,23 +1,15 @@
-//! Commands for runs over NATS.
+//! Servers of NATS: their options and state, and the runs that they know.
 
-mod cancel;
-mod control;
 mod doctor;
 mod error;
 mod live_run;
 mod options;
-mod pause;
-mod run_id;
 mod setup;
 mod workers;
 
-pub(super) use self::cancel::{CancelArgs, cancel};
-pub(super) use self::control::{ControlArgs, control};
 pub(super) use self::doctor::{DoctorArgs, doctor};
 pub(super) use self::live_run::{ServedRun, ServerAddress, copy_run};
 pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
-pub(super) use self::pause::{PauseArgs, end_pause, pause};
-pub(super) use self::run_id::run_id;
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 

@@ -42,19 +42,6 @@ pub(in crate::cli) struct RequiredNatsArgs {
 }
 
 impl NatsArgs {
-    /// Connects to the server, which the command needs; `action` is an infinitive.
-    ///
-    /// # Errors
-    /// No server is named, the options are invalid, or the server cannot be used.
-    pub(in crate::cli) async fn connect_to(&self, action: &str) -> Result<Nats, CliError> {
-        match &self.url {
-            Some(url) => self.access.connect(url).await,
-            None => Err(CliError::refused(format!(
-                "cannot {action} without a NATS server: name the server of the run with `--nats`"
-            ))),
-        }
-    }
-
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors

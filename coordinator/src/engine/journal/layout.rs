@@ -62,6 +62,11 @@ impl RunLayout {
         self.root.join("resume.json")
     }
 
+    /// The control socket of the run's coordinator.
+    pub fn control(&self) -> PathBuf {
+        self.root.join("control.json")
+    }
+
     /// The manifest: the header of the run's state.
     pub fn manifest(&self) -> PathBuf {
         self.root.join(self.manifest)

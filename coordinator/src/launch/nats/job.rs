@@ -8,6 +8,7 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
 use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, RunError, RunState};
+use crate::launch::control_socket::ControlSocket;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
 use crate::launch::session::JobSession;
@@ -51,7 +52,7 @@ impl RemoteJob {
         let kv = Some(KvLockOptions { kv_store, info });
         let options = session.open_options(plan.digest(), kv, timeouts);
         let documents = session.documents(&plan);
-        let planner = session.planner(&plan, control);
+        let planner = session.planner(&plan, Arc::clone(&control));
         let JobSession { store, events, mut stops, .. } = session;
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
@@ -61,6 +62,7 @@ impl RemoteJob {
             return Err(error);
         }
 
+        let control = ControlSocket::open(&run, control);
         let messages = reconcile::message_channel();
         let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());
         let listener = lock
@@ -79,7 +81,11 @@ impl RemoteJob {
             stops,
             messages,
         };
-        let outcome = match reconcile::run(remote).await {
+        let outcome = reconcile::run(remote).await;
+        if let Some(control) = control {
+            control.close().await;
+        }
+        let outcome = match outcome {
             Ok(ended) => ended,
             Err(error) => {
                 // Other coordinators need not wait for this process; the error has the cause.

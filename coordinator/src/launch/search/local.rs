@@ -80,6 +80,7 @@ impl LocalSearch {
                 let _gone = send_run.send(OwnedRun::from_run(run));
                 Box::pin(async { Ok(()) })
             }),
+            takes_commands: false,
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
         });
         let engine = end_together(engine, Arc::clone(&requests), stops.clone());

@@ -1,0 +1,154 @@
+//! The coordinator that a user means, and the way to it.
+
+use std::path::Path;
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+#[cfg(feature = "nats")]
+use rollout_worker::queue::nats::Nats;
+use rollout_worker::queue::traits::{QueueError, RunControl};
+
+use super::ServerArgs;
+use super::run_id::run_id;
+use crate::cli::error::CliError;
+#[cfg(feature = "nats")]
+use crate::cli::nats::ServerAddress;
+use crate::cli::search_dir;
+use crate::engine::journal::RunLayout;
+use crate::launch::control_socket::ControlSocketClient;
+
+/// Hint for a run without a coordinator on this host.
+const SERVER_HINT: &str = "if it runs elsewhere, name the NATS server of the run with `--nats`";
+
+/// A run, and a way to its coordinator, which may have ended.
+#[derive(Debug)]
+pub(in crate::cli) struct LiveRun {
+    run: RunId,
+    route: Route,
+}
+
+/// A way to a coordinator.
+#[derive(Debug)]
+enum Route {
+    Socket(ControlSocketClient),
+    #[cfg(feature = "nats")]
+    Server(Box<Nats>),
+}
+
+impl LiveRun {
+    /// Finds the way to the coordinator of a run: `nats://host:4222#RUN`; a run directory whose
+    /// coordinator listens on this host; otherwise the server of `--nats`. `None` without any.
+    /// A directory of a search is refused for this `action`, an infinitive with a preposition.
+    ///
+    /// # Errors
+    /// The run or its coordinator cannot be found, or not be reached.
+    pub(in crate::cli) async fn find(
+        text: &str,
+        server: &ServerArgs,
+        action: &str,
+        search_hint: &str,
+    ) -> Result<Option<Self>, CliError> {
+        #[cfg(feature = "nats")]
+        if let Some(address) = ServerAddress::parse(Path::new(text)) {
+            let nats = Box::new(address.connect().await?);
+            let run = address.find(&nats).await?.run;
+            return Ok(Some(Self { run, route: Route::Server(nats) }));
+        }
+        let directory = Path::new(text);
+        if directory.is_dir() {
+            search_dir::refuse(action, directory, search_hint)?;
+            let found = ControlSocketClient::find(&RunLayout::new(directory)).await;
+            let found = found.map_err(|error| {
+                CliError::failure("cannot use the control socket of the run", &error)
+                    .hint("only the user of its coordinator may send commands on this host")
+            })?;
+            if let Some(client) = found {
+                return Ok(Some(Self { run: client.run(), route: Route::Socket(client) }));
+            }
+        }
+        Self::on_server(text, server).await
+    }
+
+    /// The same, for a command that needs a coordinator.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find), or there is no way to the coordinator.
+    pub(in crate::cli) async fn require(
+        text: &str,
+        server: &ServerArgs,
+        action: &str,
+        search_hint: &str,
+    ) -> Result<Self, CliError> {
+        match Self::find(text, server, action, search_hint).await? {
+            Some(live) => Ok(live),
+            None => {
+                // A text that is no run is refused for that.
+                run_id(text).await?;
+                let message =
+                    format!("cannot {action} the run: its coordinator does not run on this host");
+                Err(CliError::refused(message).hint(SERVER_HINT))
+            }
+        }
+    }
+
+    #[cfg(feature = "nats")]
+    async fn on_server(text: &str, server: &ServerArgs) -> Result<Option<Self>, CliError> {
+        let Some(url) = &server.url else { return Ok(None) };
+        let nats = Box::new(server.access.connect(url).await?);
+        let run = run_id(text).await?;
+        Ok(Some(Self { run, route: Route::Server(nats) }))
+    }
+
+    #[cfg(not(feature = "nats"))]
+    #[expect(clippy::unused_async, reason = "as with servers")]
+    async fn on_server(_: &str, _: &ServerArgs) -> Result<Option<Self>, CliError> {
+        Ok(None)
+    }
+
+    /// The run.
+    pub(in crate::cli) fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The server, if the commands go over one.
+    #[cfg(feature = "nats")]
+    pub(in crate::cli) fn server(&self) -> Option<&Nats> {
+        match &self.route {
+            Route::Server(nats) => Some(nats),
+            Route::Socket(_) => None,
+        }
+    }
+
+    /// The receiver of commands.
+    pub(in crate::cli) fn control(&self) -> &dyn RunControl {
+        match &self.route {
+            Route::Socket(client) => client,
+            #[cfg(feature = "nats")]
+            Route::Server(nats) => &**nats,
+        }
+    }
+
+    /// Sends a command; `None` if no coordinator answers.
+    ///
+    /// # Errors
+    /// The command could not be sent.
+    pub(in crate::cli) async fn command(
+        &self,
+        command: RunCommand,
+    ) -> Result<Option<CommandReceipt>, CliError> {
+        match self.control().command(self.run, command).await {
+            Ok(receipt) => Ok(Some(receipt)),
+            Err(QueueError::NoAnswer { .. }) => Ok(None),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// The error of a request that could not be sent.
+    pub(in crate::cli) fn error(&self, error: QueueError) -> CliError {
+        match &self.route {
+            Route::Socket(_) => CliError::failure("cannot send the command", &error),
+            #[cfg(feature = "nats")]
+            Route::Server(_) => error.into(),
+        }
+    }
+}
