@@ -52,8 +52,9 @@ pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// servers, 1 MiB.
 pub const RUN_FILE_PART_BYTES: u64 = 512 * 1024;
 
-/// Largest command to the control socket of a run: as to a server with default limits.
-pub const CONTROL_REQUEST_BYTES: u64 = 1024 * 1024;
+/// Largest claim or command for a coordinator: a thousand names of trials, and no burden for a
+/// coordinator that must read what others send.
+pub const COORDINATOR_REQUEST_BYTES: u64 = 64 * 1024;
 
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;

@@ -95,6 +95,24 @@ impl Load {
         fs::write(path, self.job_file(counter.port())).expect("a file");
     }
 
+    /// Makes a task fail while nothing listens on a port of this host.
+    ///
+    /// # Panics
+    /// When its file cannot be written.
+    pub fn fail_without_listener(&self, project: &Project, number: u32, port: u16) {
+        let tasks = project.path().join(format!("tasks-{}", self.name));
+        let test = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port} || exit 1\n\
+             echo \"0.$(cat /app/answer)\" >/logs/verifier/reward.txt\n"
+        );
+        fs::write(tasks.join(self.task(number)).join("tests/test.sh"), test).expect("a file");
+    }
+
+    /// The key of a task's trial.
+    pub fn trial(&self, number: u32) -> String {
+        format!("busy/tasks-{}/{}__1", self.name, self.task(number))
+    }
+
     fn job_file(&self, port: u16) -> String {
         let Self { name, provider, job, at_once, .. } = self;
         let host = HOST.iter().find(|(of, _)| of == provider).expect("a provider").1;

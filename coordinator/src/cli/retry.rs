@@ -119,6 +119,11 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
                 "wait until its owner ends, or take the run over: add `--force` after `--`, as in \
                  `{command} -- --force`"
             )];
+            #[cfg(feature = "nats")]
+            let error = error.hint(
+                "if its coordinator runs on another host, name its NATS server with `--nats`: the \
+                 trials then get another try within its session",
+            );
             error
         }
         ExitCode::StaleCopy => {
@@ -192,9 +197,9 @@ mod tests {
     fn retry_of_held_run_hints_force_of_run() {
         let held = hints(ExitCode::LockHeld, "use `--name` for another run, or `--force`");
         assert_eq!(
-            held,
-            ["wait until its owner ends, or take the run over: add `--force` after `--`, as in \
-              `rollout retry jobs/demo --failed -- --force`"]
+            held[0],
+            "wait until its owner ends, or take the run over: add `--force` after `--`, as in \
+             `rollout retry jobs/demo --failed -- --force`"
         );
         let copy = hints(ExitCode::StaleCopy, "or use `--name` for another run");
         assert_eq!(copy, ["retry in the directory that has them"]);

@@ -275,3 +275,54 @@ impl OpenRecordsFile {
         RunError::File { action, path: self.partial.clone(), source }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::record::Verdict;
+    use rollout_protocol::spec::trial::TrialName;
+
+    use super::*;
+
+    fn settlement(task: u64, reward: f64) -> Arc<Settlement> {
+        let (agent, dataset, task) = ("a".to_owned(), "d".to_owned(), task.to_string());
+        let trial = TrialName { agent, dataset, task, attempt: 1 };
+        Arc::new(Settlement {
+            item: trial.item(),
+            name: trial.into(),
+            by: None,
+            verdict: Verdict::completed(reward),
+            superseded: Vec::new(),
+            settled_at: Timestamp::UNIX_EPOCH,
+            task_git_commit_id: None,
+        })
+    }
+
+    #[test]
+    fn records_of_reopened_items_hold_their_last_settlement_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = RunLayout::new(directory.path());
+        let writer = RecordsWriter::start(&layout, 1, Vec::new()).expect("started");
+        let all = SETTLEMENTS_PER_FILE + 2;
+        writer.add((0..all).map(|task| settlement(task, 0.0)).collect());
+        let retried = [0, 1, all - 1].map(|task| settlement(task, 1.0));
+        writer.reopen(retried.iter().map(|again| again.item).collect());
+        writer.add(retried[..2].to_vec());
+        writer.reopen(vec![retried[0].item]);
+        writer.add(vec![settlement(0, 2.0)]);
+        let files = writer.finish().expect("written");
+        let counts = files.sealed.iter().chain(&files.unsealed).map(|file| file.settlements);
+        assert_eq!(counts.collect::<Vec<_>>(), [SETTLEMENTS_PER_FILE, 1]);
+        let mut rewards = HashMap::new();
+        for number in 1..=2 {
+            let text = std::fs::read_to_string(layout.record_file(number)).expect("a file");
+            for line in text.lines() {
+                let settled: Settlement = serde_json::from_str(line).expect("a settlement");
+                assert!(rewards.insert(settled.item, settled.verdict.reward).is_none());
+            }
+        }
+        let reward = |task| rewards.get(&settlement(task, 0.0).item).copied().flatten();
+        assert_eq!([0, 1, 2, all - 1].map(reward), [Some(2.0), Some(1.0), Some(0.0), None]);
+        assert!(!layout.record_file(3).exists());
+    }
+}

@@ -144,9 +144,7 @@ pub async fn run<P: Planner + 'static>(
         (QueuePublisher::direct(queue.clone()), DurableStateListener::Queue(queue));
     let engine = Engine::new(run, planner, publisher, listener, events);
     let outcome = engine.run(inputs).await;
-    if let Some(control) = control {
-        control.close().await;
-    }
+    ControlSocket::close(control).await;
     // Executions that still run are not needed: everything is settled, the worker has quiesced, or
     // the session failed. Their environments are removed; finished executions stay in the spool.
     shutdown.send_replace(ShutdownLevel::Kill);

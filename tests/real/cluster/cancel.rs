@@ -16,8 +16,8 @@ use crate::{DEADLINE, assert_no_leaks, cluster};
 const CANCEL_DEADLINE: Duration = Duration::from_secs(5);
 
 fn cancel(cluster: &Cluster, more: &[&str]) -> ProgramExit {
-    let directory = cluster.project.results("cancelled").path().display().to_string();
-    cluster.command(&[&["cancel", directory.as_str()], more].concat()).wait(DEADLINE)
+    let address = format!("{}#cancelled", cluster.server.url());
+    cluster.command(&[&["cancel", address.as_str()], more].concat()).wait(DEADLINE)
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod parity;
 mod pause;
 mod placement;
 mod pool_sharing;
+mod retry;
 mod s3;
 mod search;
 mod server_outage;

@@ -15,6 +15,7 @@ mod interruption;
 mod invalid_config;
 mod isolation;
 mod large_logs;
+mod live_commands;
 mod live_events;
 mod live_output;
 mod load;

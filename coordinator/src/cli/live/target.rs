@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::Nats;
@@ -19,6 +20,9 @@ use crate::launch::control_socket::ControlSocketClient;
 
 /// Hint for a run without a coordinator on this host.
 const SERVER_HINT: &str = "if it runs elsewhere, name the NATS server of the run with `--nats`";
+
+/// Space that the rest of a message takes at most.
+const MESSAGE_FRAME_BYTES: u64 = 1024;
 
 /// A run, and a way to its coordinator, which may have ended.
 #[derive(Debug)]
@@ -136,6 +140,11 @@ impl LiveRun {
         &self,
         command: RunCommand,
     ) -> Result<Option<CommandReceipt>, CliError> {
+        let size = serde_json::to_vec(&command).map_or(0, |text| text.len() as u64);
+        if size > limits::COORDINATOR_REQUEST_BYTES - MESSAGE_FRAME_BYTES {
+            return Err(CliError::usage("cannot send the command: it names too many trials")
+                .hint("use several commands"));
+        }
         match self.control().command(self.run, command).await {
             Ok(receipt) => Ok(Some(receipt)),
             Err(QueueError::NoAnswer { .. }) => Ok(None),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::EventKind;
+use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::offer::Offer;
 
@@ -54,14 +55,7 @@ impl<P: Planner> Engine<P> {
                     let run = self.run.run;
                     out.controls.push(ControlMessage::StopExecution { run, exec, level });
                 }
-                CoreEffect::Receipt { id, receipt } => {
-                    if let Some(reply) = self.commands.remove(&id) {
-                        let _no_longer_waiting = reply.send(receipt);
-                    } else {
-                        self.retries.answer(id, &receipt);
-                        self.begin_retry();
-                    }
-                }
+                CoreEffect::Receipt { id, receipt } => self.answer_command(id, receipt),
                 CoreEffect::Reopened(former) => {
                     reopened.push(former.item);
                     events.extend(self.reopened(*former));
@@ -84,6 +78,15 @@ impl<P: Planner> Engine<P> {
             self.emit(events).await;
         }
         Ok(())
+    }
+
+    fn answer_command(&mut self, id: u64, receipt: CommandReceipt) {
+        if let Some(reply) = self.commands.remove(&id) {
+            let _no_longer_waiting = reply.send(receipt);
+        } else {
+            self.retries.answer(id, &receipt);
+            self.begin_retry();
+        }
     }
 
     fn settled(&self, settled: ItemSettlement) -> Option<EventKind> {

@@ -251,3 +251,52 @@ impl<P: Planner> Engine<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn retry(request: u64, reply: oneshot::Sender<CommandReceipt>) -> Retry {
+        let replies = vec![(Instant::now() + ANSWER_AFTER, reply)];
+        Retry { request, selection: ReopenSelection::Failed, replies }
+    }
+
+    /// A retry that waits for the core, and another one after it.
+    fn busy() -> (Retries, [oneshot::Receiver<CommandReceipt>; 2]) {
+        let ((first, of_first), (second, of_second)) = (oneshot::channel(), oneshot::channel());
+        let (named, reading) = (HashMap::new(), None);
+        let current = Some(CurrentRetry { retry: retry(1, first), id: 10, named, reading });
+        let waiting = VecDeque::from([retry(2, second)]);
+        (Retries { waiting, current, receipts: VecDeque::new() }, [of_first, of_second])
+    }
+
+    #[tokio::test]
+    async fn request_sent_again_gets_the_receipt_of_the_first() {
+        let (mut retries, [first, _second]) = busy();
+        let (again, of_again) = oneshot::channel();
+        assert!(retries.join(1, again).is_none(), "it is known");
+        let receipt = CommandReceipt { named: 3, reopened: Some(2), ..CommandReceipt::default() };
+        retries.answer(9, &CommandReceipt::default());
+        assert!(retries.is_busy(), "another command was answered");
+        retries.answer(10, &receipt);
+        assert_eq!((first.await, of_again.await), (Ok(receipt.clone()), Ok(receipt.clone())));
+        let (later, of_later) = oneshot::channel();
+        assert!(retries.join(1, later).is_none());
+        assert_eq!(of_later.await, Ok(receipt));
+        let (new, _of_new) = oneshot::channel();
+        assert!(retries.join(3, new).is_some(), "it is new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sender_that_waits_long_is_told_to_ask_again() {
+        let (mut retries, senders) = busy();
+        let due = retries.next_due().expect("two senders wait");
+        retries.answer_overdue(due - Duration::from_millis(1));
+        assert!(retries.next_due().is_some());
+        retries.answer_overdue(due + Duration::from_millis(1));
+        for sender in senders {
+            assert!(sender.await.expect("an answer").in_progress);
+        }
+        assert_eq!((retries.next_due(), retries.is_busy()), (None, true));
+    }
+}

@@ -532,3 +532,29 @@ async fn journal_rebuilt_after_damage_satisfies_head_in_kv_store() {
     );
     assert_eq!(read(&layout).expect("whole").0.len() as u64, count);
 }
+
+#[tokio::test]
+async fn reopenings_are_counted_from_openings_and_records() {
+    let (_directory, layout) = layout();
+    let item = |n: u8| ItemId::from_bytes([n; 16]);
+    let reopened = |n: u8| JournalRecord::Reopened { epoch: 1, items: vec![item(n), item(9)] };
+    let at = Timestamp::UNIX_EPOCH;
+    let write = async |opened: SessionStart, records: Vec<JournalRecord>| {
+        let mut writer = JournalWriter::create(&layout, at, opened).expect("a segment");
+        records.iter().for_each(|record| writer.record(at, record));
+        assert!(writer.submit());
+        writer.durable().await.expect("written");
+        drop(writer);
+        read(&layout).expect("whole").1.expect("a journal").head
+    };
+    let head = write(opened(1, None), vec![record(1), reopened(1), record(2), reopened(2)]).await;
+    let second = SessionStart { reopened: vec![item(1)], ..opened(2, Some(head)) };
+    let head = write(second, vec![record(3)]).await;
+    // A repair lists the reopenings of all of its records.
+    let within = vec![item(3), item(9)];
+    let rebuilt = SessionStart { reopened_within: within, ..opened(3, Some(head)) };
+    write(rebuilt, vec![reopened(3)]).await;
+    let found = SegmentIndex::read(&layout).expect("whole").reopenings().expect("whole");
+    let times = [(item(1), 2), (item(2), 1), (item(3), 1), (item(9), 3)];
+    assert_eq!((found.times, found.epochs), (times.into(), [1, 2, 3].into()));
+}

@@ -5,8 +5,8 @@
 //! direction. The messages and their meaning are those of a server's subjects.
 
 mod client;
-mod place;
 mod server;
+mod socket_path;
 #[cfg(test)]
 mod tests;
 
@@ -80,7 +80,7 @@ async fn read_message<T: for<'a> Deserialize<'a>>(
 }
 
 /// Longest request, bytes.
-const REQUEST_BYTES: u64 = limits::CONTROL_REQUEST_BYTES;
+const REQUEST_BYTES: u64 = limits::COORDINATOR_REQUEST_BYTES;
 
 /// Longest answer, bytes: a part of a file in Base64, and its frame.
 const ANSWER_BYTES: u64 = 2 * limits::RUN_FILE_PART_BYTES;

@@ -17,7 +17,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{ControlSocketFile, REQUEST_BYTES, SocketAnswer, SocketRequest, place, read_message};
+use super::{
+    ControlSocketFile, REQUEST_BYTES, SocketAnswer, SocketRequest, read_message, socket_path,
+};
 use crate::engine::atomic_file;
 use crate::engine::journal::RunLayout;
 use crate::engine::{OpenRun, host_name};
@@ -67,11 +69,11 @@ impl ControlSocket {
         let (path, host) = (layout.control(), host_name());
         // That of a session that was killed.
         if let Some(former) = ControlSocketFile::read(&path).filter(|former| former.host == host) {
-            place::remove(&former.socket);
+            socket_path::remove(&former.socket);
         }
         let name = format!("{}.{epoch}.sock", &run.to_string()[..12]);
-        let socket = place::socket_path(&name, |name| std::env::var_os(name))?;
-        place::remove(&socket);
+        let socket = socket_path::socket_path(&name, |name| std::env::var_os(name))?;
+        socket_path::remove(&socket);
         let listener = UnixListener::bind(&socket)?;
         let file = ControlSocketFile { host, run, epoch, socket };
         let (closing, closed) = watch::channel(false);
@@ -83,10 +85,11 @@ impl ControlSocket {
         Ok(opened)
     }
 
-    /// Accepts no more connections, and waits a moment for answers on their way.
-    pub async fn close(mut self) {
-        self.closing.send_replace(true);
-        if let Some(task) = self.task.take() {
+    /// Accepts no more connections at a socket, and waits a moment for answers on their way.
+    pub async fn close(opened: Option<Self>) {
+        let Some(mut socket) = opened else { return };
+        socket.closing.send_replace(true);
+        if let Some(task) = socket.task.take() {
             let _ended = task.await;
         }
     }
@@ -94,7 +97,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        place::remove(&self.file.socket);
+        socket_path::remove(&self.file.socket);
         // A successor may have written its own.
         if ControlSocketFile::read(&self.path).as_ref() == Some(&self.file) {
             drop(std::fs::remove_file(&self.path));

@@ -66,7 +66,7 @@ async fn command_reaches_coordinator_and_its_receipt_returns() {
     let other = RunId::from_bytes([4; 16]);
     let of_other = client.command(other, RunCommand::Pause).await;
     assert!(matches!(of_other, Err(QueueError::NoAnswer { .. })), "{of_other:?}");
-    socket.close().await;
+    ControlSocket::close(Some(socket)).await;
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn socket_is_private_and_removed_at_the_end() {
     let mode = |path: &Path| path.metadata().expect("it exists").permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(path.parent().expect("a directory")), 0o700);
-    socket.close().await;
+    ControlSocket::close(Some(socket)).await;
     assert!(!path.exists() && !layout.control().exists());
     assert!(client(&layout).await.is_none());
 }
@@ -85,7 +85,7 @@ async fn socket_is_private_and_removed_at_the_end() {
 async fn stale_socket_is_no_coordinator_and_is_replaced() {
     let (_directory, layout, socket) = served();
     let (path, text) = (socket_of(&layout), std::fs::read(layout.control()).expect("readable"));
-    socket.close().await;
+    ControlSocket::close(Some(socket)).await;
     // As a killed coordinator leaves them.
     std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
@@ -94,17 +94,17 @@ async fn stale_socket_is_no_coordinator_and_is_replaced() {
     let next = ControlSocket::bind(&layout, RUN, 2, Arc::new(OnlyPauses)).expect("a socket");
     assert!(!path.exists(), "the old one is removed");
     assert!(client(&layout).await.is_some());
-    next.close().await;
+    ControlSocket::close(Some(next)).await;
 }
 
 #[tokio::test]
 async fn socket_of_successor_survives_end_of_former_owner() {
     let (_directory, layout, former) = served();
     let next = ControlSocket::bind(&layout, RUN, 2, Arc::new(OnlyPauses)).expect("a socket");
-    former.close().await;
+    ControlSocket::close(Some(former)).await;
     let client = client(&layout).await.expect("the successor");
     client.command(RUN, RunCommand::Pause).await.expect("a receipt");
-    next.close().await;
+    ControlSocket::close(Some(next)).await;
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn request_that_is_too_long_or_no_json_is_refused() {
     let answer: SocketAnswer = read_message(&mut stream, ANSWER_BYTES).await.expect("an answer");
     assert!(matches!(answer, SocketAnswer::Failed(reason) if reason.contains("cannot read")));
     client.command(RUN, RunCommand::Pause).await.expect("others are served");
-    socket.close().await;
+    ControlSocket::close(Some(socket)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ async fn silent_connection_is_closed_after_its_time() {
     stream.write_all(b"{").await.expect("sent");
     let answer = read_message::<SocketAnswer>(&mut stream, ANSWER_BYTES).await;
     assert!(answer.is_err(), "{answer:?}");
-    socket.close().await;
+    ControlSocket::close(Some(socket)).await;
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn socket_path_is_short_wherever_the_directories_are() {
     let long = temp.path().join("x".repeat(100));
     let runtime = temp.path().join("runtime");
     let within = |runtime: Option<&Path>, home: &Path| {
-        let path = place::socket_path("name.sock", |name| {
+        let path = socket_path::socket_path("name.sock", |name| {
             let value = if name == "XDG_RUNTIME_DIR" { runtime } else { Some(home) };
             value.filter(|_| name != "XDG_STATE_HOME").map(OsString::from)
         });
@@ -153,6 +153,6 @@ fn socket_path_is_short_wherever_the_directories_are() {
     let bound = std::os::unix::net::UnixListener::bind(&other).expect("short enough");
     assert!(other.symlink_metadata().expect("it exists").file_type().is_socket());
     drop(bound);
-    place::remove(&other);
+    socket_path::remove(&other);
     assert!(!other.parent().expect("a directory").exists());
 }

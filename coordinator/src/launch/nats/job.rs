@@ -82,9 +82,7 @@ impl RemoteJob {
             messages,
         };
         let outcome = reconcile::run(remote).await;
-        if let Some(control) = control {
-            control.close().await;
-        }
+        ControlSocket::close(control).await;
         let outcome = match outcome {
             Ok(ended) => ended,
             Err(error) => {

@@ -269,3 +269,41 @@ fn score_counts_agent_failures_but_not_infrastructure_failures() {
     ];
     assert_eq!(against, expected);
 }
+
+#[test]
+fn stats_of_reopened_trial_are_as_if_it_had_not_settled() {
+    let settled = |verdict: Verdict, is_first: bool| {
+        let task = if is_first { "first" } else { "second" }.to_owned();
+        let trial = TrialName { agent: "a".into(), dataset: "d".into(), task, attempt: 1 };
+        Settlement {
+            item: trial.item(),
+            name: trial.into(),
+            by: None,
+            verdict,
+            superseded: Vec::new(),
+            settled_at: Timestamp::UNIX_EPOCH,
+            task_git_commit_id: None,
+        }
+    };
+    let apply = |stats: &mut RunStats, settlement: &Settlement, is_over: bool| {
+        let (item, name) = (settlement.item, settlement.name.clone());
+        let settlement = Arc::new(settlement.clone());
+        let kind = match is_over {
+            true => EventKind::TrialReopened { item, name, ordinal: 0, former: Some(settlement) },
+            false => EventKind::TrialSettled { ordinal: 0, replayed: false, settlement },
+        };
+        stats.apply(&RunEvent { at: Timestamp::UNIX_EPOCH, kind });
+    };
+    let one = settled(Verdict::completed(0.5), true);
+    for verdict in [Verdict::failed(error(ErrorClass::Agent)), Verdict::completed(0.5)] {
+        let other = settled(Verdict { cost: 2.5, ..verdict }, false);
+        let mut stats = RunStats::new(&[AgentTotal { name: "a".into(), total: 2 }]);
+        apply(&mut stats, &one, false);
+        let before = stats.clone();
+        apply(&mut stats, &other, false);
+        assert_ne!(stats, before);
+        apply(&mut stats, &other, true);
+        assert_eq!(stats, before);
+        assert_eq!(stats.pending(), 1);
+    }
+}

@@ -180,3 +180,38 @@ impl NameInterner {
         &self.list[at as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+
+    fn settlement(reward: f64) -> Settlement {
+        let trial =
+            TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 };
+        Settlement {
+            item: trial.item(),
+            name: trial.into(),
+            by: None,
+            verdict: Verdict::completed(reward),
+            superseded: Vec::new(),
+            settled_at: Timestamp::UNIX_EPOCH,
+            task_git_commit_id: None,
+        }
+    }
+
+    #[test]
+    fn ledger_counts_last_settlement_of_reopened_trial() {
+        let mut ledger = Ledger::default();
+        [1, 0, 2].into_iter().for_each(|ordinal| ledger.add(ordinal, &settlement(0.25)));
+        [1, 2].into_iter().for_each(|ordinal| ledger.reopen(ordinal));
+        ledger.add(1, &settlement(0.5));
+        ledger.reopen(1);
+        ledger.add(1, &settlement(1.0));
+        ledger.sort();
+        let rewards: Vec<_> = ledger.entries().map(|entry| entry.score.reward).collect();
+        assert_eq!(rewards, [Some(0.25), Some(1.0)], "the third runs again");
+    }
+}

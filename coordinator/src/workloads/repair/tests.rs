@@ -29,6 +29,7 @@ use crate::engine::{JournalExtent, RunState};
 const RUN: RunId = RunId::from_bytes([1; 16]);
 const FIRST: TryId = TryId::first(1);
 const SECOND: TryId = TryId { epoch: 2, n: 2 };
+const RETRY_WHILE_LIVE: TryId = TryId { epoch: 1, n: 2 };
 
 fn trial(task: &str) -> TrialName {
     TrialName { agent: "a".into(), dataset: "d".into(), task: task.into(), attempt: 1 }
@@ -89,6 +90,22 @@ impl RepairFixture {
         let again = rig.records_of_try("again", SECOND, 3, Verdict::completed(1.0)).await;
         rig.segment(1, Vec::new(), [once, first].concat()).await;
         rig.segment(2, vec![trial("again").item()], again).await;
+        rig.segment(3, Vec::new(), Vec::new()).await;
+        rig
+    }
+
+    /// The same, but `again` was reopened within the first session. The others did nothing.
+    async fn retried_while_live() -> Self {
+        let mut rig = Self::new().await;
+        let once = rig.records_of_try("once", FIRST, 1, Verdict::completed(1.0)).await;
+        let first = rig.records_of_try("again", FIRST, 2, failed()).await;
+        let reopened = JournalRecord::Reopened { epoch: 1, items: vec![trial("again").item()] };
+        let again = rig.records_of_try("again", RETRY_WHILE_LIVE, 3, Verdict::completed(1.0));
+        let again = again.await;
+        fs::remove_dir_all(rig.layout.journal()).expect("removable");
+        (rig.places, rig.segments) = (Vec::new(), Vec::new());
+        rig.segment(1, Vec::new(), [once, first, vec![reopened], again].concat()).await;
+        rig.segment(2, Vec::new(), Vec::new()).await;
         rig.segment(3, Vec::new(), Vec::new()).await;
         rig
     }
@@ -255,6 +272,29 @@ async fn repair_after_any_record_loss_keeps_newest_result_or_reruns() {
                     assert_eq!(by("once").is_none(), doubt, "{case}");
                     assert_eq!(by("again"), Some(exec(3)), "{case}");
                 }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn repair_after_any_record_loss_keeps_result_of_live_retry() {
+    let rig = RepairFixture::retried_while_live().await;
+    let count = rig.places.len();
+    assert_eq!(count, 10);
+    for with_store in [true, false] {
+        for (a, b) in (0..count).flat_map(|a| (a..count).map(move |b| (a, b))) {
+            rig.lose(&[a, b]);
+            rig.manifest(Some(vec![1]));
+            rig.repair(with_store).await;
+            let standing = rig.settlements();
+            let case = format!("{a} {b} {with_store}: {standing:?}");
+            let by = |task| standing.get(task).map(|(exec, _)| *exec);
+            assert!([None, Some(exec(1))].contains(&by("once")), "{case}");
+            // Without the reopening and the offer after it, nothing shows that there was one.
+            if (a, b) != (5, 6) {
+                assert!([None, Some(exec(3))].contains(&by("again")), "{case}");
+                assert!(!with_store || by("again").is_some(), "{case}");
             }
         }
     }

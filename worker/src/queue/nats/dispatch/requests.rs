@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::{FuturesUnordered, SelectAll};
 use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
 use rollout_protocol::wire::claim::Claim;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,7 +25,7 @@ use crate::supervise::{self, Task};
 /// Capacity of the queue of answers that wait to be sent.
 const REPLY_CAPACITY: usize = 1024;
 /// Larger requests do not exist.
-const MAX_REQUEST_BYTES: usize = 64 * 1024;
+const MAX_REQUEST_BYTES: usize = limits::COORDINATOR_REQUEST_BYTES as usize;
 
 /// The prefix of every inbox, whatever prefix a client adds to its own.
 const INBOX_PREFIX: &str = "_INBOX.";
