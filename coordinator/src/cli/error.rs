@@ -90,7 +90,6 @@ impl CliError {
     }
 
     /// A request that cannot be fulfilled as given.
-    #[cfg(feature = "nats")]
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(ExitCode::Config, message)
     }

@@ -50,6 +50,13 @@ pub(super) struct RecordsFileSet {
     pub(super) unsealed: Option<RecordsFile>,
 }
 
+impl RecordsFileSet {
+    /// Whether it has no file.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sealed.is_empty() && self.unsealed.is_none()
+    }
+}
+
 /// Writes terminal records on its own thread. Dropped without [`RecordsWriter::finish`], it leaves
 /// every file as it was.
 #[derive(Debug)]

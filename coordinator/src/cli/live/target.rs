@@ -153,6 +153,10 @@ impl LiveRun {
     }
 
     /// The error of a request that could not be sent.
+    #[cfg_attr(
+        not(feature = "nats"),
+        expect(clippy::needless_pass_by_value, reason = "errors of servers are converted")
+    )]
     pub(in crate::cli) fn error(&self, error: QueueError) -> CliError {
         match &self.route {
             Route::Socket(_) => CliError::failure("cannot send the command", &error),

@@ -226,29 +226,44 @@ impl<P: Planner> Engine<P> {
             Err(reason) => Some(format!("cannot read the journal: {reason}")),
             Ok(found) => current.unsettled(found),
         };
-        let selected = match (refused, found) {
+        let found = match (refused, found) {
             (None, Ok(found)) => found,
             (reason, _) => {
-                let receipt = CommandReceipt::refused(reason.unwrap_or_default());
-                self.retries.answer(id, &receipt);
-                self.begin_retry();
+                self.refuse_retry(id, reason.unwrap_or_default());
                 return Ok(());
             }
         };
-        let named = selected.settled.len().max(current.named.len()) as u64;
-        let items = selected.settled.into_iter().filter_map(|(item, (tries, former))| {
+        let named = found.settled.len().max(current.named.len()) as u64;
+        let items = found.settled.into_iter().filter_map(|(item, (tries, former))| {
             let new = self.planner.find(&item)?;
             Some(ItemToReopen { new, tries, former: Box::new(former) })
         });
         let mut items: Vec<ItemToReopen> = items.collect();
         items.sort_unstable_by_key(|item| item.new.ordinal);
-        if !items.is_empty() && self.run.reopenings.insert(self.run.epoch) {
-            // The manifest must not name files that hold superseded records.
-            self.run.record_files = RecordsFileSet::default();
-            self.write_manifest(RunState::Running)?;
+        match if items.is_empty() { Ok(()) } else { self.disown_record_files() } {
+            Ok(()) => self.handle(CoreInput::Reopen { id, named, items }),
+            Err(error @ RunError::LockLost(_)) => return Err(error),
+            Err(error) => self.refuse_retry(id, error_chain(&error)),
         }
-        self.handle(CoreInput::Reopen { id, named, items });
         Ok(())
+    }
+
+    fn refuse_retry(&mut self, id: u64, reason: String) {
+        self.retries.answer(id, &CommandReceipt::refused(reason));
+        self.begin_retry();
+    }
+
+    /// Makes the manifest name no record files until the end of the session: they must not hold
+    /// superseded records.
+    fn disown_record_files(&mut self) -> Result<(), RunError> {
+        if self.run.reopenings.contains(&self.run.epoch) && self.run.record_files.is_empty() {
+            return Ok(());
+        }
+        self.run.record_files = RecordsFileSet::default();
+        self.run.reopenings.insert(self.run.epoch);
+        self.write_manifest(RunState::Running).inspect_err(|_| {
+            self.run.reopenings.remove(&self.run.epoch);
+        })
     }
 }
 

@@ -197,3 +197,23 @@ async fn unwritten_settlements(
     }
     settled.into_iter().map(|(_, settlement)| settlement).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn writes_of_one_trial_take_turns_in_their_order() {
+        let mut turns = TrialTurns::default();
+        let item = |n: u8| ItemId::from_bytes([n; 16]);
+        let first = turns.turn(item(0)).lock_owned().await;
+        for n in 1..100 {
+            assert!(turns.turn(item(n)).try_lock_owned().is_ok(), "others do not wait");
+        }
+        assert!(turns.0.len() <= 2 * CONCURRENT_TRIAL_DIRS, "ended turns are forgotten");
+        let second = turns.turn(item(0));
+        assert!(Arc::clone(&second).try_lock_owned().is_err(), "the first one goes on");
+        drop(first);
+        assert!(second.try_lock_owned().is_ok());
+    }
+}
