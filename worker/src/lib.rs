@@ -15,6 +15,7 @@ pub mod host;
 pub mod open_files;
 pub mod queue;
 pub mod rate_limit;
+pub mod removal_limits;
 pub mod secrets;
 pub mod service;
 pub mod shortage;

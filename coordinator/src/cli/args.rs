@@ -182,6 +182,10 @@ pub(super) struct RunArgs {
     /// Settled trials that run again, by `rollout retry`.
     #[arg(skip)]
     pub(super) reopen: Option<ReopenSelection>,
+
+    /// Whether the options are those that the run directory has, by `rollout retry` and `resume`.
+    #[arg(skip)]
+    pub(super) is_again: bool,
 }
 
 /// Run trials from a NATS server on this host

@@ -26,7 +26,8 @@ use crate::results::files::TrialFilesError;
 /// new or empty directory, from the records alone: it needs no blob store.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Run directory; or a run in a catalog: `s3://bucket/prefix#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run of a server:
+    /// `nats://host:4222#RUN`
     run_dir: PathBuf,
 
     /// Output format

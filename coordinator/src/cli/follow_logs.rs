@@ -77,6 +77,12 @@ pub(super) async fn run(
             return Ok(ExitCode::Success);
         }
         match view.header.pool {
+            None if place.is_copy() => {
+                let what = "cannot follow the output: the run has no server, so the output of a \
+                            running trial is only on the host of its coordinator";
+                return Err(CliError::refused(what)
+                    .hint("name the run directory there, or read the output when the trial ends"));
+            }
             None => follower.print_local(&detail)?,
             #[cfg(feature = "nats")]
             Some(_) => follower.print_remote(&view, &detail).await?,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::disk::RemovalLimits;
+use rollout_worker::removal_limits::RemovalLimits;
 use serde_json::json;
 
 use super::args::GcArgs;

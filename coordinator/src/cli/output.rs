@@ -140,3 +140,23 @@ pub(super) fn render(error: &CliError, style: Style) -> String {
     }
     text
 }
+
+/// A word of a shell command.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_shell() {
+        let words = ["job.yaml", "-n", "4", "--set", "name=a b", "it's", ""].map(quoted);
+        assert_eq!(words, ["job.yaml", "-n", "4", "--set", "'name=a b'", r"'it'\''s'", "''"]);
+    }
+}

@@ -65,8 +65,8 @@ impl ResumeArgs {
 
 /// Runs the command.
 pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let text = args.run.to_string_lossy();
-    if let Some(live) = LiveRun::find(&text, args.server(), "resume", SEARCH_HINT).await?
+    let (text, server) = (args.run.to_string_lossy(), args.server().clone());
+    if let Some(live) = LiveRun::find(&text, &server, "resume", SEARCH_HINT).await?
         && let Some(code) = end_pause(&live, args.json(), printer).await?
     {
         return Ok(code);
@@ -80,9 +80,10 @@ pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCo
     let Some(address) = CatalogAddress::parse(&args.run)? else {
         search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
         #[cfg(feature = "nats")]
-        let options = args.catalog.options_of_run().chain(args.options).collect();
+        let mut options = args.catalog.options_of_run(args.options)?;
         #[cfg(not(feature = "nats"))]
-        let options = args.options;
+        let mut options = args.options;
+        retry::add_server(&server, Some(&args.run), &mut options);
         return retry::run_again(&args.run, None, options, printer).await;
     };
     if !args.options.is_empty() {
@@ -120,12 +121,15 @@ mod catalog {
 
     use clap::{Args, Parser};
     use rollout_protocol::exit::ExitCode;
+    use rollout_protocol::limits;
 
     use crate::cli::error::CliError;
     use crate::cli::nats::{NatsArgs, POOL};
-    use crate::cli::output::Printer;
+    use crate::cli::output::{Printer, quoted};
+    use crate::cli::run::RetryPlace;
     use crate::cli::run_place::CatalogAddress;
-    use crate::cli::{logging, run, value_parsers};
+    use crate::cli::value_parsers::{self, STORE_CACHE_MB};
+    use crate::cli::{logging, run};
     use crate::config::LogLevel;
     use crate::engine::{LockWaitPolicy, ReopenSelection};
     use crate::events::MaterializeMode;
@@ -136,9 +140,9 @@ mod catalog {
     #[derive(Debug, Args)]
     #[command(next_help_heading = "Runs in a catalog")]
     pub(in crate::cli) struct CatalogRunArgs {
-        /// Parent of the run directory, which gets the name of the job
-        #[arg(long, value_name = "DIR", default_value = "jobs")]
-        jobs_dir: PathBuf,
+        /// Parent of the run directory, which gets the name of the job [default: jobs]
+        #[arg(long, value_name = "DIR")]
+        jobs_dir: Option<PathBuf>,
 
         /// Which result files to write [default: as in the last session]
         #[arg(long, value_name = "WHAT")]
@@ -148,13 +152,13 @@ mod catalog {
         #[arg(long)]
         pub(super) json: bool,
 
-        /// Size of the local cache of what is read from a store in S3; 0 for none
-        #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
-        store_cache: u64,
+        /// Size of the local cache of what is read from a store in S3; 0 for none [default: 2g]
+        #[arg(long, value_name = "SIZE", value_parser = value_parsers::size)]
+        store_cache: Option<u64>,
 
-        /// How long trials that no worker can run wait before they fail
-        #[arg(long, value_name = "TIME", default_value = value_parsers::UNPLACEABLE_TIMEOUT, value_parser = value_parsers::duration)]
-        unplaceable_timeout: Duration,
+        /// How long trials that no worker can run wait before they fail [default: 10m]
+        #[arg(long, value_name = "TIME", value_parser = value_parsers::duration)]
+        unplaceable_timeout: Option<Duration>,
 
         /// Take the run over at once from any owner; later work of the former owner does not count
         #[arg(long, conflicts_with = "no_wait")]
@@ -164,21 +168,35 @@ mod catalog {
         #[arg(long)]
         no_wait: bool,
 
-        /// Log level
-        #[arg(long, value_name = "LEVEL", default_value = "info")]
-        log_level: LogLevel,
+        /// Log level [default: info]
+        #[arg(long, value_name = "LEVEL")]
+        log_level: Option<LogLevel>,
 
         #[command(flatten)]
         pub(super) nats: NatsArgs,
     }
 
     impl CatalogRunArgs {
-        /// The options that `rollout run` has as well. A run directory keeps the others.
-        pub(super) fn options_of_run(&self) -> impl Iterator<Item = String> + use<> {
+        /// The options of a run directory's command, and `further` ones after it. The directory has
+        /// the others, which can be given again after `--`.
+        pub(super) fn options_of_run(&self, further: Vec<String>) -> Result<Vec<String>, CliError> {
+            let given = [
+                (self.jobs_dir.is_some(), "--jobs-dir"),
+                (self.materialize.is_some(), "--materialize"),
+                (self.store_cache.is_some(), "--store-cache"),
+                (self.unplaceable_timeout.is_some(), "--unplaceable-timeout"),
+                (self.log_level.is_some(), "--log-level"),
+            ];
+            if let Some((_, name)) = given.iter().find(|(is_given, _)| *is_given) {
+                let what = format!("cannot use `{name}` with a run directory, which has its own");
+                return Err(CliError::usage(what).hint(&format!(
+                    "give options of `rollout run` after `--`, as in `-- {name} VALUE`"
+                )));
+            }
             let flags =
                 [(self.force, "--force"), (self.no_wait, "--no-wait"), (self.json, "--json")];
             let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag);
-            flags.map(str::to_owned).collect::<Vec<_>>().into_iter()
+            Ok(flags.map(str::to_owned).chain(further).collect())
         }
     }
 
@@ -206,23 +224,25 @@ mod catalog {
         printer: &Printer,
     ) -> Result<ExitCode, CliError> {
         let Some(url) = &args.nats.url else {
-            return Err(CliError::refused(
-                "cannot resume a run in a catalog without a NATS server: name the server of its \
+            let verb = if reopen.is_some() { "retry" } else { "resume" };
+            return Err(CliError::refused(format!(
+                "cannot {verb} a run in a catalog without a NATS server: name the server of its \
                  workers with `--nats`",
-            )
+            ))
             .hint("without one, runs in a catalog can only be read"));
         };
+        let run = quoted(&address.to_string());
         let screen = printer.screen();
-        logging::start(args.log_level, screen.clone(), printer.err);
+        logging::start(args.log_level.unwrap_or(LogLevel::Info), screen.clone(), printer.err);
         let request = ResumeRequest {
             store: address.store,
-            store_cache_mb: args.store_cache,
+            store_cache_mb: args.store_cache.unwrap_or(STORE_CACHE_MB),
             run: address.run,
-            jobs_dir: args.jobs_dir.clone(),
+            jobs_dir: args.jobs_dir.clone().unwrap_or_else(|| PathBuf::from("jobs")),
             materialize: args.materialize,
             nats: args.nats.access.options(url)?,
             default_pool: POOL.parse().expect("the default pool has a valid name"),
-            unplaceable_timeout: args.unplaceable_timeout,
+            unplaceable_timeout: args.unplaceable_timeout.unwrap_or(limits::UNPLACEABLE_TIMEOUT),
             sinks: printer.sinks(screen, true, args.json),
             wait_policy: LockWaitPolicy {
                 force: args.force,
@@ -233,6 +253,8 @@ mod catalog {
             stops: StopSource::Signals,
         };
         let outcome = Box::pin(resume::resume(request)).await?;
-        run::finish(outcome, args.json, None, printer)
+        // The directory here is a copy, whose command belongs to another host.
+        let place = RetryPlace { run, options: " --nats URL" };
+        run::finish(outcome, &place, args.json, None, printer)
     }
 }

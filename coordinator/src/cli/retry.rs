@@ -58,7 +58,11 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
 /// Adds the server of this command to the options of a new session, if they need one: a run
 /// directory keeps the address of its server unless that holds a password.
 #[cfg(feature = "nats")]
-fn add_server(server: &ServerArgs, run_dir: Option<&PathBuf>, options: &mut Vec<String>) {
+pub(super) fn add_server(
+    server: &ServerArgs,
+    run_dir: Option<&PathBuf>,
+    options: &mut Vec<String>,
+) {
     const OPTION: &str = "--nats";
     let is_needed = run_dir.is_none_or(|run_dir| {
         let known = Invocation::read(run_dir);
@@ -72,7 +76,7 @@ fn add_server(server: &ServerArgs, run_dir: Option<&PathBuf>, options: &mut Vec<
 
 /// A program without the queue has no servers.
 #[cfg(not(feature = "nats"))]
-fn add_server(_: &ServerArgs, _: Option<&PathBuf>, _: &mut Vec<String>) {}
+pub(super) fn add_server(_: &ServerArgs, _: Option<&PathBuf>, _: &mut Vec<String>) {}
 
 /// Runs the command that a run was started with again, with trials to reopen and further options.
 pub(super) async fn run_again(
@@ -102,7 +106,7 @@ pub(super) async fn run_again(
         )));
     }
     let mut again = run_args(arguments.into_iter().chain(options))?;
-    again.reopen = reopen;
+    (again.reopen, again.is_again) = (reopen, true);
     let printer = printer.with_quiet(again.quiet);
     run::run(*again, &printer).await
 }
@@ -151,7 +155,7 @@ fn run_args(words: impl Iterator<Item = String>) -> Result<Box<RunArgs>, CliErro
         .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))?;
     match parsed.command {
         Command::Run(args) => Ok(args),
-        _ => Err(CliError::usage("cannot retry: the stored options are not those of a run")),
+        _ => Err(CliError::usage("cannot use the stored options: they are not those of a run")),
     }
 }
 

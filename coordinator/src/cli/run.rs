@@ -62,18 +62,28 @@ async fn start(
         host: None,
     };
     let outcome = Box::pin(launch::run(request)).await?;
-    finish(outcome, args.json, args.fail_under, printer)
+    let place = RetryPlace { run: outcome.run_dir.display().to_string(), options: "" };
+    finish(outcome, &place, args.json, args.fail_under, printer)
+}
+
+/// How a command line names a run that ended.
+pub(super) struct RetryPlace {
+    /// The run.
+    pub(super) run: String,
+    /// Options that follow, each after a space.
+    pub(super) options: &'static str,
 }
 
 /// Prints the summary of a run that ended, and gives its exit code.
 pub(super) fn finish(
     outcome: RunOutcome,
+    place: &RetryPlace,
     json: bool,
     fail_under: Option<f64>,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let RunOutcome { run_dir, cancelled, report, incomplete_catalog } = outcome;
-    print_report(&report, &run_dir, json, printer)?;
+    print_report(&report, &run_dir, place, json, printer)?;
     match incomplete_catalog {
         Some(error) => Err(error.into()),
         None => Ok(exit::for_run(cancelled, &report.tally, fail_under)),
@@ -84,12 +94,13 @@ pub(super) fn finish(
 fn print_report(
     report: &RunReport,
     run_dir: &Path,
+    place: &RetryPlace,
     json: bool,
     printer: &Printer,
 ) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
-        if let Some(step) = next_step(result, run_dir) {
+        if let Some(step) = next_step(result, place) {
             printer.hint(&step);
         }
     }
@@ -105,28 +116,28 @@ fn print_report(
 
 /// The command that follows a run that was stopped or has failed trials. Unsupported trials fail
 /// again.
-fn next_step(result: &JobResult, run_dir: &Path) -> Option<String> {
-    let (failures, run_dir) = (&result.headline.failures, run_dir.display());
+fn next_step(result: &JobResult, place: &RetryPlace) -> Option<String> {
+    let (failures, RetryPlace { run, options }) = (&result.headline.failures, place);
     if result.cancelled {
         return Some("run the same command again to resume".to_owned());
     }
     if failures.infrastructure > 0 {
         return Some(format!(
-            "run `rollout retry {run_dir} --infra` to run infrastructure failures again"
+            "run `rollout retry {run} --infra{options}` to run infrastructure failures again"
         ));
     }
     (result.failed_trials > failures.unsupported).then(|| {
         format!(
-            "run `rollout retry {run_dir} --failed` to run failed trials again, with corrected \
+            "run `rollout retry {run} --failed{options}` to run failed trials again, with corrected \
              tasks or settings if needed"
         )
     })
 }
 
-/// The command line of the run, for `rollout retry`. A retry does not replace it.
+/// The command line of the run, for `rollout retry` and `resume`, which do not replace it.
 fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
     let invocation = Invocation::from_arguments(with_run(std::env::args_os().collect()))
-        .filter(|_| args.reopen.is_none())?;
+        .filter(|_| !args.is_again)?;
     serde_json::to_value(invocation).ok()
 }
 
@@ -191,7 +202,7 @@ mod tests {
         };
         let agents = [AgentTotal { name: "a".into(), total: 1 }];
         let result = JobResult::new(overview, &agents, &[], &ledger);
-        next_step(&result, Path::new("jobs/demo"))
+        next_step(&result, &RetryPlace { run: "jobs/demo".to_owned(), options: "" })
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Runs on the command line: a run directory, or a run in the catalog of a blob store.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,6 +50,16 @@ impl CatalogAddress {
     /// Opens the store, which must exist.
     pub(super) async fn open_store(&self) -> Result<Arc<dyn BlobStore>, CliError> {
         Ok(store::open_existing(&self.store).await?)
+    }
+}
+
+impl fmt::Display for CatalogAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.store.directory() {
+            Some(path) => write!(f, "file://{}", path.display())?,
+            None => write!(f, "{}", self.store)?,
+        }
+        self.run.iter().try_for_each(|run| write!(f, "#{run}"))
     }
 }
 
@@ -130,6 +141,11 @@ impl RunPlace {
             #[cfg(feature = "nats")]
             CopySource::Coordinator(nats) => nats::copy_run(nats, *run, &self.directory).await,
         }
+    }
+
+    /// Whether its files are on another host, or belong to one.
+    pub(super) fn is_copy(&self) -> bool {
+        self.copy.is_some()
     }
 
     /// Its directory.

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::invocation::Invocation;
-use super::output::Printer;
-use super::run_place::RunPlace;
+use super::output::{Printer, quoted};
+use super::run_place::{CatalogAddress, RunPlace};
 use crate::events::sinks::terminal::format::{duration, number, number_or_dash, percent};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
@@ -44,8 +44,8 @@ struct StatusDocument {
 /// The command that resumes a run.
 #[derive(Debug, Serialize)]
 struct ResumeCommand {
-    /// Its working directory.
-    directory: PathBuf,
+    /// Its working directory; `null` for any.
+    directory: Option<PathBuf>,
     /// Program and arguments.
     command: Vec<String>,
     /// Options to add: their values may be secrets and are not stored.
@@ -59,7 +59,11 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
     let status = RunStatus::new(&args.run_dir, &view);
     let is_pending =
         matches!(status.header.state, RunViewState::Stopped | RunViewState::Interrupted);
-    let resume = if is_pending { resume(&args.run_dir) } else { None };
+    let resume = match CatalogAddress::parse(&args.run_dir)? {
+        _ if !is_pending => None,
+        Some(address) => Some(resume_from_catalog(&address)),
+        None => resume(&args.run_dir),
+    };
     let document = StatusDocument { status, resume };
     if args.json {
         printer.json(&document)?;
@@ -73,7 +77,14 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
 fn resume(run_dir: &Path) -> Option<ResumeCommand> {
     let Invocation { directory, arguments, left_out } = Invocation::read(run_dir).ok()?;
     let command = ["rollout", "run"].map(str::to_owned).into_iter().chain(arguments).collect();
-    Some(ResumeCommand { directory, command, left_out })
+    Some(ResumeCommand { directory: Some(directory), command, left_out })
+}
+
+/// The command that resumes a run from its catalog, on any host.
+fn resume_from_catalog(address: &CatalogAddress) -> ResumeCommand {
+    let command = ["rollout".to_owned(), "resume".to_owned(), address.to_string()];
+    let left_out = vec!["--nats".to_owned()];
+    ResumeCommand { directory: None, command: command.to_vec(), left_out }
 }
 
 fn render(document: &StatusDocument) -> String {
@@ -212,7 +223,8 @@ fn hint(status: &RunStatus, resume: Option<&ResumeCommand>) -> Option<String> {
         let words = command.iter().chain(left_out).map(|word| quoted(word));
         let command = words.collect::<Vec<_>>().join(" ");
         let values = if left_out.is_empty() { "" } else { " (with the values of these options)" };
-        return Some(format!("in {}: {command}{values}", directory.display()));
+        let place = directory.as_ref().map(|path| format!("in {}: ", path.display()));
+        return Some(format!("{}{command}{values}", place.unwrap_or_default()));
     }
     match (status.header.state, status.header.kind) {
         (RunViewState::Stopped | RunViewState::Interrupted, RunKind::Job) => {
@@ -222,25 +234,5 @@ fn hint(status: &RunStatus, resume: Option<&ResumeCommand>) -> Option<String> {
             Some("run its `rollout tree run` command again".to_owned())
         }
         _ => None,
-    }
-}
-
-/// A word of a shell command.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_resume_command_are_quoted_for_shell() {
-        let words = ["job.yaml", "-n", "4", "--set", "name=a b", "it's", ""].map(quoted);
-        assert_eq!(words, ["job.yaml", "-n", "4", "--set", "'name=a b'", r"'it'\''s'", "''"]);
     }
 }

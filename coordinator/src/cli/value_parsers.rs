@@ -50,6 +50,13 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
 /// Default of `--store-cache`.
 pub(super) const STORE_CACHE: &str = "2g";
 
+/// The same in MiB.
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "only runs on servers are in catalogs")
+)]
+pub(super) const STORE_CACHE_MB: u64 = 2 * 1024;
+
 /// A size, in MiB.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let size = units::mebibytes(text).map(|size| size.mib);
@@ -95,7 +102,7 @@ mod tests {
     #[test]
     fn size_with_unit_is_parsed() {
         assert_eq!(size("20g"), Ok(20 * 1024));
-        assert_eq!(size(STORE_CACHE), Ok(2 * 1024));
+        assert_eq!(size(STORE_CACHE), Ok(STORE_CACHE_MB));
         assert!(size("much").is_err());
     }
 }

@@ -51,6 +51,7 @@ const WORKER: &[&[&str]] = &[
         "fs_remove",
         "glob",
         "rate_limit",
+        "removal_limits",
         "secrets",
         "shortage",
         "supervise",

@@ -143,3 +143,31 @@ fn socket_of_killed_run_is_no_coordinator() {
     assert_eq!(results.count("cancelled_trials"), 2, "{:#}", results.job());
     assert_nothing_left(&project);
 }
+
+#[test]
+fn resumed_run_keeps_the_command_that_started_it() {
+    let project = project();
+    let counter = LiveCounter::start();
+    let load = Load { at_once: 2, ..Load::new("live", 4, (0.1, 0.2)) };
+    load.write(&project, &counter);
+    load.fail_without_listener(&project, 1, free_port());
+    let invocation = || std::fs::read(project.results("live").path().join("invocation.json"));
+    let stop = |arguments: &[&str]| {
+        let mut running = project.rollout(arguments);
+        wait::until(DEADLINE, "an agent", || counter.running() > 0);
+        running.signal(Signal::TERM);
+        let _stopped = running.wait(DEADLINE);
+    };
+    stop(&["run", &load.file(), "--materialize", "outputs_only"]);
+    let first = invocation().expect("stored");
+    stop(&["resume", "jobs/live"]);
+    assert_eq!(invocation().expect("stored"), first);
+    let options = ["resume", "jobs/live", "--materialize", "none"];
+    let refused = command(&project, &options).expect_code(ExitCode::Usage);
+    assert!(refused.stderr.contains("after `--`"), "{}", refused.stderr);
+    let _ended = command(&project, &["resume", "jobs/live"]).expect_code(ExitCode::Success);
+    let _again = command(&project, &["retry", "jobs/live", "--failed"]);
+    assert_eq!(invocation().expect("stored"), first);
+    assert_adds_up(&project.results("live"), 4);
+    assert_nothing_left(&project);
+}

@@ -3,9 +3,8 @@
 //!
 //! A program in an environment that hits a full disk fails as if the program were at fault. So the
 //! disks are monitored while executions run, and a failure during which one was full is attributed
-//! to this host. `removal` chooses what to remove from caches.
+//! to this host.
 
-mod removal;
 mod space;
 
 use std::convert::Infallible;
@@ -16,7 +15,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use self::removal::{EntryUse, RECENT_USE, RemovalLimits};
 pub use self::space::DiskSpace;
 use crate::environment::Provider;
 use crate::supervise;

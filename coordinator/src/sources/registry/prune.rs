@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rollout_worker::backoff::error_chain;
-use rollout_worker::disk::{EntryUse, RECENT_USE, RemovalLimits};
+use rollout_worker::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 use rustix::fs::{FlockOperation, flock};
 
 use super::cache::{lock_path, temporary_name};
@@ -31,11 +31,11 @@ pub struct FetchedCommit {
 /// Outcome of a removal of fetched commits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrunedCommits {
-    /// Those that were removed, or would be.
+    /// Removed ones; in a dry run, those that would be removed.
     pub removed: Vec<FetchedCommit>,
-    /// Those that could not be removed, with the reason.
+    /// Paths that could not be removed, with the reason.
     pub failed: Vec<(PathBuf, String)>,
-    /// Those that stay.
+    /// The others.
     pub kept: Vec<FetchedCommit>,
 }
 

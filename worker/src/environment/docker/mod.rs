@@ -65,7 +65,7 @@ use super::{
     Failure, FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
-use crate::disk::RemovalLimits;
+use crate::removal_limits::RemovalLimits;
 use crate::supervise::{self, Task};
 
 pub use self::compose::{check as check_compose, find_compose};

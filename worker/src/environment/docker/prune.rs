@@ -9,8 +9,8 @@ use bollard::query_parameters::{ListContainersOptions, ListImagesOptions, Remove
 use super::client::DockerClient;
 use super::failure::has_status;
 use super::{labels, lock};
-use crate::disk::{EntryUse, RECENT_USE, RemovalLimits};
 use crate::environment::Failure;
+use crate::removal_limits::{EntryUse, RECENT_USE, RemovalLimits};
 
 /// An image that was built for a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
