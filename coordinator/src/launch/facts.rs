@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Job;
+use crate::config::{FormatReason, Job};
 use crate::results::report::DatasetFacts;
 use crate::sources::datasets::{Dataset, DatasetTask};
 
-/// The datasets of a job and how their tasks were read.
-pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
+/// The datasets of a job and how their tasks were read; `previous` are those of the last session.
+pub fn dataset_facts(
+    job: &Job,
+    datasets: &[Dataset],
+    previous: &[DatasetFacts],
+) -> Vec<DatasetFacts> {
     let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
     let unsupported = |task: &&DatasetTask| {
         let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
@@ -26,9 +30,20 @@ pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
             description: dataset.description.clone(),
             tasks: dataset.tasks.len(),
             formats,
-            guessed: tasks().filter(|task| task.file.format.reason.is_guess()).count(),
+            guessed: guessed(dataset, previous),
             unsupported: tasks().filter(unsupported).map(|task| task.name.clone()).collect(),
         }
     };
     datasets.iter().map(facts).collect()
+}
+
+/// The tasks whose format was guessed in this session, or in the one that made the plan.
+fn guessed(dataset: &Dataset, previous: &[DatasetFacts]) -> usize {
+    let reasons = || dataset.tasks.iter().map(|task| &task.file.format.reason);
+    let planned = reasons().filter(|reason| **reason == FormatReason::Planned).count();
+    let mut former = previous
+        .iter()
+        .filter(|former| former.dataset_name == dataset.name && former.version == dataset.version);
+    let former = former.next().map_or(0, |former| former.guessed);
+    reasons().filter(|reason| reason.is_guess()).count() + former.min(planned)
 }

@@ -107,9 +107,10 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let default = state.join("blobs");
     let (url, store) = open_for_run(request.store, &run_dir, default, Some(&cache)).await?;
     let previous = JobParameters::read(&RunLayout::new(&run_dir))?;
-    let sink = choose_sink(request.sink, previous.map(|parameters| parameters.sink))?;
+    let sink = choose_sink(request.sink, previous.as_ref().map(|parameters| parameters.sink))?;
     let materialize = request.materialize.unwrap_or(sink.default_materialize());
-    let read = dataset_facts(&job, &datasets);
+    let former = previous.map(|parameters| parameters.datasets).unwrap_or_default();
+    let read = dataset_facts(&job, &datasets, &former);
     let parameters = JobParameters::new(&job, read, sink, materialize, pool);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
     #[cfg(feature = "nats")]

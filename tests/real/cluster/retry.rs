@@ -66,7 +66,7 @@ fn retry_of_failed_trial_runs_it_again_within_the_session() {
     assert_eq!(events.matches("trial_reopened").count(), 2, "{events}");
 
     // Another session reads the same results from the journal.
-    let of_trials = |job: Value| (job["results"].clone(), job["agents"].clone());
+    let of_trials = |job: Value| ["results", "agents", "datasets"].map(|key| job[key].clone());
     let before = of_trials(results.job());
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
