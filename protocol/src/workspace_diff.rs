@@ -145,6 +145,9 @@ pub enum FilesOmission {
     LinkOutside,
     /// It is neither a file, a directory nor a symbolic link.
     Special,
+    /// Its path or the target of the link has a secret. With the secret masked it could be another
+    /// path, or lead outside.
+    Masked,
 }
 
 /// Why a change is not in [`PATCH_FILE`].

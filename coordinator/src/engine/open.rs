@@ -232,6 +232,7 @@ fn open_locked(
     let damaged = |source| OpenError::Journal { source };
     let index = journal::SegmentIndex::read(&layout).map_err(damaged)?;
     let (reopened, previous_pools) = (index.reopenings().map_err(damaged)?, index.pools());
+    let extent = reopened.extent();
     let unchanged = reopen.is_none() && reopened.times.is_empty();
     let mut reopenings = reopenings(&reopened, manifest.as_ref());
     // The manifest of this session must not name files that hold superseded records.
@@ -244,8 +245,8 @@ fn open_locked(
     let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
     let replayed = CoreReplay::new(core, SupersededResults::new(reopened.times, reopen));
     let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
-    let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
-        .map_err(damaged)?;
+    let replay = index.replay(&durable, extent, |at, record| replaying.apply(at, record));
+    let replay = replay.map_err(damaged)?;
     replaying.send();
     let JournalReplayer { replay: replayed, changed, .. } = replaying;
     let (mut core, mut superseded) = replayed.into_parts();
@@ -256,11 +257,7 @@ fn open_locked(
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin_session(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
-    // A previous owner may have died between a write and its sync: records that this session builds
-    // on must not vanish.
-    if let Some(former) = former {
-        journal::sync_segment(&layout, former.epoch).map_err(damaged)?;
-    }
+    sync_former(&layout, former)?;
     let reopened = superseded.chosen().to_vec();
     let opened = SessionStart { reopened, pool, ..session_start(run, plan, retry, former, &grant) };
     core.apply(now, JournalRecord::Opened(Box::new(opened.clone())), &mut Vec::new());
@@ -288,6 +285,13 @@ fn open_locked(
         previous_pools,
         reopenings,
     })
+}
+
+/// A previous owner may have died between a write and its sync: records that this session builds on
+/// must not vanish.
+fn sync_former(layout: &RunLayout, former: Option<PredecessorSegment>) -> Result<(), OpenError> {
+    let synced = former.map_or(Ok(()), |former| journal::sync_segment(layout, former.epoch));
+    synced.map_err(|source| OpenError::Journal { source })
 }
 
 /// Epochs, and how much of their segments is known to be durable.

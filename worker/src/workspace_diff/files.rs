@@ -21,7 +21,8 @@ pub(super) struct WrittenFiles {
 }
 
 /// Writes the files, directories and links with new content, ordered by path, and notes which are
-/// left out. Since every directory is listed before its entries, the result can be unpacked.
+/// left out. Since every directory is listed before its entries, the result can be unpacked: one with a
+/// secret in its name is left out with everything below it.
 pub(super) fn write(
     writer: impl Write,
     changes: &mut [EntryChange<'_>],
@@ -33,21 +34,24 @@ pub(super) fn write(
     let mut written = WrittenFiles::default();
     for change in changes.iter_mut().filter(|change| change.has_new_content()) {
         let Some(entry) = change.after else { continue };
-        let path = masked(change.path, redactor);
+        let path = change.path;
+        let has_secret = |text: &[u8]| masked(text, redactor) != text;
         let omission = match entry {
+            _ if has_secret(path) => Some(FilesOmission::Masked),
+            IndexEntry::Symlink { target, .. } if has_secret(target) => Some(FilesOmission::Masked),
             IndexEntry::Directory { .. } => {
-                archive.directory(&path)?;
+                archive.directory(path)?;
                 None
             }
             IndexEntry::Symlink { target, stays_inside: true } => {
-                archive.symlink(&path, &masked(target, redactor))?;
+                archive.symlink(path, target)?;
                 None
             }
             IndexEntry::Symlink { stays_inside: false, .. } => Some(FilesOmission::LinkOutside),
             IndexEntry::Special { .. } => Some(FilesOmission::Special),
             IndexEntry::File { mode, file } => match file.content {
                 Some(position) if written.bytes.saturating_add(file.size) <= most_bytes => {
-                    archive.begin_file(&path, mode & 0o111 != 0, file.size)?;
+                    archive.begin_file(path, mode & 0o111 != 0, file.size)?;
                     contents.copy(position, file.size, |bytes| archive.content(bytes))?;
                     archive.end_file(file.size)?;
                     written.bytes += file.size;

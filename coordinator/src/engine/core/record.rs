@@ -89,6 +89,13 @@ pub enum JournalRecord {
         /// Why.
         error: Box<TrialError>,
     },
+    /// A user retries settled items within the session; [`Reopened`](Self::Reopened) follows. Earlier
+    /// versions would count both results of such an item: they cannot read this record, and refuse
+    /// the run.
+    Retried {
+        /// Number of items.
+        items: u64,
+    },
     /// Settled items that run again: a user retried them within the session. A repair writes it for
     /// items that a session reopened, or may have reopened, whose opening is lost.
     Reopened {

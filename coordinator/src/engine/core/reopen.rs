@@ -40,6 +40,9 @@ impl Core {
         }
         let items: Vec<_> = items.into_iter().filter(|asked| self.is_unchanged(asked)).collect();
         let reopened = Some(items.len() as u64);
+        if let Some(items @ 1..) = reopened {
+            self.commit(now, JournalRecord::Retried { items }, out);
+        }
         for chosen in items.chunks(MAX_ITEMS_PER_RECORD) {
             let (epoch, items) = (self.settings.epoch, chosen.iter().map(|i| i.new.item).collect());
             self.commit(now, JournalRecord::Reopened { epoch, items }, out);

@@ -17,7 +17,8 @@ use crate::engine::open::OpenRun;
 use crate::engine::records::RecordsFileSet;
 use crate::engine::{Planner, RunError};
 
-/// How long the end of a session waits for the queue to take the remaining messages.
+/// How long the end of a session waits for the queue to take the remaining messages, and a stopped
+/// one for its catalog.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the end of a session waits until the catalog has its last record. The next session
@@ -63,8 +64,8 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Ends the session: closing record, records, manifest. A stop that comes meanwhile ends the wait
-    /// for a catalog.
+    /// Ends the session: closing record, records, manifest. After a stop that comes meanwhile, a
+    /// catalog is waited for only a little longer.
     pub(super) async fn close(
         mut self,
         stops: &mut mpsc::Receiver<StopLevel>,
@@ -76,11 +77,15 @@ impl<P: Planner> Engine<P> {
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
         if self.run.writer.is_mirrored() {
+            let stopped = async {
+                match stops.recv().await {
+                    Some(_) => tokio::time::sleep(CLOSE_TIMEOUT).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                // A catalog that answers is not waited for.
-                biased;
                 written = self.run.writer.durable() => drop(written?),
-                Some(_) = stops.recv() => return Err(abandoned()),
+                () = stopped => return Err(abandoned()),
                 () = tokio::time::sleep(JOURNAL_TIMEOUT) => return Err(abandoned()),
             }
         } else {

@@ -40,8 +40,11 @@ pub fn sync_segment(layout: &RunLayout, epoch: u32) -> Result<(), JournalError> 
 /// How much of the newest segment is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayExtent {
-    /// Every whole record, as a new session does: the writer has ended.
+    /// Every whole record: the writer has ended.
     Whole,
+    /// The records up to this byte, as a new session does. A former owner that woke up may have
+    /// appended more, which no longer counts.
+    Until(u64),
     /// The records that are known to be durable: the writer may be appending. Every whole record if
     /// nothing is known.
     Durable,
@@ -118,6 +121,7 @@ fn read_segment(
     // A writer that appends has no torn tail: what it has not synced is not read.
     let limit = match (former, extent) {
         (None, ReplayExtent::Durable) => segment.durable_bytes(known_durable),
+        (None, ReplayExtent::Until(bytes)) => Some(bytes),
         (Some(_), _) | (None, ReplayExtent::Whole) => None,
     };
     let opening = segment.opening()?;
@@ -131,6 +135,7 @@ fn read_segment(
         }
     }
     let JournalPrefix { epoch, records, bytes, .. } = segment.prefix();
+    let digest = segment.digest().expect("it was opened to be digested");
     // The length that the next owner recorded counts, whatever a woken previous owner states.
     match (former, extent) {
         (Some(former), _) if bytes < former.bytes => {
@@ -140,13 +145,17 @@ fn read_segment(
         (None, ReplayExtent::Whole) => {
             segment.check_rest(known_durable.unwrap_or_default(), u64::MAX)?;
         }
+        (None, ReplayExtent::Until(_)) => {
+            if segment.next()?.is_none() {
+                segment.check_rest(known_durable.unwrap_or_default(), u64::MAX)?;
+            }
+        }
         (None, ReplayExtent::Durable) => {
             if let Some(limit) = limit.filter(|limit| bytes < *limit) {
                 segment.check_rest(limit, limit)?;
             }
         }
     }
-    let digest = segment.digest().expect("it was opened to be digested");
     let head = PredecessorSegment { epoch, bytes, digest };
     if former.is_some_and(|former| former != head) {
         return Err(JournalError::Changed { path: segment.path });

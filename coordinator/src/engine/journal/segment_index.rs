@@ -12,6 +12,7 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::delivery::PreviousPools;
 
 use super::prefix::JournalPrefix;
+use super::read::ReplayExtent;
 use super::segment::SegmentReader;
 use super::{JournalError, RunLayout};
 use crate::engine::core::{PredecessorSegment, SessionStart};
@@ -54,6 +55,8 @@ pub struct Reopenings {
     pub times: HashMap<ItemId, u32>,
     /// Epochs of the segments in which items were reopened, ascending.
     pub epochs: BTreeSet<u32>,
+    /// Bytes of the newest segment that were read for this; `None` if it was not read.
+    pub newest_bytes: Option<u64>,
 }
 
 /// The part of a durable prefix that a journal lacks.
@@ -66,6 +69,12 @@ pub struct MissingRecords {
 }
 
 impl Reopenings {
+    /// How much of the journal may be replayed with them: what a former owner appended since could
+    /// reopen more.
+    pub fn extent(&self) -> ReplayExtent {
+        self.newest_bytes.map_or(ReplayExtent::Whole, ReplayExtent::Until)
+    }
+
     fn add<'a>(&mut self, epoch: u32, items: impl Iterator<Item = &'a ItemId>) {
         for item in items {
             self.epochs.insert(epoch);
@@ -159,6 +168,7 @@ impl SegmentIndex {
         {
             reopenings.add(epoch, items.iter());
         }
+        reopenings.newest_bytes = segment.end.is_none().then(|| reader.prefix().bytes);
         Ok(())
     }
 

@@ -558,3 +558,26 @@ async fn reopenings_are_counted_from_openings_and_records() {
     let times = [(item(1), 2), (item(2), 1), (item(3), 1), (item(9), 3)];
     assert_eq!((found.times, found.epochs), (times.into(), [1, 2, 3].into()));
 }
+
+#[tokio::test]
+async fn records_that_a_former_owner_appends_after_a_look_do_not_count() {
+    let (_directory, layout) = layout();
+    let at = Timestamp::UNIX_EPOCH;
+    let mut writer = JournalWriter::create(&layout, at, opened(1, None)).expect("a segment");
+    let mut append = async |n: u8| {
+        writer.record(at, &record(n));
+        assert!(writer.submit());
+        writer.durable().await.expect("written");
+    };
+    append(1).await;
+    let index = SegmentIndex::read(&layout).expect("whole");
+    let until = index.reopenings().expect("whole").newest_bytes.expect("read");
+    append(2).await;
+    let mut records = Vec::new();
+    let replayed = index.replay(&[], ReplayExtent::Until(until), |_, record| records.push(record));
+    let head = replayed.expect("whole").expect("a journal").head;
+    assert_eq!((records.len(), head.bytes), (2, until), "the opening and one record");
+    // The next owner goes on from there.
+    drop(JournalWriter::create(&layout, at, opened(2, Some(head))).expect("a segment"));
+    assert_eq!(read(&layout).expect("whole").0.len(), 3);
+}

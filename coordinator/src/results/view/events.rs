@@ -53,6 +53,7 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         | JournalRecord::Claimed { .. }
         | JournalRecord::EventChunk { .. }
         | JournalRecord::Respecified { .. }
+        | JournalRecord::Retried { .. }
         | JournalRecord::Heard { .. }
         | JournalRecord::Withdrawn { .. } => 0,
     }

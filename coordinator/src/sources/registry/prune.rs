@@ -97,8 +97,12 @@ fn list(root: &Path) -> io::Result<Vec<FetchedCommit>> {
 fn remove_leftovers(root: &Path) -> io::Result<()> {
     for repository in entries(root)? {
         for path in entries(&repository)? {
-            if path.to_string_lossy().ends_with(LEAVING) {
-                // The process that is removing it, if one is, has the same aim.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let ending = format!("{}{LEAVING}", temporary_name(""));
+            let Some(commit) = name.strip_suffix(&ending) else { continue };
+            // The process that is removing it, if one is, may still move it back.
+            let Ok(lock) = File::open(lock_path(&repository.join(commit))) else { continue };
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 let _in_use = fs::remove_dir_all(path);
             }
         }
