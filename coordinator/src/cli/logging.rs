@@ -33,9 +33,11 @@ fn directives(level: LogLevel) -> String {
     };
     // The client logs every failed connection attempt as an error; rollout reports outages itself.
     let client = if level == LogLevel::Trace { "debug" } else { "off" };
+    // So does this one, with whole requests in its warnings.
+    let s3 = if level == LogLevel::Trace { "debug" } else { "error" };
     let ours = level.as_str();
     format!(
-        "{others},async_nats={client},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
+        "{others},async_nats={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
     )
 }
 

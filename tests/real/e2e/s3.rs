@@ -104,6 +104,39 @@ fn store_that_refuses_or_is_silent_is_named_before_anything_starts() {
     assert!(!project.path().join("jobs/faults").exists(), "nothing was started");
 }
 
+/// A command without keys and profiles, whose machine's provider of credentials is at `metadata`.
+fn start_without_key(project: &Project, url: &str, metadata: Option<u16>) -> RunningProgram {
+    let mut command = project.command(&["run", "job.yaml", "--store", url]);
+    for (name, _) in S3Server::environment() {
+        command.env_remove(name);
+    }
+    for file in ["AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"] {
+        command.env(file, project.path().join("no-such-file"));
+    }
+    match metadata {
+        None => command.env("AWS_EC2_METADATA_DISABLED", "true"),
+        Some(port) => {
+            command.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://127.0.0.1:{port}"))
+        }
+    };
+    project.start(command)
+}
+
+#[test]
+fn store_without_credentials_is_refused_with_hint() {
+    let (server, project) = (S3Server::start(), small_project());
+    // The server refuses requests for credentials, as a machine does that may not have any.
+    for (metadata, cause) in
+        [(None, "there are no credentials"), (Some(server.port()), "cannot load credentials")]
+    {
+        let ended = start_without_key(&project, &server.store_url("a"), metadata).wait(DEADLINE);
+        let ended = ended.expect_code(ExitCode::Config).expect_stderr(cause);
+        let ended = ended.expect_stderr("AWS_ACCESS_KEY_ID");
+        assert!(!ended.stderr.contains("WARN"), "no messages of the client: {}", ended.stderr);
+    }
+    assert!(!project.path().join("jobs/faults").exists(), "nothing was started");
+}
+
 #[test]
 fn resumed_run_refuses_emptied_and_other_store_at_its_place() {
     let (server, project) = (S3Server::start(), small_project());

@@ -112,6 +112,32 @@ impl RequestError {
             Self::Silence(source) => StoreError::Unanswered { store, action, source },
         }
     }
+
+    /// The same while the store is opened. Credentials that cannot be loaded are refused: a user
+    /// corrects them. For a store that was opened before, their provider may answer again.
+    pub(super) fn into_opening_error(self, store: &str, action: &'static str) -> StoreError {
+        if let Self::Silence(error) = &self
+            && let Some(failed) = failed_provider(&**error)
+        {
+            let reason = format!("cannot load credentials: {}", error_chain(failed));
+            return Self::Credentials(reason).into_store_error(store, action);
+        }
+        self.into_store_error(store, action)
+    }
+}
+
+/// The error of a provider that refused to give credentials, as opposed to one that is silent.
+fn failed_provider<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref::<CredentialsError>() {
+            Some(
+                failed @ (CredentialsError::ProviderError(_) | CredentialsError::Unhandled(_)),
+            ) => return Some(failed),
+            _ => next = error.source(),
+        }
+    }
+    None
 }
 
 /// Why there are no credentials, if an error means that. A provider of credentials that does not
@@ -130,4 +156,31 @@ fn credentials_error(error: &(dyn Error + 'static)) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silence(error: CredentialsError) -> RequestError {
+        RequestError::Silence(Box::new(error))
+    }
+
+    #[test]
+    fn failed_provider_of_credentials_is_refusal_only_while_store_is_opened() {
+        let denied = || silence(CredentialsError::provider_error("status 403"));
+        let opening = denied().into_opening_error("s3://b", "open");
+        let StoreError::Refused { reason, .. } = &opening else { panic!("{opening:?}") };
+        assert!(reason.contains("cannot load credentials") && reason.contains("403"), "{reason}");
+        let later = denied().into_store_error("s3://b", "read");
+        assert!(matches!(later, StoreError::Unanswered { .. }), "{later:?}");
+    }
+
+    #[test]
+    fn silent_provider_of_credentials_is_no_answer() {
+        let time = std::time::Duration::from_secs(5);
+        let silent = silence(CredentialsError::provider_timed_out(time));
+        let opening = silent.into_opening_error("s3://b", "open");
+        assert!(matches!(opening, StoreError::Unanswered { .. }), "{opening:?}");
+    }
 }

@@ -64,7 +64,7 @@ async fn create(
     match created.map_err(RequestError::from) {
         Ok(_) => Ok(true),
         Err(error) if error.answer().is_some_and(ServiceAnswer::is_conflict) => Ok(false),
-        Err(error) => Err(error.into_store_error(url, "create")),
+        Err(error) => Err(error.into_opening_error(url, "create")),
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn read(
     let object = match request.send().await.map_err(RequestError::from) {
         Ok(object) => object,
         Err(error) if error.answer().is_some_and(ServiceAnswer::is_no_object) => return Ok(None),
-        Err(error) => return Err(error.into_store_error(url, "open")),
+        Err(error) => return Err(error.into_opening_error(url, "open")),
     };
     let text = read_limited(object.body, MAX_IDENTITY_BYTES).await.map_err(|source| {
         let source = Box::new(source);
