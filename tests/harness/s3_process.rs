@@ -42,9 +42,19 @@ impl S3Process {
         server
     }
 
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// URL of a store below `prefix`.
     pub fn store_url(&self, prefix: &str) -> String {
         s3_server::store_url(self.port, prefix)
+    }
+
+    /// The directory of its bucket; an object's path in it is its key.
+    pub fn bucket(&self) -> PathBuf {
+        self.directory.join("root").join(S3_BUCKET)
     }
 
     /// Process id, while it runs.
