@@ -221,7 +221,10 @@ impl Simulation {
             }
             CoreEffect::LookForResults { item } => self.coordinators[c].lookups.push(item),
             CoreEffect::Receipt { id, .. } => self.handle_receipt(c, id),
-            CoreEffect::Settled(_) | CoreEffect::Retry(_) | CoreEffect::Lost { .. } => {}
+            CoreEffect::Settled(_)
+            | CoreEffect::Retry(_)
+            | CoreEffect::Lost { .. }
+            | CoreEffect::EventChunk(_) => {}
             effect => self.coordinators[c].outgoing_effects.push_back(effect),
         }
         true

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::ConcurrencyLimiter;
-use crate::engine::core::{ItemSettlement, NewItem};
+use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
 
 /// Supplies the items of a run and their offers.
 pub trait Planner: Send {
@@ -67,4 +67,8 @@ pub trait Planner: Send {
     /// while the run is opened, also for items that are not in the plan. `spec` is the item's spec.
     /// A growing plan may have the item from now on.
     fn on_settled(&self, _settled: &ItemSettlement, _spec: Option<Digest>) {}
+
+    /// Called for every announcement of hook events that this session reads, when it is durable and
+    /// before the settlement of its item.
+    fn on_event_chunk(&self, _chunk: AnnouncedChunk) {}
 }

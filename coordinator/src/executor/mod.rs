@@ -5,6 +5,7 @@
 //! * `run`: the implementation on a run of this process, [`RunExecutor`]; workers are in this process
 //!   or on a server
 //! * `states`: the statuses of its trials, folded from the events of the run
+//! * `live_events`: events of a harness while its trial runs, and then those of the record
 //! * `recorded_events`: events of a harness, read from the log of an execution that ended
 //! * `plan_run`: all trials of a plan, and their analysis tables, over any executor
 //!
@@ -12,6 +13,7 @@
 //! the usual directory, journal, lock, retries and result files, and every command reads it.
 
 mod error;
+mod live_events;
 mod plan_run;
 mod recorded_events;
 mod run;

@@ -51,7 +51,9 @@ async fn run_trial(
 ) -> Result<PlanTrial, ExecutorError> {
     let PlannedTrial { ordinal, name, trial_ref, .. } = trial;
     let handle = executor.start_trial(StartTrial { trial: name, spec: trial_ref }).await?;
-    // The stream ends when the trial is settled.
+    // The stream ends when the trial is settled. Without events to read, that costs nothing.
+    let mut end = executor.trial_events(handle.item, u64::MAX);
+    while end.try_next().await?.is_some() {}
     let counted = executor.trial_events(handle.item, 0);
     let events = counted.try_fold(0u64, |_, event| async move { Ok(event.number + 1) }).await?;
     let settlement = match executor.trial_status(handle.item).await? {

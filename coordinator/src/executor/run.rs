@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::executor::{StartTrial, TrialHandle, TrialStatus};
 use rollout_protocol::harness::ControlRequest;
@@ -20,7 +19,8 @@ use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::recorded_events::{BlobReader, EventLogs, recorded_events};
+use super::live_events::live_events;
+use super::recorded_events::BlobReader;
 use super::states::TrialStates;
 use super::{ExecutorError, TrialEventStream, TrialExecutor};
 use crate::engine::RunError;
@@ -71,7 +71,8 @@ impl RunExecutor {
     /// # Errors
     /// [`LaunchError`].
     pub async fn open(mut request: RunRequest) -> Result<Self, LaunchError> {
-        let (requests, states) = (Arc::<TrialRequests>::default(), Arc::<TrialStates>::default());
+        let states = Arc::<TrialStates>::default();
+        let requests = Arc::new(TrialRequests::with_listener(Arc::clone(&states) as _));
         let (send, prepared) = oneshot::channel();
         let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
         request.on_demand =
@@ -159,7 +160,7 @@ async fn join(ended: &mut oneshot::Receiver<LaunchResult>) -> LaunchResult {
 }
 
 /// The references of a settled trial. An execution whose report said everything left none.
-async fn references(
+pub(super) async fn references(
     store: &dyn BlobStore,
     settlement: &Settlement,
 ) -> Result<TrialReferences, ExecutorError> {
@@ -168,24 +169,6 @@ async fn references(
     };
     let record = view::record_of(store, settlement.item, by).await?;
     Ok(record.map(|record| TrialReferences::from_record(blob, &record)).unwrap_or_default())
-}
-
-/// The events of a trial: those that were recorded, once it is settled. Events of a running
-/// execution would come before, from the events of the run.
-async fn events(
-    states: Arc<TrialStates>,
-    store: Arc<dyn BlobStore>,
-    trial: ItemId,
-    from: u64,
-) -> Result<TrialEventStream, ExecutorError> {
-    let settlement = states.wait_settled(&trial).await?;
-    let Some(by) = &settlement.by else { return Ok(stream::empty().boxed()) };
-    let logs = references(&*store, &settlement).await?.event_logs;
-    let open = move |blob: BlobRef| {
-        let store = Arc::clone(&store);
-        async move { Ok(store.get(&blob.digest).await?) }.boxed()
-    };
-    Ok(recorded_events(EventLogs { exec: by.exec, logs }, from, open))
 }
 
 #[async_trait]
@@ -211,8 +194,8 @@ impl TrialExecutor for RunExecutor {
     }
 
     fn trial_events(&self, trial: ItemId, from: u64) -> TrialEventStream {
-        let (states, store) = (Arc::clone(&self.states), Arc::clone(&self.parts.store));
-        stream::once(events(states, store, trial, from)).try_flatten().boxed()
+        let PreparedRun { plan, store, .. } = &self.parts;
+        live_events(Arc::clone(&self.states), Arc::clone(store), Arc::clone(plan), trial, from)
     }
 
     async fn send_control(

@@ -1,4 +1,5 @@
-//! Statuses of the trials of a run, folded from its events.
+//! Statuses of the trials of a run, folded from its events, and the announcements of hook events of
+//! its running trials.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,9 @@ use rollout_protocol::record::Settlement;
 use tokio::sync::Notify;
 
 use super::ExecutorError;
+use crate::engine::core::AnnouncedChunk;
 use crate::events::{EventBatch, EventSink, ReportError, RunResult, SinkReport, SinkStarter};
+use crate::workloads::job::EventChunkListener;
 
 /// Statuses of the trials that were started, or that events named. Memory grows with them: a settled
 /// trial keeps its settlement.
@@ -36,8 +39,27 @@ struct StatesFold {
 #[derive(Debug)]
 struct TrialState {
     status: TrialStatus,
-    /// Notified when the trial is settled; `None` while no call waits for that.
-    settled: Option<Arc<Notify>>,
+    /// Announcements of the newest execution that has any; empty when the trial is settled. One for
+    /// about every second of the execution.
+    chunks: Vec<AnnouncedChunk>,
+    /// Number of announcements so far, of all executions.
+    revision: u64,
+    /// Notified when the trial is settled or has a new announcement; `None` while no call waits.
+    changed: Option<Arc<Notify>>,
+}
+
+/// A change of a trial that its events depend on.
+#[derive(Debug)]
+pub(super) enum TrialProgress {
+    /// It has its result.
+    Settled(Arc<Settlement>),
+    /// Hook events were announced.
+    Announced {
+        /// Increases with every announcement.
+        revision: u64,
+        /// The announcements of one execution, all so far.
+        chunks: Vec<AnnouncedChunk>,
+    },
 }
 
 impl TrialStates {
@@ -91,29 +113,34 @@ impl TrialStates {
         Ok(status)
     }
 
-    /// Waits until a trial is settled.
-    pub(super) async fn wait_settled(
+    /// Waits until a trial is settled, or has announcements after the revision `seen`.
+    pub(super) async fn wait_progress(
         &self,
         trial: &ItemId,
-    ) -> Result<Arc<Settlement>, ExecutorError> {
+        seen: u64,
+    ) -> Result<TrialProgress, ExecutorError> {
         loop {
-            let settled = {
+            let changed = {
                 let mut fold = self.fold();
                 let ended = fold.ended;
                 let state = fold.trials.get_mut(trial).ok_or_else(|| unknown(trial))?;
                 if let Some(settlement) = state.status.settlement() {
-                    return Ok(Arc::clone(settlement));
+                    return Ok(TrialProgress::Settled(Arc::clone(settlement)));
                 }
                 if ended {
                     return Err(ExecutorError::Ended);
                 }
-                let settled = Arc::clone(state.settled.get_or_insert_default());
+                if state.revision > seen {
+                    let (revision, chunks) = (state.revision, state.chunks.clone());
+                    return Ok(TrialProgress::Announced { revision, chunks });
+                }
+                let changed = Arc::clone(state.changed.get_or_insert_default());
                 // Registered while the lock is held: no notification is missed.
-                let mut waiting = Box::pin(settled.notified_owned());
+                let mut waiting = Box::pin(changed.notified_owned());
                 waiting.as_mut().enable();
                 waiting
             };
-            settled.await;
+            changed.await;
         }
     }
 
@@ -147,12 +174,29 @@ fn unknown(trial: &ItemId) -> ExecutorError {
 
 impl TrialState {
     const fn new(status: TrialStatus) -> Self {
-        Self { status, settled: None }
+        Self { status, chunks: Vec::new(), revision: 0, changed: None }
+    }
+
+    /// Adds an announcement. Those of a later execution replace those of an earlier one.
+    fn announce(&mut self, chunk: AnnouncedChunk) {
+        if self.status.settlement().is_some() {
+            return;
+        }
+        if let Some(known) = self.chunks.first().filter(|known| known.exec != chunk.exec) {
+            let runs = |exec: &ExecId| matches!(&self.status, TrialStatus::Running { exec: running, .. } if running == exec);
+            if !(chunk.try_id > known.try_id || runs(&chunk.exec)) {
+                return;
+            }
+            self.chunks.clear();
+        }
+        self.chunks.push(chunk);
+        self.revision += 1;
+        self.notify();
     }
 
     fn notify(&mut self) {
-        if let Some(settled) = self.settled.take() {
-            settled.notify_waiters();
+        if let Some(changed) = self.changed.take() {
+            changed.notify_waiters();
         }
     }
 }
@@ -183,6 +227,7 @@ impl StatesFold {
                 let item = settlement.item;
                 self.set(item, TrialStatus::Settled { settlement });
                 if let Some(state) = self.trials.get_mut(&item) {
+                    state.chunks = Vec::new();
                     state.notify();
                 }
             }
@@ -227,6 +272,15 @@ impl StatesFold {
 
 fn after(at: Timestamp, wait_ms: u64) -> Timestamp {
     at.checked_add(Duration::from_millis(wait_ms)).unwrap_or(Timestamp::MAX)
+}
+
+/// Announcements of trials that were not started are those of trials of earlier sessions.
+impl EventChunkListener for TrialStates {
+    fn on_event_chunk(&self, chunk: AnnouncedChunk) {
+        let mut fold = self.fold();
+        let queued = || TrialState::new(TrialStatus::Queued);
+        fold.trials.entry(chunk.item).or_insert_with(queued).announce(chunk);
+    }
 }
 
 /// Feeds the statuses. Its end is the end of the events, however the run ended.

@@ -43,9 +43,11 @@ pub trait TrialExecutor: Send + Sync + fmt::Debug {
     /// The stream ends when the trial is settled and every event was sent: a caller that only waits
     /// for the end of a trial reads it to its end. It ends after an error.
     ///
-    /// An implementation may send events while the trial runs. Those of an execution that does not
-    /// settle the trial do not count: numbers begin again with every execution, see
-    /// [`TrialEvent::exec`].
+    /// Events are sent while the trial runs, soon after its harness wrote them, and the rest when it
+    /// is settled. Events of an execution that does not settle the trial do not count. An event
+    /// replaces every earlier event of the stream with the same or a higher number: numbers begin
+    /// again with another execution, and when the record, which is authoritative, has other events
+    /// than were sent while the trial ran.
     fn trial_events(&self, trial: ItemId, from: u64) -> TrialEventStream;
 
     /// Sends a control to the harness of a running trial and waits for the receipt of its worker. The

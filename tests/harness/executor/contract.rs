@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, TryStreamExt as _};
-use rollout_coordinator::executor::{ExecutorError, PlanTrial, TrialExecutor, run_plan};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use rollout_coordinator::executor::{
+    ExecutorError, PlanTrial, TrialEventStream, TrialExecutor, run_plan,
+};
 use rollout_coordinator::plan::JobPlan;
 use rollout_protocol::artifact::ArtifactType;
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -134,6 +136,7 @@ async fn control_is_acknowledged_and_events_are_numbered(
     assert!(matches!(early, ExecutorError::NotSettled { .. }), "{early}");
     assert_eq!(early.retry_class(), RetryClass::Transient);
     wait_for_command(executor, item).await;
+    let live = events_arrive_while_trial_runs(executor, item).await;
     wait::until_async(DEADLINE, "an acknowledged stop", async || {
         let sent = executor.send_control(item, control(ControlAction::Stop)).await;
         let receipt = sent.expect("its worker answers");
@@ -145,6 +148,7 @@ async fn control_is_acknowledged_and_events_are_numbered(
 
     let events: Vec<_> =
         executor.trial_events(item, 0).try_collect().await.expect("recorded events");
+    assert_eq!(live.try_collect::<Vec<_>>().await.expect("events"), events, "sent while it ran");
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
     let of_type =
@@ -162,6 +166,26 @@ async fn control_is_acknowledged_and_events_are_numbered(
     let traces = artifacts.iter().filter(|a| a.artifact_type == ArtifactType::Trace);
     assert_eq!(traces.count(), 1, "{artifacts:#?}");
     item
+}
+
+/// Events are sent while the harness waits for a control, from any number. Returns a stream of all
+/// events that was begun while the trial ran.
+async fn events_arrive_while_trial_runs(
+    executor: &dyn TrialExecutor,
+    item: ItemId,
+) -> TrialEventStream {
+    let mut first = Vec::new();
+    let mut streams = [0, 1].map(|from| executor.trial_events(item, from));
+    for (from, stream) in (0u64..).zip(&mut streams) {
+        let next = tokio::time::timeout(DEADLINE, stream.try_next()).await;
+        let event = next.expect("while it runs").expect("an event").expect("not its end");
+        assert_eq!(event.number, from);
+        first.push(event);
+    }
+    let status = executor.trial_status(item).await.expect("started");
+    assert!(matches!(status, TrialStatus::Running { .. }), "{status:?}");
+    let [all, _] = streams;
+    stream::iter([Ok(first.swap_remove(0))]).chain(all).boxed()
 }
 
 /// A cancelled trial settles as cancelled; a second request changes nothing.

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use rollout_coordinator::executor::{
-    BlobReader, EventLogs, ExecutorError, TrialEventStream, TrialExecutor, recorded_events,
+    BlobReader, EventLogs, ExecutorError, TrialEvent, TrialEventStream, TrialExecutor,
+    recorded_events,
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::artifact::ArtifactType;
@@ -16,7 +17,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::executor::{StartTrial, TrialHandle, TrialStatus};
 use rollout_protocol::harness::{
     ControlAcknowledgement, ControlAction, ControlDocument, ControlRequest, HarnessControl,
-    HarnessOutcome, IntegrationLevel,
+    HarnessOutcome, IntegrationLevel, parse_event,
 };
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
@@ -143,10 +144,9 @@ impl MockExecutor {
         self.trials.settle(name, Some(by), record.verdict, references);
     }
 
-    async fn add_harness(&self, record: &mut TrialRecord) {
-        let ids = json!({
-            "run_id": "run", "trial_id": "trial", "variant_id": HEEDS, "task_id": "t", "repl_idx": 0,
-        });
+    /// The log of a trial of [`HEEDS`].
+    fn event_lines() -> [String; 4] {
+        let ids = ids();
         let version = ControlDocument::initial(Timestamp::UNIX_EPOCH).to_file().written.version;
         let event = |seq: u64, kind: &str, more: Value| {
             let mut event = json!({
@@ -158,13 +158,27 @@ impl MockExecutor {
             format!("{event}\n")
         };
         let ack = json!({ "control_version": version, "action_observed": "stop" });
-        let events = [
+        [
             event(0, "agent_step_start", json!({})),
             "no event\n".to_owned(),
             event(1, "agent_step_end", json!({})),
             event(2, "control_ack", ack),
-        ];
-        let log = self.put(events.concat(), MediaType::Text).await;
+        ]
+    }
+
+    /// The events that a trial of [`HEEDS`] has written while it runs.
+    fn events_while_running() -> Vec<TrialEvent> {
+        let [first, no_event, second, _] = Self::event_lines();
+        let lines = [first, no_event, second];
+        let events = lines.iter().filter_map(|line| parse_event(line.trim_end().as_bytes()).ok());
+        let exec = ExecId::from_bytes([1; 16]);
+        let numbered = (0..).zip(events);
+        numbered.map(|(number, event)| TrialEvent { exec, number, step: None, event }).collect()
+    }
+
+    async fn add_harness(&self, record: &mut TrialRecord) {
+        let log = self.put(Self::event_lines().concat(), MediaType::Text).await;
+        let ids = ids();
         let document =
             json!({ "schema_version": "trial_output_v1", "ids": ids, "outcome": "success" });
         let output = self.put(document.to_string(), MediaType::Json).await;
@@ -231,6 +245,12 @@ impl MockTrials {
     }
 }
 
+fn ids() -> Value {
+    json!({
+        "run_id": "run", "trial_id": "trial", "variant_id": HEEDS, "task_id": "t", "repl_idx": 0,
+    })
+}
+
 fn captured(path: &str, blob: BlobRef) -> OutputFile {
     let total_bytes = blob.size_bytes;
     OutputFile { path: path.to_owned(), blob, total_bytes, truncated: false }
@@ -277,6 +297,14 @@ impl TrialExecutor for MockExecutor {
 
     fn trial_events(&self, trial: ItemId, from: u64) -> TrialEventStream {
         let (trials, store) = (Arc::clone(&self.trials), self.store.clone());
+        let sent = match self.trial(&trial) {
+            Ok(found) if found.settlement.is_none() && found.name.agent == HEEDS => {
+                Self::events_while_running()
+            }
+            _ => Vec::new(),
+        };
+        let sent: Vec<_> = sent.into_iter().filter(|event| event.number >= from).collect();
+        let from = sent.last().map_or(from, |event| event.number + 1);
         let events = async move {
             let trial = trials.wait_settled(&trial).await?;
             let by = trial.settlement.as_ref().and_then(|settlement| settlement.by.as_ref());
@@ -290,7 +318,7 @@ impl TrialExecutor for MockExecutor {
             let logs = trial.references.event_logs;
             Ok(recorded_events(EventLogs { exec, logs }, from, open))
         };
-        stream::once(events).try_flatten().boxed()
+        stream::iter(sent.into_iter().map(Ok)).chain(stream::once(events).try_flatten()).boxed()
     }
 
     async fn send_control(

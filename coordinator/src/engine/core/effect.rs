@@ -9,6 +9,8 @@ use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 
+use super::event_chunk::AnnouncedChunk;
+
 /// One effect.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CoreEffect {
@@ -53,6 +55,8 @@ pub enum CoreEffect {
         /// Execution.
         exec: ExecId,
     },
+    /// Hook events of an execution were announced, and the journal has the announcement.
+    EventChunk(Box<AnnouncedChunk>),
     /// Look in the store for results of an item that is missing, or whose execution is gone, and
     /// report what was found.
     LookForResults {

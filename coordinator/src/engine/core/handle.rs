@@ -100,7 +100,9 @@ impl Core {
     ) {
         if let ReportBody::Events(chunk) = &report.body {
             let chunk = Box::new(AnnouncedChunk::new(&report, chunk));
-            return self.commit(now, JournalRecord::EventChunk { position, chunk }, out);
+            let record = JournalRecord::EventChunk { position, chunk: chunk.clone() };
+            self.commit(now, record, out);
+            return out.effects().push(CoreEffect::EventChunk(chunk));
         }
         let began = matches!(report.body, ReportBody::Started);
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);

@@ -50,6 +50,7 @@ impl<P: Planner> Engine<P> {
                     let name = self.planner.name(ordinal);
                     events.push(EventKind::TrialLost { item, name, try_id, exec });
                 }
+                CoreEffect::EventChunk(chunk) => self.planner.on_event_chunk(*chunk),
                 CoreEffect::LookForResults { item } => out.lookups.push(item),
                 CoreEffect::StopExecution { exec, level } => {
                     let run = self.run.run;

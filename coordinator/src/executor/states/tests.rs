@@ -1,9 +1,11 @@
+use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::id::TryId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::phase::Phase;
 
 use super::*;
+use crate::engine::core::HexDigest;
 use crate::results::testing;
 
 fn trial() -> rollout_protocol::spec::trial::TrialName {
@@ -75,14 +77,18 @@ async fn waiting_call_ends_with_settlement_or_run() {
     let states = Arc::new(TrialStates::default());
     let item = trial().item();
     states.start(item).expect("it runs");
-    let mut waiting = Box::pin(states.wait_settled(&item));
+    let mut waiting = Box::pin(states.wait_progress(&item, 0));
     assert!(futures_util::poll!(&mut waiting).is_pending());
     states.apply(&[testing::settled(0, testing::settlement(trial(), 1, testing::passed(1.0)))]);
-    assert_eq!(waiting.await.expect("settled").item, item);
+    let settlement = match waiting.await.expect("settled") {
+        TrialProgress::Settled(settlement) => settlement,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(settlement.item, item);
 
     let other = testing::trial("agent", "task", 2).item();
     states.start(other).expect("it runs");
-    let mut waiting = Box::pin(states.wait_settled(&other));
+    let mut waiting = Box::pin(states.wait_progress(&other, 0));
     assert!(futures_util::poll!(&mut waiting).is_pending());
     drop(StatesSink(Arc::clone(&states)));
     assert!(matches!(waiting.await, Err(ExecutorError::Ended)));
@@ -103,4 +109,65 @@ async fn run_that_ends_before_it_is_opened_is_not_opened() {
     let states = TrialStates::default();
     states.apply(&[testing::started(1), testing::event(1, EventKind::RunOpened)]);
     assert_eq!(states.wait_opened().await, Some(testing::run()));
+}
+
+fn chunk(try_id: TryId, exec: ExecId, offset: u64) -> AnnouncedChunk {
+    AnnouncedChunk {
+        item: trial().item(),
+        try_id,
+        exec,
+        worker: "w".parse().expect("a token"),
+        log: 1,
+        step: 0,
+        offset,
+        size_bytes: 1,
+        chunk_hex: HexDigest(Digest::sha256(b"x")),
+        last_seq: None,
+        total: 1,
+        violations: 0,
+    }
+}
+
+/// Executions and offsets of the announcements after a revision.
+async fn announced(states: &TrialStates, seen: u64) -> (u64, Vec<(ExecId, u64)>) {
+    match states.wait_progress(&trial().item(), seen).await.expect("it runs") {
+        TrialProgress::Announced { revision, chunks } => {
+            (revision, chunks.iter().map(|chunk| (chunk.exec, chunk.offset)).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn announcements_are_those_of_newest_execution_until_settlement() {
+    let states = TrialStates::default();
+    let (first, second) = (TryId::first(1), TryId { n: 2, ..TryId::first(1) });
+    let other = ExecId::from_bytes([8; 16]);
+    states.on_event_chunk(chunk(first, EXEC, 0));
+    let (revision, chunks) = announced(&states, 0).await;
+    assert_eq!(chunks, [(EXEC, 0)], "known from its announcement");
+    let mut waiting = Box::pin(announced(&states, revision));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    states.on_event_chunk(chunk(first, EXEC, 1));
+    assert_eq!(waiting.await.1, [(EXEC, 0), (EXEC, 1)]);
+    states.on_event_chunk(chunk(first, other, 0));
+    assert_eq!(announced(&states, 0).await.1.len(), 2, "which of them is newer is not known");
+    states.on_event_chunk(chunk(second, other, 5));
+    assert_eq!(announced(&states, 0).await.1, [(other, 5)]);
+    states.on_event_chunk(chunk(first, EXEC, 2));
+    assert_eq!(announced(&states, 0).await.1, [(other, 5)], "an earlier try");
+    states.apply(&[testing::settled(0, testing::settlement(trial(), 1, testing::passed(1.0)))]);
+    let progress = states.wait_progress(&trial().item(), 0).await.expect("settled");
+    assert!(matches!(progress, TrialProgress::Settled(_)), "{progress:?}");
+    assert!(states.fold().trials[&trial().item()].chunks.is_empty());
+}
+
+#[tokio::test]
+async fn announcements_of_running_execution_replace_those_of_same_try() {
+    let states = TrialStates::default();
+    let first = TryId::first(1);
+    states.on_event_chunk(chunk(first, ExecId::from_bytes([8; 16]), 0));
+    states.apply(&[testing::phase(trial(), Phase::AgentExecution)]);
+    states.on_event_chunk(chunk(first, EXEC, 3));
+    assert_eq!(announced(&states, 0).await.1, [(EXEC, 3)]);
 }

@@ -108,7 +108,7 @@ impl HookEventLogs {
 
     /// Violations that were found so far, while it has no record.
     pub fn announced_violations(&self) -> u64 {
-        let logs = chunks_by_step(&self.chunks);
+        let logs = announced_logs(&self.chunks);
         let last = logs.values().filter_map(|(_, chunks)| chunks.last());
         last.map(|chunk| chunk.violations).sum()
     }
@@ -123,7 +123,7 @@ pub async fn resolve_hook_logs(
     store: &dyn BlobStore,
     logs: &HookEventLogs,
 ) -> Result<Vec<HookLog>, CapturedError> {
-    let mut found: BTreeMap<u32, HookLog> = chunks_by_step(&logs.chunks)
+    let mut found: BTreeMap<u32, HookLog> = announced_logs(&logs.chunks)
         .into_iter()
         .map(|(step, (number, chunks))| {
             let content = HookLogContent::Chunks(number, chunks);
@@ -145,9 +145,12 @@ pub async fn resolve_hook_logs(
     Ok(found.into_values().collect())
 }
 
-/// The chunks of the newest log of each step, with the number of the log.
-fn chunks_by_step(chunks: &[AnnouncedChunk]) -> BTreeMap<u32, (u32, Vec<AnnouncedChunk>)> {
-    let mut steps: BTreeMap<u32, (u32, Vec<AnnouncedChunk>)> = BTreeMap::new();
+/// The newest log of each step: its number, and its chunks in the order of their offsets.
+pub type AnnouncedLogs = BTreeMap<u32, (u32, Vec<AnnouncedChunk>)>;
+
+/// The logs of these chunks, which are of one execution.
+pub fn announced_logs(chunks: &[AnnouncedChunk]) -> AnnouncedLogs {
+    let mut steps = AnnouncedLogs::new();
     for chunk in chunks {
         let (log, known) = steps.entry(chunk.step).or_default();
         if chunk.log > *log {

@@ -47,7 +47,9 @@ pub(crate) use documents::parse_plan;
 pub use events::NumberedEvent;
 pub use fold::{EventReader, RunFold};
 pub use hook_event_reader::{HookEventRead, HookLogCursor, HookLogRead};
-pub use hook_events::{HookEventLogs, HookLog, HookLogContent, resolve_hook_logs};
+pub use hook_events::{
+    AnnouncedLogs, HookEventLogs, HookLog, HookLogContent, announced_logs, resolve_hook_logs,
+};
 pub use jobs_dir::{RunFacts, RunSummary, list_runs};
 pub use recorded::{LogsView, RecordedExecution};
 pub use run::{ItemCounts, OwnerView, RunHeaderView, RunKind, RunView, RunViewState};

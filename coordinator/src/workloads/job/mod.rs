@@ -13,14 +13,14 @@ use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use tokio::sync::Notify;
 
-use crate::engine::core::NewItem;
+use crate::engine::core::{AnnouncedChunk, NewItem};
 use crate::engine::journal::RunLayout;
 use crate::engine::{Planner, RunError, WorkerRequirements};
 use crate::plan::{JobPlan, PlannedTrial};
 use crate::results::view;
 
 pub use lanes::JobLanes;
-pub use requests::TrialRequests;
+pub use requests::{EventChunkListener, TrialRequests};
 
 /// Gives the engine the trials of a job in dispatch order.
 #[derive(Debug)]
@@ -141,6 +141,12 @@ impl Planner for JobPlanner {
 
     fn is_open(&self) -> bool {
         self.requests.as_ref().is_some_and(|requests| requests.is_open())
+    }
+
+    fn on_event_chunk(&self, chunk: AnnouncedChunk) {
+        if let Some(requests) = &self.requests {
+            requests.on_event_chunk(chunk);
+        }
     }
 }
 

@@ -1,9 +1,18 @@
 //! Trials of a plan that a program requests one by one.
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+
+use crate::engine::core::AnnouncedChunk;
+
+/// Receives the announcements of hook events while trials run.
+pub trait EventChunkListener: fmt::Debug + Send + Sync {
+    /// Called for each announcement when it is durable. Must not block.
+    fn on_event_chunk(&self, chunk: AnnouncedChunk);
+}
 
 /// Requested trials of a plan, by their ordinals, in the order of the requests.
 #[derive(Debug, Default)]
@@ -11,6 +20,7 @@ pub struct TrialRequests {
     state: Mutex<TrialRequestsState>,
     /// Notified when there are new requests or the list is closed.
     growth: Arc<Notify>,
+    listener: Option<Arc<dyn EventChunkListener>>,
 }
 
 #[derive(Debug, Default)]
@@ -21,6 +31,11 @@ struct TrialRequestsState {
 }
 
 impl TrialRequests {
+    /// An empty list, whose user wants the announcements of hook events.
+    pub fn with_listener(listener: Arc<dyn EventChunkListener>) -> Self {
+        Self { listener: Some(listener), ..Self::default() }
+    }
+
     /// Requests a trial, unless it was requested before. Returns whether the list is open: if not,
     /// nothing is requested.
     pub fn request(&self, ordinal: u64) -> bool {
@@ -52,6 +67,12 @@ impl TrialRequests {
         let mut state = self.state();
         let count = state.pending.len().min(max);
         state.pending.drain(..count).collect()
+    }
+
+    pub(super) fn on_event_chunk(&self, chunk: AnnouncedChunk) {
+        if let Some(listener) = &self.listener {
+            listener.on_event_chunk(chunk);
+        }
     }
 
     pub(super) fn growth_signal(&self) -> Arc<Notify> {

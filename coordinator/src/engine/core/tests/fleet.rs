@@ -170,6 +170,7 @@ impl Fleet {
                 | CoreEffect::Receipt { .. }
                 | CoreEffect::Paused(_)
                 | CoreEffect::Reopened(_)
+                | CoreEffect::EventChunk(_)
                 | CoreEffect::Stop(_) => {}
             }
         }

@@ -144,7 +144,8 @@ impl Schedule {
             let items = 0..ITEMS;
             let executions: Vec<_> = items.map(|n| world.core.executions(&item(n))).collect();
             let offered = world.offered().len();
-            (executions, offered, world.effects.len(), world.settled().len())
+            let others = world.effects.iter().filter(|e| !matches!(e, CoreEffect::EventChunk(_)));
+            (executions, offered, others.count(), world.settled().len())
         };
         let before = state(&self.world);
         self.world.report(n, try_id, e, 1, events(self.announced));
