@@ -9,6 +9,7 @@ mod coordinator_death;
 mod example;
 mod executor;
 mod formats;
+mod large_logs;
 mod limits;
 mod live_events;
 mod live_output;

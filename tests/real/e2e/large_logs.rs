@@ -1,6 +1,7 @@
 //! Memory of a run whose trials leave more in `/logs` than it may use.
 //!
-//! `ROLLOUT_TEST_LOG_MIB` sets the size of the logs of each of the eight trials.
+//! `ROLLOUT_TEST_LOG_MIB` sets the size of the logs of each of the eight trials, up to 128. Larger
+//! ones are for `tests/real/cluster/large_logs.rs`.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,6 +19,9 @@ const TRIALS: u64 = 8;
 
 /// Size of the logs of each in MiB: several parts of an upload.
 const DEFAULT_MIB: u64 = 24;
+
+/// Largest size of the logs of each in MiB.
+const LARGEST_MIB: u64 = 128;
 
 /// Most anonymous memory of the process, in MiB, unless half of the logs are less.
 const MOST_MIB: u64 = 200;
@@ -47,7 +51,7 @@ fn anonymous_kib(pid: u32) -> u64 {
 #[test]
 fn logs_larger_than_memory_are_stored_whole_in_s3() {
     let mib = std::env::var("ROLLOUT_TEST_LOG_MIB").ok();
-    let mib = mib.map_or(DEFAULT_MIB, |mib| mib.parse().expect("a number"));
+    let mib = mib.map_or(DEFAULT_MIB, |mib| mib.parse().expect("a number")).min(LARGEST_MIB);
     let (server, project) = (S3Server::start(), job(mib));
     let url = server.store_url("runs");
     let arguments = ["run", "job.yaml", "--store", &url, "--materialize", "metadata_only"];
