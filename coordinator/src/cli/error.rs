@@ -95,7 +95,6 @@ impl CliError {
     }
 
     /// A fault that the user has to correct.
-    #[cfg(feature = "nats")]
     pub(super) fn config(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
         Self::from_cause(ExitCode::Config, what, cause)
     }

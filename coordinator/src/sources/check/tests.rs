@@ -134,6 +134,7 @@ fn harbor_task_with_common_mistake_is_warned_of() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "process"), ignore = "needs the provider `process`")]
 fn check_errors_are_listed_by_task() {
     let project = CheckProject::new();
     project.task("a");

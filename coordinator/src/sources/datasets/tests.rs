@@ -238,6 +238,7 @@ fn task_files_required_depend_on_job_settings() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "process"), ignore = "needs the provider `process`")]
 fn dockerfile_unsupported_by_process_sandbox_is_refused() {
     let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
     let process = "environment: {type: process}\n";

@@ -15,6 +15,7 @@ const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
 ];
 
 #[test]
+#[cfg_attr(not(feature = "process"), ignore = "needs the provider `process`")]
 fn sandbox_unsupported_tasks_are_refused_in_strict_run() {
     let errors = formats("process", "harbor", true).expect_err("refused").errors;
     let unsupported = [ErrorKind::Unsupported, ErrorKind::UnsupportedInstruction];
@@ -37,6 +38,7 @@ fn sandbox_unsupported_tasks_are_refused_in_strict_run() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "process"), ignore = "needs the provider `process`")]
 fn sandbox_unsupported_tasks_are_faulty_one_by_one() {
     let tasks = formats("process", "harbor", false).expect("the run goes on");
     let found: BTreeSet<&str> = (tasks.iter())
@@ -104,6 +106,7 @@ fn compose_file_is_used_in_either_task_format() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "docker"), ignore = "needs the provider `docker`")]
 fn compose_file_with_invalid_yaml_is_task_fault() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
