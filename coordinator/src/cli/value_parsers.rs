@@ -51,10 +51,7 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
 pub(super) const STORE_CACHE: &str = "2g";
 
 /// The same in MiB.
-#[cfg_attr(
-    not(feature = "nats"),
-    expect(dead_code, reason = "only runs on servers are in catalogs")
-)]
+#[cfg(any(feature = "nats", test))]
 pub(super) const STORE_CACHE_MB: u64 = 2 * 1024;
 
 /// A size, in MiB.
