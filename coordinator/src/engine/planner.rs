@@ -1,5 +1,6 @@
 //! The engine's interface to a planner: of a job, or of a tree search.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
@@ -12,6 +13,10 @@ use tokio::sync::Notify;
 use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::ConcurrencyLimiter;
 use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
+
+/// Finds the items of a plan that users name as `agent/dataset/task__attempt` or by their ids, by
+/// these keys. Goes through the whole plan: it blocks.
+pub type ItemLookup = Box<dyn FnOnce(&[String]) -> HashMap<String, ItemId> + Send>;
 
 /// Supplies the items of a run and their offers.
 pub trait Planner: Send {
@@ -33,9 +38,10 @@ pub trait Planner: Send {
     /// The items that a user's selection names, in the plan's order.
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
 
-    /// Whether settled items can run again within a session.
-    fn can_reopen(&self) -> bool {
-        false
+    /// A lookup of items that run again within a session; `None` if settled items cannot. After
+    /// the lookup, [`find`](Self::find) is fast.
+    fn item_lookup(&self) -> Option<ItemLookup> {
+        None
     }
 
     /// The name of the item at a position of the plan.

@@ -37,12 +37,14 @@ pub(super) fn selects(
 pub(super) struct FoundSettlements {
     /// The settlements, with the tries of their items until then.
     pub(super) settled: HashMap<ItemId, (u32, ItemSettlement)>,
-    /// Trials named by the selection that were ever settled.
-    pub(super) known: HashSet<ItemId>,
+    /// Number of trials that the selection names and the plan has.
+    pub(super) named: usize,
+    /// Keys of the selection that name no trial that was ever settled.
+    pub(super) unsettled: Vec<String>,
 }
 
 /// Reads the settlements that a selection names from the durable part of a journal, which may grow.
-/// `names` are the trials that the selection names, with their keys. Blocks.
+/// `items` are those of the selection's keys. Blocks.
 ///
 /// # Errors
 /// [`JournalError`].
@@ -50,11 +52,13 @@ pub(super) fn find_settlements(
     layout: &RunLayout,
     durable: JournalPrefix,
     selection: &ReopenSelection,
-    names: &HashMap<ItemId, String>,
+    items: &HashMap<String, ItemId>,
 ) -> Result<FoundSettlements, JournalError> {
     let index = SegmentIndex::read(layout)?;
     let mut replay = CoreReplay::for_reader(index.reopenings()?.times, []);
     let mut found = FoundSettlements::default();
+    let named: HashSet<ItemId> = items.values().copied().collect();
+    let mut known: HashSet<ItemId> = HashSet::new();
     let durable = [(durable.epoch, durable.bytes)];
     index.replay(&durable, ReplayExtent::Durable, |at, record| {
         for item in reopened_items(&record) {
@@ -62,14 +66,27 @@ pub(super) fn find_settlements(
         }
         replay.read(at, record, |core, effect| {
             let CoreEffect::Settled(settled) = effect else { return };
-            let (item, key) = (settled.item, names.get(&settled.item));
-            found.known.extend(key.map(|_| item));
-            if selects(selection, &settled, || key.cloned().unwrap_or_default()) {
+            let item = settled.item;
+            let is_named = named.contains(&item);
+            if is_named {
+                known.insert(item);
+            }
+            let is_selected = match selection {
+                ReopenSelection::Trials(_) => is_named,
+                other => selects(other, &settled, String::new),
+            };
+            if is_selected {
                 let tries = core.progress(&item).map_or(0, |progress| progress.tries);
                 found.settled.insert(item, (tries, *settled));
             }
         });
     })?;
+    found.named = named.len();
+    if let ReopenSelection::Trials(keys) = selection {
+        let is_settled =
+            |key: &&String| items.get(key.as_str()).is_some_and(|item| known.contains(item));
+        found.unsettled = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
+    }
     Ok(found)
 }
 

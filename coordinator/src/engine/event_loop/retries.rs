@@ -1,11 +1,10 @@
 //! Retries that users ask for while the run goes on. The journal has the settlements that they
 //! select; one retry at a time reads it, beside the loop.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use rollout_protocol::id::ItemId;
-use rollout_protocol::wire::command::{CommandReceipt, ReopenSelection, TrialSelection};
+use rollout_protocol::wire::command::{CommandReceipt, ReopenSelection};
 use rollout_worker::backoff::error_chain;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::oneshot;
@@ -17,6 +16,9 @@ use crate::engine::manifest::RunState;
 use crate::engine::records::RecordsFileSet;
 use crate::engine::reopen::{self, FoundSettlements};
 use crate::engine::{Planner, RunError};
+
+/// Reason for the refusal of a retry of items that cannot run again.
+const NOT_REOPENED: &str = "only trials of jobs can run again";
 
 /// Trials that a refusal names.
 const MAX_NAMED_TRIALS: usize = 20;
@@ -54,8 +56,6 @@ struct CurrentRetry {
     retry: Retry,
     /// Id of its command in the core.
     id: u64,
-    /// Trials that the selection names, if it names trials.
-    named: HashMap<ItemId, String>,
     /// The settlements in the journal; `None` once the core decides.
     reading: Option<Task<Result<FoundSettlements, String>>>,
 }
@@ -106,7 +106,9 @@ impl Retries {
         }
     }
 
-    /// Adds the sender of a request that is known; returns the sender of one that is not.
+    /// Adds the sender of a request that is known; returns the sender of one that is not. A new
+    /// request whose sender no longer waits is dropped: the sender may have done something else
+    /// instead, such as start a session.
     fn join(
         &mut self,
         request: u64,
@@ -123,31 +125,22 @@ impl Retries {
                 known.replies.push((Instant::now() + ANSWER_AFTER, reply));
                 None
             }
-            None => Some(reply),
+            None => Some(reply).filter(|reply| !reply.is_closed()),
         }
     }
 }
 
-impl CurrentRetry {
-    /// Why the retry is refused: trials that it names were never settled.
-    fn unsettled(&self, found: &FoundSettlements) -> Option<String> {
-        let ReopenSelection::Trials(keys) = &self.retry.selection else { return None };
-        let is_settled = |key: &&String| {
-            let of_key = self.named.iter().filter(|(_, of)| of == key);
-            of_key.map(|(item, _)| item).any(|item| found.known.contains(item))
-        };
-        let unsettled: Vec<&str> =
-            keys.iter().filter(|key| !is_settled(key)).map(String::as_str).collect();
-        let names = match unsettled.get(MAX_NAMED_TRIALS..) {
-            Some(others @ [_, ..]) => {
-                format!("{} and {} more", unsettled[..MAX_NAMED_TRIALS].join(", "), others.len())
-            }
-            _ => unsettled.join(", "),
-        };
-        (!unsettled.is_empty()).then(|| {
-            format!("the run has no settled trial {names}: names are `agent/dataset/task__attempt`")
-        })
-    }
+/// Why a retry is refused: no settled trial has these keys, which it names.
+fn unsettled(keys: &[String]) -> Option<String> {
+    let names = match keys.get(MAX_NAMED_TRIALS..) {
+        Some(others @ [_, ..]) => {
+            format!("{} and {} more", keys[..MAX_NAMED_TRIALS].join(", "), others.len())
+        }
+        _ => keys.join(", "),
+    };
+    (!keys.is_empty()).then(|| {
+        format!("the run has no settled trial {names}: names are `agent/dataset/task__attempt`")
+    })
 }
 
 impl<P: Planner> Engine<P> {
@@ -160,7 +153,7 @@ impl<P: Planner> Engine<P> {
     ) {
         let Some(reply) = self.retries.join(request, reply) else { return };
         let refused = match () {
-            () if !self.planner.can_reopen() => Some("only trials of jobs can run again"),
+            () if self.planner.item_lookup().is_none() => Some(NOT_REOPENED),
             () if self.retries.waiting.len() >= MAX_WAITING => {
                 Some("too many other retries wait; try again later")
             }
@@ -181,37 +174,20 @@ impl<P: Planner> Engine<P> {
             return;
         }
         let Some(retry) = self.retries.waiting.pop_front() else { return };
-        let named = match &retry.selection {
-            ReopenSelection::Trials(keys) => self.named_trials(keys),
-            ReopenSelection::Failed | ReopenSelection::Infrastructure => HashMap::new(),
-        };
         let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
-        let (selection, names) = (retry.selection.clone(), named.clone());
+        let (selection, lookup) = (retry.selection.clone(), self.planner.item_lookup());
         let read = move || {
-            let read = reopen::find_settlements(&layout, durable, &selection, &names);
-            read.map_err(|error| error_chain(&error))
+            let lookup = lookup.ok_or(NOT_REOPENED)?;
+            let items = match &selection {
+                ReopenSelection::Trials(keys) => lookup(keys),
+                ReopenSelection::Failed | ReopenSelection::Infrastructure => lookup(&[]),
+            };
+            let read = reopen::find_settlements(&layout, durable, &selection, &items);
+            read.map_err(|error| format!("cannot read the journal: {}", error_chain(&error)))
         };
         let reading = Some(supervise::spawn("retry", supervise::blocking(read)));
         let id = self.next_request_id();
-        self.retries.current = Some(CurrentRetry { retry, id, named, reading });
-    }
-
-    /// The trials of the plan that keys name, with their keys.
-    fn named_trials(&self, keys: &[String]) -> HashMap<ItemId, String> {
-        let by_item = keys.iter().filter_map(|key| {
-            let item = key.parse().ok()?;
-            self.planner.find(&item).map(|found| (found.item, key.clone()))
-        });
-        let mut named: HashMap<ItemId, String> = by_item.collect();
-        if named.len() < keys.len() {
-            for new in self.planner.select(&TrialSelection::default()) {
-                let name = self.planner.name(new.ordinal).to_string();
-                if keys.contains(&name) {
-                    named.insert(new.item, name);
-                }
-            }
-        }
-        named
+        self.retries.current = Some(CurrentRetry { retry, id, reading });
     }
 
     /// The current retry read the journal.
@@ -223,8 +199,8 @@ impl<P: Planner> Engine<P> {
         current.reading = None;
         let id = current.id;
         let refused = match &found {
-            Err(reason) => Some(format!("cannot read the journal: {reason}")),
-            Ok(found) => current.unsettled(found),
+            Err(reason) => Some(reason.clone()),
+            Ok(found) => unsettled(&found.unsettled),
         };
         let found = match (refused, found) {
             (None, Ok(found)) => found,
@@ -233,7 +209,7 @@ impl<P: Planner> Engine<P> {
                 return Ok(());
             }
         };
-        let named = found.settled.len().max(current.named.len()) as u64;
+        let named = found.settled.len().max(found.named) as u64;
         let items = found.settled.into_iter().filter_map(|(item, (tries, former))| {
             let new = self.planner.find(&item)?;
             Some(ItemToReopen { new, tries, former: Box::new(former) })
@@ -279,8 +255,7 @@ mod tests {
     /// A retry that waits for the core, and another one after it.
     fn busy() -> (Retries, [oneshot::Receiver<CommandReceipt>; 2]) {
         let ((first, of_first), (second, of_second)) = (oneshot::channel(), oneshot::channel());
-        let (named, reading) = (HashMap::new(), None);
-        let current = Some(CurrentRetry { retry: retry(1, first), id: 10, named, reading });
+        let current = Some(CurrentRetry { retry: retry(1, first), id: 10, reading: None });
         let waiting = VecDeque::from([retry(2, second)]);
         (Retries { waiting, current, receipts: VecDeque::new() }, [of_first, of_second])
     }
@@ -300,6 +275,16 @@ mod tests {
         assert_eq!(of_later.await, Ok(receipt));
         let (new, _of_new) = oneshot::channel();
         assert!(retries.join(3, new).is_some(), "it is new");
+    }
+
+    #[test]
+    fn new_request_whose_sender_left_is_dropped() {
+        let mut retries = Retries::default();
+        let (reply, receipt) = oneshot::channel();
+        drop(receipt);
+        assert!(retries.join(1, reply).is_none());
+        let (reply, _receipt) = oneshot::channel();
+        assert!(retries.join(1, reply).is_some(), "it comes again");
     }
 
     #[tokio::test(start_paused = true)]

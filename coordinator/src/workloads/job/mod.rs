@@ -3,7 +3,7 @@
 mod lanes;
 mod requests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::engine::core::{AnnouncedChunk, NewItem};
 use crate::engine::journal::RunLayout;
-use crate::engine::{Planner, RunError, WorkerRequirements};
+use crate::engine::{ItemLookup, Planner, RunError, WorkerRequirements};
 use crate::plan::{JobPlan, PlannedTrial};
 use crate::results::view;
 
@@ -28,7 +28,7 @@ pub struct JobPlanner {
     plan: Arc<JobPlan>,
     dispatched: u64,
     /// Ordinals by key. Built only for resumed runs: a name cannot be derived from its key.
-    ordinals: OnceLock<HashMap<ItemId, u64>>,
+    ordinals: Arc<OnceLock<HashMap<ItemId, u64>>>,
     lanes: JobLanes,
     rate_limits: RunRateLimits,
     /// The trials to dispatch; `None` for all trials of the plan.
@@ -40,7 +40,7 @@ impl JobPlanner {
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = JobLanes::new(&plan);
         let rate_limits = RunRateLimits::default();
-        Self { plan, dispatched: 0, ordinals: OnceLock::new(), lanes, rate_limits, requests: None }
+        Self { plan, dispatched: 0, ordinals: Arc::default(), lanes, rate_limits, requests: None }
     }
 
     /// Sets the rate limits that workers observe for its trials.
@@ -70,6 +70,26 @@ impl JobPlanner {
     }
 }
 
+/// Ordinals of all trials, by key.
+fn ordinals(plan: &JobPlan) -> HashMap<ItemId, u64> {
+    plan.trials().map(|trial| (trial.item, trial.ordinal)).collect()
+}
+
+/// The trials that keys name: each key is a name or an item.
+fn lookup(plan: &JobPlan, keys: &[String]) -> HashMap<String, ItemId> {
+    if keys.is_empty() {
+        return HashMap::new();
+    }
+    let names: HashSet<&str> = keys.iter().map(String::as_str).collect();
+    let mut found = HashMap::new();
+    for trial in plan.trials() {
+        let (name, item) = (trial.name.to_string(), trial.item.to_string());
+        let given = [name, item].into_iter().filter(|key| names.contains(key.as_str()));
+        found.extend(given.map(|key| (key, trial.item)));
+    }
+    found
+}
+
 impl Planner for JobPlanner {
     fn total(&self) -> u64 {
         self.plan.len()
@@ -88,8 +108,7 @@ impl Planner for JobPlanner {
     }
 
     fn find(&self, item: &ItemId) -> Option<NewItem> {
-        let ordinals =
-            self.ordinals.get_or_init(|| self.plan.trials().map(|t| (t.item, t.ordinal)).collect());
+        let ordinals = self.ordinals.get_or_init(|| ordinals(&self.plan));
         ordinals.get(item).map(|ordinal| self.new_item(&self.trial(*ordinal)))
     }
 
@@ -123,8 +142,12 @@ impl Planner for JobPlanner {
         trials.map(|trial| self.new_item(&trial)).collect()
     }
 
-    fn can_reopen(&self) -> bool {
-        true
+    fn item_lookup(&self) -> Option<ItemLookup> {
+        let (plan, known) = (Arc::clone(&self.plan), Arc::clone(&self.ordinals));
+        Some(Box::new(move |keys| {
+            known.get_or_init(|| ordinals(&plan));
+            lookup(&plan, keys)
+        }))
     }
 
     fn name(&self, ordinal: u64) -> ItemName {
@@ -165,11 +188,25 @@ pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PLAN_FILE;
+    use crate::plan::{PLAN_FILE, noop};
 
     #[test]
     fn plan_file_path_equals_that_of_run_layout() {
         let layout = RunLayout::new("/jobs/run");
         assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
+    }
+
+    #[test]
+    fn lookup_finds_trials_by_name_and_by_item() {
+        let (plan, _) = noop(3).expect("a plan");
+        let planner = JobPlanner::new(Arc::new(plan));
+        let key = |trial: &PlannedTrial| (trial.name.to_string(), trial.item.to_string());
+        let [first, second] = [0, 1].map(|ordinal| planner.trial(ordinal));
+        let ((name, item), (other_name, _)) = (key(&first), key(&second));
+        let keys = [name, item, other_name, "a/d/unknown__1".to_owned()];
+        let found = planner.item_lookup().expect("trials run again")(&keys);
+        let items = [first.item, first.item, second.item];
+        assert_eq!(found, keys[..3].iter().cloned().zip(items).collect());
+        assert!(planner.ordinals.get().is_some(), "the next search by item is fast");
     }
 }
