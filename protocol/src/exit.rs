@@ -29,7 +29,7 @@ pub enum ExitCode {
     /// The run directory is an outdated copy: it lacks results of the run.
     StaleCopy = 10,
     /// The server was unreachable: for longer than the wait limit of a run or a worker, at once for
-    /// other commands. Results that a worker finished and could not report are kept on its host.
+    /// other commands. Or the coordinator of a live run did not answer a command in time. Results that a worker finished and could not report are kept on its host.
     OutOfReach = 11,
     /// The pool uses another blob store than this worker.
     OtherStore = 12,

@@ -68,10 +68,16 @@ pub(super) fn add_server(
         let known = Invocation::read(run_dir);
         known.is_ok_and(|known| known.left_out.iter().any(|name| name == OPTION))
     });
-    let is_given = options.iter().any(|word| word.starts_with(OPTION));
+    let is_given = options.iter().any(|word| is_option(word, OPTION));
     if let Some(url) = server.url.as_ref().filter(|_| is_needed && !is_given) {
         options.extend([OPTION.to_owned(), url.clone()]);
     }
+}
+
+/// Whether a word gives an option, with or without its value.
+#[cfg(feature = "nats")]
+fn is_option(word: &str, option: &str) -> bool {
+    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 /// A program without the queue has no servers.
@@ -211,6 +217,17 @@ mod tests {
         assert_eq!(no_store.len(), 2);
         assert!(no_store[1].contains("after `--`"), "{no_store:?}");
         assert_eq!(hints(ExitCode::Failure, "free space"), ["free space"]);
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn option_with_longer_name_is_another_option() {
+        for given in ["--nats", "--nats=nats://far"] {
+            assert!(is_option(given, "--nats"), "{given}");
+        }
+        for other in ["--nats-creds", "--nats-creds=file", "nats", "--na"] {
+            assert!(!is_option(other, "--nats"), "{other}");
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// Asks the coordinator of the run whether to run a suspicious delivery.
     ///
     /// # Errors
-    /// [`QueueError::NoAnswer`] when no coordinator answers.
+    /// [`QueueError::NoAnswer`] without a coordinator, or [`QueueError::NoAnswerInTime`].
     async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError>;
 
     /// Whether the heartbeat of a live worker contests a claim, see [`Claim::is_contested_by`].
@@ -224,8 +224,8 @@ pub trait RunControl: Send + Sync + fmt::Debug {
     /// Sends a command to the coordinator of a run.
     ///
     /// # Errors
-    /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
-    /// command may still have been executed.
+    /// [`QueueError::NoAnswer`] when the run has no coordinator;
+    /// [`QueueError::NoAnswerInTime`] when it may yet execute the command.
     async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError>;
 
     /// Asks the worker of a trial for a control, and waits this long for its receipt; `None` when no
@@ -329,9 +329,15 @@ pub enum QueueError {
         /// The client's error.
         reason: String,
     },
-    /// No coordinator answered a claim.
+    /// The run has no coordinator, or it ended before it answered.
     #[error("no coordinator responds for run {run}")]
     NoAnswer {
+        /// The run.
+        run: RunId,
+    },
+    /// The coordinator did not answer in time. It may be busy, and may still handle the request.
+    #[error("the coordinator of run {run} did not answer in time")]
+    NoAnswerInTime {
         /// The run.
         run: RunId,
     },

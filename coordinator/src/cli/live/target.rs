@@ -1,7 +1,9 @@
 //! The coordinator that a user means, and the way to it.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
+use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
@@ -23,6 +25,45 @@ const SERVER_HINT: &str = "if it runs elsewhere, name the NATS server of the run
 
 /// Space that the rest of a message takes at most.
 const MESSAGE_FRAME_BYTES: u64 = 1024;
+
+/// Hint for a socket of another user.
+const SOCKET_HINT: &str = "only the user of its coordinator may send commands on this host; others \
+                           name the NATS server of the run with `--nats`";
+
+/// The end of a command at its coordinator.
+#[derive(Debug)]
+pub(super) enum CommandAnswer {
+    /// It was handled.
+    Receipt(Box<CommandReceipt>),
+    /// The run has no coordinator, or it ended before it answered.
+    NoCoordinator,
+    /// The coordinator did not answer in time. It may still handle the command.
+    Late,
+}
+
+/// The error of a command that the coordinator did not answer in time.
+pub(super) fn late() -> CliError {
+    CliError::new(
+        ExitCode::OutOfReach,
+        "cannot tell whether the command took effect: the coordinator did not answer in time",
+    )
+    .hint("it may be busy, and the command may still take effect; `rollout status` shows the run")
+}
+
+/// Whether the socket belongs to another user.
+fn is_forbidden(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
+}
+
+#[cfg(feature = "nats")]
+fn has_server(server: &ServerArgs) -> bool {
+    server.url.is_some()
+}
+
+#[cfg(not(feature = "nats"))]
+fn has_server(_: &ServerArgs) -> bool {
+    false
+}
 
 /// A run, and a way to its coordinator, which may have ended.
 #[derive(Debug)]
@@ -62,12 +103,20 @@ impl LiveRun {
         if directory.is_dir() {
             search_dir::refuse(action, directory, search_hint)?;
             let found = ControlSocketClient::find(&RunLayout::new(directory)).await;
-            let found = found.map_err(|error| {
-                CliError::failure("cannot use the control socket of the run", &error)
-                    .hint("only the user of its coordinator may send commands on this host")
-            })?;
-            if let Some(client) = found {
-                return Ok(Some(Self { run: client.run(), route: Route::Socket(client) }));
+            match found {
+                Ok(Some(client)) => {
+                    return Ok(Some(Self { run: client.run(), route: Route::Socket(client) }));
+                }
+                Ok(None) => {}
+                // Another user may send commands over the server.
+                Err(error) if is_forbidden(&error) && has_server(server) => {}
+                Err(error) => {
+                    return Err(CliError::failure(
+                        "cannot use the control socket of the run",
+                        &error,
+                    )
+                    .hint(SOCKET_HINT));
+                }
             }
         }
         Self::on_server(text, server).await
@@ -132,22 +181,35 @@ impl LiveRun {
         }
     }
 
-    /// Sends a command; `None` if no coordinator answers.
+    /// Sends a command; `None` if the run has no coordinator.
     ///
     /// # Errors
-    /// The command could not be sent.
+    /// The command could not be sent, or the coordinator did not answer in time.
     pub(in crate::cli) async fn command(
         &self,
         command: RunCommand,
     ) -> Result<Option<CommandReceipt>, CliError> {
+        match self.send(command).await? {
+            CommandAnswer::Receipt(receipt) => Ok(Some(*receipt)),
+            CommandAnswer::NoCoordinator => Ok(None),
+            CommandAnswer::Late => Err(late()),
+        }
+    }
+
+    /// The same, for a command that can be sent again.
+    ///
+    /// # Errors
+    /// The command could not be sent.
+    pub(super) async fn send(&self, command: RunCommand) -> Result<CommandAnswer, CliError> {
         let size = serde_json::to_vec(&command).map_or(0, |text| text.len() as u64);
         if size > limits::COORDINATOR_REQUEST_BYTES - MESSAGE_FRAME_BYTES {
             return Err(CliError::usage("cannot send the command: it names too many trials")
                 .hint("use several commands"));
         }
         match self.control().command(self.run, command).await {
-            Ok(receipt) => Ok(Some(receipt)),
-            Err(QueueError::NoAnswer { .. }) => Ok(None),
+            Ok(receipt) => Ok(CommandAnswer::Receipt(Box::new(receipt))),
+            Err(QueueError::NoAnswer { .. }) => Ok(CommandAnswer::NoCoordinator),
+            Err(QueueError::NoAnswerInTime { .. }) => Ok(CommandAnswer::Late),
             Err(error) => Err(self.error(error)),
         }
     }
@@ -159,6 +221,7 @@ impl LiveRun {
     )]
     pub(in crate::cli) fn error(&self, error: QueueError) -> CliError {
         match &self.route {
+            Route::Socket(_) if matches!(error, QueueError::NoAnswerInTime { .. }) => late(),
             Route::Socket(_) => CliError::failure("cannot send the command", &error),
             #[cfg(feature = "nats")]
             Route::Server(_) => error.into(),

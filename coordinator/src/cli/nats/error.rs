@@ -119,7 +119,9 @@ impl From<QueueError> for CliError {
     fn from(error: QueueError) -> Self {
         match &error {
             QueueError::Denied { reason } => refused_request(WHAT, reason, ROLE_HINT),
-            QueueError::Unreachable { .. } => Self::new(ExitCode::OutOfReach, error.to_string()),
+            QueueError::Unreachable { .. } | QueueError::NoAnswerInTime { .. } => {
+                Self::new(ExitCode::OutOfReach, error.to_string())
+            }
             QueueError::NoAnswer { .. } | QueueError::Position => Self::failure(WHAT, &error),
         }
     }

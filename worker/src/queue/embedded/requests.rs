@@ -41,7 +41,8 @@ impl<Q, A> PendingRequests<Q, A> {
         self.added.notify_waiters();
         match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(QueueError::NoAnswer { run }),
+            Ok(Err(_)) => Err(QueueError::NoAnswer { run }),
+            Err(_) => Err(QueueError::NoAnswerInTime { run }),
         }
     }
 

@@ -276,11 +276,14 @@ async fn request_coordinator<A: DeserializeOwned>(
 ) -> Result<A, QueueError> {
     let payload = serde_json::to_vec(request).expect("text keys only");
     let answer = client.request(NatsRequest::new(subject, payload)).await;
-    let no_answer = QueueError::NoAnswer { run };
     match answer {
-        Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|_| no_answer),
-        Err(NatsError::NoResponders(_)) => Err(no_answer),
-        Err(NatsError::Unreachable(_)) if client.connection().is_ok() => Err(no_answer),
+        Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|error| {
+            QueueError::Unreachable { reason: format!("cannot parse the answer: {error}") }
+        }),
+        Err(NatsError::NoResponders(_)) => Err(QueueError::NoAnswer { run }),
+        Err(NatsError::Unreachable(_)) if client.connection().is_ok() => {
+            Err(QueueError::NoAnswerInTime { run })
+        }
         Err(fault) => Err(fault.into()),
     }
 }
