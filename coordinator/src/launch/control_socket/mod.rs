@@ -1,10 +1,12 @@
 //! The control socket of a run: commands of users on the host of its coordinator, without a server.
 //!
 //! The holder of the run's lock makes the socket and names it in `<run>/control.json`. Only its user
-//! may connect. A connection carries one request and one answer, each ended by the end of its
-//! direction. The messages and their meaning are those of a server's subjects.
+//! may connect. A connection carries one request and one answer, each a line of JSON. A client closes
+//! its connection when it no longer waits. The messages and their meaning are those of a server's
+//! subjects.
 
 mod client;
+mod directory_id;
 mod server;
 mod socket_path;
 #[cfg(test)]
@@ -17,9 +19,10 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 
 pub use self::client::ControlSocketClient;
+use self::directory_id::DirectoryId;
 pub use self::server::ControlSocket;
 
 /// `<run>/control.json`: the socket of the run's coordinator.
@@ -31,6 +34,8 @@ struct ControlSocketFile {
     run: RunId,
     /// Its session.
     epoch: u32,
+    /// The run directory, which a copy of this file is not in.
+    directory: DirectoryId,
     /// The socket.
     socket: PathBuf,
 }
@@ -41,6 +46,14 @@ impl ControlSocketFile {
         let text = std::fs::read(path).ok()?;
         serde_json::from_slice(&text).ok()
     }
+}
+
+/// A request about the run of a directory.
+#[derive(Debug, Serialize, Deserialize)]
+struct AddressedRequest {
+    /// The run directory of the user.
+    directory: DirectoryId,
+    request: SocketRequest,
 }
 
 /// A request.
@@ -60,23 +73,32 @@ enum SocketAnswer {
     Receipt(Box<CommandReceipt>),
     /// `None` when no worker answered.
     TrialControl(Option<Box<TrialControlReceipt>>),
-    /// The coordinator did not answer in time, or is not that of the run.
+    /// The coordinator is not that of the run and its directory, or it ends.
     NoAnswer,
+    /// The coordinator did not answer in time.
+    NoAnswerInTime,
     Failed(String),
 }
 
-/// Reads a message to the end of the stream.
+/// Reads a message: a line, or the rest of the stream.
 async fn read_message<T: for<'a> Deserialize<'a>>(
     stream: impl AsyncRead + Unpin,
     max_bytes: u64,
 ) -> std::io::Result<T> {
     let mut text = Vec::new();
-    stream.take(max_bytes + 1).read_to_end(&mut text).await?;
+    BufReader::new(stream.take(max_bytes + 1)).read_until(b'\n', &mut text).await?;
     if text.len() as u64 > max_bytes {
         let message = format!("the message is longer than {max_bytes} bytes");
         return Err(std::io::Error::other(message));
     }
     serde_json::from_slice(&text).map_err(Into::into)
+}
+
+/// A message as a line.
+fn to_line(message: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_vec(message).expect("text keys only");
+    text.push(b'\n');
+    text
 }
 
 /// Longest request, bytes.

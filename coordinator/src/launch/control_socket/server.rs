@@ -12,13 +12,15 @@ use futures_util::stream::FuturesUnordered;
 use rollout_protocol::id::RunId;
 use rollout_worker::queue::traits::{QueueError, RunControl};
 use rollout_worker::supervise::{self, Task};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::socket_path::BoundSocket;
 use super::{
-    ControlSocketFile, REQUEST_BYTES, SocketAnswer, SocketRequest, read_message, socket_path,
+    AddressedRequest, ControlSocketFile, DirectoryId, REQUEST_BYTES, SocketAnswer, SocketRequest,
+    read_message, socket_path, to_line,
 };
 use crate::engine::atomic_file;
 use crate::engine::journal::RunLayout;
@@ -47,6 +49,8 @@ pub struct ControlSocket {
     path: PathBuf,
     closing: watch::Sender<bool>,
     task: Option<Task<()>>,
+    /// The socket itself, which is removed with this.
+    _bound: BoundSocket,
 }
 
 impl ControlSocket {
@@ -67,20 +71,22 @@ impl ControlSocket {
         control: Arc<dyn RunControl>,
     ) -> io::Result<Self> {
         let (path, host) = (layout.control(), host_name());
-        // That of a session that was killed.
-        if let Some(former) = ControlSocketFile::read(&path).filter(|former| former.host == host) {
-            socket_path::remove(&former.socket);
+        let directory = DirectoryId::of(layout.root())?;
+        let variable = |name: &str| std::env::var_os(name);
+        // That of a session that was killed. The file of a copied directory names another one's.
+        if let Some(former) = ControlSocketFile::read(&path)
+            .filter(|former| former.host == host && former.directory == directory)
+        {
+            socket_path::remove_former(&former.socket, variable);
         }
-        let name = format!("{}.{epoch}.sock", &run.to_string()[..12]);
-        let socket = socket_path::socket_path(&name, |name| std::env::var_os(name))?;
-        socket_path::remove(&socket);
-        let listener = UnixListener::bind(&socket)?;
-        let file = ControlSocketFile { host, run, epoch, socket };
+        let (listener, bound) = BoundSocket::bind(&socket_path::socket_name(run, epoch), variable)?;
+        std::fs::set_permissions(bound.path(), Permissions::from_mode(0o600))?;
+        let socket = bound.path().to_owned();
+        let file = ControlSocketFile { host, run, epoch, directory, socket };
         let (closing, closed) = watch::channel(false);
-        let task = supervise::spawn("control socket", serve(listener, run, control, closed));
-        // From here on, dropping this removes the socket.
-        let opened = Self { file, path, closing, task: Some(task) };
-        std::fs::set_permissions(&opened.file.socket, Permissions::from_mode(0o600))?;
+        let served = ServedRun { run, directory, control };
+        let task = supervise::spawn("control socket", serve(listener, served, closed));
+        let opened = Self { file, path, closing, task: Some(task), _bound: bound };
         atomic_file::write_json(&opened.path, &opened.file).map_err(io::Error::other)?;
         Ok(opened)
     }
@@ -97,7 +103,6 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        socket_path::remove(&self.file.socket);
         // A successor may have written its own.
         if ControlSocketFile::read(&self.path).as_ref() == Some(&self.file) {
             drop(std::fs::remove_file(&self.path));
@@ -105,17 +110,19 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn serve(
-    listener: UnixListener,
+/// The run of a socket.
+struct ServedRun {
     run: RunId,
+    directory: DirectoryId,
     control: Arc<dyn RunControl>,
-    mut closed: watch::Receiver<bool>,
-) {
+}
+
+async fn serve(listener: UnixListener, served: ServedRun, mut closed: watch::Receiver<bool>) {
     let mut active = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if active.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => active.push(converse(stream, run, &*control)),
+                Ok((stream, _)) => active.push(converse(stream, &served)),
                 Err(error) => {
                     tracing::warn!("cannot accept a command: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -130,14 +137,20 @@ async fn serve(
 }
 
 /// Reads a request and answers it. A client that fails is told nothing.
-async fn converse(mut stream: UnixStream, run: RunId, control: &dyn RunControl) {
+async fn converse(mut stream: UnixStream, served: &ServedRun) {
     let read = timeout(TRANSFER_TIMEOUT, read_message(&mut stream, REQUEST_BYTES)).await;
     let answer = match read {
-        Ok(Ok(request)) => answer(request, run, control).await,
+        Ok(Ok(AddressedRequest { directory, request })) if directory == served.directory => {
+            match answer(request, served, &mut stream).await {
+                Some(answer) => answer,
+                None => return,
+            }
+        }
+        Ok(Ok(_of_copy)) => SocketAnswer::NoAnswer,
         Ok(Err(error)) => SocketAnswer::Failed(format!("cannot read the request: {error}")),
         Err(_) => return,
     };
-    let text = serde_json::to_vec(&answer).expect("text keys only");
+    let text = to_line(&answer);
     let write = async {
         stream.write_all(&text).await?;
         stream.shutdown().await
@@ -147,24 +160,41 @@ async fn converse(mut stream: UnixStream, run: RunId, control: &dyn RunControl) 
     }
 }
 
-async fn answer(request: SocketRequest, own: RunId, control: &dyn RunControl) -> SocketAnswer {
+/// The answer to a request; `None` once nothing waits for it.
+async fn answer(
+    request: SocketRequest,
+    served: &ServedRun,
+    stream: &mut UnixStream,
+) -> Option<SocketAnswer> {
+    let ServedRun { run: own, control, .. } = served;
     let answered = match request {
-        SocketRequest::Command { run, .. } if run != own => return SocketAnswer::NoAnswer,
+        SocketRequest::Command { run, .. } if run != *own => return Some(SocketAnswer::NoAnswer),
+        // Also for a client that left: it was told that a command may take effect.
         SocketRequest::Command { run, command } => control
             .command(run, command)
             .await
             .map(|receipt| SocketAnswer::Receipt(Box::new(receipt))),
-        SocketRequest::TrialControl { request, .. } if request.run != own => {
-            return SocketAnswer::NoAnswer;
+        SocketRequest::TrialControl { request, .. } if request.run != *own => {
+            return Some(SocketAnswer::NoAnswer);
         }
         SocketRequest::TrialControl { request, wait_ms } => {
             let wait = Duration::from_millis(wait_ms).min(MAX_CONTROL_WAIT);
-            let receipt = control.trial_control(&request, wait).await;
+            let receipt = tokio::select! {
+                receipt = control.trial_control(&request, wait) => receipt,
+                // The receipt may take an hour, and connections are limited.
+                () = closed_by_peer(stream) => return None,
+            };
             receipt.map(|receipt| SocketAnswer::TrialControl(receipt.map(Box::new)))
         }
     };
-    answered.unwrap_or_else(|error| match error {
+    Some(answered.unwrap_or_else(|error| match error {
         QueueError::NoAnswer { .. } => SocketAnswer::NoAnswer,
+        QueueError::NoAnswerInTime { .. } => SocketAnswer::NoAnswerInTime,
         error => SocketAnswer::Failed(error.to_string()),
-    })
+    }))
+}
+
+/// Ends when a client closes its connection, or sends anything after its request.
+async fn closed_by_peer(stream: &mut UnixStream) {
+    let _closed = stream.read(&mut [0]).await;
 }

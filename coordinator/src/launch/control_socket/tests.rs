@@ -1,16 +1,21 @@
 //! A server and its clients.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_protocol::harness::ControlAction;
+use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::command::ReopenSelection;
 use rollout_worker::queue::traits::{QueueError, RunControl};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 
+use super::socket_path::{BoundSocket, remove_former, socket_name};
 use super::*;
 use crate::engine::journal::RunLayout;
 
@@ -25,6 +30,7 @@ impl RunControl for OnlyPauses {
     async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
         match command {
             RunCommand::Pause => Ok(CommandReceipt { named: 7, ..CommandReceipt::default() }),
+            RunCommand::Continue => Err(QueueError::NoAnswerInTime { run }),
             _ => Err(QueueError::NoAnswer { run }),
         }
     }
@@ -62,7 +68,7 @@ async fn command_reaches_coordinator_and_its_receipt_returns() {
     let receipt = client.command(RUN, RunCommand::Pause).await.expect("a receipt");
     assert_eq!((client.run(), receipt.named), (RUN, 7));
     let unanswered = client.command(RUN, RunCommand::Continue).await;
-    assert!(matches!(unanswered, Err(QueueError::NoAnswer { .. })), "{unanswered:?}");
+    assert!(matches!(unanswered, Err(QueueError::NoAnswerInTime { .. })), "{unanswered:?}");
     let other = RunId::from_bytes([4; 16]);
     let of_other = client.command(other, RunCommand::Pause).await;
     assert!(matches!(of_other, Err(QueueError::NoAnswer { .. })), "{of_other:?}");
@@ -88,7 +94,7 @@ async fn stale_socket_is_no_coordinator_and_is_replaced() {
     ControlSocket::close(Some(socket)).await;
     // As a killed coordinator leaves them.
     std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    leave_socket(&path);
     std::fs::write(layout.control(), text).expect("written");
     assert!(client(&layout).await.is_none());
     let next = ControlSocket::bind(&layout, RUN, 2, Arc::new(OnlyPauses)).expect("a socket");
@@ -133,26 +139,180 @@ async fn silent_connection_is_closed_after_its_time() {
     ControlSocket::close(Some(socket)).await;
 }
 
-#[test]
-fn socket_path_is_short_wherever_the_directories_are() {
+/// Makes a socket where nothing listens.
+fn leave_socket(path: &Path) {
+    drop(std::os::unix::net::UnixListener::bind(path).expect("a socket"));
+}
+
+#[tokio::test]
+async fn copied_run_directory_has_no_coordinator_and_its_session_keeps_the_original_socket() {
+    let (_directory, layout, socket) = served();
+    let copy = tempfile::tempdir().expect("a directory");
+    let copied = RunLayout::new(copy.path());
+    std::fs::copy(layout.control(), copied.control()).expect("copied");
+    assert!(client(&copied).await.is_none());
+    // The same run in the same epoch, as after a copy of the whole directory.
+    let other = ControlSocket::bind(&copied, RUN, 1, Arc::new(OnlyPauses)).expect("a socket");
+    assert_ne!(socket_of(&layout), socket_of(&copied));
+    for layout in [&layout, &copied] {
+        let client = client(layout).await.expect("a coordinator");
+        client.command(RUN, RunCommand::Pause).await.expect("a receipt");
+    }
+    ControlSocket::close(Some(other)).await;
+    let original = client(&layout).await.expect("a coordinator");
+    original.command(RUN, RunCommand::Pause).await.expect("a receipt");
+    ControlSocket::close(Some(socket)).await;
+}
+
+#[tokio::test]
+async fn request_for_copied_directory_is_not_answered_by_the_original() {
+    let (_directory, layout, socket) = served();
+    let copy = tempfile::tempdir().expect("a directory");
+    let request = SocketRequest::Command { run: RUN, command: RunCommand::Pause };
+    let directory = DirectoryId::of(copy.path()).expect("an identity");
+    let mut stream = UnixStream::connect(socket_of(&layout)).await.expect("connected");
+    stream.write_all(&to_line(&AddressedRequest { directory, request })).await.expect("sent");
+    let answer: SocketAnswer = read_message(&mut stream, ANSWER_BYTES).await.expect("an answer");
+    assert!(matches!(answer, SocketAnswer::NoAnswer), "{answer:?}");
+    ControlSocket::close(Some(socket)).await;
+}
+
+/// A coordinator whose controls have no end; it shows how many wait.
+#[derive(Debug)]
+struct EndlessControls(watch::Sender<usize>);
+
+/// Counts a control that waits, until it is dropped.
+struct WaitingControl<'a>(&'a watch::Sender<usize>);
+
+impl Drop for WaitingControl<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
+}
+
+#[async_trait]
+impl RunControl for EndlessControls {
+    async fn command(&self, run: RunId, _: RunCommand) -> Result<CommandReceipt, QueueError> {
+        Err(QueueError::NoAnswer { run })
+    }
+
+    async fn trial_control(
+        &self,
+        _: &TrialControlRequest,
+        _: Duration,
+    ) -> Result<Option<TrialControlReceipt>, QueueError> {
+        self.0.send_modify(|waiting| *waiting += 1);
+        let _waiting = WaitingControl(&self.0);
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn control_whose_client_left_is_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let layout = RunLayout::new(directory.path());
+    let (waiting, mut seen) = watch::channel(0);
+    let socket = ControlSocket::bind(&layout, RUN, 1, Arc::new(EndlessControls(waiting)));
+    let socket = socket.expect("a socket");
+    let client = client(&layout).await.expect("a coordinator");
+    let request = TrialControlRequest {
+        run: RUN,
+        item: ItemId::from_bytes([1; 16]),
+        action: ControlAction::Stop,
+        label: None,
+        requested_by: "user".to_owned(),
+        timeout_ms: 1,
+        grace_ms: 1,
+    };
+    tokio::select! {
+        answer = client.trial_control(&request, Duration::from_secs(3000)) => {
+            panic!("it has no answer: {answer:?}")
+        }
+        one = seen.wait_for(|waiting| *waiting == 1) => drop(one.expect("a coordinator")),
+    }
+    drop(seen.wait_for(|waiting| *waiting == 0).await.expect("a coordinator"));
+    ControlSocket::close(Some(socket)).await;
+}
+
+#[tokio::test]
+async fn socket_path_is_short_wherever_the_directories_are() {
     let temp = tempfile::tempdir().expect("a directory");
     let long = temp.path().join("x".repeat(100));
     let runtime = temp.path().join("runtime");
-    let within = |runtime: Option<&Path>, home: &Path| {
-        let path = socket_path::socket_path("name.sock", |name| {
-            let value = if name == "XDG_RUNTIME_DIR" { runtime } else { Some(home) };
-            value.filter(|_| name != "XDG_STATE_HOME").map(OsString::from)
-        });
-        path.expect("a path")
+    let variables = |runtime: Option<&Path>, home: &Path| {
+        let (runtime, home) = (runtime.map(OsString::from), OsString::from(home));
+        move |name: &str| match name {
+            "XDG_RUNTIME_DIR" => runtime.clone(),
+            "HOME" => Some(home.clone()),
+            _ => None,
+        }
     };
-    assert_eq!(within(Some(&runtime), &long), runtime.join("rollout/name.sock"));
-    let state = within(Some(&long), temp.path());
-    assert_eq!(state, temp.path().join(".local/state/rollout/control/name.sock"));
-    let other = within(None, &long);
-    assert!(other.starts_with("/tmp") && other.as_os_str().len() <= 103, "{other:?}");
-    let bound = std::os::unix::net::UnixListener::bind(&other).expect("short enough");
-    assert!(other.symlink_metadata().expect("it exists").file_type().is_socket());
-    drop(bound);
-    socket_path::remove(&other);
-    assert!(!other.parent().expect("a directory").exists());
+    let bound = |runtime: Option<&Path>, home: &Path| {
+        BoundSocket::bind("name.sock", variables(runtime, home)).expect("a socket").1
+    };
+    let in_runtime = bound(Some(&runtime), &long);
+    assert_eq!(in_runtime.path(), runtime.join("rollout/name.sock"));
+    let in_state = bound(Some(&long), temp.path());
+    assert_eq!(in_state.path(), temp.path().join(".local/state/rollout/control/name.sock"));
+    let other = bound(None, &long);
+    let path = other.path().to_owned();
+    assert!(path.starts_with("/tmp") && path.as_os_str().len() <= 103, "{path:?}");
+    assert!(path.symlink_metadata().expect("it exists").file_type().is_socket());
+    drop(other);
+    assert!(!path.parent().expect("a directory").exists());
+}
+
+#[tokio::test]
+async fn directory_that_is_a_link_is_not_used_for_sockets() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (runtime, elsewhere) = (temp.path().join("runtime"), temp.path().join("elsewhere"));
+    for directory in [&runtime, &elsewhere] {
+        std::fs::create_dir(directory).expect("made");
+    }
+    std::fs::set_permissions(&elsewhere, Permissions::from_mode(0o755)).expect("set");
+    std::os::unix::fs::symlink(&elsewhere, runtime.join("rollout")).expect("linked");
+    let variable = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| runtime.clone().into());
+    let (_listener, bound) = BoundSocket::bind("name.sock", variable).expect("a socket");
+    assert!(bound.path().starts_with("/tmp") && !bound.path().starts_with(temp.path()));
+    assert_eq!(elsewhere.metadata().expect("it exists").permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
+fn former_socket_is_removed_only_where_sessions_make_them() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (own, other) = (temp.path().join("rollout"), temp.path().join("other"));
+    let variable = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| temp.path().into());
+    for directory in [&own, &other] {
+        std::fs::create_dir(directory).expect("made");
+    }
+    let name = socket_name(RUN, 4);
+    let kept = [own.join("agent.sock"), own.join("a.1.b.sock"), other.join(&name)];
+    for path in &kept {
+        leave_socket(path);
+        remove_former(path, variable);
+        assert!(path.exists(), "{path:?}");
+    }
+    let aside = own.join("../other").join(&name);
+    remove_former(&aside, variable);
+    assert!(aside.exists(), "{aside:?}");
+    let file = own.join(socket_name(RUN, 5));
+    std::fs::write(&file, "").expect("written");
+    remove_former(&file, variable);
+    assert!(file.exists(), "it is no socket");
+    let former = own.join(&name);
+    leave_socket(&former);
+    remove_former(&former, variable);
+    assert!(!former.exists());
+}
+
+#[test]
+fn temporary_directory_of_former_socket_is_removed_with_it() {
+    let make = |prefix| tempfile::Builder::new().prefix(prefix).tempdir_in("/tmp").expect("made");
+    let (own, other) = (make("rollout-control-"), make("rollout-other-"));
+    for (directory, is_removed) in [(&own, true), (&other, false)] {
+        let socket = directory.path().join(socket_name(RUN, 1));
+        leave_socket(&socket);
+        remove_former(&socket, |_| None);
+        assert_eq!(directory.path().exists(), !is_removed, "{socket:?}");
+    }
 }
