@@ -3,6 +3,7 @@
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
+use rollout_tests::processes;
 use rollout_tests::wait;
 use serde_json::Value;
 
@@ -14,7 +15,8 @@ fn pause_holds_new_trials_back_until_the_run_is_resumed() {
     let counter = LiveCounter::start();
     let load = Load { at_once: 4, ..Load::new("paused", 16, (0.5, 1.0)) };
     load.write(&cluster.project, &counter);
-    let worker = cluster.worker("a", 3).started();
+    let mut worker = cluster.worker("a", 3).started();
+    let pid = worker.process().pid();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let run = cluster.project.results("paused");
     wait::until(DEADLINE, "some results", || run.trials().len() >= 4);
@@ -23,7 +25,9 @@ fn pause_holds_new_trials_back_until_the_run_is_resumed() {
     let paused = command(&["pause", "jobs/paused", "--json"]).expect_code(ExitCode::Success);
     let receipt: Value = serde_json::from_str(&paused.stdout).expect("a receipt");
     assert!(receipt["named"].as_u64().is_some_and(|left| left >= 1), "{receipt}");
-    wait::until(DEADLINE, "the running trials to end", || counter.running() == 0);
+    // One that began just before may not have its agent yet.
+    let is_idle = || processes::descendants(pid).is_empty() && counter.running() == 0;
+    wait::until(DEADLINE, "the running trials to end", is_idle);
     let (seen, settled) = (counter.observed().len(), run.trials().len());
     assert!(seen < 16, "{seen} of 16");
     wait::until(DEADLINE, "their results", || run.trials().len() == seen);

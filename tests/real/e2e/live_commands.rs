@@ -9,6 +9,7 @@ use rollout_tests::executor::HEEDING;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::net::free_port;
+use rollout_tests::processes;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
@@ -40,7 +41,9 @@ fn embedded_run_is_paused_retried_and_resumed_from_another_process() {
 
     let paused = receipt(&project, &["pause", "jobs/live"]);
     assert!(paused["named"].as_u64().is_some_and(|left| left >= 1), "{paused}");
-    wait::until(DEADLINE, "the running trials to end", || counter.running() == 0);
+    // One that began just before may not have its agent yet.
+    let is_idle = || processes::descendants(running.pid()).is_empty() && counter.running() == 0;
+    wait::until(DEADLINE, "the running trials to end", is_idle);
     let seen = counter.observed().len();
     assert!(seen < 8, "{seen} of 8");
     wait::until(DEADLINE, "their results", || results.trials().len() == seen);
