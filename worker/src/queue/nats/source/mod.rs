@@ -277,6 +277,8 @@ async fn request_coordinator<A: DeserializeOwned>(
     let payload = serde_json::to_vec(request).expect("text keys only");
     let answer = client.request(NatsRequest::new(subject, payload)).await;
     match answer {
+        // It ended before it answered.
+        Ok(answer) if answer.payload.is_empty() => Err(QueueError::NoAnswer { run }),
         Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|error| {
             QueueError::Unreachable { reason: format!("cannot parse the answer: {error}") }
         }),
