@@ -4,10 +4,11 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::audit;
-use rollout_tests::cluster::Cluster;
+use rollout_tests::cluster::{Cluster, ClusterMember};
 use rollout_tests::leak_check::directory_entries;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
+use rollout_tests::processes;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use rollout_tests::s3_server::S3Server;
@@ -103,57 +104,66 @@ fn run_of_lost_host_is_read_and_resumed_from_catalog() {
     }
 }
 
+/// A run that is half done when its coordinator loses the store of its catalog.
+struct CutOffRun {
+    counter: LiveCounter,
+    load: Load,
+    worker: ClusterMember,
+    coordinator: ClusterMember,
+    proxy: TcpProxy,
+    _server: S3Server,
+}
+
+impl CutOffRun {
+    fn start(cluster: &Cluster, job: &str, sink: &str) -> Self {
+        let (server, counter) = (S3Server::start(), LiveCounter::start());
+        let load = Load { at_once: 4, ..Load::new(job, 16, (0.3, 0.6)) };
+        load.write(&cluster.project, &counter);
+        let proxy = TcpProxy::for_port(server.port());
+        let cut = server.store_url_at(proxy.port(), "runs");
+        let worker = with_store(cluster.worker("a", 4), &server.store_url("runs")).started();
+        let coordinator = cluster.coordinator(&load.file()).with_option("--sink", sink);
+        let coordinator = with_store(coordinator, &cut).started();
+        wait::until(DEADLINE, "some results", || counter.observed().len() >= 8);
+        proxy.cut();
+        Self { counter, load, worker, coordinator, proxy, _server: server }
+    }
+}
+
 #[test]
 fn catalog_that_is_out_of_reach_holds_new_work_back() {
-    let (Some(cluster), server) = (cluster(), S3Server::start()) else { return };
-    let counter = LiveCounter::start();
-    let load = Load { at_once: 4, ..Load::new("held", 16, (0.3, 0.6)) };
-    load.write(&cluster.project, &counter);
-    let proxy = TcpProxy::for_port(server.port());
-    let url = server.store_url("runs");
-    let cut = server.store_url_at(proxy.port(), "runs");
-    let worker = with_store(cluster.worker("a", 4), &url).started();
-    let coordinator = cluster.coordinator(&load.file()).with_option("--sink", "catalog");
-    let mut coordinator = with_store(coordinator, &cut).started();
-    wait::until(DEADLINE, "some results", || counter.observed().len() >= 8);
-    proxy.cut();
-    // Running trials go on, and no other begins.
-    wait::until(DEADLINE, "the running trials to end", || counter.running() == 0);
-    let seen = counter.observed().len();
-    coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
-    assert_eq!(counter.observed().len(), seen);
+    let Some(cluster) = cluster() else { return };
+    let mut run = CutOffRun::start(&cluster, "held", "catalog");
+    // Running trials go on, and no other begins. One that began just before may not have its agent
+    // yet.
+    let pid = run.worker.process().pid();
+    let is_idle = || processes::descendants(pid).is_empty() && run.counter.running() == 0;
+    wait::until(DEADLINE, "the running trials to end", is_idle);
+    let seen = run.counter.observed().len();
+    run.coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
+    assert_eq!(run.counter.observed().len(), seen);
     assert!(seen < 16, "{seen}");
-    proxy.restore();
-    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(counter.repeated(), 0, "{:?}", counter.executions());
-    crate::assert_undisturbed(&cluster, &load);
-    assert_no_leaks(&cluster, &["held"], [worker]);
+    run.proxy.restore();
+    let _ended = run.coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(run.counter.repeated(), 0, "{:?}", run.counter.executions());
+    crate::assert_undisturbed(&cluster, &run.load);
+    assert_no_leaks(&cluster, &["held"], [run.worker]);
 }
 
 #[test]
 fn second_signal_ends_a_session_whose_catalog_is_out_of_reach() {
-    let (Some(cluster), server) = (cluster(), S3Server::start()) else { return };
-    let counter = LiveCounter::start();
-    let load = Load { at_once: 4, ..Load::new("ended", 16, (0.3, 0.6)) };
-    load.write(&cluster.project, &counter);
-    let proxy = TcpProxy::for_port(server.port());
-    let url = server.store_url("runs");
-    let cut = server.store_url_at(proxy.port(), "runs");
-    let worker = with_store(cluster.worker("a", 4), &url).started();
-    let coordinator = cluster.coordinator(&load.file()).with_option("--sink", "hybrid");
-    let mut coordinator = with_store(coordinator, &cut).started();
-    wait::until(DEADLINE, "some results", || counter.observed().len() >= 8);
-    proxy.cut();
-    coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
-    coordinator.process().signal(Signal::TERM);
-    coordinator.wait_for_stderr("stopping: ", DEADLINE);
-    coordinator.process().signal(Signal::TERM);
-    coordinator.wait_for_stderr("stopping at once", DEADLINE);
-    let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+    let Some(cluster) = cluster() else { return };
+    let mut run = CutOffRun::start(&cluster, "ended", "hybrid");
+    run.coordinator.wait_for_stderr("writing to the catalog", DEADLINE);
+    run.coordinator.process().signal(Signal::TERM);
+    run.coordinator.wait_for_stderr("stopping: ", DEADLINE);
+    run.coordinator.process().signal(Signal::TERM);
+    run.coordinator.wait_for_stderr("stopping at once", DEADLINE);
+    let ended = run.coordinator.wait(DEADLINE).expect_code(ExitCode::OutOfReach);
     assert!(ended.stderr.contains("catalog"), "{}", ended.stderr);
-    proxy.restore();
-    coordinator.start();
-    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    crate::assert_undisturbed(&cluster, &load);
-    assert_no_leaks(&cluster, &["ended"], [worker]);
+    run.proxy.restore();
+    run.coordinator.start();
+    let _ended = run.coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    crate::assert_undisturbed(&cluster, &run.load);
+    assert_no_leaks(&cluster, &["ended"], [run.worker]);
 }

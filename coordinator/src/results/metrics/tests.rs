@@ -10,6 +10,7 @@ use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
+use crate::results::testing;
 use crate::results::testing::strategies::{error, execution_end, unsupported, verdict};
 
 fn settlement() -> impl Strategy<Value = Settlement> {
@@ -272,19 +273,8 @@ fn score_counts_agent_failures_but_not_infrastructure_failures() {
 
 #[test]
 fn stats_of_reopened_trial_are_as_if_it_had_not_settled() {
-    let settled = |verdict: Verdict, is_first: bool| {
-        let task = if is_first { "first" } else { "second" }.to_owned();
-        let trial = TrialName { agent: "a".into(), dataset: "d".into(), task, attempt: 1 };
-        Settlement {
-            item: trial.item(),
-            name: trial.into(),
-            by: None,
-            verdict,
-            superseded: Vec::new(),
-            settled_at: Timestamp::UNIX_EPOCH,
-            task_git_commit_id: None,
-        }
-    };
+    let settled =
+        |task: &str, verdict| testing::settlement(testing::trial("a", task, 1), 1, verdict);
     let apply = |stats: &mut RunStats, settlement: &Settlement, is_over: bool| {
         let (item, name) = (settlement.item, settlement.name.clone());
         let settlement = Arc::new(settlement.clone());
@@ -294,9 +284,9 @@ fn stats_of_reopened_trial_are_as_if_it_had_not_settled() {
         };
         stats.apply(&RunEvent { at: Timestamp::UNIX_EPOCH, kind });
     };
-    let one = settled(Verdict::completed(0.5), true);
+    let one = settled("first", Verdict::completed(0.5));
     for verdict in [Verdict::failed(error(ErrorClass::Agent)), Verdict::completed(0.5)] {
-        let other = settled(Verdict { cost: 2.5, ..verdict }, false);
+        let other = settled("second", Verdict { cost: 2.5, ..verdict });
         let mut stats = RunStats::new(&[AgentTotal { name: "a".into(), total: 2 }]);
         apply(&mut stats, &one, false);
         let before = stats.clone();

@@ -183,23 +183,11 @@ impl NameInterner {
 
 #[cfg(test)]
 mod tests {
-    use rollout_protocol::Timestamp;
-    use rollout_protocol::record::Verdict;
-
     use super::*;
+    use crate::results::testing;
 
     fn settlement(reward: f64) -> Settlement {
-        let trial =
-            TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 };
-        Settlement {
-            item: trial.item(),
-            name: trial.into(),
-            by: None,
-            verdict: Verdict::completed(reward),
-            superseded: Vec::new(),
-            settled_at: Timestamp::UNIX_EPOCH,
-            task_git_commit_id: None,
-        }
+        testing::settlement(testing::trial("a", "t", 1), 1, testing::passed(reward))
     }
 
     #[test]
