@@ -12,16 +12,22 @@ use super::RunError;
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
 
 /// Removes incomplete files that killed processes left in a directory that this process owns now.
+/// A process that still ends its last write may complete or remove one meanwhile.
 pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        let unfinished =
-            entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
-        if unfinished && entry.file_type()?.is_file() {
-            std::fs::remove_file(entry.path())?;
+        if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()) {
+            match remove_if_file(&entry) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
         }
     }
     Ok(())
+}
+
+fn remove_if_file(entry: &std::fs::DirEntry) -> std::io::Result<()> {
+    if entry.file_type()?.is_file() { std::fs::remove_file(entry.path()) } else { Ok(()) }
 }
 
 /// Replaces `path` with the JSON text of `value`. A reader sees the old or the new text, never a
@@ -72,5 +78,24 @@ mod tests {
         remove_unfinished(temp.path()).expect("swept");
         let left = [&path, &temp.path().join(".tmp-directory"), &unfinished].map(|p| p.exists());
         assert_eq!(left, [true, true, false]);
+    }
+
+    #[test]
+    fn sweep_beside_a_writer_succeeds() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("manifest.json");
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    // The sweep may remove the temporary file before its rename.
+                    let _replaced = replace(&path, b"{}");
+                }
+                is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                remove_unfinished(temp.path()).expect("swept");
+            }
+        });
     }
 }
