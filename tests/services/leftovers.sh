@@ -27,7 +27,7 @@ leftovers_of_scratch() {
   done
 }
 # Control groups have no owner: new ones without processes are reported, but not removed.
-leftovers_cgroups() { find /sys/fs/cgroup -type d -name 'rollout*' 2>/dev/null | sort; }
+leftovers_cgroups() { find /sys/fs/cgroup -type d -name 'sandbox-*' 2>/dev/null | sort; }
 leftovers_empty_cgroups() {
   local group
   while read -r group; do

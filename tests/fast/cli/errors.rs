@@ -75,8 +75,11 @@ fn second_owner_is_explained() {
     let mut first = project.rollout(&["run", "job.yaml"]);
     wait::until(DEADLINE, "a result", || !results.trials().is_empty());
     let exit = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
-    first.signal(Signal::KILL);
     assert_error(&project, "second_owner", exit, ExitCode::LockHeld);
+    for _ in 0..2 {
+        first.signal(Signal::INT);
+    }
+    let _ended = first.wait(DEADLINE).expect_code(ExitCode::Cancelled);
 }
 
 #[test]
