@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// output, a connection to an engine.
 const PER_EXECUTION: u64 = 16;
 
-/// Open files of one walk through the tree of an environment: one for each directory on the way
-/// down, the stream and the file that is read.
+/// Open files of one walk through the tree of an environment, or of one extraction of such a tree:
+/// one for each directory on the way down, the stream and the file that is read or written.
 const PER_WALK: u64 = rollout_protocol::limits::ARCHIVE_DEPTH as u64 + 4;
 
 /// Limit on concurrent walks: more would only wait for the disk.
@@ -70,8 +70,9 @@ fn open_now() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(16, |all| all.count() as u64)
 }
 
-/// Waits until one more walk through the tree of an environment fits. The walk counts until the
-/// permit is dropped.
+/// Waits until one more walk through the tree of an environment, or one more extraction, fits. It
+/// counts until the permit is dropped. A holder must not wait for another permit: there may be only
+/// one.
 pub async fn walk_permit() -> OwnedSemaphorePermit {
     static WALKS: OnceLock<Arc<Semaphore>> = OnceLock::new();
     let most = || limit().map_or(MAX_WALKS, max_walks);

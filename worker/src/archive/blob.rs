@@ -10,6 +10,7 @@ use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{ArchiveError, ArchiveLimits, ArchiveReport, extract};
+use crate::open_files;
 use crate::store::{BlobStore, StoreError};
 
 /// Why an archive in a blob store cannot be extracted.
@@ -34,6 +35,8 @@ pub async fn extract_blob(
     into: &Path,
     limits: ArchiveLimits,
 ) -> Result<ArchiveReport, ExtractBlobError> {
+    // Every directory on the way down is open, and many results are written at a time.
+    let _walk = open_files::walk_permit().await;
     let failure = Arc::new(Mutex::new(None));
     let source = store.get(archive).await?;
     let source = FailureRecorder { source, failure: Arc::clone(&failure) };
