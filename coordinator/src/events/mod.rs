@@ -8,6 +8,7 @@
 mod fan_out;
 mod job;
 mod lossy;
+mod running;
 mod search;
 mod sink;
 mod sink_warnings;

@@ -7,8 +7,9 @@ use rollout_protocol::spec::metric::MetricKind;
 
 use super::format::{bar, duration, fit, number, plural, rate};
 use super::job_view::JobView;
-use super::run_view::{ExecutionView, RunView};
+use super::run_view::RunView;
 use super::score;
+use crate::events::running::RunningExecution;
 use crate::results::escape;
 
 /// Maximum number of running trials shown.
@@ -32,7 +33,7 @@ pub(super) fn live(view: &JobView, now: Instant, width: usize, height: usize) ->
 /// A line per running execution, the oldest first: at most `room` lines plus one that counts the
 /// rest.
 pub(super) fn running(run: &RunView, now: Instant, max_lines: usize) -> Vec<String> {
-    let mut running: Vec<(&ExecutionView, String)> =
+    let mut running: Vec<(&RunningExecution, String)> =
         run.running.values().map(|running| (running, label(&running.name))).collect();
     running.sort_by(|a, b| a.0.started_at.cmp(&b.0.started_at).then_with(|| a.1.cmp(&b.1)));
     let room = MAX_RUNNING_LINES.min(max_lines);
@@ -145,7 +146,7 @@ pub(super) fn label(name: &ItemName) -> String {
     }
 }
 
-fn line_of(running: &ExecutionView, name: &str, now: Instant) -> String {
+fn line_of(running: &RunningExecution, name: &str, now: Instant) -> String {
     let time = duration(now.saturating_duration_since(running.started_at));
     let try_suffix = match running.try_number {
         0 | 1 => String::new(),

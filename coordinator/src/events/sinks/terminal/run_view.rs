@@ -1,17 +1,15 @@
 //! Terminal state shared by jobs and searches: running executions, stops, warnings, lines.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::{EventKind, RunEvent, TakeoverReason};
-use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::item_name::ItemName;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::format;
 use super::style::Style;
+use crate::events::running::RunningExecutions;
 use crate::results::escape;
 
 /// Maximum number of pending lines; more are only counted.
@@ -21,7 +19,7 @@ const MAX_WAITING_LINES: usize = 500;
 #[derive(Debug)]
 pub(super) struct RunView {
     /// Running executions.
-    pub(super) running: BTreeMap<(ItemId, ExecId), ExecutionView>,
+    pub(super) running: RunningExecutions,
     pub(super) stopping: Option<StopLevel>,
     /// Whether a user paused it.
     pub(super) paused: bool,
@@ -35,22 +33,10 @@ pub(super) struct RunView {
     dropped_lines: u64,
 }
 
-/// A running execution.
-#[derive(Debug, Clone)]
-pub(super) struct ExecutionView {
-    pub(super) name: ItemName,
-    pub(super) try_number: u32,
-    pub(super) phase: Phase,
-    /// When this view first saw the execution.
-    pub(super) started_at: Instant,
-    /// The service that it is waiting for.
-    pub(super) waiting_for: Option<Dependency>,
-}
-
 impl RunView {
     pub(super) fn new(style: Style, noun: &'static str) -> Self {
         Self {
-            running: BTreeMap::new(),
+            running: RunningExecutions::default(),
             stopping: None,
             paused: false,
             retries: 0,
@@ -98,29 +84,8 @@ impl RunView {
                 };
                 self.line(format!("took over the run from {}{why}", escape::line(former)));
             }
-            EventKind::TrialPhase { item, name, try_id, exec, phase } => {
-                let running = self.running.entry((*item, *exec)).or_insert_with(|| ExecutionView {
-                    name: name.clone(),
-                    try_number: try_id.n,
-                    phase: *phase,
-                    started_at: now,
-                    waiting_for: None,
-                });
-                running.phase = *phase;
-            }
-            EventKind::ExecutionEnded { item, exec, .. }
-            | EventKind::TrialLost { item, exec, .. } => {
-                self.running.remove(&(*item, *exec));
-            }
-            EventKind::TrialRetry { item, exec, .. } => {
-                self.running.remove(&(*item, *exec));
-                self.retries += 1;
-            }
-            EventKind::TrialParked { item, name, try_id, exec, dependency, .. } => {
-                self.parked((*item, *exec), name, try_id.n, *dependency, now);
-            }
-            EventKind::TrialUnparked { item, exec, .. } => self.unparked(&(*item, *exec)),
-            EventKind::TrialSettled { settlement, .. } => self.settle(settlement.item),
+            EventKind::TrialRetry { .. } => self.retries += 1,
+            EventKind::TrialParked { dependency, .. } => self.line_if_first_parked(*dependency),
             EventKind::RunStopping { level } => self.stop(*level),
             EventKind::RunPaused => {
                 self.paused = true;
@@ -135,11 +100,24 @@ impl RunView {
                 let message = escape::line(message);
                 self.line(format!("{} {message}", self.style.warning("warning:")));
             }
-            EventKind::RunEnded { .. } => self.running.clear(),
             EventKind::RunStarted { .. }
             | EventKind::RunOpened
+            | EventKind::TrialPhase { .. }
+            | EventKind::TrialUnparked { .. }
+            | EventKind::TrialLost { .. }
+            | EventKind::ExecutionEnded { .. }
+            | EventKind::TrialSettled { .. }
             | EventKind::TrialReopened { .. }
+            | EventKind::RunEnded { .. }
             | EventKind::Search(_) => {}
+        }
+        let waited = match &event.kind {
+            EventKind::TrialUnparked { item, exec, .. } => self.running.waiting_for(*item, *exec),
+            _ => None,
+        };
+        self.running.apply(event, now);
+        if let Some(dependency) = waited {
+            self.line_if_last_unparked(dependency);
         }
     }
 
@@ -158,52 +136,22 @@ impl RunView {
         }
     }
 
-    /// Marks an execution as waiting for a service. Adds a line for the first one only.
-    fn parked(
-        &mut self,
-        key: (ItemId, ExecId),
-        name: &ItemName,
-        try_number: u32,
-        dependency: Dependency,
-        now: Instant,
-    ) {
-        if !self.waits_for(dependency) {
+    /// Adds a line for the first execution that waits for a service.
+    fn line_if_first_parked(&mut self, dependency: Dependency) {
+        if !self.running.waits_for(dependency) {
             let (word, noun) = (self.style.warning("parked    "), self.noun);
             self.line(format!(
                 "{word} {dependency} does not respond; {noun} that need it wait, and their \
                  timeouts are paused"
             ));
         }
-        let running = self.running.entry(key).or_insert_with(|| ExecutionView {
-            name: name.clone(),
-            try_number,
-            phase: Phase::EnvironmentSetup,
-            started_at: now,
-            waiting_for: None,
-        });
-        running.waiting_for = Some(dependency);
     }
 
-    fn waits_for(&self, dependency: Dependency) -> bool {
-        self.running.values().any(|running| running.waiting_for == Some(dependency))
-    }
-
-    /// Marks an execution as no longer waiting. Adds a line for the last one only.
-    fn unparked(&mut self, key: &(ItemId, ExecId)) {
-        let waited = self.running.get_mut(key).and_then(|running| running.waiting_for.take());
-        if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
+    /// Adds a line for the last execution that no longer waits for a service.
+    fn line_if_last_unparked(&mut self, dependency: Dependency) {
+        if !self.running.waits_for(dependency) {
             let (word, noun) = (self.style.warning("unparked  "), self.noun);
             self.line(format!("{word} no {noun} wait for {dependency} any more"));
-        }
-    }
-
-    /// Removes every execution of an item.
-    fn settle(&mut self, item: ItemId) {
-        let of_item = |exec| (item, ExecId::from_bytes([exec; 16]));
-        let ended: Vec<_> =
-            self.running.range(of_item(0)..=of_item(u8::MAX)).map(|(key, _)| *key).collect();
-        for key in ended {
-            self.running.remove(&key);
         }
     }
 

@@ -165,7 +165,7 @@ fn live_view_drops_trial_that_settled() {
     let now = Instant::now();
     let mut view = view(now);
     view.apply(&settled(2, settlement(trial("cpe", "th\x1bree", 1), 1, passed(0.0))), now);
-    assert!(view.run.running.is_empty());
+    assert!(view.run.running.len() == 0);
     view.apply(&ended(60, 7), now);
     assert_eq!(view.stats.pending(), 7);
 }
