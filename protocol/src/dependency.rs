@@ -17,6 +17,9 @@ pub enum Dependency {
 }
 
 impl Dependency {
+    /// Every service.
+    pub const ALL: [Self; 3] = [Self::ContainerEngine, Self::ImageRegistry, Self::BlobStore];
+
     /// The name used in documents.
     pub const fn as_str(self) -> &'static str {
         match self {

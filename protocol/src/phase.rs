@@ -25,6 +25,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::EnvironmentSetup,
+        Self::AgentSetup,
+        Self::AgentExecution,
+        Self::Verification,
+        Self::Collection,
+        Self::Teardown,
+    ];
+
     /// The name used in documents and on the terminal.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ pub mod fs_remove;
 pub mod git;
 pub mod glob;
 pub mod host;
+pub mod metrics;
 pub mod open_files;
 pub mod queue;
 pub mod rate_limit;

@@ -18,6 +18,7 @@ use rollout_protocol::wire::position::ReportBatch;
 use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::{Dispatch, QueueError, WorkSource};
@@ -246,6 +247,7 @@ fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
         suspicious_window: None,
         max_offline: None,
         spool_bytes: host::SPOOL_BYTES,
+        metrics: WorkerMetrics::default(),
     }
 }
 

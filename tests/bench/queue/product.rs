@@ -11,6 +11,7 @@ use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::WorkerDir;
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsName, NatsOptions};
 use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
@@ -228,6 +229,7 @@ impl ProductWorker {
             // The namespace is new: nothing of it was ever executed.
             suspicious_window: None,
             spool_bytes: SPOOL_BYTES,
+            metrics: WorkerMetrics::default(),
         };
         let worker = service::Worker::new(config, Arc::new(source), store, runner);
         Ok(Self { worker, dir, _nats: nats })

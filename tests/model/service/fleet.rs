@@ -11,6 +11,7 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::environment::Owner;
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::queue::traits::Dispatch as _;
@@ -130,6 +131,7 @@ impl Fleet {
             suspicious_window: Some(LEASE),
             max_offline: None,
             spool_bytes: 1 << 20,
+            metrics: WorkerMetrics::default(),
         };
         let source = Arc::new(FlakySource::new(self.queue.clone()));
         let worker = Worker::new(config, source.clone(), self.store.clone(), self.log.clone());

@@ -19,16 +19,6 @@ use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
 use crate::executor::{ControlMailbox, PhaseSink};
 
-const PHASES: [Phase; 7] = [
-    Phase::Queued,
-    Phase::EnvironmentSetup,
-    Phase::AgentSetup,
-    Phase::AgentExecution,
-    Phase::Verification,
-    Phase::Collection,
-    Phase::Teardown,
-];
-
 /// The key of a try. A worker holds at most one execution per key.
 pub(super) type TryKey = (RunId, ItemId, TryId);
 
@@ -100,7 +90,7 @@ impl Execution {
     }
 
     pub(super) fn phase(&self) -> Phase {
-        PHASES[usize::from(self.phase.load(Ordering::Relaxed))]
+        Phase::ALL[usize::from(self.phase.load(Ordering::Relaxed))]
     }
 
     /// Whether the phase changed since the last call.
@@ -207,7 +197,7 @@ mod tests {
 
     #[test]
     fn phase_index_equals_discriminant() {
-        for (index, phase) in PHASES.iter().enumerate() {
+        for (index, phase) in Phase::ALL.iter().enumerate() {
             assert_eq!(*phase as usize, index);
         }
     }

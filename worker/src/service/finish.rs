@@ -32,6 +32,7 @@ pub(super) fn finish_immediate(
 ) -> FinishStep<impl Future<Output = ()> + Send + use<>> {
     match bare_report_body(&execution, ended) {
         Ok(body) => {
+            shared.config.metrics.ended(execution.offer.work, &body);
             let report = execution.new_report(&shared.config.worker, body);
             FinishStep::Report(OutgoingReport::final_report(report, execution, None))
         }
@@ -57,6 +58,7 @@ pub(super) async fn finish(
 
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
+    shared.config.metrics.ended(execution.offer.work, &body);
     let report = execution.new_report(&shared.config.worker, body);
     shared.outbox.send_and_wait(report, execution).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
@@ -74,6 +76,8 @@ async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, fini
     };
     backoff.succeeded();
     let report = publish(&*shared.store, &shared.store_outage, &entry).await;
+    shared.config.metrics.stored(entry.bytes());
+    shared.config.metrics.ended(execution.offer.work, &report.body);
     shared.outbox.send_and_wait(report, execution).await;
     shared.spool.remove(entry).await;
 }

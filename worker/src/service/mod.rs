@@ -25,6 +25,7 @@ mod execution;
 mod execution_slot;
 mod finish;
 mod heartbeat;
+mod monitor;
 mod pull;
 mod rate_limits;
 mod registry;
@@ -58,6 +59,7 @@ use rollout_protocol::wire::heartbeat::{ActiveExecution, EnvironmentCapacity, Re
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::BrokerConnection;
+pub use self::monitor::{WorkerMonitor, WorkerNotReady};
 use self::rate_limits::RunRateLimiters;
 use self::registry::ExecutionRegistry;
 use self::report::ReportOutbox;
@@ -67,6 +69,7 @@ use crate::backoff::OutageLog;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
 use crate::executor::{ExecutionServices, Finished};
+use crate::metrics::WorkerMetrics;
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
@@ -167,6 +170,8 @@ pub struct WorkerConfig {
     pub max_offline: Option<Duration>,
     /// Bytes of finished executions on disk beyond which the worker pulls no more work.
     pub spool_bytes: u64,
+    /// Its counters.
+    pub metrics: WorkerMetrics,
 }
 
 /// The environments and variables that a worker offers.
@@ -322,6 +327,11 @@ impl Worker {
             runner,
         };
         Self { shared: Arc::new(shared), ended_stages }
+    }
+
+    /// A view of its present state. The worker does not live longer because of it.
+    pub fn monitor(&self) -> WorkerMonitor {
+        WorkerMonitor::new(&self.shared)
     }
 
     /// The executions of dead workers that its heartbeats list, too.

@@ -151,6 +151,7 @@ async fn begin_deliveries(
     let mut reports = Vec::with_capacity(deliveries.len());
     let connected = shared.connection.connected_at();
     for delivery in &deliveries {
+        shared.config.metrics.delivered(delivery.delivered);
         let window = shared.config.suspicious_window;
         let suspicious = suspicion.is_suspicious(delivery, connected, window);
         // For a try that runs here already, the running execution extends the new delivery's lease.

@@ -78,6 +78,11 @@ impl SpoolFile {
 }
 
 impl SpoolEntry {
+    /// Bytes of the record and its files.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The record with references to its files, which are stored as `blobs`.
     pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> ExecutionRecord {
         let mut record = self.record.clone();

@@ -15,6 +15,7 @@ use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{BrokerModel, BrokerModelConfig};
 use rollout_worker::secrets::TrialVariables;
@@ -107,6 +108,7 @@ impl RemoteFixture {
             lease: LEASE,
             suspicious_window: Some(LEASE),
             spool_bytes: 1 << 20,
+            metrics: WorkerMetrics::default(),
         };
         let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
         let (stop, told) = watch::channel(ShutdownLevel::No);

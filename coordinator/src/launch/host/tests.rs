@@ -14,6 +14,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::report::ReportBody;
 use rollout_worker::host::WorkerDir;
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::BrokerModelConfig;
 use rollout_worker::queue::traits::Dispatch as _;
@@ -71,6 +72,8 @@ impl WorkerFixture {
             max_offline: LONG,
             stops,
             decorate: |runner| runner,
+            metrics: WorkerMetrics::default(),
+            monitor: Arc::default(),
         };
         (signal, supervise::spawn("worker", process.run()))
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
@@ -12,10 +12,12 @@ use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::backoff::error_chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
+use rollout_worker::metrics::WorkerMetrics;
 use rollout_worker::queue::traits::WorkSource;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{
-    Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerProfile,
+    Runner, ShutdownLevel, Worker, WorkerConfig, WorkerExit, WorkerExitReason, WorkerMonitor,
+    WorkerProfile,
 };
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -62,6 +64,10 @@ pub struct WorkerProcess {
     pub stops: mpsc::Receiver<StopLevel>,
     /// Decorator of the runner.
     pub decorate: RunnerDecorator,
+    /// Its counters.
+    pub metrics: WorkerMetrics,
+    /// Set to a view of the worker when it exists.
+    pub monitor: Arc<OnceLock<WorkerMonitor>>,
 }
 
 impl WorkerProcess {
@@ -77,6 +83,8 @@ impl WorkerProcess {
         let probe = ProviderProbe::start(providers.clone(), names).await;
         let profile = probe.profile();
         let worker = self.worker(&dir, providers.clone(), profile.clone())?;
+        // Only this process sets it, once.
+        let _first = self.monitor.set(worker.monitor());
         let recovery = HostRecovery {
             base: self.workers.clone(),
             owners: Arc::new(HostOwners::new(Owner::current(dir.path().to_owned()))),
@@ -149,6 +157,7 @@ impl WorkerProcess {
             suspicious_window: Some(self.lease),
             max_offline: Some(self.max_offline),
             spool_bytes: SPOOL_BYTES,
+            metrics: self.metrics.clone(),
         };
         Ok(Worker::new(config, Arc::clone(&self.source), Arc::clone(&self.store), runner))
     }

@@ -160,6 +160,7 @@ impl ServiceFixture {
             suspicious_window: setup.window,
             max_offline: setup.max_offline,
             spool_bytes: 1 << 20,
+            metrics: WorkerMetrics::default(),
         };
         let source = Arc::new(FlakySource::new(queue.clone()));
         let worker = Worker::new(config, source.clone(), store.clone(), runner.clone());

@@ -1,0 +1,201 @@
+//! Metrics of a worker, in the data model of OpenMetrics.
+//!
+//! [`WorkerMetrics`] counts; [`WorkerMonitor`](crate::service::WorkerMonitor) reads the present
+//! state when it is asked. `docs/operations.md` documents every metric.
+
+pub mod encode;
+
+use std::sync::Arc;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use rollout_protocol::error::TrialError;
+use rollout_protocol::record::{Durations, Verdict};
+use rollout_protocol::wire::offer::OfferedWork;
+use rollout_protocol::wire::report::ReportBody;
+
+/// Upper bounds of the buckets of durations, seconds: from the start of a sandbox to a day.
+const DURATION_BUCKETS: [f64; 17] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0,
+    21600.0, 86400.0,
+];
+
+/// Class of an execution that ended without an error.
+pub const NO_ERROR: &str = "none";
+
+/// A label with its value.
+type Label = (&'static str, &'static str);
+
+/// Durations by phase, seconds.
+pub type PhaseDurations = Family<[Label; 1], Histogram, fn() -> Histogram>;
+
+/// Counters of a worker. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerMetrics(Arc<WorkerCounters>);
+
+#[derive(Debug)]
+struct WorkerCounters {
+    deliveries: Family<[Label; 1], Counter>,
+    executions: Family<[Label; 3], Counter>,
+    durations: PhaseDurations,
+    stored_bytes: Counter,
+}
+
+impl Default for WorkerCounters {
+    fn default() -> Self {
+        Self {
+            deliveries: Family::default(),
+            executions: Family::default(),
+            durations: phase_durations(),
+            stored_bytes: Counter::default(),
+        }
+    }
+}
+
+impl WorkerMetrics {
+    /// Adds the counters to the metrics that a process shows.
+    pub fn register(&self, registry: &mut Registry) {
+        let counters = &self.0;
+        registry.register(
+            "worker_deliveries",
+            "Offers that the queue delivered, by whether they were delivered before",
+            counters.deliveries.clone(),
+        );
+        registry.register(
+            "worker_executions_ended",
+            "Executions that ended, by kind of work, outcome and class of error",
+            counters.executions.clone(),
+        );
+        registry.register_with_unit(
+            "worker_phase_duration",
+            "Durations of executions that ended, in total and by phase",
+            Unit::Seconds,
+            counters.durations.clone(),
+        );
+        registry.register_with_unit(
+            "worker_stored",
+            "Size of the logs, artifacts and outputs that were written to the blob store",
+            Unit::Bytes,
+            counters.stored_bytes.clone(),
+        );
+    }
+
+    /// Counts an offer by its number of deliveries.
+    pub(crate) fn delivered(&self, deliveries: u32) {
+        let is_redelivery = if deliveries > 1 { "true" } else { "false" };
+        self.0.deliveries.get_or_create(&[("redelivered", is_redelivery)]).inc();
+    }
+
+    /// Counts an execution by its last report.
+    pub(crate) fn ended(&self, work: OfferedWork, report: &ReportBody) {
+        let (outcome, class) = match report {
+            ReportBody::Result(result) => {
+                observe_durations(&self.0.durations, &result.durations);
+                outcome_labels(&result.verdict)
+            }
+            ReportBody::Lost { .. } => ("lost", NO_ERROR),
+            ReportBody::Started | ReportBody::Events(_) => return,
+        };
+        let labels = [("work", work_label(work)), ("outcome", outcome), ("class", class)];
+        self.0.executions.get_or_create(&labels).inc();
+    }
+
+    /// Counts bytes that were written to the store.
+    pub(crate) fn stored(&self, bytes: u64) {
+        self.0.stored_bytes.inc_by(bytes);
+    }
+}
+
+const fn work_label(work: OfferedWork) -> &'static str {
+    match work {
+        OfferedWork::Trial(_) => "trial",
+        OfferedWork::Eval => "eval",
+        OfferedWork::Ideas => "ideas",
+    }
+}
+
+/// Empty histograms of durations by phase.
+pub fn phase_durations() -> PhaseDurations {
+    Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS))
+}
+
+/// Adds the durations of an execution. Phases that it did not reach have none.
+pub fn observe_durations(histograms: &PhaseDurations, durations: &Durations) {
+    let phases = [
+        ("total", Some(durations.total_sec)),
+        ("environment_setup", durations.environment_setup_sec),
+        ("agent_setup", durations.agent_setup_sec),
+        ("agent_execution", durations.agent_execution_sec),
+        ("verification", durations.verifier_sec),
+    ];
+    for (phase, seconds) in phases {
+        if let Some(seconds) = seconds {
+            histograms.get_or_create(&[("phase", phase)]).observe(seconds);
+        }
+    }
+}
+
+/// Outcome and class of error of a verdict, as labels.
+pub fn outcome_labels(verdict: &Verdict) -> (&'static str, &'static str) {
+    (verdict.outcome.as_str(), error_class(verdict.error.as_ref()))
+}
+
+/// The class of an error as a label.
+pub fn error_class(error: Option<&TrialError>) -> &'static str {
+    error.map_or(NO_ERROR, |error| error.class.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text;
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::error::{ErrorCode, ErrorType};
+    use rollout_protocol::record::{LostReason, Timestamps};
+    use rollout_protocol::wire::report::ResultBody;
+
+    use super::*;
+
+    fn result(verdict: Verdict, total_sec: f64) -> ReportBody {
+        ReportBody::Result(Box::new(ResultBody {
+            verdict,
+            durations: Durations { total_sec, verifier_sec: Some(0.2), ..Durations::default() },
+            timestamps: Timestamps::instant(Timestamp::UNIX_EPOCH),
+            record: None,
+        }))
+    }
+
+    #[test]
+    fn counters_have_outcomes_classes_and_durations() {
+        let metrics = WorkerMetrics::default();
+        let mut registry = Registry::with_prefix("rollout");
+        metrics.register(&mut registry);
+        metrics.delivered(1);
+        metrics.delivered(3);
+        metrics.ended(OfferedWork::Eval, &result(Verdict::completed(1.0), 40.0));
+        let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "a cause");
+        metrics.ended(OfferedWork::Eval, &result(Verdict::failed(error), 400.0));
+        let (reason, phase, record) = (LostReason::Stopped, None, None);
+        metrics.ended(OfferedWork::Ideas, &ReportBody::Lost { reason, phase, record, cost: 0.0 });
+        metrics.stored(17);
+
+        let mut shown = String::new();
+        text::encode(&mut shown, &registry).expect("text");
+        for line in [
+            "rollout_worker_deliveries_total{redelivered=\"false\"} 1",
+            "rollout_worker_deliveries_total{redelivered=\"true\"} 1",
+            "rollout_worker_executions_ended_total{work=\"eval\",outcome=\"completed\",class=\"none\"} 1",
+            "rollout_worker_executions_ended_total{work=\"eval\",outcome=\"failed\",class=\"infrastructure\"} 1",
+            "rollout_worker_executions_ended_total{work=\"ideas\",outcome=\"lost\",class=\"none\"} 1",
+            "rollout_worker_phase_duration_seconds_count{phase=\"total\"} 2",
+            "rollout_worker_phase_duration_seconds_bucket{le=\"60.0\",phase=\"total\"} 1",
+            "rollout_worker_phase_duration_seconds_sum{phase=\"total\"} 440.0",
+            "rollout_worker_phase_duration_seconds_count{phase=\"verification\"} 2",
+            "rollout_worker_stored_bytes_total 17",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+        }
+        assert!(!shown.contains("agent_setup"), "a phase that was not reached: {shown}");
+    }
+}
