@@ -9,5 +9,6 @@ pub mod executor;
 pub mod launch;
 pub mod plan;
 pub mod results;
+pub mod serve;
 pub mod sources;
 pub mod workloads;

@@ -20,6 +20,7 @@ pub mod leak_check;
 pub mod live_counter;
 pub mod live_output;
 pub mod load;
+pub mod metrics;
 pub mod nats;
 pub mod net;
 pub mod processes;

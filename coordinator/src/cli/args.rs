@@ -11,6 +11,7 @@ use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::spec::environment::ProviderKind;
 
 use super::executor::ExecutorArgs;
+use super::listen::ListenArgs;
 use super::live::{CancelArgs, ControlArgs, PauseArgs, ServerArgs};
 #[cfg(feature = "nats")]
 use super::nats::{DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
@@ -177,6 +178,9 @@ pub(super) struct RunArgs {
     pub(super) nats: super::nats::NatsArgs,
 
     #[command(flatten)]
+    pub(super) listen: ListenArgs,
+
+    #[command(flatten)]
     pub(super) keys: JobArgs,
 
     /// Settled trials that run again, by `rollout retry`.
@@ -245,6 +249,9 @@ pub(super) struct WorkerArgs {
     /// How long to work without the server before exiting
     #[arg(long, value_name = "TIME", default_value = value_parsers::MAX_OFFLINE, value_parser = value_parsers::duration)]
     pub(super) max_offline: Duration,
+
+    #[command(flatten)]
+    pub(super) listen: ListenArgs,
 
     /// Log level
     #[arg(long, value_name = "LEVEL", default_value = "info")]

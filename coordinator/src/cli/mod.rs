@@ -22,6 +22,7 @@ mod hook_events;
 mod invocation;
 mod keys;
 mod list;
+mod listen;
 mod live;
 mod logging;
 mod logs;

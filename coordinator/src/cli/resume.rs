@@ -124,6 +124,7 @@ mod catalog {
     use rollout_protocol::limits;
 
     use crate::cli::error::CliError;
+    use crate::cli::listen::ListenArgs;
     use crate::cli::nats::{NatsArgs, POOL};
     use crate::cli::output::{Printer, quoted};
     use crate::cli::run::RetryPlace;
@@ -167,6 +168,9 @@ mod catalog {
         /// Exit with 6 instead of waiting for an owner that may be dead
         #[arg(long)]
         no_wait: bool,
+
+        #[command(flatten)]
+        listen: ListenArgs,
 
         /// Log level [default: info]
         #[arg(long, value_name = "LEVEL")]
@@ -234,6 +238,8 @@ mod catalog {
         let run = quoted(&address.to_string());
         let screen = printer.screen();
         logging::start(args.log_level.unwrap_or(LogLevel::Info), screen.clone(), printer.err);
+        let mut sinks = printer.sinks(screen, true, args.json);
+        let _monitoring = args.listen.for_run(&mut sinks).await?;
         let request = ResumeRequest {
             store: address.store,
             store_cache_mb: args.store_cache.unwrap_or(STORE_CACHE_MB),
@@ -243,7 +249,7 @@ mod catalog {
             nats: args.nats.access.options(url)?,
             default_pool: POOL.parse().expect("the default pool has a valid name"),
             unplaceable_timeout: args.unplaceable_timeout.unwrap_or(limits::UNPLACEABLE_TIMEOUT),
-            sinks: printer.sinks(screen, true, args.json),
+            sinks,
             wait_policy: LockWaitPolicy {
                 force: args.force,
                 wait: !args.no_wait,

@@ -44,6 +44,8 @@ async fn start(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let PreparedJob { job, datasets, .. } = prepared;
+    let mut sinks = printer.sinks(screen, true, args.json);
+    let _monitoring = args.listen.for_run(&mut sinks).await?;
     let request = RunRequest {
         #[cfg(feature = "nats")]
         remote: args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?,
@@ -54,7 +56,7 @@ async fn start(
         materialize: args.executor.materialize(args.materialize),
         sink: args.sink,
         invocation: invocation(args),
-        sinks: printer.sinks(screen, true, args.json),
+        sinks,
         wait_policy: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
         stops: StopSource::Signals,

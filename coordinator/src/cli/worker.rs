@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::args::WorkerArgs;
 use super::error::CliError;
+use super::listen::worker::MonitoredWorker;
 use super::nats::NOT_SET_UP_HINT;
 use super::output::Printer;
 use super::{logging, store_url};
@@ -40,6 +41,8 @@ pub(super) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, printer.screen(), printer.err);
+    let monitored = MonitoredWorker::default();
+    let _monitoring = args.listen.for_worker(&monitored).await?;
     let options = args.nats.options()?;
     let pool: NatsName = args
         .pool
@@ -79,6 +82,8 @@ pub(super) async fn run(
         max_offline: args.max_offline,
         stops,
         decorate,
+        metrics: monitored.metrics,
+        monitor: monitored.monitor,
     };
     let ended = process.run().await?;
     Ok(match ended.reason {

@@ -1,6 +1,7 @@
 //! Errors of daily use: what is printed, and the exit code.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::net;
@@ -56,6 +57,16 @@ fn nats_server_missing_is_explained() {
     let server = format!("nats://127.0.0.1:{}", net::free_port());
     let exit = project.rollout(&["workers", "--nats", &server]).wait(DEADLINE);
     assert_error(&project, "no_server", exit, ExitCode::OutOfReach);
+}
+
+#[test]
+fn monitoring_address_in_use_is_explained() {
+    let project = passing();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let exit = project.rollout(&["run", "job.yaml", "--listen", &address]).wait(DEADLINE);
+    assert!(!project.results("faults").path().exists(), "nothing was started");
+    assert_error(&project, "address_in_use", exit, ExitCode::Config);
 }
 
 #[test]

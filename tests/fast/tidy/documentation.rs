@@ -127,6 +127,21 @@ fn document_links_have_targets() {
 }
 
 #[test]
+fn dashboard_shows_documented_metrics() {
+    let dashboard = files::root().join("examples/grafana/rollout.json");
+    let dashboard = std::fs::read_to_string(dashboard).expect("readable");
+    let operations = document("docs/operations.md");
+    let metric = Regex::new(r"\brollout_[a-z_]+").expect("a pattern");
+    let mut seen = 0;
+    for name in metric.find_iter(&dashboard).map(|found| found.as_str()) {
+        let name = name.trim_end_matches("_bucket");
+        assert!(operations.text.contains(&format!("`{name}`")), "{name} is not documented");
+        seen += 1;
+    }
+    assert!(seen > 10, "{seen} metrics");
+}
+
+#[test]
 fn documentation_violations_are_found() {
     let all = ExitCode::ALL.len() + ErrorType::ALL.len();
     assert_eq!(undocumented("").len(), all);

@@ -15,6 +15,7 @@ mod live_events;
 mod live_output;
 mod live_view;
 mod materialize;
+mod metrics;
 mod ownership;
 mod parity;
 mod pause;

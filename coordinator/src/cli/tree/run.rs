@@ -10,6 +10,7 @@ use rollout_worker::supervise;
 use super::options::KeyOptions;
 use super::{run_search, show, validate};
 use crate::cli::error::CliError;
+use crate::cli::listen::ListenArgs;
 use crate::cli::logging;
 use crate::cli::output::Printer;
 use crate::config::{ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, read_tree};
@@ -56,6 +57,9 @@ pub(in crate::cli) struct TreeRunArgs {
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <runs_root>/.rollout/blobs]
     #[arg(long)]
     pub(super) store: Option<String>,
+
+    #[command(flatten)]
+    pub(super) listen: ListenArgs,
 
     /// Seconds without a heartbeat before the search is taken over [default: 600, with `--nats` 30]
     ///

@@ -29,6 +29,8 @@ pub(super) async fn run_search(
     let listening = signals::listen();
     let (stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen for signals", &error))?;
+    let mut sinks = printer.sinks(screen, !args.dry_run, args.json);
+    let _monitoring = args.listen.for_run(&mut sinks).await?;
     let options = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
@@ -48,7 +50,7 @@ pub(super) async fn run_search(
         #[cfg(feature = "nats")]
         remote: if args.dry_run { None } else { args.remote.remote()? },
         stops,
-        sinks: printer.sinks(screen, !args.dry_run, args.json),
+        sinks,
     };
     Ok(Box::pin(search::run(request)).await?)
 }

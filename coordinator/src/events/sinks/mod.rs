@@ -2,11 +2,13 @@
 
 pub(super) mod files;
 mod json;
+pub mod metrics;
 pub mod terminal;
 
 use std::io::Write;
 
 use self::json::JsonLines;
+use self::metrics::RunMetrics;
 use self::terminal::{Screen, Style, TerminalSink};
 use super::sink::{SinkStarter, Workload};
 use crate::results::report::DatasetFacts;
@@ -14,6 +16,11 @@ use crate::results::report::DatasetFacts;
 /// JSON lines, for programs.
 pub fn json(out: Box<dyn Write + Send>) -> SinkStarter {
     Box::new(|_| Ok(Box::new(JsonLines::start(out)?)))
+}
+
+/// Metrics, for Prometheus.
+pub fn metrics(metrics: RunMetrics) -> SinkStarter {
+    Box::new(|workload| metrics.start(workload))
 }
 
 /// Progress for people.

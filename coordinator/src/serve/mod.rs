@@ -1,0 +1,6 @@
+//! HTTP servers of Rollout's processes.
+
+mod listener;
+mod monitoring;
+
+pub use self::monitoring::{Monitoring, MonitoringServer, ReadinessCheck};
