@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 /// A task that panicked, with the panic's message.
 #[derive(Debug, thiserror::Error)]
@@ -34,14 +35,15 @@ pub fn spawn<T: Send + 'static>(
 ) -> Task<T> {
     // Boxed, so that the runtime's task code is compiled once for each `T` and not for each of
     // about 300 futures and closures.
-    let future: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(future);
+    let future: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(future.in_current_span());
     Task { name, handle: tokio::spawn(future) }
 }
 
 /// Runs blocking work on the runtime's blocking threads and waits for it. A panic resumes in the
 /// caller.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let value = blocking_erased(Box::new(move || Box::new(work()))).await;
+    let span = tracing::Span::current();
+    let value = blocking_erased(Box::new(move || Box::new(span.in_scope(work)))).await;
     *value.downcast().expect("`work` returns `T`")
 }
 

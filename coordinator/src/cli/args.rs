@@ -13,6 +13,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use super::executor::ExecutorArgs;
 use super::listen::ListenArgs;
 use super::live::{CancelArgs, ControlArgs, PauseArgs, ServerArgs};
+use super::logging::LogArgs;
 #[cfg(feature = "nats")]
 use super::nats::{DoctorArgs, RequiredNatsArgs, SetupArgs, WorkersArgs};
 use super::overrides::JobArgs;
@@ -70,6 +71,8 @@ pub(super) enum Command {
     Tree(TreeCommand),
     Export(super::export::ExportArgs),
     Repair(super::repair::RepairArgs),
+    Completions(super::shell::CompletionsArgs),
+    Man(super::shell::ManArgs),
     /// Read and verify blobs of a store
     #[command(subcommand)]
     Blob(super::blob::BlobCommand),
@@ -181,6 +184,9 @@ pub(super) struct RunArgs {
     pub(super) listen: ListenArgs,
 
     #[command(flatten)]
+    pub(super) log: LogArgs,
+
+    #[command(flatten)]
     pub(super) keys: JobArgs,
 
     /// Settled trials that run again, by `rollout retry`.
@@ -252,6 +258,9 @@ pub(super) struct WorkerArgs {
 
     #[command(flatten)]
     pub(super) listen: ListenArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
 
     /// Log level
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -382,6 +391,8 @@ impl Cli {
             }
             Command::Check(_)
             | Command::Cancel(_)
+            | Command::Completions(_)
+            | Command::Man(_)
             | Command::Control(_)
             | Command::Pause(_)
             | Command::Resume(_)

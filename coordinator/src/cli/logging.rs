@@ -2,26 +2,55 @@
 
 use std::io::{self, Write};
 
+use clap::{Args, ValueEnum};
+use rollout_worker::service::EXECUTION_SPAN;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{LogLevel, env_vars};
 use crate::events::sinks::terminal::{Screen, Style};
 
+/// Format of log messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// An object per line.
+    Json,
+}
+
+/// The option.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(super) struct LogArgs {
+    /// Format of log messages
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = env_vars::LOG_FORMAT.name, hide_env_values = true)]
+    log_format: LogFormat,
+}
+
 /// Starts logging at `level`, or with the filter in the environment variable.
-pub(super) fn start(level: LogLevel, screen: Screen, style: Style) {
+pub(super) fn start(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
     let filter = std::env::var(env_vars::LOG.name)
         .ok()
         .and_then(|text| EnvFilter::try_new(text).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(level)));
+    let with_ids = match args.log_format {
+        LogFormat::Text => "off",
+        LogFormat::Json => "info",
+    };
+    let ids = format!("{EXECUTION_SPAN}={with_ids}").parse().expect("a directive");
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter.add_directive(ids))
         .with_ansi(style.colours)
         .with_target(false)
-        .with_writer(ScreenWriter(screen))
-        .finish();
+        .with_writer(ScreenWriter(screen));
     // Only tests have another subscriber, which may stay.
-    let _former = tracing::subscriber::set_global_default(subscriber);
+    let _former = match args.log_format {
+        LogFormat::Text => tracing::subscriber::set_global_default(subscriber.finish()),
+        LogFormat::Json => tracing::subscriber::set_global_default(
+            subscriber.json().flatten_event(true).with_span_list(false).finish(),
+        ),
+    };
 }
 
 /// The filter: `level` for rollout's crates, warnings and errors for most others.

@@ -36,6 +36,7 @@ mod retry;
 mod run;
 mod run_place;
 mod search_dir;
+mod shell;
 mod show;
 mod status;
 mod store_url;
@@ -102,6 +103,8 @@ async fn dispatch(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     match cli.command {
+        Command::Completions(args) => shell::completions(&args, printer),
+        Command::Man(args) => shell::man(args, printer).await,
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Resume(args) => Box::pin(resume::resume(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(*args, printer)).await,

@@ -125,6 +125,7 @@ mod catalog {
 
     use crate::cli::error::CliError;
     use crate::cli::listen::ListenArgs;
+    use crate::cli::logging::LogArgs;
     use crate::cli::nats::{NatsArgs, POOL};
     use crate::cli::output::{Printer, quoted};
     use crate::cli::run::RetryPlace;
@@ -171,6 +172,9 @@ mod catalog {
 
         #[command(flatten)]
         listen: ListenArgs,
+
+        #[command(flatten)]
+        log: LogArgs,
 
         /// Log level [default: info]
         #[arg(long, value_name = "LEVEL")]
@@ -237,7 +241,8 @@ mod catalog {
         };
         let run = quoted(&address.to_string());
         let screen = printer.screen();
-        logging::start(args.log_level.unwrap_or(LogLevel::Info), screen.clone(), printer.err);
+        let level = args.log_level.unwrap_or(LogLevel::Info);
+        logging::start(level, args.log, screen.clone(), printer.err);
         let mut sinks = printer.sinks(screen, true, args.json);
         let _monitoring = args.listen.for_run(&mut sinks).await?;
         let request = ResumeRequest {

@@ -29,7 +29,8 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
         printer.warning(&warning);
     }
     let screen = printer.screen();
-    logging::start(level(&args, prepared.job.log_level), screen.clone(), printer.err);
+    let level = level(&args, prepared.job.log_level);
+    logging::start(level, args.log, screen.clone(), printer.err);
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {

@@ -40,7 +40,7 @@ pub(super) async fn run(
     decorate: RunnerDecorator,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    logging::start(args.log_level, printer.screen(), printer.err);
+    logging::start(args.log_level, args.log, printer.screen(), printer.err);
     let monitored = MonitoredWorker::default();
     let _monitoring = args.listen.for_worker(&monitored).await?;
     let options = args.nats.options()?;

@@ -14,6 +14,10 @@ pub struct EnvVar {
 pub const LOG: EnvVar =
     EnvVar { name: "ROLLOUT_LOG", help: "filter of log output, for instance `rollout=debug`" };
 
+/// Format of log output.
+pub const LOG_FORMAT: EnvVar =
+    EnvVar { name: "ROLLOUT_LOG_FORMAT", help: "format of log output: `text` or `json`" };
+
 /// Address of the Docker engine.
 pub const DOCKER_HOST: EnvVar = EnvVar {
     name: "DOCKER_HOST",
@@ -94,6 +98,7 @@ pub const NATS_CREDS: EnvVar = EnvVar {
 /// All variables.
 pub const ALL: &[EnvVar] = &[
     LOG,
+    LOG_FORMAT,
     DOCKER_HOST,
     DOCKER_COMPOSE,
     DOCKERFILE_FRONTEND,

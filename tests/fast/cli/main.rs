@@ -6,7 +6,9 @@
 
 mod errors;
 mod help;
+mod logs;
 mod runs;
+mod shell;
 
 use std::fs;
 use std::time::Duration;

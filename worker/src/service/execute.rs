@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::OfferedWork;
+use tracing::Instrument as _;
 
 use super::event_log::ExecutionEventLog;
 use super::execution::Execution;
@@ -36,7 +37,8 @@ pub(super) async fn run_execution(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
 ) -> Result<Finished, NoRecordReason> {
-    match AssertUnwindSafe(run_work(&shared, &execution)).catch_unwind().await {
+    let work = run_work(&shared, &execution).instrument(execution.span());
+    match AssertUnwindSafe(work).catch_unwind().await {
         Ok(ended) => ended,
         Err(panic) => {
             Err(NoRecordReason::Failed(panic_error(&execution, &panic_message(panic.as_ref()))))
@@ -55,7 +57,8 @@ pub(super) async fn drive_to_end(
     let ended = running.await;
     execution.mark_ended();
     execution.slot.clear();
-    finish::finish(&shared, execution, ended).await;
+    let span = execution.span();
+    finish::finish(&shared, execution, ended).instrument(span).await;
 }
 
 async fn run_work(

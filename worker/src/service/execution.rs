@@ -15,6 +15,7 @@ use rollout_protocol::wire::stage::StageProgress;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::EXECUTION_SPAN;
 use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
 use crate::executor::{ControlMailbox, PhaseSink};
@@ -78,6 +79,14 @@ impl Execution {
 
     pub(super) fn key(&self) -> TryKey {
         (self.offer.run, self.offer.item, self.offer.try_id)
+    }
+
+    /// The span of its log messages.
+    pub(super) fn span(&self) -> tracing::Span {
+        let Offer { run, item, try_id, .. } = &self.offer;
+        tracing::info_span!(
+            target: EXECUTION_SPAN, "execution", %run, %item, "try" = %try_id, exec = %self.exec
+        )
     }
 
     pub(super) fn token(&self) -> MessageToken {
@@ -181,6 +190,7 @@ impl Execution {
 
 impl PhaseSink for Execution {
     fn entered(&self, phase: Phase) {
+        tracing::debug!("execution {} enters {phase}", self.exec);
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.progressed.store(true, Ordering::Relaxed);
     }

@@ -78,6 +78,10 @@ use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
 
+/// Target of the span of an execution, which gives its log messages the fields `run`, `item`, `try`
+/// and `exec`. Text logs leave it out.
+pub const EXECUTION_SPAN: &str = "rollout_execution";
+
 /// How long the last heartbeat may take.
 const FINAL_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 

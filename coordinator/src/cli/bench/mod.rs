@@ -16,7 +16,7 @@ use crate::config::LogLevel;
 
 /// Runs the command.
 pub(super) async fn run(what: &BenchCommand, printer: &Printer) -> Result<ExitCode, CliError> {
-    logging::start(LogLevel::Warn, printer.screen(), printer.err);
+    logging::start(LogLevel::Warn, logging::LogArgs::default(), printer.screen(), printer.err);
     let BenchCommand::Dispatch(args) = what;
     dispatch::dispatch(args, printer).await
 }

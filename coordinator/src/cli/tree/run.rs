@@ -11,7 +11,7 @@ use super::options::KeyOptions;
 use super::{run_search, show, validate};
 use crate::cli::error::CliError;
 use crate::cli::listen::ListenArgs;
-use crate::cli::logging;
+use crate::cli::logging::{self, LogArgs};
 use crate::cli::output::Printer;
 use crate::config::{ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, read_tree};
 use crate::workloads::search::driver::{SearchDirectory, SearchError, check_baseline};
@@ -60,6 +60,9 @@ pub(in crate::cli) struct TreeRunArgs {
 
     #[command(flatten)]
     pub(super) listen: ListenArgs,
+
+    #[command(flatten)]
+    pub(super) log: LogArgs,
 
     /// Seconds without a heartbeat before the search is taken over [default: 600, with `--nats` 30]
     ///
@@ -128,7 +131,7 @@ pub(in crate::cli) async fn run(
     let level = if args.verbose { LogLevel::Debug } else { LogLevel::Info };
     let level = if args.quiet { LogLevel::Error } else { level };
     let screen = printer.screen();
-    logging::start(level, screen.clone(), printer.err);
+    logging::start(level, args.log, screen.clone(), printer.err);
     let run_dir = tree.run_dir();
     if existing_only {
         let directory = SearchDirectory::new(&run_dir);
