@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::ChaosPlan;
 use super::random::ChaosRng;
+use super::unmarked_results::UnmarkedResults;
 use crate::cluster::{Cluster, ClusterMember};
 use crate::nats::NatsServer;
 use crate::s3_process::S3Process;
@@ -53,6 +54,7 @@ enum FaultAction {
 pub(super) struct FaultInjector<'a> {
     plan: &'a ChaosPlan,
     random: ChaosRng,
+    unmarked: UnmarkedResults<'a>,
     server: &'a mut NatsServer,
     store: Option<&'a mut S3Process>,
     coordinators: Vec<ClusterMember>,
@@ -75,11 +77,13 @@ impl<'a> FaultInjector<'a> {
         cluster: &'a mut Cluster,
         coordinators: Vec<ClusterMember>,
         workers: Vec<ClusterMember>,
+        unmarked: UnmarkedResults<'a>,
         say: &'a dyn Fn(&str),
     ) -> Self {
         Self {
             plan,
             random: ChaosRng::new(plan.seed),
+            unmarked,
             server: &mut cluster.server,
             store: cluster.s3.as_mut(),
             complete: vec![false; coordinators.len()],
@@ -248,6 +252,7 @@ impl<'a> FaultInjector<'a> {
         match action {
             FaultAction::Stop => self.server.signal(Signal::STOP),
             FaultAction::Wipe => {
+                self.exposed_executions += self.unmarked.count();
                 self.server.wipe();
                 self.server.ensure_started();
             }

@@ -4,6 +4,7 @@
 mod fault_injector;
 mod random;
 mod search;
+mod unmarked_results;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::exit::ExitCode;
 
 use self::fault_injector::FaultInjector;
+use self::unmarked_results::UnmarkedResults;
 use crate::cluster::{Cluster, ClusterMember};
 use crate::live_counter::LiveCounter;
 use crate::load::Load;
@@ -88,7 +90,8 @@ pub struct ChaosReport {
     pub repeated: usize,
     /// Killed executions.
     pub killed: usize,
-    /// Executions that were running on a worker when a fault hit it.
+    /// Executions that were running on a worker when a fault hit it, and those whose reports only a
+    /// wiped server had.
     pub exposed: usize,
     /// Executions that did not settle their trials, by how they ended according to the records.
     pub superseded: BTreeMap<String, usize>,
@@ -103,7 +106,7 @@ impl fmt::Display for ChaosReport {
         writeln!(
             f,
             "{executions} executions, {killed} of them killed; {repeated} repeated, {exposed} were \
-             running on a disturbed worker; records: {:?}",
+             exposed to a fault; records: {:?}",
             self.superseded
         )?;
         for problem in &self.problems {
@@ -142,7 +145,9 @@ pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Optio
     let coordinators: Vec<_> = coordinators.collect();
 
     let began = Instant::now();
-    let mut injector = FaultInjector::new(plan, &mut cluster, coordinators, workers, say);
+    let runs = loads.iter().map(|load| cluster.project.results(&load.name)).collect();
+    let unmarked = UnmarkedResults::new(&counter, runs);
+    let mut injector = FaultInjector::new(plan, &mut cluster, coordinators, workers, unmarked, say);
     let mut report = ChaosReport {
         problems: injector.run_until_complete(),
         took: began.elapsed(),
@@ -190,7 +195,7 @@ fn check(
         report.problems.push(format!("only {} of {trials} trials were seen", seen.len()));
     }
     if report.repeated > report.exposed {
-        report.problems.push("more was repeated than ran on disturbed workers".to_owned());
+        report.problems.push("more was repeated than was exposed to faults".to_owned());
     }
     let left = cluster.host_files();
     if !left.is_empty() {

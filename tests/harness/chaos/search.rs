@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::fault_injector::FaultInjector;
 use super::random::ChaosRng;
+use super::unmarked_results::UnmarkedResults;
 use super::{ChaosPlan, ChaosReport, LEFTOVER_DEADLINE, drain_workers};
 use crate::leak_check::{self, directory_entries};
 use crate::live_counter::LiveCounter;
@@ -75,7 +76,7 @@ impl SearchBaseline {
             report.problems.push(format!("only {} of {} seen", report.executions, self.needed));
         }
         if report.repeated > report.exposed {
-            report.problems.push("more was repeated than ran at the kills".to_owned());
+            report.problems.push("more was repeated than was exposed to faults".to_owned());
         }
         let unknown = settlements.iter().filter(|s| s.by.is_none()).map(|s| s.name.to_string());
         report.problems.extend(unknown.map(|name| format!("{name} has no settlement")));
@@ -100,7 +101,9 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
     let coordinator = cluster.search(&scene.search.file).with_arguments(&["--runs-root", RUNS[1]]);
     let coordinators = vec![coordinator.through_tcp_proxy(&cluster.server).started()];
     let began = Instant::now();
-    let mut killer = FaultInjector::new(plan, &mut cluster, coordinators, workers, say);
+    let [_, disturbed] = scene.directories(&cluster.project);
+    let unmarked = UnmarkedResults::new(&scene.counter, vec![Results::new(disturbed)]);
+    let mut killer = FaultInjector::new(plan, &mut cluster, coordinators, workers, unmarked, say);
     let mut report = ChaosReport {
         problems: killer.run_until_complete(),
         took: began.elapsed(),
