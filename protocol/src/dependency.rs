@@ -14,11 +14,14 @@ pub enum Dependency {
     ImageRegistry,
     /// The store of task files and results.
     BlobStore,
+    /// A model server behind the gateway.
+    ModelServer,
 }
 
 impl Dependency {
     /// Every service.
-    pub const ALL: [Self; 3] = [Self::ContainerEngine, Self::ImageRegistry, Self::BlobStore];
+    pub const ALL: [Self; 4] =
+        [Self::ContainerEngine, Self::ImageRegistry, Self::BlobStore, Self::ModelServer];
 
     /// The name used in documents.
     pub const fn as_str(self) -> &'static str {
@@ -26,6 +29,7 @@ impl Dependency {
             Self::ContainerEngine => "container_engine",
             Self::ImageRegistry => "image_registry",
             Self::BlobStore => "blob_store",
+            Self::ModelServer => "model_server",
         }
     }
 }
@@ -36,6 +40,7 @@ impl fmt::Display for Dependency {
             Self::ContainerEngine => "the container engine",
             Self::ImageRegistry => "the image registry",
             Self::BlobStore => "the blob store",
+            Self::ModelServer => "the model server",
         })
     }
 }

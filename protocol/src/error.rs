@@ -154,6 +154,8 @@ error_codes! {
     REFUSED = "refused";
     /// The provider did not answer.
     UNREACHABLE = "unreachable";
+    /// A model server behind the gateway did not answer, and the agent gave up.
+    MODEL_UNREACHABLE = "model_unreachable";
     /// The provider's answer is invalid.
     PROVIDER_ERROR = "provider_error";
     /// The request exceeds the resources of the host.

@@ -1,6 +1,7 @@
 //! Events of a run, as one stream. Progress bars, result files, `--json` lines and metrics consume
 //! it; they never query the engine.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -177,6 +178,14 @@ pub enum EventKind {
         /// The problem, and how to fix it.
         message: String,
     },
+    /// Items without a result, by size class and by whether a worker could run them. Of jobs whose
+    /// workers are processes of their own: every few seconds if it changed.
+    Backlog {
+        /// Items without a result, by size class: `c0`, `c1`, …
+        pending: BTreeMap<String, u64>,
+        /// Those of them that no worker of the pool could run.
+        waiting_for_worker: Vec<WaitingItems>,
+    },
     /// The session ended.
     RunEnded {
         /// Whether it was stopped before everything was settled.
@@ -187,6 +196,22 @@ pub enum EventKind {
     /// Progress of a search.
     #[serde(untagged)]
     Search(SearchEvent),
+}
+
+/// Items that wait for a worker that could run them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingItems {
+    /// Number of items.
+    pub items: u64,
+    /// Their size class: `c0`, `c1`, …
+    pub class: String,
+    /// Their requirements of a worker.
+    pub needs: String,
+    /// Why no worker of the pool could run them.
+    pub reason: String,
+    /// How long they wait in all before they fail, s; `None` if they wait without a limit, because
+    /// the pool is elastic.
+    pub timeout_sec: Option<u64>,
 }
 
 /// Why a run was taken over from its owner.

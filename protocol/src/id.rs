@@ -133,6 +133,20 @@ impl ItemId {
         Self::first_half(hasher)
     }
 
+    /// The key of a generation of a farm's sample: of the sample with this index in a group, from 0,
+    /// and of its generation, from 1.
+    pub fn for_rollout(farm: &str, group: &str, index: u32, generation: u32) -> Self {
+        let mut hasher = Sha256::new();
+        for part in ["rollout", farm, group] {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part.as_bytes());
+        }
+        for number in [index, generation] {
+            hasher.update(number.to_be_bytes());
+        }
+        Self::first_half(hasher)
+    }
+
     fn first_half(hasher: Sha256) -> Self {
         let digest = hasher.finalize();
         let mut bytes = [0u8; 16];

@@ -1,14 +1,15 @@
-//! Names of items: trials, evals and commands that write ideas.
+//! Names of items: trials, evals, commands that write ideas, and samples of farms.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::sample_key::SampleKey;
 use crate::search::{EvalId, NodeId};
 use crate::spec::trial::TrialName;
 
 /// The name of an item. Where it is part of a document, the kind is the key: `"trial": {…}`,
-/// `"eval": {…}` or `"ideas": {…}`.
+/// `"eval": {…}`, `"ideas": {…}` or `"rollout": {…}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemName {
@@ -18,6 +19,8 @@ pub enum ItemName {
     Eval(EvalName),
     /// A command of a search that writes ideas.
     Ideas(IdeasName),
+    /// A generation of a sample of a farm.
+    Rollout(SampleKey),
 }
 
 /// The name of one attempt of an eval.
@@ -49,7 +52,7 @@ impl ItemName {
     pub const fn trial(&self) -> Option<&TrialName> {
         match self {
             Self::Trial(trial) => Some(trial),
-            Self::Eval(_) | Self::Ideas(_) => None,
+            Self::Eval(_) | Self::Ideas(_) | Self::Rollout(_) => None,
         }
     }
 }
@@ -70,6 +73,7 @@ impl fmt::Display for ItemName {
             Self::Ideas(IdeasName { search, node, attempt }) => {
                 write!(f, "{search}/node-{node}/ideas__{attempt}")
             }
+            Self::Rollout(sample) => sample.fmt(f),
         }
     }
 }

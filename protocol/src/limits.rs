@@ -56,6 +56,44 @@ pub const RUN_FILE_PART_BYTES: u64 = 512 * 1024;
 /// coordinator that must read what others send.
 pub const COORDINATOR_REQUEST_BYTES: u64 = 64 * 1024;
 
+/// Longest id of a group of a farm: a path or a hash with a prefix, and short enough to repeat in
+/// every completion.
+pub const GROUP_ID_BYTES: usize = 128;
+
+/// Largest request for a group, as JSON: an instruction and the metadata of a prompt. Larger inputs
+/// are tasks.
+pub const GROUP_REQUEST_BYTES: usize = 256 * 1024;
+
+/// Consumers of a farm: each is one reader of completions, such as training and evaluation.
+pub const FARM_CONSUMERS: usize = 64;
+
+/// Groups of a farm that have not ended, unless its settings say otherwise: a few batches of a
+/// trainer.
+pub const FARM_OPEN_GROUPS: u32 = 4096;
+
+/// Samples of a farm that have not ended, unless its settings say otherwise.
+pub const FARM_OPEN_SAMPLES: u32 = 65_536;
+
+/// Samples of a farm without an acknowledgement, unless its settings say otherwise: a trainer that
+/// does not read exerts back-pressure before the coordinator's memory is full.
+pub const FARM_UNACKNOWLEDGED: u32 = 131_072;
+
+/// Ended groups whose ids a farm remembers, unless its settings say otherwise: at 70 bytes each they
+/// fit, and no trainer repeats a request after so many others.
+pub const FARM_REMEMBERED_GROUPS: u32 = 1_000_000;
+
+/// Bytes that the journal of a farm may grow before it is compacted, unless its settings say
+/// otherwise: a few seconds to read again, and many times the state of a usual farm.
+pub const FARM_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Fewest bytes that the journal of a farm may grow before it is compacted: a compaction names the
+/// segments that it replaces, and there may be no more of them between two renewals of the run's lock
+/// than it names.
+pub const MIN_FARM_JOURNAL_BYTES: u64 = 64 * 1024;
+
+/// Cursors in one acknowledgement, and completions in one answer.
+pub const COMPLETIONS_PER_READ: usize = 4096;
+
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -274,6 +312,26 @@ const SILENCE_LEAST: Duration = Duration::from_secs(3);
 pub fn worker_silence(lease: Duration) -> Duration {
     (lease / SILENCE_PART).max(SILENCE_LEAST)
 }
+
+/// Size of a request to the model gateway: longer than the largest context of any model with a few
+/// images, bytes.
+pub const GATEWAY_REQUEST_BYTES: usize = 64 * 1024 * 1024;
+
+/// Requests that one try may have at the model gateway at once, bytes. More wait: an agent cannot use
+/// up the worker's memory.
+pub const GATEWAY_TRY_BYTES: usize = 512 * 1024 * 1024;
+
+/// Size of a reply that the model gateway records, bytes. A longer one is passed on and recorded
+/// without its bytes.
+pub const GATEWAY_REPLY_BYTES: usize = 64 * 1024 * 1024;
+
+/// Size of a try's calls file from which bodies are recorded without their bytes: some thousand
+/// calls with long histories.
+pub const GATEWAY_LOG_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Token ids and messages of a try's calls that are kept in memory for the merge into trajectories;
+/// calls beyond it are in no trajectory.
+pub const GATEWAY_MERGE_ITEMS: usize = 16 * 1024 * 1024;
 
 /// Longest name of a job, agent, dataset or task: it becomes a path component.
 pub const NAME_BYTES: usize = 100;

@@ -5,6 +5,7 @@ mod eval;
 mod execution;
 mod harness;
 mod ideas;
+mod model_call;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,10 @@ pub use harness::{
     HarnessEventCounts, HarnessEvents, HarnessRecord, HarnessSummary, OutputSource, StepEventLog,
 };
 pub use ideas::{IdeasEnd, IdeasRecord};
+pub use model_call::{
+    CallAttempt, CallBegun, CallBody, CallEnd, CallEnded, CallLatency, CallTokens, ChoiceTokens,
+    GatewaySummary, ModelCallLine, ModelEndpoint, TokenUsage, TrajectoryBasis, TrajectoryRecord,
+};
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,7 +70,7 @@ pub struct Verdict {
     /// The verifier's numbers by their keys, when it gave more than a single number without a key.
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
-    /// Cost of the environment, in the user's currency.
+    /// Cost of the environment and of model calls, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// The first cause of failure. With outcome `completed` it is an error of the teardown, or one
@@ -262,6 +267,9 @@ pub struct TrialRecord {
     /// The result of the harness, if the agent is one; of the last step if there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub harness: Option<Box<HarnessRecord>>,
+    /// The calls to model servers through the gateway, if the job has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Box<GatewaySummary>>,
 }
 
 /// An artifact: files to keep, and their status.

@@ -222,6 +222,12 @@ impl ControlSession {
         self.controls.iter().any(pending) || self.ignored_stops().next().is_some()
     }
 
+    /// Whether the harness may have acknowledged a control whose acknowledgement was not read: it can
+    /// read a control and act on it before the one who wrote the control learns that it is in place.
+    pub fn may_be_acknowledged(&self) -> bool {
+        self.controls.iter().any(|tracked| tracked.control.acknowledgement.is_none())
+    }
+
     /// The time at which the first wait or grace time ends.
     pub fn next_deadline(&self) -> Option<Duration> {
         let waits = self.controls.iter().filter_map(|tracked| match tracked.state {
@@ -411,6 +417,16 @@ mod tests {
             (vec![], None)
         );
         assert!(session.begin(request(ControlAction::Checkpoint), NOW).is_ok());
+    }
+
+    #[test]
+    fn control_that_is_being_written_may_be_acknowledged() {
+        let mut session = session();
+        assert!(!session.may_be_acknowledged());
+        let (_, file) = session.begin(request(ControlAction::Stop), NOW).expect("accepted");
+        assert!(session.may_be_acknowledged() && !session.is_waiting());
+        assert_eq!(session.event(&ack(file.written.version, ControlAction::Stop, None)), Some(0));
+        assert!(!session.may_be_acknowledged());
     }
 
     #[derive(Debug, Clone, Copy)]

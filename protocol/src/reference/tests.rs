@@ -46,6 +46,7 @@ fn record() -> TrialRecord {
         steps: Vec::new(),
         verifier_environment: None,
         harness: None,
+        gateway: None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Environments in which tries run: provider, settings, prices.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The environment part of a trial's spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +27,8 @@ pub enum ProviderSpec {
     Docker(DockerSettings),
     /// Namespaces of this host's kernel.
     Process(ProcessSettings),
+    /// Pods of a Kubernetes cluster. Boxed: its settings are several times as large as the others.
+    Kubernetes(Box<KubernetesSettings>),
 }
 
 /// A provider without settings.
@@ -35,6 +39,8 @@ pub enum ProviderKind {
     Docker,
     /// Namespaces of this host's kernel.
     Process,
+    /// Pods of a Kubernetes cluster.
+    Kubernetes,
 }
 
 impl ProviderSpec {
@@ -43,13 +49,14 @@ impl ProviderSpec {
         match self {
             Self::Docker(_) => ProviderKind::Docker,
             Self::Process(_) => ProviderKind::Process,
+            Self::Kubernetes(_) => ProviderKind::Kubernetes,
         }
     }
 
     /// Whether tasks run although their Dockerfile has unsupported instructions.
     pub const fn ignores_dockerfile(&self) -> bool {
         match self {
-            Self::Docker(_) => false,
+            Self::Docker(_) | Self::Kubernetes(_) => false,
             Self::Process(settings) => settings.ignore_dockerfile,
         }
     }
@@ -62,6 +69,7 @@ impl ProviderKind {
         match self {
             Self::Docker => "docker",
             Self::Process => "process",
+            Self::Kubernetes => "kubernetes",
         }
     }
 }
@@ -116,6 +124,65 @@ pub enum ProcessNetwork {
     #[default]
     Host,
     /// Loopback only.
+    None,
+}
+
+/// `provider_config` of `kubernetes`. Values that are absent are those of the operator of the
+/// cluster's workers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct KubernetesSettings {
+    /// Network of the pods.
+    #[serde(default)]
+    pub network: KubernetesNetwork,
+    /// Namespace of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Service account of the pods, whose token is then mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<String>,
+    /// Runtime class, for instance `gvisor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_class: Option<String>,
+    /// Priority class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_class: Option<String>,
+    /// Labels that a node must have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// Tolerations, as in the manifest of a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerations: Option<Vec<Map<String, Value>>>,
+    /// Affinity, as in the manifest of a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Map<String, Value>>,
+    /// Secrets with the credentials of image registries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_secrets: Option<Vec<String>>,
+    /// Processors that the scheduler reserves, for instance `500m`; the limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_request: Option<String>,
+    /// Memory that the scheduler reserves, for instance `512Mi`; the limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_request: Option<String>,
+    /// Refuse images whose user is root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_as_non_root: Option<bool>,
+    /// Number of the user of the pod's processes; the image's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_as_user: Option<u64>,
+    /// Seconds after which the cluster ends a pod whatever happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deadline_sec: Option<u64>,
+}
+
+/// Network of Kubernetes pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KubernetesNetwork {
+    /// The cluster's network.
+    #[default]
+    Cluster,
+    /// Loopback only, by a network policy.
     None,
 }
 

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod environment;
 pub mod eval;
+pub mod gateway;
 pub mod guardrail;
 pub mod harness;
 pub mod ideas;

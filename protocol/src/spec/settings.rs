@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::environment::EnvironmentSpec;
+use crate::spec::gateway::GatewaySpec;
 use crate::spec::task::Artifact;
 use crate::template::Template;
 
@@ -21,6 +22,9 @@ pub struct TrialSettings {
     /// Files to keep of every trial, in addition to those of its task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
+    /// The model servers that agents call through the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewaySpec>,
 }
 
 /// How trials are verified.

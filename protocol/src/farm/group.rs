@@ -1,0 +1,283 @@
+//! Requests for groups of samples.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::digest::Digest;
+use crate::limits;
+use crate::sample_key::GroupId;
+use crate::spec::trial::TrialRef;
+use crate::wire::offer::SizeClass;
+
+/// A request for a group: `n` samples of one task. Sending the same request again has no further
+/// effect; another request under the same id is a conflict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupRequest {
+    /// The caller's id.
+    pub group: GroupId,
+    /// The task.
+    pub task: TaskChoice,
+    /// Number of samples.
+    pub n: u32,
+    /// Version of the policy that the samples are made with, as the trainer says.
+    #[serde(default)]
+    pub policy_version: u64,
+    /// The model that agents call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelEndpoint>,
+    /// Sampling parameters, passed to agents as they are.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub sampling: Map<String, Value>,
+    /// Samples of a higher priority begin first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// Seconds after admission at which samples that have not ended are cancelled. Time of a pause
+    /// does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_sec: Option<u64>,
+    /// How samples that the infrastructure lost are treated.
+    #[serde(default)]
+    pub group_policy: GroupPolicy,
+    /// Maximum number of samples that are replaced, over the whole group; `n` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_refills: Option<u32>,
+    /// Number of usable samples that is enough: the others are cancelled then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_usable: Option<u32>,
+    /// The consumer that reads the completions; the farm's first one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumer: Option<String>,
+    /// Returned with every completion of the group.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}
+
+/// The task of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskChoice {
+    /// A task of the farm's datasets, as `dataset/task`; the dataset may be left out if only one has
+    /// a task of this name.
+    Named(String),
+    /// A task that the request itself describes.
+    Inline(InlineTask),
+}
+
+/// A task of the farm with another instruction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InlineTask {
+    /// The task whose environment, tests and time limits are used, as in [`TaskChoice::Named`].
+    pub base: String,
+    /// The instruction.
+    pub instruction: String,
+}
+
+/// A model and its address, exported to agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEndpoint {
+    /// Name of the model.
+    pub name: String,
+    /// Base URL of an API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+}
+
+/// How a group treats samples that the infrastructure lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupPolicy {
+    /// A new generation of the sample begins, up to `max_refills`.
+    #[default]
+    Refill,
+    /// The group is dropped as soon as it cannot be whole, or cannot reach `min_usable`.
+    Drop,
+    /// The group ends with the samples that it has.
+    AsIs,
+}
+
+/// The documents that the samples of a group run under, and their requirements on a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutSpec {
+    /// Digest of the settings document.
+    pub settings: Digest,
+    /// Digest of the agent document.
+    pub agent: Digest,
+    /// Digest of the task document.
+    pub task: Digest,
+    /// Size class of the environment.
+    pub class: SizeClass,
+    /// Lane: requirements on a worker.
+    pub lane: u16,
+}
+
+impl RolloutSpec {
+    /// The spec of the sample with this index, from 0.
+    pub fn trial_ref(&self, index: u32) -> TrialRef {
+        let Self { settings, agent, task, .. } = *self;
+        TrialRef { settings, agent, task, attempt: index.saturating_add(1) }
+    }
+}
+
+/// A request whose task was found and whose documents are stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdmittedGroup {
+    /// The request.
+    pub request: GroupRequest,
+    /// Digest of the request: another one under the same id is a conflict.
+    pub content: Digest,
+    /// Its documents.
+    pub spec: RolloutSpec,
+}
+
+/// Why a request is invalid, whatever the state of the farm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum InvalidGroup {
+    /// No sample.
+    #[error("`n` is 0: a group has at least one sample")]
+    Empty,
+    /// More samples than the farm may hold.
+    #[error("`n` is {n}: the farm holds at most {limit} samples")]
+    TooLarge {
+        /// Samples of the group.
+        n: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// `min_usable` is 0 or above `n`.
+    #[error("`min_usable` is {min_usable}: use 1 to `n`, {n}")]
+    MinUsable {
+        /// Its value.
+        min_usable: u32,
+        /// Samples of the group.
+        n: u32,
+    },
+    /// The farm has no such consumer.
+    #[error("the farm has no consumer `{consumer}`")]
+    Consumer {
+        /// Its name.
+        consumer: String,
+    },
+    /// The metadata and parameters are too large.
+    #[error("the request has {bytes} bytes: at most {} are allowed", limits::GROUP_REQUEST_BYTES)]
+    TooLong {
+        /// Their size as JSON.
+        bytes: usize,
+    },
+}
+
+impl GroupRequest {
+    /// A request with all defaults.
+    pub fn new(group: GroupId, task: impl Into<String>, n: u32) -> Self {
+        Self {
+            group,
+            task: TaskChoice::Named(task.into()),
+            n,
+            policy_version: 0,
+            model: None,
+            sampling: Map::new(),
+            priority: 0,
+            deadline_sec: None,
+            group_policy: GroupPolicy::default(),
+            max_refills: None,
+            min_usable: None,
+            consumer: None,
+            metadata: Map::new(),
+        }
+    }
+
+    /// Samples that may be replaced.
+    pub fn refill_limit(&self) -> u32 {
+        match self.group_policy {
+            GroupPolicy::Refill => self.max_refills.unwrap_or(self.n),
+            GroupPolicy::Drop | GroupPolicy::AsIs => 0,
+        }
+    }
+
+    /// The digest of the request.
+    ///
+    /// # Errors
+    /// An error of the serialization, which has only text keys.
+    pub fn content(&self) -> Result<Digest, serde_json::Error> {
+        Digest::sha256_json(self)
+    }
+
+    /// Checks the request against the farm's limit on samples and its consumers.
+    ///
+    /// # Errors
+    /// The first violated rule.
+    pub fn check(&self, most_samples: u32, consumers: &[String]) -> Result<(), InvalidGroup> {
+        let n = self.n;
+        match self.min_usable {
+            _ if n == 0 => return Err(InvalidGroup::Empty),
+            _ if n > most_samples => return Err(InvalidGroup::TooLarge { n, limit: most_samples }),
+            Some(min_usable) if min_usable == 0 || min_usable > n => {
+                return Err(InvalidGroup::MinUsable { min_usable, n });
+            }
+            _ => {}
+        }
+        if let Some(consumer) = self.consumer.as_ref().filter(|name| !consumers.contains(name)) {
+            let consumer = limits::shorten(consumer.clone(), limits::NAME_BYTES);
+            return Err(InvalidGroup::Consumer { consumer });
+        }
+        let bytes = serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
+        if bytes > limits::GROUP_REQUEST_BYTES {
+            return Err(InvalidGroup::TooLong { bytes });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: u32) -> GroupRequest {
+        GroupRequest::new("g".parse().expect("an id"), "d/t", n)
+    }
+
+    #[test]
+    fn group_request_has_short_form_and_defaults() {
+        let text = r#"{"group":"g","task":{"named":"d/t"},"n":8,"policy_version":0,"group_policy":"refill"}"#;
+        assert_eq!(serde_json::to_string(&request(8)).expect("JSON"), text);
+        let short = r#"{"group":"g","task":{"named":"d/t"},"n":8}"#;
+        let read: GroupRequest = serde_json::from_str(short).expect("a request");
+        assert_eq!(read, request(8));
+        assert_eq!(read.content().expect("a digest"), request(8).content().expect("a digest"));
+        assert!(serde_json::from_str::<GroupRequest>(r#"{"group":"g","n":8}"#).is_err());
+    }
+
+    #[test]
+    fn refill_limit_is_of_refilled_groups_only() {
+        assert_eq!(request(3).refill_limit(), 3);
+        let limited = GroupRequest { max_refills: Some(1), ..request(3) };
+        assert_eq!(limited.refill_limit(), 1);
+        let dropped = GroupRequest { group_policy: GroupPolicy::Drop, ..limited };
+        assert_eq!(dropped.refill_limit(), 0);
+    }
+
+    #[test]
+    fn group_that_no_farm_could_hold_is_invalid() {
+        let consumers = ["train".to_owned()];
+        let check = |request: GroupRequest| request.check(4, &consumers);
+        assert_eq!(check(request(4)), Ok(()));
+        assert_eq!(check(request(0)), Err(InvalidGroup::Empty));
+        assert_eq!(check(request(5)), Err(InvalidGroup::TooLarge { n: 5, limit: 4 }));
+        let usable = GroupRequest { min_usable: Some(5), ..request(4) };
+        assert_eq!(check(usable), Err(InvalidGroup::MinUsable { min_usable: 5, n: 4 }));
+        let other = GroupRequest { consumer: Some("eval".to_owned()), ..request(1) };
+        assert_eq!(check(other), Err(InvalidGroup::Consumer { consumer: "eval".to_owned() }));
+        let text = Value::String("x".repeat(limits::GROUP_REQUEST_BYTES));
+        let long =
+            GroupRequest { metadata: [("k".to_owned(), text)].into_iter().collect(), ..request(1) };
+        assert!(matches!(check(long), Err(InvalidGroup::TooLong { .. })));
+    }
+}
