@@ -14,7 +14,7 @@ use super::{ComposeFile, Failure, Provider};
 pub const DEFAULT_KIND: ProviderKind = ProviderKind::Docker;
 
 /// The names that files and options may give, as references show them.
-pub const NAMES: &str = "docker|process";
+pub const NAMES: &str = "docker|process|kubernetes";
 
 /// Key of the provider's name in its stored settings.
 const TYPE_KEY: &str = "type";
@@ -79,6 +79,16 @@ pub enum SettingValues {
     Text,
     /// True or false.
     Flag,
+    /// A whole number in a range.
+    Integer(u64, u64),
+    /// A list of texts.
+    TextList,
+    /// Texts by names that the user chooses.
+    TextMap,
+    /// A table whose form the platform defines.
+    Table,
+    /// A list of such tables.
+    TableList,
 }
 
 /// Whether environments have a capability.
@@ -114,6 +124,8 @@ pub struct ProviderPaths<'a> {
     pub sandboxes: &'a Path,
     /// Program and first arguments of the supervisor of sandboxes.
     pub sandbox_helper: &'a [OsString],
+    /// The operator's file of options of the provider `kubernetes`.
+    pub kubernetes_config: Option<&'a Path>,
 }
 
 /// A Dockerfile instruction that is not supported.
@@ -132,6 +144,7 @@ pub struct UnsupportedInstruction {
 static DESCRIPTORS: &[&ProviderDescriptor] = &[
     &DOCKER,
     &PROCESS,
+    &KUBERNETES,
     #[cfg(any(test, feature = "testing"))]
     &super::fake::DESCRIPTOR,
 ];
@@ -204,6 +217,57 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
     check_dockerfile: None,
 };
 
+static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
+    kind: ProviderKind::Kubernetes,
+    name: ProviderKind::Kubernetes.as_str(),
+    is_public: true,
+    harbor: HarborName::Class("rollout:Kubernetes"),
+    settings: &[
+        ProviderSetting { key: "network", values: SettingValues::Words(&["cluster", "none"]) },
+        ProviderSetting { key: "namespace", values: SettingValues::Text },
+        ProviderSetting { key: "service_account", values: SettingValues::Text },
+        ProviderSetting { key: "runtime_class", values: SettingValues::Text },
+        ProviderSetting { key: "priority_class", values: SettingValues::Text },
+        ProviderSetting { key: "node_selector", values: SettingValues::TextMap },
+        ProviderSetting { key: "tolerations", values: SettingValues::TableList },
+        ProviderSetting { key: "affinity", values: SettingValues::Table },
+        ProviderSetting { key: "image_pull_secrets", values: SettingValues::TextList },
+        ProviderSetting { key: "cpu_request", values: SettingValues::Text },
+        ProviderSetting { key: "memory_request", values: SettingValues::Text },
+        ProviderSetting { key: "run_as_non_root", values: SettingValues::Flag },
+        ProviderSetting { key: "run_as_user", values: SettingValues::Integer(0, MAX_USER) },
+        ProviderSetting {
+            key: "active_deadline_sec",
+            values: SettingValues::Integer(60, MAX_ACTIVE_DEADLINE_SEC),
+        },
+    ],
+    capabilities: ProviderCapabilities {
+        images: CapabilitySupport::Yes,
+        users: CapabilitySupport::Yes,
+        phase_networks: CapabilitySupport::Yes,
+        gpus: CapabilitySupport::Yes,
+        services: CapabilitySupport::Yes,
+    },
+    #[cfg(feature = "kubernetes")]
+    make: Some(|paths| {
+        use super::kubernetes::{KubernetesProvider, OptionsSource};
+        Arc::new(KubernetesProvider::new(OptionsSource::of_file(paths.kubernetes_config)))
+    }),
+    #[cfg(not(feature = "kubernetes"))]
+    make: None,
+    #[cfg(feature = "kubernetes")]
+    check_services: Some(super::kubernetes::check_compose),
+    #[cfg(not(feature = "kubernetes"))]
+    check_services: None,
+    check_dockerfile: None,
+};
+
+/// Largest number of a user on Linux.
+const MAX_USER: u64 = u32::MAX as u64 - 1;
+
+/// Longest life of a pod: a year. Kubernetes has a limit in the same order.
+const MAX_ACTIVE_DEADLINE_SEC: u64 = 365 * 24 * 3600;
+
 /// Descriptors of the kinds that files and options may name.
 pub fn public_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
     DESCRIPTORS.iter().copied().filter(|descriptor| descriptor.is_public)
@@ -225,10 +289,13 @@ pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
     public_descriptors().find(|descriptor| descriptor.name == name)
 }
 
-/// The names of kinds in a sentence: `docker or process`.
+/// The names of kinds in a sentence: `docker, process or kubernetes`.
 pub fn names() -> String {
     let names: Vec<_> = public_descriptors().map(|descriptor| descriptor.name).collect();
-    names.join(" or ")
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 /// The provider settings that were set or have a default, by key.
@@ -274,6 +341,8 @@ impl CapabilitySupport {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -285,7 +354,7 @@ mod tests {
             assert_eq!(by_name(descriptor.name).map(|found| found.kind), Some(descriptor.kind));
             assert_eq!(descriptor.default_spec().kind(), descriptor.kind);
         }
-        assert_eq!(names(), NAMES.replace('|', " or "));
+        assert_eq!(names().replace(", ", "|").replace(" or ", "|"), NAMES);
         assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
     }
 
@@ -299,6 +368,11 @@ mod tests {
                     }
                     SettingValues::Text => vec!["text".into()],
                     SettingValues::Flag => vec![true.into(), false.into()],
+                    SettingValues::Integer(least, most) => vec![least.into(), most.into()],
+                    SettingValues::TextList => vec![json!(["a", "b"])],
+                    SettingValues::TextMap => vec![json!({"a": "b"})],
+                    SettingValues::Table => vec![json!({"a": {"b": [1]}})],
+                    SettingValues::TableList => vec![json!([{"a": 1}])],
                 };
                 for value in values {
                     let given = Map::from_iter([(setting.key.to_owned(), value.clone())]);
@@ -320,6 +394,7 @@ mod tests {
             image_locks: dir.path(),
             sandboxes: dir.path(),
             sandbox_helper: &["true".into()],
+            kubernetes_config: None,
         };
         for descriptor in DESCRIPTORS {
             let Some(make) = descriptor.make else { continue };

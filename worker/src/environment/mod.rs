@@ -13,6 +13,8 @@
 //! * No asynchronous work happens in `Drop`.
 
 pub mod build_context;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod compose;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod descriptor;
@@ -20,14 +22,25 @@ pub mod descriptor;
 pub mod docker;
 pub mod dockerfile;
 pub mod dockerignore;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod failed_builds;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod registry_failure;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod single_flight;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod upload;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +105,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// removed now are retried in the next call.
     async fn remove_deferred(&self) {}
 
+    /// Longest time to make an image present, waits included, when its build may take `build`.
+    fn prepare_limit(&self, build: Duration) -> Duration {
+        build
+    }
+
     /// Makes the image present: builds it once per content and host, or pulls it if absent.
     /// Concurrent calls for the same image share one build.
     ///
@@ -103,6 +121,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// built afterwards use these digests.
     fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         drop((run, digests));
+    }
+
+    /// Longest time to create and start an environment. Docker needs a fifth of a second, and a minute
+    /// when sixty start at once.
+    fn start_limit(&self) -> Duration {
+        Duration::from_secs(600)
     }
 
     /// Creates and starts an environment.
@@ -200,6 +224,15 @@ pub trait Environment: Send + Sync + fmt::Debug {
         None
     }
 
+    /// How its processes reach a listener of this process.
+    ///
+    /// # Errors
+    /// [`Failure`]; refused where there is no way.
+    async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        let text = "processes of this kind of environment cannot reach a listener of the worker";
+        Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
     /// Whether the memory limit has killed a process so far.
     async fn oom_killed(&self) -> bool;
 
@@ -231,6 +264,16 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Failure`].
     async fn preserve(&self) -> Result<String, Failure>;
+}
+
+/// A way from the processes of an environment to a listener of this process.
+#[derive(Debug)]
+pub enum ListenerRoute {
+    /// An address of this host, to listen on: processes reach it under this address.
+    HostAddress(IpAddr),
+    /// A listener on the loopback interface of the environment's own network, whose connections
+    /// this process accepts. Nothing else reaches it.
+    OwnLoopback(TcpListener),
 }
 
 /// A stream of bytes from an environment.

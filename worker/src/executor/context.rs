@@ -21,6 +21,7 @@ use super::event_log::EventLogSink;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
 use crate::environment::{EnvironmentLabels, Failure, FailureKind, Provider};
+use crate::gateway::ModelGateway;
 use crate::secrets::TrialVariables;
 
 /// Longest time to place files into an environment or to read its files. Placing a file takes a
@@ -60,6 +61,8 @@ pub struct ExecutionServices {
     pub files: TaskFiles,
     /// Variables that the operator exported to trials.
     pub variables: TrialVariables,
+    /// The model gateway of this worker, if its build has one.
+    pub gateway: Option<Arc<dyn ModelGateway>>,
     /// The disks of this worker.
     pub disks: Arc<DiskWatch>,
     /// Name of this host.

@@ -19,10 +19,6 @@ use super::teardown;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use crate::supervise::{self, Task, TaskPanic};
 
-/// Longest time to create and start an environment. Docker needs a fifth of a second, and a minute
-/// when sixty start at once.
-const START_LIMIT: Duration = Duration::from_secs(600);
-
 /// Extra time to wait for a late environment, to remove it.
 const LATE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -130,6 +126,7 @@ impl ManagedEnvironment {
         self.resources = request.resources;
         self.network = Some(request.network.clone());
         let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
+        let limit = provider.start_limit();
         let mut creating = Box::pin(async move { provider.create(request).await });
         // Only a creation that waits needs a task, which can be waited for on every path.
         match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
@@ -137,7 +134,7 @@ impl ManagedEnvironment {
             None => {
                 let task = supervise::spawn("environment creation", creating);
                 self.state = ManagedEnvironmentState::Creating(task);
-                self.wait_for_creation(START_LIMIT).await?;
+                self.wait_for_creation(limit).await?;
             }
         }
         if let (ManagedEnvironmentState::Up(environment), false) = (&self.state, in_memory) {

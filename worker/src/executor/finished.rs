@@ -172,6 +172,7 @@ fn is_bare_trial(record: &TrialRecord) -> bool {
         && record.steps.is_empty()
         && record.verifier_environment.is_none()
         && record.harness.is_none()
+        && record.gateway.is_none()
 }
 
 impl RecordFile {

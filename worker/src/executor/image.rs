@@ -112,7 +112,7 @@ pub async fn prepare_image(
     provider: &dyn Provider,
     request: ImageRequest,
 ) -> Result<Image, Failure> {
-    let limit = request.timeout.saturating_add(GRACE);
+    let limit = provider.prepare_limit(request.timeout).saturating_add(GRACE);
     let prepared =
         dependency::within(provider.dependency(), limit, provider.prepare(request)).await;
     prepared.unwrap_or_else(|| {

@@ -219,8 +219,8 @@ impl<'a> Parking<'a> {
         match (on, self.engine) {
             (Kind::ContainerEngine, Some(engine)) => engine.check().await,
             (Kind::BlobStore, _) => self.files.is_store_available().await,
-            // The next attempt probes it.
-            (Kind::ImageRegistry | Kind::ContainerEngine, _) => true,
+            // The next attempt probes it. Attempts do not wait for model servers: their calls do.
+            (Kind::ImageRegistry | Kind::ContainerEngine | Kind::ModelServer, _) => true,
         }
     }
 }

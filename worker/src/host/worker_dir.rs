@@ -65,9 +65,9 @@ impl WorkerDir {
     /// # Errors
     /// [`WorkerDirError`].
     pub fn create(base: &Path) -> Result<Self, WorkerDirError> {
-        fs::create_dir_all(base).map_err(WorkerDirError::with_context("create", base))?;
+        let (id, unready, lock) = lock_new(base)?;
+        // It has an entry now, so that no other process can remove it.
         let base = base.canonicalize().map_err(WorkerDirError::with_context("find", base))?;
-        let (id, unready, lock) = lock_new(&base)?;
         let path = base.join(id.as_str());
         let failed = || WorkerDirError::with_context("create", &unready);
         let owner = Owner::current(path.clone());
@@ -92,12 +92,13 @@ impl WorkerDir {
     /// [`WorkerDirError`] if `base` cannot be listed; it need not exist.
     pub fn adoptable(base: &Path) -> Result<Vec<Self>, WorkerDirError> {
         let failed = || WorkerDirError::with_context("list", base);
-        let entries = match fs::read_dir(base) {
-            Ok(entries) => entries,
+        // Another process may remove an empty base at any time.
+        let found = base.canonicalize().and_then(|base| Ok((fs::read_dir(&base)?, base)));
+        let (entries, base) = match found {
+            Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed()(error)),
         };
-        let base = base.canonicalize().map_err(failed())?;
         let mut adopted = Vec::new();
         for entry in entries {
             let name = entry.map_err(failed())?.file_name();
@@ -185,12 +186,18 @@ pub(super) fn is_abandoned(path: &Path) -> bool {
     take_lock(path).is_some()
 }
 
-/// Creates and locks an unready directory for a new worker.
+/// Creates and locks an unready directory for a new worker, below a base that may be missing.
 fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
         let id = new_id(&super::process::host_name());
         let unready = base.join(format!("{UNREADY_PREFIX}{id}"));
-        fs::create_dir(&unready).map_err(WorkerDirError::with_context("create", &unready))?;
+        fs::create_dir_all(base).map_err(WorkerDirError::with_context("create", base))?;
+        match fs::create_dir(&unready) {
+            Ok(()) => {}
+            // Another process removed the base, which was empty.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(WorkerDirError::with_context("create", &unready)(error)),
+        }
         // A process that looks for abandoned directories may find it before it is locked.
         match File::create_new(unready.join(LOCK)) {
             Ok(_created) => {
@@ -235,7 +242,11 @@ fn remove(path: &Path) -> Result<(), WorkerDirError> {
         fs_remove::remove_blocking(&path).map_err(WorkerDirError::with_context("remove", &path))?;
     }
     fs::remove_file(path.join(LOCK)).map_err(failed())?;
-    fs::remove_dir(path).map_err(failed())
+    match fs::remove_dir(path) {
+        // A process that looked for abandoned directories removed the empty one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(failed()),
+    }
 }
 
 fn new_id(host: &str) -> WorkerId {
@@ -315,6 +326,28 @@ mod tests {
             fs::read_dir(base).expect("listed").map(|e| e.expect("an entry").file_name()).collect();
         left.sort();
         assert_eq!(left, ["Not_A_Worker", "file", "foreign", "link"]);
+    }
+
+    #[test]
+    fn worker_dirs_of_concurrent_processes_come_and_go() {
+        let temp = TempDir::new().expect("a directory");
+        let base = temp.path().join("workers");
+        let come_and_go = || {
+            for _ in 0..100 {
+                for abandoned in WorkerDir::adoptable(&base).expect("listed") {
+                    abandoned.remove().expect("removed");
+                }
+                let own = WorkerDir::create(&base).expect("created");
+                own.remove().expect("removed");
+                // It fails while another one has a directory there.
+                let _in_use = fs::remove_dir(&base);
+            }
+        };
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(come_and_go);
+            }
+        });
     }
 
     #[test]

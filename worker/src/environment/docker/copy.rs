@@ -9,8 +9,8 @@ use tokio_util::io::StreamReader;
 
 use super::container::Container;
 use super::failure::{has_status, says};
-use super::upload;
-use crate::environment::{ByteStream, Failure, FailureKind, Upload};
+
+use crate::environment::{ByteStream, Failure, FailureKind, Upload, upload};
 use crate::supervise;
 
 /// Engine errors for a path through something that is not a directory.

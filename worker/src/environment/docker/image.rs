@@ -14,11 +14,14 @@ use rollout_protocol::record::ImageBuild;
 use super::base_images::{self, BaseImageResolver};
 use super::build::{self, BuildSpec, FrontendSelector};
 use super::client::DockerClient;
-use super::failed_builds::FailedBuilds;
-use super::failure::{self, has_status};
-use super::single_flight::SingleFlight;
+use super::failure::has_status;
 use super::{labels, lock};
-use crate::environment::{BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource};
+use crate::environment::compose;
+use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
+use crate::environment::single_flight::SingleFlight;
+use crate::environment::{
+    BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
+};
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.
@@ -27,15 +30,6 @@ const BUILD_FORMAT: &str = "2";
 /// Limit of remembered forced builds, so that a run builds each of its images once and not once per
 /// trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
-
-/// Prefix of references to compose files instead of images; not valid in an image name. The
-/// services beside the environment are described in the context, which has no Dockerfile, so their
-/// compose file defines the environment's image.
-pub(super) const SERVICES_REFERENCE_PREFIX: &str = "services of ";
-
-/// Names of compose files.
-const COMPOSE_FILE_NAMES: [&str; 4] =
-    ["docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"];
 
 /// Pulls and builds images.
 #[derive(Debug)]
@@ -47,23 +41,6 @@ pub(super) struct ImageManager {
     in_progress: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
     failed: Arc<FailedBuilds>,
-}
-
-/// A failed build or pull, shared by all callers that waited for it.
-#[derive(Debug, Clone)]
-pub(super) struct ImageFailure {
-    /// Its kind.
-    pub(super) kind: FailureKind,
-    /// The message, with the tail of the log.
-    pub(super) message: String,
-    /// The log, kept while a caller may want a copy.
-    pub(super) log: Option<Arc<tempfile::TempPath>>,
-}
-
-impl From<Failure> for ImageFailure {
-    fn from(failure: Failure) -> Self {
-        Self { kind: failure.kind, message: failure.chain(), log: None }
-    }
 }
 
 impl ImageManager {
@@ -90,11 +67,8 @@ impl ImageManager {
     ) -> Result<Image, Failure> {
         match &request.source {
             ImageSource::Named(name) => self.prepare_named(name.clone(), &request, platform).await,
-            ImageSource::Context { digest, dir }
-                if !dir.join(build::DOCKERFILE).is_file()
-                    && COMPOSE_FILE_NAMES.iter().any(|name| dir.join(name).is_file()) =>
-            {
-                Ok(Image::found(format!("{SERVICES_REFERENCE_PREFIX}{digest}")))
+            ImageSource::Context { digest, dir } if compose::defines_image(dir) => {
+                Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {
                 let build = BuildSpec::plain(dir.clone(), *digest, platform);
@@ -178,7 +152,7 @@ impl ImageManager {
                 }
                 Ok(Image { reference: tag, made, build })
             }
-            Err(broken) => Err(failure_with_log(broken, request.log.as_deref()).await),
+            Err(broken) => Err(broken.into_failure(request.log.as_deref()).await),
         }
     }
 
@@ -304,24 +278,6 @@ fn read_build_label(image: &ImageInspect) -> Option<ImageBuild> {
     serde_json::from_str(label).ok()
 }
 
-/// The failure for one of the waiting callers, with the whole log if requested.
-async fn failure_with_log(broken: ImageFailure, log: Option<&Path>) -> Failure {
-    if let (Some(from), Some(to)) = (&broken.log, log)
-        && let Err(error) = copy(from, to).await
-    {
-        tracing::warn!(to = %to.display(), %error, "cannot write the build log");
-    }
-    Failure::new(broken.kind, broken.message)
-}
-
-/// Copies a file into a directory that may not exist yet.
-async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
-    if let Some(directory) = to.parent() {
-        tokio::fs::create_dir_all(directory).await?;
-    }
-    tokio::fs::copy(from, to).await
-}
-
 fn out_of_time(what: &str, timeout: std::time::Duration) -> Failure {
     Failure::new(FailureKind::TimedOut, format!("{what}: it took longer than {timeout:?}"))
 }
@@ -371,7 +327,8 @@ pub(super) async fn pull(
         if let Err(error) = step {
             let mut failure = client.failure(&what, error);
             if failure.kind != FailureKind::Unreachable {
-                failure.kind = failure::kind_for_registry(&failure.message).unwrap_or(failure.kind);
+                failure.kind =
+                    registry_failure::kind_for_registry(&failure.message).unwrap_or(failure.kind);
             }
             return Err(failure);
         }

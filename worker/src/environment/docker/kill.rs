@@ -12,7 +12,7 @@ use crate::environment::{ExecCommand, Failure, FailureKind, OutputSink, OutputSt
 
 /// The kill script. It depends on the image's shell, which may be missing or hostile, so its result
 /// is checked from outside.
-const SWEEP: &str = include_str!("kill.sh");
+const SWEEP: &str = include_str!("../kill.sh");
 
 /// Timeout of the script: with 3,000 processes it took 3 seconds in a measurement.
 const SWEEP_WITHIN: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! Environments as containers of a Docker engine, through its API.
 //!
 //! * `client`, `connection`, `failure`: connections, and the classification of engine errors.
-//! * `image`, `single_flight`, `lock`, `build`: images, each pulled or built once per host, by
-//!   BuildKit where the engine has it; `failed_builds`: failures, so that they are not repeated.
+//! * `image`, `lock`, `build`: images, each pulled or built once per host, by
+//!   BuildKit where the engine has it.
 //! * `base_images`: the base images of builds, by digest.
 //! * `create`, `container`: a container from its creation to its removal.
-//! * `upload`, `copy`: files in and out, without running anything in the container.
+//! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
 //! * `compose`: environments with services.
 //! * `network`: network access of a container.
@@ -27,7 +27,6 @@ mod copy;
 mod create;
 mod deferred_removal;
 mod exec;
-mod failed_builds;
 mod failure;
 mod image;
 mod kill;
@@ -37,9 +36,7 @@ mod network;
 mod oom;
 mod prune;
 mod reap;
-mod single_flight;
 mod storage;
-mod upload;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -62,7 +59,8 @@ use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
     BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
+    Failure, FailureKind, Image, ImageRequest, ListenerRoute, OutputSink, Provider, ReapReport,
+    Upload,
 };
 use crate::dependency::Dependency;
 use crate::removal_limits::RemovalLimits;
@@ -359,6 +357,10 @@ impl Environment for DockerEnvironment {
     fn service(&self, name: &str) -> Option<&dyn Environment> {
         let services = &self.project.as_ref()?.services;
         services.get(name).map(|service| service as &dyn Environment)
+    }
+
+    async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        self.container.host_address().await.map(ListenerRoute::HostAddress)
     }
 
     async fn oom_killed(&self) -> bool {

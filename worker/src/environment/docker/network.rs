@@ -6,6 +6,8 @@
 //! allowed: a filter by name would have to be where nothing in the container can bypass it, and a
 //! bridge of the engine is no such place.
 
+use std::net::IpAddr;
+
 use bollard::models::{NetworkConnectRequest, NetworkDisconnectRequest};
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
 use rollout_protocol::spec::task::NetworkPolicy;
@@ -99,6 +101,17 @@ impl Container {
     /// Changes the network access, within the job's limits.
     pub(super) async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
         self.switch(is_open(policy)?).await
+    }
+
+    /// The address under which its processes reach the engine's host.
+    pub(super) async fn host_address(&self) -> Result<IpAddr, Failure> {
+        let networks = self.inspect().await?.network_settings.and_then(|found| found.networks);
+        let networks = networks.unwrap_or_default();
+        let mut gateways = networks.values().filter_map(|network| network.gateway.as_deref());
+        gateways.find_map(|gateway| gateway.parse().ok()).ok_or_else(|| {
+            let text = format!("the container {} has no network to reach its host by", self.name);
+            Failure::new(FailureKind::Unsupported, text)
+        })
     }
 
     async fn switch(&self, open: bool) -> Result<(), Failure> {

@@ -14,7 +14,8 @@ use super::{
 };
 use crate::dependency::Dependency;
 use crate::environment::{
-    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
+    OutputSink, Upload,
 };
 
 /// An environment in memory.
@@ -171,6 +172,10 @@ impl Environment for FakeEnvironment {
 
     fn service(&self, name: &str) -> Option<&dyn Environment> {
         self.services.get(name).map(|service| service as &dyn Environment)
+    }
+
+    async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        Ok(ListenerRoute::HostAddress(std::net::Ipv4Addr::LOCALHOST.into()))
     }
 
     async fn oom_killed(&self) -> bool {

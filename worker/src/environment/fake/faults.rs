@@ -59,6 +59,8 @@ pub enum FaultEffect {
     FailAfterwards(FailureKind),
     /// It never returns.
     Hang,
+    /// It takes effect, but never returns.
+    HangAfterwards,
     /// It panics.
     Panic,
 }
@@ -88,6 +90,10 @@ impl FakeProvider {
                 Err(failure(call, kind))
             }
             Some(FaultEffect::Hang) => std::future::pending().await,
+            Some(FaultEffect::HangAfterwards) => {
+                work.await?;
+                std::future::pending().await
+            }
             Some(FaultEffect::Panic) => panic!("{call:?} panicked as it was told to"),
         }
     }

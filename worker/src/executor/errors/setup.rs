@@ -14,6 +14,7 @@ use super::{
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::environment::CreationFailure;
 use crate::executor::files::FilesError;
+use crate::gateway::GatewayError;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
@@ -24,6 +25,12 @@ pub(crate) enum SetupError {
     Unset(rollout_protocol::template::UnsetVariable),
     /// This worker does not have the provider.
     NoProvider(String),
+    /// This worker has no model gateway.
+    NoGateway,
+    /// The model gateway cannot be used.
+    Gateway(GatewayError),
+    /// The environment has no way to the model gateway.
+    GatewayRoute(Failure),
     /// The scratch directory cannot be written.
     Disk(std::io::Error),
     /// Files of the task are not available.
@@ -51,6 +58,15 @@ impl SetupError {
             Self::NoProvider(provider) => {
                 let reason = (start, Code::UNPLACEABLE, INFRASTRUCTURE, Retry::Transient);
                 trial_error(reason, &format!("this worker has no provider `{provider}`"), redactor)
+            }
+            Self::NoGateway => {
+                let reason = (start, Code::UNPLACEABLE, INFRASTRUCTURE, Retry::Transient);
+                trial_error(reason, "this worker was built without the model gateway", redactor)
+            }
+            Self::Gateway(error) => trial_error(gateway_reason(&error), &error.chain(), redactor),
+            Self::GatewayRoute(failure) => {
+                let message = format!("cannot reach the model gateway: {}", failure.chain());
+                trial_error(creation_reason(failure.kind), &message, redactor)
             }
             Self::Disk(source) => trial_error(
                 disk_reason(start, &source),
@@ -144,6 +160,20 @@ fn resources_reason() -> ErrorReason {
 
 fn not_permitted_reason() -> ErrorReason {
     (Type::EnvironmentStartFailed, Code::NOT_PERMITTED, INFRASTRUCTURE, Retry::Permanent)
+}
+
+fn gateway_reason(error: &GatewayError) -> ErrorReason {
+    let failed = Type::EnvironmentStartFailed;
+    match error {
+        GatewayError::Records { source, .. } => disk_reason(failed, source),
+        // The job or the host must be corrected.
+        GatewayError::Address { .. } | GatewayError::Key(_) | GatewayError::Certificates(_) => {
+            (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent)
+        }
+        GatewayError::Listen { .. } => {
+            (failed, Code::PROVIDER_ERROR, INFRASTRUCTURE, Retry::Transient)
+        }
+    }
 }
 
 fn disk_reason(kind: Type, source: &std::io::Error) -> ErrorReason {

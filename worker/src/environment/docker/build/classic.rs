@@ -8,7 +8,7 @@ use super::context::pack_with;
 use super::log::ImageBuildLog;
 use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind};
 use crate::environment::docker::client::DockerClient;
-use crate::environment::docker::upload;
+use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise;
 

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::super::upload;
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
+use crate::environment::upload;
 
 /// The ignore patterns of a build: those of the ignore file named after the Dockerfile, else the
 /// context's.

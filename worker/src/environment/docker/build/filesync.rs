@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::session::{framed, send};
 use crate::environment::build_context::{ContextEntry, ContextKind};
-use crate::environment::docker::upload::FIXED_MTIME;
 use crate::environment::dockerignore;
+use crate::environment::upload::FIXED_MTIME;
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -30,11 +30,10 @@ use self::log::ImageBuildLog;
 use self::session::OpenedSession;
 use super::base_images::{self, ResolvedBases};
 use super::client::DockerClient;
-use super::failure;
-use super::image::ImageFailure;
 use super::labels;
 use crate::environment::dockerfile::with_images;
-use crate::environment::{Failure, FailureKind};
+use crate::environment::failed_builds::ImageFailure;
+use crate::environment::{Failure, FailureKind, registry_failure};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
@@ -199,5 +198,5 @@ fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
     if from_engine != FailureKind::Service {
         return from_engine;
     }
-    failure::kind_for_registry(message).unwrap_or(FailureKind::Refused)
+    registry_failure::kind_for_registry(message).unwrap_or(FailureKind::Refused)
 }

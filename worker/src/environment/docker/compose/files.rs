@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use rollout_protocol::limits;
 use serde_json::{Map, Value};
 
+use crate::environment::compose::CONTEXT;
 use crate::environment::{ComposeFile, Failure, FailureKind};
 
 /// Depth limit of `extends` between files: more than real files use.
@@ -14,9 +15,6 @@ const DEPTH: usize = 8;
 
 /// Maps whose keys are names chosen by the user.
 const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
-
-/// The variable that holds the path of the build context.
-pub(super) const CONTEXT: &str = "CONTEXT_DIR";
 
 /// Checks the file and the files that it refers to, before any program reads them.
 ///

@@ -5,77 +5,16 @@
 
 use serde_json::{Map, Value, json};
 
-use super::render::{MAIN, map};
+use super::render::map;
 use super::rules::{entries, literal};
-
-/// A directory of the environment that services can share.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct HostPath {
-    /// The part of the variable names between `HOST_` or `ENV_` and `_PATH`.
-    name: &'static str,
-    /// The value of the `HOST_` variable: a path that no host has.
-    host: &'static str,
-    /// The value of the `ENV_` variable: the directory of the environment.
-    pub(super) inside: &'static str,
-    volume: &'static str,
-}
-
-const HOST_PATHS: [HostPath; 3] = [
-    HostPath {
-        name: "VERIFIER_LOGS",
-        host: "/.rollout/verifier-logs",
-        inside: "/logs/verifier",
-        volume: "rollout-verifier-logs",
-    },
-    HostPath {
-        name: "AGENT_LOGS",
-        host: "/.rollout/agent-logs",
-        inside: "/logs/agent",
-        volume: "rollout-agent-logs",
-    },
-    HostPath {
-        name: "ARTIFACTS",
-        host: "/.rollout/artifacts",
-        inside: "/logs/artifacts",
-        volume: "rollout-artifacts",
-    },
-];
-
-/// The variables by which a file refers to the host paths.
-pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
-    HOST_PATHS.iter().flat_map(|path| {
-        let variable = |of: &str| format!("{of}_{}_PATH", path.name);
-        [(variable("HOST"), path.host), (variable("ENV"), path.inside)]
-    })
-}
-
-/// The host path that is the source of a mount.
-///
-/// # Errors
-/// The reason why a source below a host path cannot be mounted.
-pub(super) fn for_source(source: &str) -> Result<Option<&'static HostPath>, String> {
-    let source = source.trim_end_matches('/');
-    for path in &HOST_PATHS {
-        match source.strip_prefix(path.host) {
-            Some("") => return Ok(Some(path)),
-            Some(below) if below.starts_with('/') => {
-                return Err(format!(
-                    "`HOST_{}_PATH` can only be mounted as a whole, not its `{below}`",
-                    path.name
-                ));
-            }
-            _ => {}
-        }
-    }
-    Ok(None)
-}
+use crate::environment::compose::{HOST_PATHS, HostPath, MAIN};
 
 fn for_mount(mount: &Value) -> Option<&'static HostPath> {
     if mount.get("type").and_then(Value::as_str) != Some("bind") {
         return None;
     }
     let source = mount.get("source").and_then(Value::as_str)?;
-    for_source(&literal(source)).ok().flatten()
+    HostPath::for_source(&literal(source)).ok().flatten()
 }
 
 /// Whether a mount of a resolved file has a host path as its source.
@@ -198,7 +137,11 @@ mod tests {
 
     #[test]
     fn compose_source_below_host_path_is_refused() {
-        assert!(for_source("/.rollout/artifacts/db").unwrap_err().contains("HOST_ARTIFACTS_PATH"));
-        assert_eq!(for_source("/.rollout/artifacts-of-mine"), Ok(None));
+        assert!(
+            HostPath::for_source("/.rollout/artifacts/db")
+                .unwrap_err()
+                .contains("HOST_ARTIFACTS_PATH")
+        );
+        assert_eq!(HostPath::for_source("/.rollout/artifacts-of-mine"), Ok(None));
     }
 }

@@ -36,13 +36,10 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
-use self::host_paths::HostPath;
 use self::program::ComposeProgram;
 pub use self::program::find_compose;
 use self::project::ProjectContainer;
-use self::render::{
-    MAIN, PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements,
-};
+use self::render::{PlacedContent, PlacedFile, RenderContext, ServiceImage, ServiceRequirements};
 pub(super) use self::service::ComposeService;
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
@@ -50,10 +47,11 @@ use super::container::Container;
 use super::create::{self, KEEP_ALIVE, StartedContainer};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure;
-use super::image::{self, ImageManager};
+use super::image::ImageManager;
 use super::labels;
 use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
+use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
@@ -179,7 +177,7 @@ impl ComposeRunner {
 impl ComposeCreation<'_> {
     /// Whether the environment's own image was prepared. Otherwise the compose file names it.
     fn is_prepared(&self) -> bool {
-        !self.request.image.reference.starts_with(image::SERVICES_REFERENCE_PREFIX)
+        !self.request.image.reference.starts_with(compose::SERVICES_REFERENCE_PREFIX)
     }
 
     /// The base file that the task's own file is merged onto.
@@ -191,7 +189,7 @@ impl ComposeCreation<'_> {
             match &self.request.source {
                 ImageSource::Named(_) => main["image"] = json!("${PREBUILT_IMAGE_NAME}"),
                 ImageSource::Context { .. } => {
-                    main["build"] = json!({"context": format!("${{{}}}", files::CONTEXT)});
+                    main["build"] = json!({"context": format!("${{{}}}", compose::CONTEXT)});
                     main["image"] = json!("${MAIN_IMAGE_NAME}");
                 }
             }
@@ -205,12 +203,12 @@ impl ComposeCreation<'_> {
         let image = if self.is_prepared() { image.as_str() } else { "rollout/main" };
         let mut variables = request.env.clone();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
-        set(files::CONTEXT, self.root.display().to_string());
+        set(compose::CONTEXT, self.root.display().to_string());
         set("MAIN_IMAGE_NAME", image.to_owned());
         set("PREBUILT_IMAGE_NAME", image.to_owned());
         set("CPUS", request.resources.cpus.to_string());
         set("MEMORY", format!("{}M", request.resources.memory_mb));
-        for (name, path) in host_paths::variables() {
+        for (name, path) in HostPath::variables() {
             set(&name, path.to_owned());
         }
         // The task must not direct the program to another engine.

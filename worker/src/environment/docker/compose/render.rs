@@ -14,9 +14,7 @@ use super::host_paths;
 use super::rules::{entries, literal};
 use super::shares::ResourceShare;
 use crate::environment::CreateRequest;
-
-/// The service that is the environment.
-pub(super) const MAIN: &str = "main";
+use crate::environment::compose::MAIN;
 
 /// Requirements of one service before it can be created.
 #[derive(Debug, PartialEq, Eq)]

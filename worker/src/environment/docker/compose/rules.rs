@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{host_paths, shares};
+use super::shares;
+use crate::environment::compose::HostPath;
 
 /// Keys of a service that stay inside its own container and network.
 const SERVICE_KEYS: [&str; 58] = [
@@ -217,7 +218,7 @@ fn mount(value: &Value, root: &Path) -> Result<(), String> {
         "volume" | "tmpfs" => Ok(()),
         "bind" => {
             let source = value.get("source").and_then(Value::as_str).unwrap_or_default();
-            match host_paths::for_source(&literal(source))? {
+            match HostPath::for_source(&literal(source))? {
                 Some(_) => Ok(()),
                 None => inside(root, value, "source"),
             }

@@ -8,22 +8,12 @@ use rollout_protocol::spec::resources::Resources;
 use serde_json::{Map, Value, json};
 
 use super::super::create::PIDS;
-use super::render::{MAIN, map};
+use super::render::map;
 use super::rules::entries;
-
-/// Limit of containers beside the environment: more than any application needs for a test, few
-/// enough for every host.
-pub(super) const CONTAINERS: u64 = 20;
+use crate::environment::compose::{self, CONTAINERS, MAIN, RequestedLimits};
 
 /// Processes and threads in all of them together, and in one.
 const PIDS_BESIDE: i64 = 4 * PIDS;
-
-/// Least memory (MiB) and least processors of one container: the engine reads smaller values as
-/// none.
-const LEAST_MEMORY_MB: u64 = 16;
-const LEAST_CPUS: f64 = 0.01;
-
-const MIB: u64 = 1024 * 1024;
 
 /// Keys of a service with the same meaning as `cpus`.
 const CPU_KEYS: [&str; 5] = ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cpu_percent"];
@@ -96,30 +86,6 @@ fn memory(service: &Value) -> Option<f64> {
     figure(service, "mem_limit", "memory").and_then(number)
 }
 
-/// Divides a limit among several containers. Each gets its own request, else an even part of the
-/// rest.
-fn divide(
-    requested: &[(u64, Option<f64>)],
-    ceiling: f64,
-    least: f64,
-    message: impl Fn(f64) -> String,
-) -> Result<f64, String> {
-    let named = requested.iter().filter_map(|(n, figure)| Some(*n as f64 * (*figure)?));
-    let (named, others) =
-        (named.sum::<f64>(), requested.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum());
-    let others: u64 = others;
-    let left = ceiling - named;
-    // The values are rounded on their way through the file.
-    if left < -ceiling * 1e-6 {
-        return Err(message(named));
-    }
-    let share = left.max(0.0) / others.max(1) as f64;
-    if others > 0 && share < least {
-        return Err(message(named + others as f64 * least));
-    }
-    Ok(share)
-}
-
 /// The share of every service beside the environment, by name.
 pub(super) fn for_services(
     model: &Value,
@@ -127,34 +93,19 @@ pub(super) fn for_services(
 ) -> Result<BTreeMap<String, ResourceShare>, String> {
     let all = check(model)?;
     let services: Vec<_> = side_services(model)
-        .map(|(name, s)| (name, containers(s).unwrap_or(1), cpus(s), memory(s)))
+        .map(|(name, service)| {
+            let (cpus, memory_bytes) = (cpus(service), memory(service));
+            let containers = containers(service).unwrap_or(1);
+            (name, RequestedLimits { containers, cpus, memory_bytes })
+        })
         .collect();
-    let mut even_cpus = None;
-    if let Some(ceiling) = resources.cpu_ceiling() {
-        let asked: Vec<_> = services.iter().map(|(_, n, cpus, _)| (*n, *cpus)).collect();
-        even_cpus = Some(divide(&asked, f64::from(ceiling), LEAST_CPUS, |sum| {
-            format!(
-                "the services request {sum} cpus in total, but the environment has {ceiling}: raise \
-                 `cpus` of the task"
-            )
-        })?);
-    }
-    let mut even_memory = None;
-    if let Some(ceiling) = resources.memory_ceiling_mb() {
-        let asked: Vec<_> = services.iter().map(|(_, n, _, memory)| (*n, *memory)).collect();
-        let (most, least) = ((ceiling * MIB) as f64, (LEAST_MEMORY_MB * MIB) as f64);
-        even_memory = Some(divide(&asked, most, least, |sum| {
-            let sum = (sum / MIB as f64).ceil();
-            format!(
-                "the services request {sum} MiB of memory in total, but the environment has \
-                 {ceiling}: raise `memory_mb` of the task"
-            )
-        })?);
-    }
+    let asked: Vec<_> = services.iter().map(|(_, asked)| *asked).collect();
+    let even = compose::even_share(&asked, resources)?;
     let pids = (PIDS_BESIDE / i64::try_from(all.max(1)).unwrap_or(i64::MAX)).min(PIDS);
-    let share = |(name, _, cpus, memory): (&String, u64, Option<f64>, Option<f64>)| {
-        let memory_bytes = memory.or(even_memory).map(|bytes| bytes as u64);
-        (name.clone(), ResourceShare { cpus: cpus.or(even_cpus), memory_bytes, pids })
+    let share = |(name, asked): (&String, RequestedLimits)| {
+        let memory = asked.memory_bytes.or(even.memory_bytes);
+        let memory_bytes = memory.map(|bytes| bytes as u64);
+        (name.clone(), ResourceShare { cpus: asked.cpus.or(even.cpus), memory_bytes, pids })
     };
     Ok(services.into_iter().map(share).collect())
 }
@@ -194,6 +145,8 @@ impl ResourceShare {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1024 * 1024;
 
     fn resources(cpus: u32, memory_mb: u64) -> Resources {
         Resources { cpus, memory_mb, ..Resources::default() }

@@ -47,6 +47,7 @@ struct PendingReplies {
     ready: Option<oneshot::Sender<Result<(), SetupStepError>>>,
     exits: HashMap<u64, oneshot::Sender<SpawnOutcome>>,
     kills: HashMap<u64, oneshot::Sender<bool>>,
+    listeners: HashMap<u64, oneshot::Sender<io::Result<OwnedFd>>>,
 }
 
 /// Receives whether the sandbox started.
@@ -113,6 +114,21 @@ impl SupervisorConnection {
         receiver.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
+    /// Requests a listener on the loopback interface of the sandbox's network.
+    pub(super) async fn listen(&self) -> io::Result<OwnedFd> {
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = self.shared.waiting();
+            if waiting.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            waiting.listeners.insert(id, sender);
+        }
+        self.shared.send(&SupervisorRequest::Listen { id }, &[]).await?;
+        receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
     /// Ends the sandbox: the supervisor and all processes end when the socket closes.
     pub(super) fn close(&self) {
         self.shared.shutdown();
@@ -166,13 +182,14 @@ impl ConnectionState {
             };
             let receive = || Ok(receive()?);
             let event = match self.socket.async_io(Interest::READABLE, receive).await {
-                // The supervisor sends no descriptors; received ones are closed here.
-                Ok((length, _)) if length > 0 => message::decode(&buffer[..length]),
+                Ok((length, fds)) if length > 0 => {
+                    message::decode(&buffer[..length]).map(|event| (event, fds))
+                }
                 Ok(_) => break,
                 Err(error) => Err(error),
             };
             match event {
-                Ok(event) => self.dispatch(event),
+                Ok((event, fds)) => self.dispatch(event, fds),
                 Err(error) => {
                     tracing::warn!(%error, "cannot decode a message of a sandbox's supervisor");
                     self.shutdown();
@@ -186,7 +203,8 @@ impl ConnectionState {
     }
 
     /// The receiver may have been dropped; then sending fails, which is fine.
-    fn dispatch(&self, event: SupervisorEvent) {
+    /// Only listeners have a descriptor; others are closed here.
+    fn dispatch(&self, event: SupervisorEvent, fds: Vec<OwnedFd>) {
         let mut waiting = self.waiting();
         match event {
             SupervisorEvent::Ready => {
@@ -207,6 +225,13 @@ impl ConnectionState {
             }
             SupervisorEvent::Killed { id, gone } => {
                 let _told = waiting.kills.remove(&id).map(|sender| sender.send(gone));
+            }
+            SupervisorEvent::Listening { id, errno } => {
+                let listener = match (errno, fds.into_iter().next()) {
+                    (0, Some(listener)) => Ok(listener),
+                    (errno, _) => Err(io::Error::from_raw_os_error(errno)),
+                };
+                let _told = waiting.listeners.remove(&id).map(|sender| sender.send(listener));
             }
         }
     }

@@ -39,6 +39,11 @@ pub(super) enum SupervisorRequest {
         /// Number of the request.
         id: u64,
     },
+    /// Listen on the loopback interface.
+    Listen {
+        /// Number of the request.
+        id: u64,
+    },
 }
 
 /// Layout of the sandbox.
@@ -93,6 +98,13 @@ pub(super) enum SupervisorEvent {
         id: u64,
         /// Whether no process is left.
         gone: bool,
+    },
+    /// An answer to [`SupervisorRequest::Listen`]; the listener comes with the message.
+    Listening {
+        /// Number of the request.
+        id: u64,
+        /// The system's error number; 0 without an error.
+        errno: i32,
     },
 }
 

@@ -1,12 +1,14 @@
 //! One running sandbox.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rollout_protocol::record::{EnforcedLimits, LimitEnforcement};
+use rollout_protocol::spec::environment::ProcessNetwork;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 
@@ -23,7 +25,8 @@ use super::tree_writer::SandboxTreeWriter;
 use super::{exec, failure, pack};
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{
-    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
+    ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
+    OutputSink, Upload,
 };
 use crate::open_files;
 use crate::supervise::{self, Task};
@@ -285,6 +288,16 @@ impl Environment for Sandbox {
         let text = "a process sandbox keeps its initial network: network access cannot differ \
                     between phases; use `environment.type: docker`";
         Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
+    async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        if self.context.network == ProcessNetwork::Host {
+            return Ok(ListenerRoute::HostAddress(Ipv4Addr::LOCALHOST.into()));
+        }
+        let cannot = |error| failure("listen in the network of the sandbox", error);
+        let listener = TcpListener::from(self.control.listen().await.map_err(cannot)?);
+        listener.set_nonblocking(true).map_err(cannot)?;
+        Ok(ListenerRoute::OwnLoopback(listener))
     }
 
     async fn oom_killed(&self) -> bool {

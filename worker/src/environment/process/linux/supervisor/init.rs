@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
@@ -102,6 +103,7 @@ impl InitProcess<'_> {
                     let gone = self.kill_all()?;
                     self.send_event(&SupervisorEvent::Killed { id, gone });
                 }
+                Some((SupervisorRequest::Listen { id }, _)) => self.listen(id),
                 Some((SupervisorRequest::Setup(_), _)) => {}
             }
         }
@@ -180,6 +182,16 @@ impl InitProcess<'_> {
             self.reap();
         }
         Ok(false)
+    }
+
+    /// Listens on the loopback interface of the sandbox's network and hands the listener over: its
+    /// connections are accepted outside.
+    fn listen(&self, id: u64) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let errno = listener.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(-1));
+        let packet = message::encode(&SupervisorEvent::Listening { id, errno });
+        let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+        let _sent = rustix::io::retry_on_intr(|| message::send_with(&self.control, &packet, &fds));
     }
 
     /// Waits a moment for the end of a process, regardless of the control socket.

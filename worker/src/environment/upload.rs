@@ -1,10 +1,11 @@
-//! Uploads to a container as one tar stream that the engine extracts at `/`.
+//! Uploads to a container as one tar stream that is extracted at `/`.
 //!
-//! The engine replaces the file or directory at a path by the archive's entry, except that a
+//! A Docker engine replaces the file or directory at a path by the archive's entry, except that a
 //! directory over a directory is merged. So a directory is replaced by an empty file of that name
 //! followed by the directory: the file removes the old tree, the directory removes the file, and no
 //! process has to run in the container.
 
+#[cfg(feature = "docker")]
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -21,6 +22,7 @@ use crate::environment::Upload;
 pub(super) const FIXED_MTIME: u64 = 946_684_800;
 
 /// Mode of directories for files of several users, like `/tmp`.
+#[cfg(feature = "docker")]
 const OPEN_DIR: u32 = 0o1777;
 
 /// Bytes per chunk of the stream.
@@ -29,8 +31,9 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks in the queue from the writer to the connection.
 const CHUNK_QUEUE_LENGTH: usize = 4;
 
-/// Writes `uploads` as one archive. Directories in `in_place` are not replaced by the archive (they
+/// Writes `uploads` as one archive for a Docker engine. Directories in `in_place` are not replaced by the archive (they
 /// are mount points).
+#[cfg(feature = "docker")]
 pub(super) fn write(
     uploads: &[Upload],
     in_place: &BTreeSet<String>,
@@ -42,9 +45,7 @@ pub(super) fn write(
             Upload::Dir { path } => directory(&mut tar, relative(path)?, OPEN_DIR)?,
             Upload::FreshDir { path } => fresh_directory(&mut tar, path, OPEN_DIR, in_place)?,
             Upload::File { path, bytes, executable } => {
-                let mode = if *executable { 0o755 } else { 0o644 };
-                let mut header = header(tar::EntryType::Regular, mode, bytes.len() as u64);
-                tar.append_data(&mut header, relative(path)?, bytes.as_ref())?;
+                file(&mut tar, path, bytes, *executable)?;
             }
             Upload::Archive { path, tar: archive } => {
                 fresh_directory(&mut tar, path, 0o755, in_place)?;
@@ -57,6 +58,49 @@ pub(super) fn write(
         }
     }
     tar.into_inner()?.flush()
+}
+
+/// Writes only what is in files and archives: the caller has made and emptied the directories.
+/// Nothing below a directory that a later upload replaces is written.
+#[cfg(feature = "kubernetes")]
+pub(super) fn write_content(uploads: &[Upload], to: impl Write) -> io::Result<()> {
+    let mut tar = tar::Builder::new(to);
+    for (at, upload) in uploads.iter().enumerate() {
+        let later = uploads.get(at + 1..).unwrap_or_default();
+        match upload {
+            Upload::Dir { .. } | Upload::FreshDir { .. } => {}
+            Upload::File { path, .. }
+            | Upload::Archive { path, .. }
+            | Upload::Merge { path, .. }
+                if fresh_dirs(later).any(|dir| is_at_or_below(path, dir)) => {}
+            Upload::File { path, bytes, executable } => {
+                file(&mut tar, path, bytes, *executable)?;
+            }
+            Upload::Archive { path, tar: archive } | Upload::Merge { path, tar: archive } => {
+                below(&mut tar, relative(path)?, archive)?;
+            }
+        }
+    }
+    tar.into_inner()?.flush()
+}
+
+/// Whether `path` is `dir` or below it.
+#[cfg(feature = "kubernetes")]
+fn is_at_or_below(path: &str, dir: &str) -> bool {
+    let rest = path.trim_end_matches('/').strip_prefix(dir.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Adds a file at an absolute path.
+fn file(
+    tar: &mut tar::Builder<impl Write>,
+    path: &str,
+    bytes: &[u8],
+    executable: bool,
+) -> io::Result<()> {
+    let mode = if executable { 0o755 } else { 0o644 };
+    let mut header = header(tar::EntryType::Regular, mode, bytes.len() as u64);
+    tar.append_data(&mut header, relative(path)?, bytes)
 }
 
 /// The directories that `uploads` replace.
@@ -89,6 +133,7 @@ pub(super) fn directory(
     tar.append_data(&mut header, path, io::empty())
 }
 
+#[cfg(feature = "docker")]
 fn fresh_directory(
     tar: &mut tar::Builder<impl Write>,
     path: &str,
@@ -193,7 +238,7 @@ impl Write for ChunkWriter {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "docker"))]
 mod tests {
     use super::*;
 
@@ -244,6 +289,27 @@ mod tests {
         let expected = expected.map(|(path, kind, mode, size)| (path.to_owned(), kind, mode, size));
         assert_eq!(listed(&uploads, &["/tests"]), expected);
         assert_eq!(fresh_dirs(&uploads).collect::<Vec<_>>(), ["/logs/verifier/", "/tests"]);
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[test]
+    fn content_below_directory_replaced_later_is_not_written() {
+        let file =
+            |path: &str| Upload::File { path: path.into(), bytes: "x".into(), executable: false };
+        let uploads = [
+            file("/a/old"),
+            file("/ab/kept"),
+            Upload::FreshDir { path: "/a/".into() },
+            file("/a/new"),
+        ];
+        let mut bytes = Vec::new();
+        write_content(&uploads, &mut bytes).expect("written");
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let names = archive
+            .entries()
+            .expect("readable")
+            .map(|entry| entry.expect("whole").path().expect("path").display().to_string());
+        assert_eq!(names.collect::<Vec<_>>(), ["ab/kept", "a/new"]);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Builds that failed, remembered so that a run does not repeat them for each of its trials.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rollout_protocol::id::RunId;
 
-use super::image::ImageFailure;
-use crate::environment::FailureKind;
+use super::{Failure, FailureKind};
 
 /// Builds of one image in a run when the failures may be temporary: as many as the retry policy
 /// gives a single trial by default. More are useless, even for many trials.
@@ -22,6 +22,45 @@ const LOG_BYTES: u64 = 64 * 1024;
 
 /// An image's tag and the run that builds it.
 pub(super) type FailedBuildKey = (String, RunId);
+
+/// A failed build or pull, shared by all callers that waited for it.
+#[derive(Debug, Clone)]
+pub(super) struct ImageFailure {
+    /// Its kind.
+    pub(super) kind: FailureKind,
+    /// The message, with the tail of the log.
+    pub(super) message: String,
+    /// The log, kept while a caller may want a copy.
+    pub(super) log: Option<Arc<tempfile::TempPath>>,
+    /// No build began: the failure says nothing about the image.
+    pub(super) before_build: bool,
+}
+
+impl From<Failure> for ImageFailure {
+    fn from(failure: Failure) -> Self {
+        Self { kind: failure.kind, message: failure.chain(), log: None, before_build: false }
+    }
+}
+
+impl ImageFailure {
+    /// The failure for one of the waiting callers, with a copy of the log if requested.
+    pub(super) async fn into_failure(self, log: Option<&Path>) -> Failure {
+        if let (Some(from), Some(to)) = (&self.log, log)
+            && let Err(error) = copy(from, to).await
+        {
+            tracing::warn!(to = %to.display(), %error, "cannot write the build log");
+        }
+        Failure::new(self.kind, self.message)
+    }
+}
+
+/// Copies a file into a directory that may not exist yet.
+async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
+    if let Some(directory) = to.parent() {
+        tokio::fs::create_dir_all(directory).await?;
+    }
+    tokio::fs::copy(from, to).await
+}
 
 /// Failed builds by image and run.
 #[derive(Debug)]
@@ -67,7 +106,7 @@ impl FailedBuilds {
             return;
         };
         // Without an answer nothing is known about the build.
-        if broken.kind == FailureKind::Unreachable {
+        if broken.before_build || broken.kind == FailureKind::Unreachable {
             return;
         }
         let mut last = broken.clone();
@@ -86,7 +125,7 @@ mod tests {
     }
 
     fn broken(kind: FailureKind) -> Result<(), ImageFailure> {
-        Err(ImageFailure { kind, message: "why".to_owned(), log: None })
+        Err(Failure::new(kind, "why").into())
     }
 
     #[test]
@@ -117,13 +156,25 @@ mod tests {
     }
 
     #[test]
+    fn failure_before_a_build_is_no_failed_build() {
+        let failed = FailedBuilds::default();
+        for _ in 0..=BUILDS_PER_RUN {
+            let waited = Failure::new(FailureKind::Service, "why");
+            let waited = ImageFailure { before_build: true, ..waited.into() };
+            failed.record(key(1), &Err::<(), _>(waited));
+        }
+        assert!(failed.get(&key(1)).is_none());
+    }
+
+    #[test]
     fn failed_build_log_above_limit_is_dropped() {
         let failed = FailedBuilds::default();
         for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
             let file = tempfile::NamedTempFile::new().expect("a file");
             file.as_file().set_len(bytes).expect("extended");
             let log = Some(std::sync::Arc::new(file.into_temp_path()));
-            let broken = ImageFailure { kind: FailureKind::Refused, message: String::new(), log };
+            let broken = Failure::new(FailureKind::Refused, "why");
+            let broken = ImageFailure { log, ..broken.into() };
             failed.record(key(run), &Err::<(), _>(broken));
             assert_eq!(failed.get(&key(run)).expect("known").log.is_some(), kept, "{bytes}");
         }

@@ -1,6 +1,7 @@
 # Ends every process of the container but pid 1, this one, and the tree of pid 1's oldest child (the
-# keep-alive). Run as root by `/bin/sh -c`. Uses shell builtins only: nothing can be forked when the
-# limit of processes is reached, and an image may have no ps or pkill.
+# keep-alive). With $ROLLOUT_SWEEP set to `all`, pid 1 is the keep-alive, and its children end too.
+# Run as root by `/bin/sh -c`. Uses shell builtins only: nothing can be forked when the limit of
+# processes is reached, and an image may have no ps or pkill.
 
 # Reads state, parent and start time of process $1 into z, pp, st. The name in the file may contain
 # anything, newlines and parentheses included, so the fields start after the last parenthesis.
@@ -20,6 +21,7 @@ kill -STOP -1
 # The oldest child of pid 1: nothing an agent starts can be older.
 o=
 for d in /proc/[0-9]*; do
+  [ "$ROLLOUT_SWEEP" = all ] && break
   p=${d#/proc/}
   rd $p || continue
   if [ "$pp" = 1 ] && { [ -z "$o" ] || [ "$st" -lt "$ot" ] ||

@@ -1,0 +1,173 @@
+//! Rules of compose files that every provider with services shares.
+
+use std::path::Path;
+
+use rollout_protocol::spec::resources::Resources;
+
+/// The service that is the environment.
+pub(super) const MAIN: &str = "main";
+
+/// Limit of containers beside the environment: more than any application needs for a test, few
+/// enough for every host.
+pub(super) const CONTAINERS: u64 = 20;
+
+/// The variable that holds the path of the build context.
+pub(super) const CONTEXT: &str = "CONTEXT_DIR";
+
+/// Prefix of references to compose files instead of images; not valid in an image name. The
+/// services beside the environment are described in the context, which has no Dockerfile, so their
+/// compose file defines the environment's image.
+pub(super) const SERVICES_REFERENCE_PREFIX: &str = "services of ";
+
+/// Names of compose files.
+const COMPOSE_FILE_NAMES: [&str; 4] =
+    ["docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"];
+
+/// Least memory (MiB) and least processors of one container: engines read smaller values as none.
+const LEAST_MEMORY_MB: u64 = 16;
+const LEAST_CPUS: f64 = 0.01;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Whether a context has no Dockerfile, so that its compose file names the environment's image.
+pub(super) fn defines_image(context: &Path) -> bool {
+    !context.join("Dockerfile").is_file()
+        && COMPOSE_FILE_NAMES.iter().any(|name| context.join(name).is_file())
+}
+
+/// A directory of the environment that services can share, in place of a directory of the host.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct HostPath {
+    /// The part of the variable names between `HOST_` or `ENV_` and `_PATH`.
+    pub(super) name: &'static str,
+    /// The value of the `HOST_` variable: a path that no host has.
+    pub(super) host: &'static str,
+    /// The value of the `ENV_` variable: the directory of the environment.
+    pub(super) inside: &'static str,
+    pub(super) volume: &'static str,
+}
+
+/// All of them.
+pub(super) const HOST_PATHS: [HostPath; 3] = [
+    HostPath {
+        name: "VERIFIER_LOGS",
+        host: "/.rollout/verifier-logs",
+        inside: "/logs/verifier",
+        volume: "rollout-verifier-logs",
+    },
+    HostPath {
+        name: "AGENT_LOGS",
+        host: "/.rollout/agent-logs",
+        inside: "/logs/agent",
+        volume: "rollout-agent-logs",
+    },
+    HostPath {
+        name: "ARTIFACTS",
+        host: "/.rollout/artifacts",
+        inside: "/logs/artifacts",
+        volume: "rollout-artifacts",
+    },
+];
+
+impl HostPath {
+    /// The variables by which a file refers to the host paths.
+    pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
+        HOST_PATHS.iter().flat_map(|path| {
+            let variable = |of: &str| format!("{of}_{}_PATH", path.name);
+            [(variable("HOST"), path.host), (variable("ENV"), path.inside)]
+        })
+    }
+
+    /// The host path that is the source of a mount.
+    ///
+    /// # Errors
+    /// The reason why a source below a host path cannot be mounted.
+    pub(super) fn for_source(source: &str) -> Result<Option<&'static Self>, String> {
+        let source = source.trim_end_matches('/');
+        for path in &HOST_PATHS {
+            match source.strip_prefix(path.host) {
+                Some("") => return Ok(Some(path)),
+                Some(below) if below.starts_with('/') => {
+                    return Err(format!(
+                        "`HOST_{}_PATH` can only be mounted as a whole, not its `{below}`",
+                        path.name
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The limits that a service requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct RequestedLimits {
+    /// Its number of containers.
+    pub(super) containers: u64,
+    pub(super) cpus: Option<f64>,
+    pub(super) memory_bytes: Option<f64>,
+}
+
+/// The limits of a service's containers that request none.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct EvenShare {
+    pub(super) cpus: Option<f64>,
+    pub(super) memory_bytes: Option<f64>,
+}
+
+/// The even share of the services beside an environment. Together they get as many processors and
+/// as much memory as the environment itself. The part that they do not request is divided evenly.
+///
+/// # Errors
+/// The message about requests above the total.
+pub(super) fn even_share(
+    services: &[RequestedLimits],
+    resources: &Resources,
+) -> Result<EvenShare, String> {
+    let mut even = EvenShare::default();
+    if let Some(ceiling) = resources.cpu_ceiling() {
+        let asked: Vec<_> = services.iter().map(|asked| (asked.containers, asked.cpus)).collect();
+        even.cpus = Some(divide(&asked, f64::from(ceiling), LEAST_CPUS, |sum| {
+            format!(
+                "the services request {sum} cpus in total, but the environment has {ceiling}: raise \
+                 `cpus` of the task"
+            )
+        })?);
+    }
+    if let Some(ceiling) = resources.memory_ceiling_mb() {
+        let asked: Vec<_> =
+            services.iter().map(|asked| (asked.containers, asked.memory_bytes)).collect();
+        let (most, least) = ((ceiling * MIB) as f64, (LEAST_MEMORY_MB * MIB) as f64);
+        even.memory_bytes = Some(divide(&asked, most, least, |sum| {
+            let sum = (sum / MIB as f64).ceil();
+            format!(
+                "the services request {sum} MiB of memory in total, but the environment has \
+                 {ceiling}: raise `memory_mb` of the task"
+            )
+        })?);
+    }
+    Ok(even)
+}
+
+/// Divides a limit among several containers. Each gets its own request, else an even part of the
+/// rest.
+fn divide(
+    requested: &[(u64, Option<f64>)],
+    ceiling: f64,
+    least: f64,
+    message: impl Fn(f64) -> String,
+) -> Result<f64, String> {
+    let named: f64 = requested.iter().filter_map(|(n, figure)| Some(*n as f64 * (*figure)?)).sum();
+    let others: u64 = requested.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum();
+    let left = ceiling - named;
+    // The values are rounded on their way through the file.
+    if left < -ceiling * 1e-6 {
+        return Err(message(named));
+    }
+    let share = left.max(0.0) / others.max(1) as f64;
+    if others > 0 && share < least {
+        return Err(message(named + others as f64 * least));
+    }
+    Ok(share)
+}

@@ -1,0 +1,244 @@
+//! The connection to a cluster.
+
+use std::future::Future;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Error, Resource};
+use tokio::sync::OnceCell;
+
+use super::admission::Admission;
+use super::failure;
+use super::manifest::{OwnPod, PodCreator};
+use super::options::{KubernetesOptions, OptionsSource};
+use super::service_images::IMAGES_WITHIN;
+use crate::dependency::{Dependency, Probe};
+use crate::environment::{Failure, FailureKind};
+
+/// Timeout of a call. An API server that is silent for so long is down, or behind a load balancer that
+/// has lost it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Timeout of a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// A lazy connection: an API server that is down when a worker starts may come up later.
+#[derive(Debug)]
+pub(super) struct KubeClient {
+    source: OptionsSource,
+    instance: String,
+    cluster: Arc<OnceCell<Arc<Cluster>>>,
+    service: Arc<Dependency>,
+}
+
+/// A cluster, with the operator's options for it.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) options: KubernetesOptions,
+    /// Namespace of pods that name none.
+    pub(super) namespace: String,
+    pub(super) creator: PodCreator,
+    pub(super) admission: Admission,
+    /// Address of the API server.
+    server: String,
+    client: ClientHandle,
+    service: Arc<Dependency>,
+}
+
+/// A client, which has no text form of its own.
+#[derive(Clone)]
+struct ClientHandle(Client);
+
+impl std::fmt::Debug for ClientHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+/// Asks the API server for its version.
+#[derive(Debug)]
+struct ApiProbe {
+    source: OptionsSource,
+    /// Weak, because the cluster owns the dependency that owns this.
+    cluster: Weak<OnceCell<Arc<Cluster>>>,
+}
+
+#[async_trait]
+impl Probe for ApiProbe {
+    async fn probe(&self) -> Result<(), String> {
+        let cell = self.cluster.upgrade();
+        let (server, client) = match cell.as_deref().and_then(OnceCell::get) {
+            Some(cluster) => (cluster.server.clone(), cluster.client.0.clone()),
+            None => {
+                let options = self.source.load().map_err(|failure| failure.chain())?;
+                let config = config(&options).await.map_err(|failure| failure.chain())?;
+                let server = config.cluster_url.to_string();
+                let client = Client::try_from(config);
+                (server, client.map_err(|error| failure::last_cause(&error))?)
+            }
+        };
+        match client.apiserver_version().await {
+            Ok(_) => Ok(()),
+            // An answer that refuses is an answer.
+            Err(Error::Api(status)) if status.code < 500 => Ok(()),
+            Err(Error::Api(status)) => Err(format!("{server}: {}", status.message)),
+            Err(error) => Err(format!("{server}: {}", failure::last_cause(&error))),
+        }
+    }
+}
+
+impl KubeClient {
+    /// A client with the options of `source`; reads and sends nothing yet. `instance` marks the
+    /// objects that it creates.
+    pub(super) fn new(source: OptionsSource, instance: String) -> Self {
+        let cluster = Arc::new(OnceCell::new());
+        let probe = ApiProbe { source: source.clone(), cluster: Arc::downgrade(&cluster) };
+        let service = Arc::new(Dependency::new("the Kubernetes API", Box::new(probe)));
+        Self { source, instance, cluster, service }
+    }
+
+    /// The API server as a dependency.
+    pub(super) fn service(&self) -> &Dependency {
+        &self.service
+    }
+
+    /// Longest time to create a pod: its limits, images of services, and as much again for the wait
+    /// behind the pods of other trials.
+    pub(super) fn start_limit(&self) -> Duration {
+        let connected = self.cluster.get().map(|cluster| cluster.options.start_limits());
+        let limits = connected.unwrap_or_else(|| KubernetesOptions::default().start_limits());
+        (limits.schedule + limits.start + IMAGES_WITHIN) * 2
+    }
+
+    /// Checks the operator's options; sends nothing.
+    pub(super) fn check_options(&self) -> Result<(), Failure> {
+        self.source.load().map(drop)
+    }
+
+    /// The cluster. The first call reads the options and the credentials.
+    pub(super) async fn cluster(&self) -> Result<&Arc<Cluster>, Failure> {
+        self.cluster.get_or_try_init(|| self.connect()).await
+    }
+
+    /// Whether the options or this host name a cluster at all.
+    pub(super) fn names_cluster(&self) -> Result<bool, Failure> {
+        let options = self.source.load()?;
+        let by_options = options.kubeconfig.is_some() || options.context.is_some();
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let by_default =
+            std::env::home_dir().is_some_and(|home| home.join(".kube/config").exists());
+        Ok(by_options || set("KUBECONFIG") || set("KUBERNETES_SERVICE_HOST") || by_default)
+    }
+
+    async fn connect(&self) -> Result<Arc<Cluster>, Failure> {
+        let options = self.source.load()?;
+        let config = config(&options).await?;
+        let namespace = options.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let client = Client::try_from(config).map_err(|error| {
+            let text = format!("cannot use the credentials of the Kubernetes API at {server}");
+            Failure::new(FailureKind::Refused, text).with_source(error)
+        })?;
+        let own_pod = OwnPod::from_env(|name| std::env::var(name).ok());
+        let creator = PodCreator { instance: self.instance.clone(), own_pod };
+        let admission = Admission::new(options.max_pending_pods, options.starts_per_minute);
+        Ok(Arc::new(Cluster {
+            options,
+            namespace,
+            creator,
+            admission,
+            server,
+            client: ClientHandle(client),
+            service: Arc::clone(&self.service),
+        }))
+    }
+}
+
+/// The address and the credentials.
+async fn config(options: &KubernetesOptions) -> Result<Config, Failure> {
+    let selection =
+        KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
+    let refused = |error: &(dyn std::error::Error + 'static)| {
+        let text = format!(
+            "cannot find a Kubernetes cluster: {}; set KUBECONFIG, or `kubeconfig` and `context` \
+             in the file of `--kubernetes-config`, or run the worker in a pod with a service account",
+            failure::last_cause(error)
+        );
+        Failure::new(FailureKind::Refused, text)
+    };
+    let found = match (&options.kubeconfig, &options.context) {
+        (Some(path), _) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| refused(&error))?;
+            Config::from_custom_kubeconfig(file, &selection).await.map_err(|error| refused(&error))
+        }
+        (None, Some(_)) => {
+            Config::from_kubeconfig(&selection).await.map_err(|error| refused(&error))
+        }
+        (None, None) => Config::infer().await.map_err(|error| refused(&error)),
+    };
+    let mut config = found?;
+    config.connect_timeout = Some(CONNECT_WITHIN);
+    Ok(config)
+}
+
+impl Cluster {
+    /// The pods of a namespace.
+    pub(super) fn pods(&self, namespace: &str) -> Api<Pod> {
+        self.api(namespace)
+    }
+
+    /// Objects of a namespace.
+    pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.0.clone(), namespace)
+    }
+
+    /// The namespaces in which this worker may have pods.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &str> {
+        let others = self.options.namespaces.iter().filter(|name| **name != self.namespace);
+        std::iter::once(self.namespace.as_str()).chain(others.map(String::as_str))
+    }
+
+    /// The result of a call.
+    pub(super) async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Failure> {
+        self.answer(what, call).await?.map_err(|error| self.failure(what, error))
+    }
+
+    /// The answer to a call, which may be an error of the API server.
+    pub(super) async fn answer<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Result<T, Error>, Failure> {
+        // A slow answer is no outage: the next call to the server decides.
+        let late = |_| failure::timeout(&self.server, what, ANSWER_WITHIN);
+        tokio::time::timeout(ANSWER_WITHIN, call).await.map_err(late)
+    }
+
+    /// The failure of `what`, with the error of the client.
+    pub(super) fn failure(&self, what: &str, error: Error) -> Failure {
+        let cause = failure::last_cause(&error);
+        let failure = failure::call_failure(&self.server, what, error);
+        if failure.kind == FailureKind::Unreachable {
+            self.service.mark_failed(&cause);
+        }
+        failure
+    }
+
+    /// The API server as a dependency.
+    pub(super) fn service(&self) -> &Dependency {
+        &self.service
+    }
+}

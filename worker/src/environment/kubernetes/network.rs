@@ -1,0 +1,327 @@
+//! Network access of pods: the cluster's network, or nothing by a network policy.
+//!
+//! One policy per namespace selects the pods that carry a label, so a change of access is a change of
+//! a label. A policy is nothing where the cluster's network ignores it, so it is used only after the
+//! operator has said, or a probe has shown, that it works.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::{NetworkPolicy as Policy, NetworkPolicySpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use lru::LruCache;
+use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
+use rollout_protocol::spec::task::NetworkPolicy;
+use serde_json::json;
+use tokio::sync::{Mutex, OnceCell};
+use tokio::time::{Instant, sleep};
+
+use super::cluster::Cluster;
+use super::failure::has_code;
+use super::labels::{MANAGED_BY, MANAGER, NETWORK, NO_NETWORK};
+use super::options::{KubernetesOptions, NetworkEnforcement};
+use super::pod::KubePod;
+use super::settings::PodSettings;
+use super::stream;
+use crate::environment::{Failure, FailureKind};
+
+/// Name of the policy.
+const POLICY: &str = "rollout-no-network";
+
+/// Time between two connections of a probe.
+const PROBE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Connects to the API server from inside the cluster, whose address every pod has. Prints a word:
+/// exec calls may lose exit codes.
+const CONNECT: &str = "if nc -w 3 -z \"$KUBERNETES_SERVICE_HOST\" \"$KUBERNETES_SERVICE_PORT\"; \
+    then echo open; else echo closed; fi";
+
+/// Limit of remembered verdicts: more than the kinds of nodes of a cluster.
+const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
+
+/// Knowledge about network policies in a cluster.
+#[derive(Debug)]
+pub(super) struct NetworkPolicies {
+    /// Results of probes by placement: nodes may have network plug-ins of their own.
+    probed: std::sync::Mutex<LruCache<String, Arc<OnceCell<bool>>>>,
+    /// Namespaces that have the policy.
+    present: Mutex<Vec<String>>,
+}
+
+impl Default for NetworkPolicies {
+    fn default() -> Self {
+        let probed = std::sync::Mutex::new(LruCache::new(VERDICTS));
+        Self { probed, present: Mutex::default() }
+    }
+}
+
+/// Network access of one pod.
+#[derive(Debug)]
+pub(super) struct PodNetwork {
+    /// The job or the task denies every network.
+    pub(super) is_denied: bool,
+    /// Whether it is open; `None` after an interrupted change. Held during changes.
+    pub(super) is_open: Mutex<Option<bool>>,
+}
+
+/// Whether a policy allows network access. Refuses policies between all and nothing.
+pub(super) fn is_open(policy: &NetworkPolicy) -> Result<bool, Failure> {
+    match policy {
+        NetworkPolicy::Public => Ok(true),
+        NetworkPolicy::NoNetwork => Ok(false),
+        NetworkPolicy::Allowlist(_) => {
+            let text =
+                "single hosts cannot be allowed: a network policy knows addresses, not names";
+            Err(Failure::new(FailureKind::Unsupported, text))
+        }
+    }
+}
+
+/// The settings of a probe for pods with `settings`. Only where they run matters; everything else is
+/// the operator's, so that no other setting of a job can make the probe fail.
+pub(super) fn probe_settings(
+    settings: &PodSettings,
+    options: &KubernetesOptions,
+) -> Result<PodSettings, Failure> {
+    let defaults = ProviderSpec::Kubernetes(Box::<KubernetesSettings>::default());
+    let defaults = PodSettings::resolve(&defaults, options).map_err(probe_failure)?;
+    let place = settings.clone();
+    Ok(PodSettings {
+        namespace: place.namespace,
+        runtime_class: place.runtime_class,
+        node_selector: place.node_selector,
+        tolerations: place.tolerations,
+        affinity: place.affinity,
+        ..defaults
+    })
+}
+
+/// The name of everything that decides where pods with `settings` run.
+fn placement(settings: &PodSettings) -> String {
+    let PodSettings { runtime_class, node_selector, tolerations, affinity, .. } = settings;
+    json!([runtime_class, node_selector, tolerations, affinity]).to_string()
+}
+
+/// The manifest of the policy: neither direction has a rule, so nothing is allowed.
+pub(super) fn policy(namespace: &str) -> Policy {
+    let selected = BTreeMap::from([(NETWORK.to_owned(), NO_NETWORK.to_owned())]);
+    let managed = BTreeMap::from([(MANAGED_BY.to_owned(), MANAGER.to_owned())]);
+    Policy {
+        metadata: ObjectMeta {
+            name: Some(POLICY.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(managed),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(LabelSelector {
+                match_labels: Some(selected),
+                ..LabelSelector::default()
+            }),
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+            ..NetworkPolicySpec::default()
+        }),
+    }
+}
+
+impl NetworkPolicies {
+    /// Makes sure that a pod with the label and `settings` has no network in `namespace`. `probe`
+    /// finds out whether policies have an effect; its result holds for the life of this process, for
+    /// pods that may run on the same nodes.
+    pub(super) async fn require<P>(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        settings: &PodSettings,
+        probe: impl FnOnce() -> P,
+    ) -> Result<(), Failure>
+    where
+        P: Future<Output = Result<bool, Failure>>,
+    {
+        self.ensure(cluster, namespace).await?;
+        let enforced = match cluster.options.network_policy_enforced {
+            NetworkEnforcement::Yes => true,
+            NetworkEnforcement::No => false,
+            NetworkEnforcement::Probe => {
+                let verdict = Arc::clone(
+                    self.probed
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .get_or_insert(placement(settings), Arc::default),
+                );
+                *verdict.get_or_try_init(probe).await?
+            }
+        };
+        if enforced {
+            return Ok(());
+        }
+        let why = match cluster.options.network_policy_enforced {
+            NetworkEnforcement::Probe => {
+                "a probe showed that this cluster ignores network policies"
+            }
+            _ => {
+                "whether this cluster enforces network policies is not known: the operator can set \
+                  `network_policy_enforced`"
+            }
+        };
+        let text = format!("a pod without network: {why}");
+        Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
+    async fn ensure(&self, cluster: &Cluster, namespace: &str) -> Result<(), Failure> {
+        if cluster.options.network_policy_enforced == NetworkEnforcement::No {
+            return Ok(());
+        }
+        let mut present = self.present.lock().await;
+        if present.iter().any(|name| name == namespace) {
+            return Ok(());
+        }
+        let what = format!("cannot create the network policy {POLICY}");
+        let policies = cluster.api::<Policy>(namespace);
+        let made = policy(namespace);
+        match cluster.answer(&what, policies.create(&PostParams::default(), &made)).await? {
+            Ok(_) => {}
+            Err(error) if has_code(&error, 409) => {
+                let found = cluster.call(&what, policies.get(POLICY)).await?;
+                if found.spec != made.spec {
+                    let text = format!(
+                        "the network policy {POLICY} of the namespace {namespace} was changed: \
+                         delete it"
+                    );
+                    return Err(Failure::new(FailureKind::NotPermitted, text));
+                }
+            }
+            Err(error) => return Err(cluster.failure(&what, error)),
+        }
+        present.push(namespace.to_owned());
+        drop(present);
+        Ok(())
+    }
+}
+
+/// Whether the policy takes the network of a running pod away while its label is set. A pod that has
+/// lost its network for another reason shows nothing, so the network must come back.
+pub(super) async fn probe_in(pod: &KubePod) -> Result<bool, Failure> {
+    if !reaches(pod, true).await? {
+        let text = "cannot probe network policies: the probe's pod cannot reach the API server \
+                    without any policy; set `network_policy_enforced` to true or false";
+        return Err(Failure::new(FailureKind::NotPermitted, text));
+    }
+    pod.set_network_label(false).await?;
+    if !reaches(pod, false).await? {
+        return Ok(false);
+    }
+    pod.set_network_label(true).await?;
+    if reaches(pod, true).await? {
+        return Ok(true);
+    }
+    let text = "cannot probe network policies: the probe's pod could not reach the API server again \
+                after the policy no longer selected it";
+    Err(Failure::new(FailureKind::Service, text))
+}
+
+/// The failure of a probe that gave no verdict. A pod that cannot run is no fault of a task.
+pub(super) fn probe_failure(mut failure: Failure) -> Failure {
+    use FailureKind::{NotStarted, Refused, Resources, Unsupported};
+    if matches!(failure.kind, Refused | Unsupported | NotStarted | Resources) {
+        failure.kind = FailureKind::Service;
+    }
+    failure.message = format!("cannot probe network policies: {}", failure.message);
+    failure
+}
+
+/// Whether a pod can connect, or no longer can, within the time for a change to take effect.
+async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
+    let limit = Duration::from_secs(pod.cluster.options.network_probe_timeout_sec);
+    let deadline = Instant::now() + limit;
+    loop {
+        if can_connect(pod).await? == open {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        sleep(PROBE_PAUSE).await;
+    }
+}
+
+async fn can_connect(pod: &KubePod) -> Result<bool, Failure> {
+    let argv = [pod.shell, "-c", CONNECT].map(str::to_owned).to_vec();
+    let printed = stream::run_unframed(pod.target(), argv).await?;
+    match printed.trim() {
+        "open" => Ok(true),
+        "closed" => Ok(false),
+        other => {
+            let text = format!("cannot probe network policies: the probe printed `{other}`");
+            Err(Failure::new(FailureKind::Service, text))
+        }
+    }
+}
+
+impl KubePod {
+    /// Sets or removes the label that the policy selects.
+    pub(super) async fn set_network_label(&self, open: bool) -> Result<(), Failure> {
+        let what = format!("cannot change the network of the pod {}", self.name);
+        let value = (!open).then_some(NO_NETWORK);
+        let patch = json!({"metadata": {"uid": self.uid, "labels": {NETWORK: value}}});
+        let pods = self.cluster.pods(&self.namespace);
+        let params = PatchParams::default();
+        let patched: Pod =
+            self.cluster.call(&what, pods.patch(&self.name, &params, &Patch::Merge(patch))).await?;
+        let labels = patched.metadata.labels.unwrap_or_default();
+        if labels.get(NETWORK).map(String::as_str) == value {
+            Ok(())
+        } else {
+            Err(Failure::new(FailureKind::Service, format!("{what}: the label did not change")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_policy_allows_nothing_to_labelled_pods() {
+        let policy = serde_json::to_value(policy("trials")).expect("JSON");
+        let spec = json!({
+            "podSelector": {"matchLabels": {"rollout.dev/network": "none"}},
+            "policyTypes": ["Ingress", "Egress"],
+        });
+        assert_eq!(policy["spec"], spec);
+    }
+
+    #[test]
+    fn probe_runs_where_the_pods_of_a_job_run() {
+        let options = KubernetesOptions::parse("{}").expect("valid");
+        let spec = ProviderSpec::Kubernetes(Box::<KubernetesSettings>::default());
+        let default = PodSettings::resolve(&spec, &options).expect("settings");
+        let job = PodSettings {
+            node_selector: [("pool".to_owned(), "gpu".to_owned())].into(),
+            run_as_non_root: true,
+            priority_class: Some("absent".to_owned()),
+            ..default.clone()
+        };
+        let probe = probe_settings(&job, &options).expect("settings");
+        assert_eq!(
+            probe,
+            PodSettings { node_selector: job.node_selector.clone(), ..default.clone() }
+        );
+        assert_eq!(placement(&probe), placement(&job));
+        assert_ne!(placement(&default), placement(&job));
+        let other = PodSettings { run_as_non_root: true, ..default.clone() };
+        assert_eq!(placement(&default), placement(&other));
+    }
+
+    #[test]
+    fn allowlist_of_hosts_is_unsupported() {
+        let hosts = NetworkPolicy::Allowlist(vec!["example.org".to_owned()]);
+        assert_eq!(is_open(&hosts).expect_err("refused").kind, FailureKind::Unsupported);
+        assert!(is_open(&NetworkPolicy::Public).expect("open"));
+        assert!(!is_open(&NetworkPolicy::NoNetwork).expect("closed"));
+    }
+}

@@ -1,0 +1,221 @@
+//! The part of a pod's status that decides whether its environment can be used.
+
+use k8s_openapi::api::core::v1::{
+    ContainerState as ReportedState, ContainerStatus, Pod, PodCondition,
+};
+use kube::ResourceExt as _;
+
+use super::manifest::MAIN;
+use super::services::is_service;
+use crate::environment::{Failure, FailureKind};
+
+/// Texts of a kubelet for a pod that used more storage than its own limit.
+const OWN_STORAGE_LIMIT: [&str; 3] = [
+    "exceeds the total limit of containers",
+    "exceeded its local ephemeral storage limit",
+    "Usage of EmptyDir volume",
+];
+
+/// State of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct PodState {
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    pub(super) phase: String,
+    /// Reason and message of the pod's end, for instance `Evicted`.
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// Whether somebody has deleted it.
+    pub(super) is_deleting: bool,
+    /// Whether a node was chosen.
+    pub(super) is_scheduled: bool,
+    /// Why no node was chosen: reason and message.
+    pub(super) unschedulable: Option<(String, String)>,
+    /// Why it is being ended by the cluster.
+    pub(super) disruption: Option<(String, String)>,
+    /// Whether its node has stopped to report.
+    pub(super) is_node_lost: bool,
+    /// State of its container, or of the init container that it waits for.
+    pub(super) container: ContainerState,
+    /// Whether the check of the environment's own service has succeeded, if it has one.
+    pub(super) is_checked: bool,
+    /// The containers of services.
+    pub(super) services: Vec<ServiceStatus>,
+}
+
+/// State of the container of a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ServiceStatus {
+    /// Name of the container.
+    pub(super) name: String,
+    pub(super) state: ContainerState,
+    /// Whether its check has succeeded, if it has one.
+    pub(super) has_started: bool,
+    /// How it ended before it was restarted.
+    pub(super) before: Option<ContainerState>,
+}
+
+/// State of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum ContainerState {
+    /// Not known yet.
+    #[default]
+    Unknown,
+    /// Waiting: reason and message.
+    Waiting(String, String),
+    /// Running.
+    Running,
+    /// Ended: exit code, reason and message.
+    Ended(i32, String, String),
+}
+
+impl PodState {
+    /// The state of a pod.
+    pub(super) fn of(pod: &Pod) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let condition = |kind: &str| conditions.iter().find(|found| found.type_ == kind);
+        let texts = |found: &PodCondition| {
+            (found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default())
+        };
+        let scheduled = condition("PodScheduled");
+        let disruption = condition("DisruptionTarget").filter(|found| found.status == "True");
+        let ready = condition("Ready");
+        let node_lost = ready.is_some_and(|found| found.status == "Unknown");
+        let reason = status.reason.unwrap_or_default();
+        Self {
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            phase: status.phase.unwrap_or_default(),
+            is_node_lost: node_lost || reason == "NodeLost",
+            reason,
+            message: status.message.unwrap_or_default(),
+            is_deleting: pod.metadata.deletion_timestamp.is_some(),
+            is_scheduled: scheduled.is_some_and(|found| found.status == "True"),
+            unschedulable: scheduled.filter(|found| found.status == "False").map(texts),
+            disruption: disruption.map(texts),
+            is_checked: is_checked(status.container_statuses.as_deref().unwrap_or_default()),
+            services: service_states(
+                status.init_container_statuses.as_deref().unwrap_or_default(),
+                status.container_statuses.as_deref().unwrap_or_default(),
+            ),
+            container: container_state(
+                status.init_container_statuses.as_deref().unwrap_or_default(),
+                status.container_statuses.as_deref().unwrap_or_default(),
+            ),
+        }
+    }
+
+    /// Whether the environment's container runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.phase == "Running" && self.container == ContainerState::Running && self.is_checked
+    }
+
+    /// Whether the memory limit ended its container.
+    pub(super) fn is_oom_killed(&self) -> bool {
+        matches!(&self.container, ContainerState::Ended(_, reason, _) if reason == "OOMKilled")
+    }
+
+    /// The failure of an environment whose pod can no longer be used; `None` if it can.
+    pub(super) fn lost(&self) -> Option<Failure> {
+        self.ended_from_outside().or_else(|| self.ended_by_itself())
+    }
+
+    /// The failure of a pod that something outside of it ended.
+    pub(super) fn ended_from_outside(&self) -> Option<Failure> {
+        let name = &self.name;
+        let failure = |kind, text: String| Some(Failure::new(kind, text));
+        if self.reason == "Evicted" {
+            let own = OWN_STORAGE_LIMIT.iter().any(|text| self.message.contains(text));
+            // Pressure on the node is no fault of the environment.
+            let kind = if own { FailureKind::StorageExceeded } else { FailureKind::Gone };
+            return failure(kind, format!("the pod {name} was evicted: {}", self.message));
+        }
+        if self.reason == "DeadlineExceeded" {
+            let text = format!(
+                "the cluster ended the pod {name}: it was older than `active_deadline_sec`"
+            );
+            return failure(FailureKind::Gone, text);
+        }
+        if let Some((reason, message)) = &self.disruption {
+            let text = format!("the cluster ended the pod {name}: {reason}: {message}");
+            return failure(FailureKind::Gone, text);
+        }
+        if self.is_node_lost || self.phase == "Unknown" {
+            let text = format!("the node of the pod {name} no longer reports");
+            return failure(FailureKind::Gone, text);
+        }
+        if self.is_deleting {
+            return failure(FailureKind::Gone, format!("the pod {name} was deleted"));
+        }
+        None
+    }
+
+    fn ended_by_itself(&self) -> Option<Failure> {
+        let name = &self.name;
+        let failure = |kind, text: String| Some(Failure::new(kind, text));
+        if self.is_oom_killed() {
+            let text = format!("the container of the pod {name} ended at its memory limit");
+            return failure(FailureKind::NotStarted, text);
+        }
+        if let ContainerState::Ended(code, reason, message) = &self.container {
+            let why = [reason, message].map(String::as_str).join(" ");
+            let text =
+                format!("the container of the pod {name} ended with code {code}: {}", why.trim());
+            return failure(FailureKind::NotStarted, text);
+        }
+        if matches!(self.phase.as_str(), "Failed" | "Succeeded") {
+            let text = format!("the pod {name} ended: {} {}", self.reason, self.message);
+            return failure(FailureKind::Gone, text.trim_end().to_owned());
+        }
+        None
+    }
+}
+
+/// The state that a status reports.
+fn reported(state: Option<&ReportedState>) -> ContainerState {
+    let Some(state) = state else { return ContainerState::Unknown };
+    if let Some(ended) = &state.terminated {
+        let reason = ended.reason.clone().unwrap_or_default();
+        let message = ended.message.clone().unwrap_or_default();
+        ContainerState::Ended(ended.exit_code, reason, message)
+    } else if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.clone().unwrap_or_default();
+        ContainerState::Waiting(reason, waiting.message.clone().unwrap_or_default())
+    } else if state.running.is_some() {
+        ContainerState::Running
+    } else {
+        ContainerState::Unknown
+    }
+}
+
+/// Whether no check of the environment's container is outstanding.
+fn is_checked(own: &[ContainerStatus]) -> bool {
+    own.iter().all(|status| status.name != MAIN || status.started != Some(false))
+}
+
+/// The states of the containers of services.
+fn service_states(init: &[ContainerStatus], own: &[ContainerStatus]) -> Vec<ServiceStatus> {
+    let services = init.iter().chain(own).filter(|status| is_service(&status.name));
+    let state = |status: &ContainerStatus| ServiceStatus {
+        name: status.name.clone(),
+        state: reported(status.state.as_ref()),
+        has_started: status.started == Some(true),
+        before: (status.restart_count > 0).then(|| reported(status.last_state.as_ref())),
+    };
+    services.map(state).collect()
+}
+
+/// The state of the container, or of the first init container that has not succeeded.
+fn container_state(init: &[ContainerStatus], own: &[ContainerStatus]) -> ContainerState {
+    let state = |status: &ContainerStatus| reported(status.state.as_ref());
+    let helpers = init.iter().filter(|status| !is_service(&status.name));
+    let blocking = helpers.map(state).find(|state| {
+        let done = matches!(state, ContainerState::Ended(0, ..));
+        // A running init container is no running environment.
+        !done && *state != ContainerState::Running && *state != ContainerState::Unknown
+    });
+    let main = own.iter().find(|status| status.name == MAIN).or(own.first());
+    blocking.or_else(|| main.map(state)).unwrap_or_default()
+}
