@@ -223,18 +223,23 @@ async fn send_reports(broker: &dyn Broker, reports: Vec<Report>) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
+/// Reads the reports of a run from a position up to its head, however long the broker takes.
 async fn read_reports(
     broker: &dyn Broker,
     r: u8,
     from: Option<ReportPosition>,
 ) -> Vec<(ReportPosition, Report)> {
+    let dispatch = broker.dispatch();
+    let head = dispatch.last_report_sequence(run(r)).await.expect("reachable");
     let mut found = Vec::new();
     let mut from = from;
-    loop {
-        let read = broker.dispatch().reports(run(r), from, 100, broker.quiet_period()).await;
+    wait_until("the reports are read up to the head", async || {
+        let read = dispatch.reports(run(r), from, 100, broker.quiet_period()).await;
         let read = read.expect("a known position");
-        let Some(last) = read.reports.last() else { return found };
-        from = Some(last.position);
+        from = read.reports.last().map(|last| last.position).or(from);
         found.extend(read.reports.into_iter().map(|r| (r.position, r.report)));
-    }
+        from.map_or(0, |from| from.sequence) >= head
+    })
+    .await;
+    found
 }

@@ -94,6 +94,21 @@ impl NatsClient {
         parse_api(&self.request(api_request(verb, body)).await?.payload)
     }
 
+    /// Connects again, to any server of the cluster; does nothing without one.
+    pub(super) async fn try_another_server(&self) {
+        let server = self.inner.server_info();
+        if server.cluster.is_none() {
+            return;
+        }
+        tracing::warn!(
+            "the NATS server {} does not answer: trying another one",
+            server.server_name
+        );
+        if let Err(error) = self.inner.force_reconnect().await {
+            tracing::debug!(%error, "cannot connect again");
+        }
+    }
+
     /// Sends a message that needs no reply.
     pub(super) async fn send(&self, subject: String, payload: Bytes) -> Result<(), NatsError> {
         self.connection()?;

@@ -17,7 +17,7 @@ use super::options::{NatsOptions, NatsOptionsError};
 use super::replies::ReplyRouter;
 use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
-use super::{incarnation, names, server_info, snapshot};
+use super::{incarnation, names, next_server, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
@@ -111,8 +111,9 @@ impl Nats {
         options.check()?;
         let address = options.address();
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
-        let client = (options.connect_options().await)
-            .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?
+        let connect_options = (options.connect_options().await)
+            .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?;
+        let client = next_server::reconnect_in_turn(connect_options)
             .event_callback(move |event: Event| {
                 // The state of the connection is polled anyway.
                 let _full = sender.try_send(event);
@@ -165,6 +166,15 @@ impl Nats {
         setup::ensure_resources(self.client(), pool, classes).await?;
         self.client().check_incarnation().await.map_err(QueueError::from)?;
         Ok(())
+    }
+
+    /// Gives every stream and bucket of the namespace `copies` copies in the cluster. Returns the
+    /// names of the streams that had another number. They must exist, see [`Nats::prepare`].
+    ///
+    /// # Errors
+    /// [`NatsSetupError`].
+    pub async fn change_replicas(&self, copies: u8) -> Result<Vec<String>, NatsSetupError> {
+        setup::change_replicas(self.client(), copies).await
     }
 
     /// The coordinator's side. Creates what is missing on the server when a request needs it.

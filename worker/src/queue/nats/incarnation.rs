@@ -17,6 +17,11 @@ use super::error::NatsError;
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// First wait after a failed check.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Time without an answer after which another server of a cluster is tried. The choice of a new
+/// leader takes a few seconds.
+const UNANSWERED_FOR: Duration = Duration::from_secs(10);
+/// Longest time between two such attempts.
+const MAX_UNANSWERED_FOR: Duration = Duration::from_secs(60);
 /// Time after a response in which the server counts as responding.
 const ANSWER_VALIDITY: Duration = Duration::from_secs(3);
 
@@ -25,6 +30,29 @@ const ANSWER_VALIDITY: Duration = Duration::from_secs(3);
 pub(super) struct StreamInfo {
     pub(super) created: String,
     pub(super) state: StreamState,
+    /// Present on servers of a cluster.
+    #[serde(default)]
+    cluster: Option<StreamCluster>,
+}
+
+/// The part of a cluster that has a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct StreamCluster {
+    #[serde(default)]
+    leader: Option<String>,
+}
+
+impl StreamInfo {
+    /// The information, unless the server knows no leader: one that is cut off from its cluster
+    /// answers with what it knew last.
+    fn led(self) -> Result<Self, NatsError> {
+        match &self.cluster {
+            Some(StreamCluster { leader: None }) => {
+                Err(NatsError::Unreachable("a stream has no leader".to_owned()))
+            }
+            _ => Ok(self),
+        }
+    }
 }
 
 /// Counters of a stream.
@@ -189,7 +217,7 @@ impl NatsClient {
         if answered {
             self.incarnation.mark_answered();
         }
-        let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload));
+        let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload)?.led());
         let mut next = || infos.next().unwrap_or(Err(NatsError::Unreachable("no response".into())));
         let found = match (next(), next()) {
             (Ok(work), Ok(reports)) => {
@@ -217,15 +245,23 @@ impl NatsClient {
     }
 }
 
-/// Checks the streams periodically, and at once over each new connection.
+/// Checks the streams periodically, and at once over each new connection. Leaves a server that does
+/// not answer although it is connected: it may be cut off from its cluster.
 pub(super) async fn watch_incarnation(client: Arc<NatsClient>) {
     let mut contact = client.connection_status();
     let mut again = RETRY_PAUSE;
+    let mut unanswered = UnansweredTime::default();
     loop {
-        let found = if client.connection().is_ok() {
-            client.check_incarnation().await.is_ok()
-        } else {
-            false
+        let found = match client.connection() {
+            Ok(connection) => {
+                let found = client.check_incarnation().await;
+                let is_answer = found.as_ref().map_or_else(is_answer, |_| true);
+                if unanswered.is_exceeded(connection, is_answer, Instant::now()) {
+                    client.try_another_server().await;
+                }
+                found.is_ok()
+            }
+            Err(_) => false,
         };
         let pause = if found { CHECK_INTERVAL } else { again };
         again = if found { RETRY_PAUSE } else { CHECK_INTERVAL.min(again * 2) };
@@ -236,13 +272,57 @@ pub(super) async fn watch_incarnation(client: Arc<NatsClient>) {
     }
 }
 
+/// Whether a server with a working JetStream answered, though with an error.
+fn is_answer(fault: &NatsError) -> bool {
+    match fault {
+        NatsError::Api(error) => error.code != 503,
+        NatsError::Denied(_) => true,
+        NatsError::Unreachable(_) | NatsError::NoResponders(_) => false,
+    }
+}
+
+/// How long a connected server has not answered.
+#[derive(Debug)]
+struct UnansweredTime {
+    since: Option<(u64, Instant)>,
+    limit: Duration,
+}
+
+impl Default for UnansweredTime {
+    fn default() -> Self {
+        Self { since: None, limit: UNANSWERED_FOR }
+    }
+}
+
+impl UnansweredTime {
+    /// Records the outcome of a check over a connection. Returns whether the server has not answered
+    /// for so long that another one should be tried.
+    fn is_exceeded(&mut self, connection: u64, is_answer: bool, now: Instant) -> bool {
+        if is_answer {
+            *self = Self::default();
+            return false;
+        }
+        let since = match self.since {
+            Some((of, since)) if of == connection => since,
+            _ => now,
+        };
+        self.since = Some((connection, since));
+        if now.duration_since(since) < self.limit {
+            return false;
+        }
+        self.since = None;
+        self.limit = (self.limit * 2).min(MAX_UNANSWERED_FOR);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn stream_info(created: &str, last_seq: u64) -> StreamInfo {
         let state = StreamState { last_seq, ..StreamState::default() };
-        StreamInfo { created: created.to_owned(), state }
+        StreamInfo { created: created.to_owned(), state, cluster: None }
     }
 
     #[test]
@@ -254,6 +334,32 @@ mod tests {
         assert!(!incarnation.may_be_redelivered(7));
         incarnation.observed().mark_connected(2, 9);
         assert!(incarnation.may_be_redelivered(9) && !incarnation.may_be_redelivered(10));
+    }
+
+    #[test]
+    fn information_of_server_without_leader_is_no_answer() {
+        let parse = |cluster: &str| {
+            let text = format!(r#"{{"created": "a", "state": {{"last_seq": 1}}{cluster}}}"#);
+            serde_json::from_str::<StreamInfo>(&text).expect("an answer").led()
+        };
+        assert!(parse("").is_ok(), "not a cluster");
+        assert!(parse(r#", "cluster": {"name": "c", "leader": "n1"}"#).is_ok());
+        let lost = parse(r#", "cluster": {"name": "c"}"#).expect_err("no leader");
+        assert!(!is_answer(&lost), "{lost}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_that_does_not_answer_is_left_after_a_while() {
+        let mut unanswered = UnansweredTime::default();
+        let begin = Instant::now();
+        let second = |seconds: u64| begin + Duration::from_secs(seconds);
+        assert!(!unanswered.is_exceeded(1, false, second(0)));
+        assert!(!unanswered.is_exceeded(1, true, second(8)));
+        assert!(!unanswered.is_exceeded(1, false, second(11)), "it answered meanwhile");
+        assert!(unanswered.is_exceeded(1, false, second(21)));
+        assert!(!unanswered.is_exceeded(2, false, second(22)), "another server");
+        assert!(!unanswered.is_exceeded(2, false, second(41)), "the time doubles");
+        assert!(unanswered.is_exceeded(2, false, second(42)));
     }
 
     #[test]

@@ -19,13 +19,16 @@ mod connect;
 mod consumers;
 mod delivery_metadata;
 mod dispatch;
+mod elastic_pool;
 mod error;
 mod incarnation;
 mod kv_store;
 mod names;
+mod next_server;
 mod options;
 mod pool_binding;
 mod publish;
+mod replicas;
 mod replies;
 mod server_info;
 mod setup;
@@ -36,10 +39,13 @@ mod warning_limiter;
 
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
 pub use self::dispatch::NatsDispatch;
+pub use self::elastic_pool::PoolElasticity;
 pub use self::kv_store::NatsKvStore;
 pub use self::names::{InvalidNatsName, NatsName};
 pub use self::options::{NatsCredentials, NatsOptions, NatsOptionsError, NatsSecret, TlsFiles};
 pub use self::pool_binding::{BindError, PoolBinding};
-pub use self::server_info::{AccountLimits, ConsumerStatus, NatsServerInfo, StreamStatus};
+pub use self::server_info::{
+    AccountLimits, ConsumerStatus, NatsServerInfo, StreamCopies, StreamStatus,
+};
 pub use self::setup::NatsSetupError;
 pub use self::source::NatsSource;

@@ -85,7 +85,8 @@ pub struct NatsOptions {
     pub reports_per_run: usize,
     /// Bytes of unpurged reports of all runs. Absent: 1 GiB, and any existing value is accepted.
     pub report_stream_bytes: Option<u64>,
-    /// Copies of streams in a cluster. Absent: one, and any existing value is accepted.
+    /// Copies of new streams. Absent: three in a cluster, else one. Existing streams may have any
+    /// number.
     pub replicas: Option<u8>,
 }
 

@@ -59,8 +59,34 @@ pub struct StreamStatus {
     pub bytes: u64,
     /// Last sequence.
     pub last_sequence: u64,
+    /// Its copies in a cluster; absent without one.
+    pub copies: Option<StreamCopies>,
     /// Settings that differ from the required ones, one text each.
     pub differences: Vec<String>,
+}
+
+/// The copies of a stream on the servers of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct StreamCopies {
+    /// Server that accepts messages for the stream; absent while the servers choose one.
+    #[serde(default)]
+    pub leader: Option<String>,
+    /// The other copies.
+    #[serde(rename = "replicas", default)]
+    pub followers: Vec<StreamFollower>,
+}
+
+/// A copy of a stream that follows the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StreamFollower {
+    /// Server.
+    pub name: String,
+    /// Whether it has all that the leader has.
+    #[serde(default)]
+    pub current: bool,
+    /// Whether the leader cannot reach it.
+    #[serde(default)]
+    pub offline: bool,
 }
 
 /// The state of a consumer.
@@ -144,19 +170,21 @@ async fn stream_status(
         info: StreamInfo,
         #[serde(flatten)]
         configured: ResourceInfo,
+        #[serde(default)]
+        cluster: Option<StreamCopies>,
     }
     let name = wanted.name.clone();
     let found = client.api_call::<StreamAnswer>(&format!("STREAM.INFO.{name}"), &json!({})).await;
-    let (created, state, differences) = match found {
-        Err(fault) if fault.is_missing() => (None, StreamState::default(), Vec::new()),
+    let (created, state, copies, differences) = match found {
+        Err(fault) if fault.is_missing() => (None, StreamState::default(), None, Vec::new()),
         Err(fault) => return Err(fault),
-        Ok(StreamAnswer { info, configured }) => {
-            (Some(info.created), info.state, differences(wanted, &configured.config))
+        Ok(StreamAnswer { info, configured, cluster }) => {
+            (Some(info.created), info.state, cluster, differences(wanted, &configured.config))
         }
     };
     let StreamState { messages, bytes, last_seq: last_sequence, .. } = state;
     let present = created.is_some();
-    Ok(StreamStatus { name, present, created, messages, bytes, last_sequence, differences })
+    Ok(StreamStatus { name, present, created, messages, bytes, last_sequence, copies, differences })
 }
 
 fn consumer_status(client: &NatsClient, listed: ListedConsumer) -> ConsumerStatus {

@@ -12,6 +12,7 @@ use super::client::NatsClient;
 use super::error::{CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
 use super::names::{self, NatsName};
 use super::options::NatsOptions;
+use super::replicas;
 use crate::queue::traits::QueueError;
 
 /// Limit on unacknowledged deliveries of one class in the whole pool. The server delivers no more
@@ -28,6 +29,9 @@ pub(super) const MAX_OFFER_BYTES: usize = 64 * 1024;
 
 /// Bytes of unpurged reports of all runs: enough for a full run of the largest ones.
 const REPORT_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// The server's reason while it knows too few servers of its cluster that run.
+const NO_PEERS: &str = "no suitable peers";
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -52,6 +56,28 @@ pub enum NatsSetupError {
         /// Actual value.
         found: String,
     },
+    /// The servers cannot hold as many copies of a stream.
+    #[error("cannot keep {wanted} copies of {name}: {reason}")]
+    Copies {
+        /// Stream.
+        name: String,
+        /// Number of copies.
+        wanted: u8,
+        /// The server's reason.
+        reason: String,
+    },
+}
+
+impl NatsSetupError {
+    /// Whether another attempt may succeed soon: the server is away, or does not know all servers of
+    /// its cluster yet, as right after its start.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Queue(error) => matches!(error, QueueError::Unreachable { .. }),
+            Self::Copies { reason, .. } => reason.starts_with(NO_PEERS),
+            Self::Differs { .. } => false,
+        }
+    }
 }
 
 impl From<NatsError> for NatsSetupError {
@@ -185,8 +211,8 @@ pub(super) fn required_streams(client: &NatsClient) -> Vec<RequiredResource> {
         // that died with it knows at once which workers may run executions.
         required_bucket(&names.workers, HELLO_KEPT_SECONDS),
     ];
-    let replicas = options.replicas.map(u64::from);
-    streams.map(|stream| stream.with_setting("num_replicas", replicas, 1)).into()
+    let replicas = replicas::of_new_streams(client);
+    streams.map(|stream| stream.with_setting(replicas::SETTING, None, replicas.into())).into()
 }
 
 fn required_bucket(name: &str, kept_seconds: u64) -> RequiredResource {
@@ -257,7 +283,7 @@ async fn ensure_stream(
                 let mut settings = wanted.settings.clone();
                 settings.insert("name".to_owned(), name.as_str().into());
                 settings.extend(wanted.defaults.clone());
-                client.api_call::<ResourceInfo>(&format!("STREAM.CREATE.{name}"), &settings).await?
+                create_stream(client, wanted, &settings).await?
             }
             found => found?,
         };
@@ -273,6 +299,34 @@ async fn ensure_stream(
             .await?;
     }
     wanted.check(&found.config)
+}
+
+async fn create_stream(
+    client: &NatsClient,
+    wanted: &RequiredResource,
+    settings: &ServerSettings,
+) -> Result<ResourceInfo, NatsSetupError> {
+    match client.api_call(&format!("STREAM.CREATE.{}", wanted.name), settings).await {
+        Err(NatsError::Api(error)) => {
+            let refusal = replicas::refusal(wanted, replicas::of_new_streams(client), &error);
+            Err(refusal.unwrap_or(NatsError::Api(error).into()))
+        }
+        created => Ok(created?),
+    }
+}
+
+/// Gives every stream `copies` copies. Returns the names of those that had another number.
+pub(super) async fn change_replicas(
+    client: &NatsClient,
+    copies: u8,
+) -> Result<Vec<String>, NatsSetupError> {
+    let mut changed = Vec::new();
+    for stream in required_streams(client) {
+        if replicas::change(client, &stream, copies).await? {
+            changed.push(stream.name);
+        }
+    }
+    Ok(changed)
 }
 
 async fn ensure_consumer(

@@ -1,4 +1,4 @@
-//! Rate limit of warnings about malformed messages: one line stands for many.
+//! Rate limit of warnings: one line stands for many.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// Minimum time between two warnings.
 const MIN_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Counts ignored messages of one kind.
+/// Counts events of one kind.
 #[derive(Debug, Default)]
 pub(super) struct WarningLimiter(Mutex<WarningLimiterState>);
 
@@ -19,7 +19,7 @@ struct WarningLimiterState {
 }
 
 impl WarningLimiter {
-    /// Counts a message. When a warning is due, returns the number of messages since the last one.
+    /// Counts an event. When a warning is due, returns the number of events since the last one.
     pub(super) fn record(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

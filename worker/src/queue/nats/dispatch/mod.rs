@@ -33,6 +33,7 @@ use super::client::NatsClient;
 use super::connect::Nats;
 use super::names::NatsName;
 use super::setup::NatsSetupError;
+use super::warning_limiter::WarningLimiter;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
@@ -61,6 +62,8 @@ pub struct NatsDispatch {
     purges: ReportPurger,
     requests: IncomingRequests,
     heartbeats: HeartbeatWatch,
+    /// Attempts to create what is missing. A server without its cluster fails at that all the time.
+    repairs: WarningLimiter,
     _stream_task: Task<()>,
 }
 
@@ -88,6 +91,7 @@ impl NatsDispatch {
             purges,
             requests,
             heartbeats,
+            repairs: WarningLimiter::default(),
             _stream_task: stream_task,
         })
     }
@@ -97,7 +101,12 @@ impl NatsDispatch {
     }
 
     async fn repair(&self) -> Result<(), QueueError> {
-        tracing::warn!("a stream, consumer or bucket is missing on the server: creating it again");
+        let message = "a stream, consumer or bucket is missing on the server: creating it again";
+        match self.repairs.record() {
+            Some(0) => tracing::warn!("{message}"),
+            Some(more) => tracing::warn!("{message} ({more} more since the last warning)"),
+            None => {}
+        }
         self.streams.prepare().await
     }
 }

@@ -205,7 +205,8 @@ impl PullBuffer {
             }
             // It is not returned, because it would be redelivered at once.
             Err(what) => tracing::warn!(
-                "ignored a message on {} that is not an offer: {what}",
+                "cannot read the offer on {}, which is left to other workers: {what}; if its \
+                 coordinator is newer than this worker, upgrade the worker",
                 message.subject
             ),
         }
