@@ -9,6 +9,7 @@ pub mod disk;
 pub mod environment;
 pub mod executor;
 pub mod fs_remove;
+pub mod gateway;
 pub mod git;
 pub mod glob;
 pub mod host;
@@ -25,6 +26,7 @@ pub mod store;
 pub mod supervise;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod traces;
 pub mod verifier;
 pub mod work;
 pub mod workspace_diff;

@@ -22,12 +22,12 @@ pub fn gauge(
 ///
 /// # Errors
 /// That of the encoder.
-pub fn gauges<V: EncodeGaugeValue>(
+pub fn gauges<'v, V: EncodeGaugeValue>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     label: &str,
-    values: impl IntoIterator<Item = (&'static str, V)>,
+    values: impl IntoIterator<Item = (&'v str, V)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (of, value) in values {

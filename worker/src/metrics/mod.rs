@@ -108,7 +108,8 @@ impl WorkerMetrics {
     }
 }
 
-const fn work_label(work: OfferedWork) -> &'static str {
+/// The kind of work as a label.
+pub(crate) const fn work_label(work: OfferedWork) -> &'static str {
     match work {
         OfferedWork::Trial(_) => "trial",
         OfferedWork::Eval => "eval",

@@ -46,6 +46,9 @@ pub(super) async fn resolve_claim(
 ) {
     let mut permit = ClaimPermit::Slot(slot);
     let decision = tokio::select! {
+        // A coordinator that granted the claim and then stopped the execution expects a report: its
+        // answer comes before the stop.
+        biased;
         decision = decide_claim(&shared, &execution, &mut permit) => decision,
         () = execution.wait_for_stop() => ClaimDecision::Forget,
         () = shared.wait_for_pulls_end() => ClaimDecision::Return,

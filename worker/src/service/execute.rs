@@ -56,6 +56,7 @@ pub(super) async fn drive_to_end(
     execution.slot.occupy(slot);
     let ended = running.await;
     execution.mark_ended();
+    execution.trace.leave();
     execution.slot.clear();
     let span = execution.span();
     finish::finish(&shared, execution, ended).instrument(span).await;

@@ -18,7 +18,9 @@ use tokio::time::Instant;
 use super::EXECUTION_SPAN;
 use super::event_log::EventLogNumbers;
 use super::execution_slot::ExecutionSlot;
+use super::execution_trace::ExecutionTrace;
 use crate::executor::{ControlMailbox, PhaseSink};
+use crate::traces::Tracer;
 
 /// The key of a try. A worker holds at most one execution per key.
 pub(super) type TryKey = (RunId, ItemId, TryId);
@@ -52,14 +54,17 @@ pub(super) struct Execution {
     pub(super) next_output_answer: tokio::sync::Mutex<Option<Instant>>,
     /// Numbers of the events of its agent.
     pub(super) event_logs: EventLogNumbers,
+    /// Its spans.
+    pub(super) trace: ExecutionTrace,
 }
 
 impl Execution {
     /// A new execution of a delivery, with its own id.
-    pub(super) fn new(delivery: &Delivery, stop: Option<StopLevel>) -> Self {
+    pub(super) fn new(delivery: &Delivery, stop: Option<StopLevel>, tracer: &Tracer) -> Self {
+        let exec = ExecId::from_bytes(rand::random());
         Self {
             offer: delivery.offer,
-            exec: ExecId::from_bytes(rand::random()),
+            exec,
             began: Instant::now(),
             token: Mutex::new(delivery.token),
             phase: AtomicU8::new(Phase::Queued as u8),
@@ -74,6 +79,7 @@ impl Execution {
             controls: Arc::default(),
             next_output_answer: tokio::sync::Mutex::default(),
             event_logs: EventLogNumbers::default(),
+            trace: ExecutionTrace::begin(tracer, delivery, exec),
         }
     }
 
@@ -193,9 +199,11 @@ impl PhaseSink for Execution {
         tracing::debug!("execution {} enters {phase}", self.exec);
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.progressed.store(true, Ordering::Relaxed);
+        self.trace.enter(phase.as_str());
     }
 
     fn parked(&self, on: Option<Dependency>) {
+        self.trace.park(on);
         *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = on;
         self.progressed.store(true, Ordering::Relaxed);
     }

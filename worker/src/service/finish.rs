@@ -7,11 +7,12 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
-use rollout_protocol::wire::report::{ReportBody, ResultBody};
+use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::WorkerShared;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
+use super::execution_trace::{REPORT, UPLOAD};
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::spool::publish;
@@ -32,7 +33,9 @@ pub(super) fn finish_immediate(
 ) -> FinishStep<impl Future<Output = ()> + Send + use<>> {
     match bare_report_body(&execution, ended) {
         Ok(body) => {
-            shared.config.metrics.ended(execution.offer.work, &body);
+            note_end(shared, &execution, &body);
+            // Its report is part of a batch that nothing of it waits for.
+            execution.trace.end(&execution.offer, &shared.config.worker);
             let report = execution.new_report(&shared.config.worker, body);
             FinishStep::Report(OutgoingReport::final_report(report, execution, None))
         }
@@ -56,16 +59,30 @@ pub(super) async fn finish(
     }
 }
 
+/// Notes how an execution ended, in its metrics and its trace.
+fn note_end(shared: &WorkerShared, execution: &Execution, body: &ReportBody) {
+    shared.config.metrics.ended(execution.offer.work, body);
+    execution.trace.note_end(body);
+}
+
+/// Sends the last report of an execution and waits until it is acknowledged.
+async fn send_last_report(shared: &WorkerShared, execution: Arc<Execution>, report: Report) {
+    execution.trace.enter(REPORT);
+    shared.outbox.send_and_wait(report, Arc::clone(&execution)).await;
+    execution.trace.end(&execution.offer, &shared.config.worker);
+}
+
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
-    shared.config.metrics.ended(execution.offer.work, &body);
+    note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
-    shared.outbox.send_and_wait(report, execution).await;
+    send_last_report(shared, execution, report).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
     shared.spool.clear_scratch(exec).await;
 }
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
+    execution.trace.enter(UPLOAD);
     let marker = has_marker(&execution, &finished);
     let mut backoff = shared.spool_outage.backoff();
     let entry = loop {
@@ -77,8 +94,8 @@ async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, fini
     backoff.succeeded();
     let report = publish(&*shared.store, &shared.store_outage, &entry).await;
     shared.config.metrics.stored(entry.bytes());
-    shared.config.metrics.ended(execution.offer.work, &report.body);
-    shared.outbox.send_and_wait(report, execution).await;
+    note_end(shared, &execution, &report.body);
+    send_last_report(shared, execution, report).await;
     shared.spool.remove(entry).await;
 }
 

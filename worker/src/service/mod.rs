@@ -23,6 +23,7 @@ mod event_log;
 mod execute;
 mod execution;
 mod execution_slot;
+mod execution_trace;
 mod finish;
 mod heartbeat;
 mod monitor;
@@ -74,6 +75,7 @@ use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
+use crate::traces::Tracer;
 use crate::work::eval::{self, EvalContext, Repositories};
 use crate::work::ideas::{self, IdeasContext};
 use crate::work::trial::{self, TrialContext};
@@ -176,6 +178,8 @@ pub struct WorkerConfig {
     pub spool_bytes: u64,
     /// Its counters.
     pub metrics: WorkerMetrics,
+    /// Takes the spans of its executions.
+    pub tracer: Tracer,
 }
 
 /// The environments and variables that a worker offers.
@@ -306,7 +310,7 @@ impl Worker {
         let (ended, ended_stages) = mpsc::unbounded_channel();
         let shared = WorkerShared {
             specs: SpecCache::new(store.clone()),
-            registry: ExecutionRegistry::default(),
+            registry: ExecutionRegistry::new(config.tracer.clone()),
             outbox: ReportOutbox::default(),
             spool: Spool::new(config.dir.clone()),
             adopted: Arc::default(),

@@ -10,11 +10,14 @@ use rollout_protocol::wire::delivery::Delivery;
 use tokio::sync::Notify;
 
 use super::execution::{Execution, TryKey};
+use crate::traces::Tracer;
 
 #[derive(Debug, Default)]
 pub(super) struct ExecutionRegistry {
     state: Mutex<RegistryState>,
     shrunk: Notify,
+    /// Takes the spans of the executions.
+    tracer: Tracer,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +30,10 @@ struct RegistryState {
 }
 
 impl ExecutionRegistry {
+    pub(super) fn new(tracer: Tracer) -> Self {
+        Self { tracer, ..Self::default() }
+    }
+
     /// A new execution for a delivery, or `None` when its try is held already: then the held
     /// execution takes over this delivery.
     pub(super) fn admit(&self, delivery: &Delivery) -> Option<Arc<Execution>> {
@@ -39,7 +46,8 @@ impl ExecutionRegistry {
                 None
             }
             Entry::Vacant(free) => {
-                Some(free.insert(Arc::new(Execution::new(delivery, stop))).clone())
+                let execution = Arc::new(Execution::new(delivery, stop, &self.tracer));
+                Some(free.insert(execution).clone())
             }
         }
     }

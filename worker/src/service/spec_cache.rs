@@ -169,6 +169,13 @@ impl<T: DeserializeOwned> TypedSpecCache<T> {
     }
 }
 
+/// Advice for a spec with values that this worker does not know.
+const NEWER_SPEC: &str = concat!(
+    "; its coordinator is newer than this worker (version ",
+    env!("CARGO_PKG_VERSION"),
+    "): upgrade the worker",
+);
+
 async fn fetch<T: DeserializeOwned>(
     store: &dyn BlobStore,
     outage: &OutageLog,
@@ -193,16 +200,39 @@ async fn fetch<T: DeserializeOwned>(
 }
 
 fn unreadable_error(error: &StoreError) -> TrialError {
-    // Another worker may have access to a missing spec; no worker can read a damaged one.
-    let retry = match error {
-        StoreError::Missing { .. } => RetryClass::Transient,
-        _ => RetryClass::Permanent,
+    // Another worker may have access to a missing spec, and a newer one can read what this one does
+    // not know: the digest of the content is right. No worker can read a damaged one.
+    let (retry, advice) = match error {
+        StoreError::Missing { .. } => (RetryClass::Transient, ""),
+        StoreError::Json { .. } => (RetryClass::Transient, NEWER_SPEC),
+        _ => (RetryClass::Permanent, ""),
     };
     TrialError::new(
         ErrorType::InternalError,
         ErrorCode::STORE_FAILED,
         ErrorClass::Infrastructure,
         retry,
-        format!("cannot read the spec: {}", error_chain(error)),
+        format!("cannot read the spec: {}{advice}", error_chain(error)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn spec_of_newer_version_is_left_to_other_workers_with_advice() {
+        let store = MemoryStore::default();
+        let digest = store.put_value(&serde_json::json!({"kind": "agent_of_newer_version"}));
+        let outage = OutageLog::new("the blob store");
+        let error = fetch::<AgentSpec>(&store, &outage, digest).await.map(drop);
+        let error = error.expect_err("unreadable");
+        assert_eq!(error.retry, RetryClass::Transient, "a newer worker can read it");
+        assert!(error.message.ends_with("upgrade the worker"), "{}", error.message);
+        let missing = fetch::<AgentSpec>(&store, &outage, Digest::sha256(b"missing")).await;
+        let error = missing.map(drop).expect_err("missing");
+        assert_eq!(error.retry, RetryClass::Transient, "it may be stored yet");
+        assert!(!error.message.contains("upgrade"), "{}", error.message);
+    }
 }

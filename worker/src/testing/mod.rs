@@ -1,9 +1,11 @@
 //! Fixtures shared by the tests of this crate and of its users.
 
 mod flaky_source;
+mod recording_exporter;
 mod sample;
 mod store;
 
 pub use self::flaky_source::{FlakySource, SourceCall};
+pub use self::recording_exporter::RecordingExporter;
 pub use self::sample::{SampleRun, passed_trial, trial_record};
 pub use self::store::{FaultyStore, StoreCall, StoreFault};

@@ -41,6 +41,7 @@ impl SampleRun {
             },
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
+            gateway: None,
         };
         let agent = AgentSpec {
             name: "agent".into(),
@@ -104,6 +105,7 @@ pub fn trial_record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialR
         steps: Vec::new(),
         verifier_environment: None,
         harness: None,
+        gateway: None,
     }
 }
 

@@ -172,6 +172,25 @@ async fn claim_stopped_is_forgotten_without_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn claim_answered_run_and_stopped_at_once_is_reported() {
+    let scene = ServiceFixture::new();
+    for n in 1..=20 {
+        scene.offer_as([n], LATER).await;
+        let pending = scene.queue.next_claim(scene.sample.run).await.expect("a claim");
+        let exec = pending.claim.exec;
+        let level = StopLevel::Kill;
+        let stop = ControlMessage::StopExecution { run: scene.sample.run, exec, level };
+        // The task of the claim sees both at once: that of the controls is woken before it.
+        scene.queue.control(stop).await.expect("sent");
+        pending.reply.send(ClaimAnswer::Run).expect("the worker waits");
+        // The execution may have ended before it was stopped.
+        let reports = scene.reports(2).await;
+        assert_eq!((reports[0].exec, &reports[0].body), (exec, &ReportBody::Started));
+        assert_eq!(reports[1].exec, exec);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn claim_reply_lost_is_repeated_with_same_exec() {
     let scene = ServiceFixture::new();
     scene.offer_as([1], LATER).await;

@@ -97,13 +97,14 @@ impl ScriptedRunner {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct ServiceSetup {
     pub(super) slots: u32,
     pub(super) window: Option<Duration>,
     pub(super) reports_per_run: usize,
     pub(super) budget: ResourceBudget,
     pub(super) max_offline: Option<Duration>,
+    pub(super) tracer: Tracer,
 }
 
 impl Default for ServiceSetup {
@@ -114,6 +115,7 @@ impl Default for ServiceSetup {
             reports_per_run: 1000,
             budget: ResourceBudget::default(),
             max_offline: None,
+            tracer: Tracer::default(),
         }
     }
 }
@@ -161,6 +163,7 @@ impl ServiceFixture {
             max_offline: setup.max_offline,
             spool_bytes: 1 << 20,
             metrics: WorkerMetrics::default(),
+            tracer: setup.tracer,
         };
         let source = Arc::new(FlakySource::new(queue.clone()));
         let worker = Worker::new(config, source.clone(), store.clone(), runner.clone());

@@ -8,6 +8,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, LostReason, TrialRecord};
+use rollout_protocol::trace_id::TraceId;
 use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::ReportBody;
@@ -17,6 +18,7 @@ use super::*;
 use crate::queue::embedded::model::BrokerModel;
 use crate::queue::traits::Dispatch;
 use crate::spool;
+use crate::testing::RecordingExporter;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -251,4 +253,25 @@ async fn spool_of_killed_worker_is_recovered() {
     assert_eq!(recovered.expect("recovered"), expected);
     assert!(result(&read[0].report).record.is_some());
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 0);
+}
+
+#[tokio::test]
+async fn execution_exports_its_trace_before_the_worker_ends() {
+    let (tracer, spans) = RecordingExporter::tracer();
+    let scene = ServiceFixture::with_setup(ServiceSetup { tracer, ..ServiceSetup::default() });
+    scene.script(2, ScriptedAct::Produce(Duration::from_millis(1)));
+    scene.offer([1, 2]).await;
+    let reports = scene.reports(2).await;
+    scene.until_acknowledged().await;
+    let _dir = scene.shut_down(ShutdownLevel::Finish).await;
+    let spans = spans.taken();
+    for report in reports {
+        let of_item = TraceId::for_item(report.run, report.item);
+        let names: Vec<_> =
+            spans.iter().filter(|span| span.trace == of_item).map(|span| span.name).collect();
+        // One ends at once and needs no spool; its report is part of a batch.
+        let spooled = ["queued", "agent_execution", "upload", "report", "execution"];
+        let is_spooled = result(&report).record.is_some();
+        assert_eq!(names, if is_spooled { &spooled[..] } else { &["queued", "execution"] });
+    }
 }

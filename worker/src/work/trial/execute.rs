@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::gateway::AgentClock;
 use super::variables::ScriptEnv;
+use crate::dependency::Dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit};
@@ -20,6 +22,8 @@ pub(super) struct TrialScript {
     pub(super) normal: NormalExit,
     /// Whether its processes live on although it ended with another code.
     pub(super) keep_processes: bool,
+    /// Measures its time limit, if model calls may stop its clock.
+    pub(super) clock: Option<AgentClock>,
 }
 
 /// A failed script.
@@ -45,7 +49,7 @@ pub(super) async fn run_agent_script(
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
-    let ended = run_script_until(environment, agent, capture, stop_ignored).await;
+    let ended = Box::pin(run_script_until(environment, agent, capture, stop_ignored)).await;
     match environment.check_storage().await {
         Ok(()) => ended,
         Err(failure) => {
@@ -65,22 +69,36 @@ pub(super) async fn run_script(
     run_script_until(environment, script, capture, std::future::pending()).await
 }
 
+/// Returns when the clock of an agent has reached its limit; never without a clock of its own.
+async fn wait_for_limit(clock: Option<&AgentClock>, limit: Duration, engine: Option<&Dependency>) {
+    match clock {
+        Some(clock) => clock.wait_for_limit(limit, engine).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn run_script_until(
     environment: &dyn Environment,
     script: TrialScript,
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
-    let TrialScript { argv, env, user, limit, normal, keep_processes } = script;
+    let TrialScript { argv, env, user, limit, normal, keep_processes, clock } = script;
     let command = ExecCommand { argv, env, workdir: None, user };
     let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
     let grace = OnceLock::new();
     let end = async {
-        // It returns at most once.
-        let _set = grace.set(stop_ignored.await);
+        let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
+        tokio::select! {
+            // It returns at most once.
+            ignored = stop_ignored => drop(grace.set(ignored)),
+            () = limit_passed => {}
+        }
     };
     let output = capture.clone();
-    let ran = executor::run_command_until(environment, command, limit, output, harmless, end).await;
+    let own_limit = if clock.is_some() { Duration::MAX } else { limit };
+    let ran =
+        executor::run_command_until(environment, command, own_limit, output, harmless, end).await;
     if let (ScriptEnd::TimedOut, Some(grace)) = (&ran.end, grace.into_inner()) {
         let error = ScriptError::StopIgnored { grace };
         return Err(ScriptFailure { error, processes_left: ran.processes_left });

@@ -10,6 +10,7 @@ mod collect;
 mod execute;
 mod failure;
 mod full_disk;
+mod gateway;
 mod harness;
 mod health;
 mod outputs;

@@ -74,6 +74,8 @@ impl TrialRun<'_> {
             .await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
+        let opened = Box::pin(self.open_gateway()).await;
+        opened.map_err(|error| error.into_error(&self.attempt.redactor))?;
         Ok(())
     }
 
@@ -147,6 +149,7 @@ impl TrialRun<'_> {
             normal: NormalExit::Zero,
             // One of its processes may be a service that is verified.
             keep_processes: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
+            clock: self.models.clock(&self.ctx.execution),
         };
         argv.map(env)
     }
@@ -156,6 +159,7 @@ impl TrialRun<'_> {
     fn agent_env(&self, step: &StepSpec) -> ScriptEnv {
         let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
+        env.extend(self.models.env());
         env
     }
 

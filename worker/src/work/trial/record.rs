@@ -45,6 +45,22 @@ impl TrialRun<'_> {
         self.removed_cost + costs.iter().sum::<f64>()
     }
 
+    /// The verdict at the end; `models` is the cost of its model calls.
+    fn final_verdict(&self, stopped: bool, models: f64) -> Verdict {
+        let mut verdict = self.verdict(self.cost() + models);
+        if stopped {
+            verdict.outcome = ItemOutcome::Cancelled;
+            verdict.reward = None;
+            verdict.rewards = Rewards::new();
+            verdict.unverified_steps = Vec::new();
+        } else if verdict.outcome == ItemOutcome::Failed && verdict.error.is_none() {
+            let phase = Phase::Verification;
+            let why = "it ended without a reward and without an error";
+            verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));
+        }
+        verdict
+    }
+
     /// The record and its files; `stopped` names the phase that a stop ended.
     pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
@@ -57,26 +73,15 @@ impl TrialRun<'_> {
             ));
         }
         let (durations, timestamps) = self.attempt.timing.finish();
-        let mut verdict = self.verdict(self.cost());
-        if stopped.is_some() {
-            verdict = Verdict {
-                outcome: ItemOutcome::Cancelled,
-                reward: None,
-                rewards: Rewards::new(),
-                unverified_steps: Vec::new(),
-                ..verdict
-            };
-        } else if verdict.outcome == ItemOutcome::Failed && verdict.error.is_none() {
-            let phase = Phase::Verification;
-            let why = "it ended without a reward and without an error";
-            verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));
-        }
+        let models = self.models.finish();
+        let verdict = self.final_verdict(stopped.is_some(), models.cost());
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = outputs.files;
         files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
         files.extend(self.harness_files);
+        files.extend(models.files);
         if stopped.is_some() && !self.attempt.environment.was_created() {
             // The trial runs again, and without an environment there is nothing to keep.
             files.clear();
@@ -113,6 +118,7 @@ impl TrialRun<'_> {
                 .verifier_environment
                 .map_or(self.verifier_record, |environment| environment.record),
             harness: self.harness,
+            gateway: models.summary,
         };
         Finished { record, files, stopped }
     }

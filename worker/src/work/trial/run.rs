@@ -7,6 +7,7 @@ use tokio::sync::SemaphorePermit;
 
 use super::artifacts::Artifacts;
 use super::collect::{self, CollectedLogs, LogScope};
+use super::gateway::ModelCalls;
 use super::outputs::TrialOutputs;
 use super::rewards::RewardFiles;
 use super::score::VerifierScore;
@@ -57,6 +58,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) harness: Option<Box<HarnessRecord>>,
     /// The files of the harness in all steps.
     pub(super) harness_files: Vec<RecordFile>,
+    /// The model calls of the agent.
+    pub(super) models: ModelCalls,
     /// The result of verification.
     pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
@@ -90,6 +93,7 @@ impl<'a> TrialRun<'a> {
             artifacts: Artifacts::default(),
             harness: None,
             harness_files: Vec::new(),
+            models: ModelCalls::default(),
             score: None,
             steps: Vec::new(),
             survived_error: None,
@@ -235,6 +239,10 @@ impl WorkRecipe for TrialRun<'_> {
         let policy = self.ctx.settings.environment.preserve_env;
         let verdict = self.verdict(0.0);
         preserve::should_preserve(policy, &verdict, self.ctx.settings.verifier.disable)
+    }
+
+    async fn release(&mut self) {
+        self.models.close().await;
     }
 
     fn finished(self, stopped: Option<Phase>) -> Finished<TrialRecord> {

@@ -136,6 +136,7 @@ impl TrialRun<'_> {
         drop(permit);
         self.attempt.timing.leave();
         let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
+        let ended = ended.map_err(|error| self.models.blame_server(error));
         let environment = &self.attempt.environment;
         let readable = (!environment.tainted).then(|| environment.expect_running());
         monitor.finish(readable, harness.as_mut()).await;

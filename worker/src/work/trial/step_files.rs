@@ -97,6 +97,7 @@ impl TrialRun<'_> {
             limit,
             normal,
             keep_processes: false,
+            clock: None,
         };
         let path = format!(
             "{}/{SETUP_SCRIPT}",

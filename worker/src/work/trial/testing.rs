@@ -245,6 +245,7 @@ impl TrialFixture {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: self.variables.clone(),
+            gateway: None,
             disks: Arc::default(),
             host: "host".into(),
         }
@@ -316,6 +317,7 @@ pub fn settings() -> TrialSettings {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        gateway: None,
     }
 }
 

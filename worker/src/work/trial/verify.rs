@@ -47,6 +47,7 @@ pub(super) async fn run_tests(
             TestExit::Ignored => NormalExit::AnyCode,
         },
         keep_processes: false,
+        clock: None,
     };
     run_script(environment, tests, capture).await
 }

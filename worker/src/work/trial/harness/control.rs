@@ -114,7 +114,7 @@ impl<'a> HarnessController<'a> {
         drop(_mailbox);
         let mut active = active?;
         active.requests.close();
-        if let Some(environment) = environment.filter(|_| active.session.is_waiting()) {
+        if let Some(environment) = environment.filter(|_| active.session.may_be_acknowledged()) {
             active.read_events(environment).await;
         }
         for (index, reply) in std::mem::take(&mut active.replies) {

@@ -166,6 +166,25 @@ async fn acknowledgement_just_before_end_of_command_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn acknowledgement_before_control_is_known_to_be_delivered_counts() {
+    let rig = fixture(IntegrationLevel::CliEvents, 20).await;
+    let user = async {
+        read_control(&rig, 0).await;
+        sleep(Duration::from_secs(10)).await;
+        // The call that puts the control in place.
+        let calls = rig.provider.calls().into_iter().filter(|call| *call == FakeCall::Exec).count();
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, calls), FaultEffect::HangAfterwards);
+        let result = send(&rig, ControlAction::Stop).await;
+        write_acknowledgement(&rig, read_control(&rig, 1).await);
+        result.await.expect("an answer")
+    };
+    let (finished, result) = tokio::join!(run(&rig), user);
+    assert!(matches!(result, TrialControlResult::Acknowledged { .. }), "{result:?}");
+    let [control] = controls(&finished) else { panic!("{finished:?}") };
+    assert!(control.acknowledgement.is_some() && control.delivered_at.is_none(), "{control:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn command_that_ends_unasked_leaves_control_unacknowledged() {
     let rig = fixture(IntegrationLevel::CliEvents, 20).await;
     let user = async { send(&rig, ControlAction::Checkpoint).await.await.expect("an answer") };

@@ -1,0 +1,140 @@
+//! The file of the calls of a try: lines that are only appended, and synced before anything depends
+//! on them.
+
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::record::ModelCallLine;
+
+use crate::supervise;
+
+/// Name of the file.
+pub(crate) const CALLS_FILE: &str = "calls.jsonl";
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct CallLog {
+    path: PathBuf,
+    file: Arc<File>,
+    /// Bytes of whole lines. Locked while a line is appended.
+    bytes: Arc<Mutex<u64>>,
+    /// Bytes that are synced. Locked during a sync: those who wait for it share the next one.
+    synced: tokio::sync::Mutex<u64>,
+}
+
+impl CallLog {
+    /// Creates the file in a directory, which is created, too.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) async fn create(directory: &Path) -> io::Result<Self> {
+        let (directory, path) = (directory.to_owned(), directory.join(CALLS_FILE));
+        let created = path.clone();
+        let file = supervise::blocking(move || {
+            fs::create_dir_all(&directory)?;
+            let file = File::options().create(true).write(true).truncate(true).open(created)?;
+            // The entry of the file must be on disk as well.
+            File::open(&directory)?.sync_all()?;
+            io::Result::Ok(file)
+        });
+        let file = Arc::new(file.await?);
+        Ok(Self { path, file, bytes: Arc::default(), synced: tokio::sync::Mutex::default() })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of its lines.
+    pub(crate) fn bytes(&self) -> u64 {
+        *self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a line, which is whole or absent afterwards; returns the position of its end.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) async fn append(&self, line: &ModelCallLine) -> io::Result<u64> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        let (file, bytes) = (Arc::clone(&self.file), Arc::clone(&self.bytes));
+        supervise::blocking(move || {
+            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = (&*file).write_all(&text) {
+                // Part of the line may be there, for instance on a full disk.
+                file.set_len(*bytes)?;
+                (&*file).seek(SeekFrom::Start(*bytes))?;
+                return Err(error);
+            }
+            *bytes += text.len() as u64;
+            Ok(*bytes)
+        })
+        .await
+    }
+
+    /// Syncs everything up to a position. Concurrent calls share their syncs.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) async fn sync_to(&self, position: u64) -> io::Result<()> {
+        let mut synced = self.synced.lock().await;
+        if *synced >= position {
+            return Ok(());
+        }
+        let (file, end) = (Arc::clone(&self.file), self.bytes());
+        supervise::blocking(move || file.sync_data()).await?;
+        *synced = end;
+        drop(synced);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::record::{CallBegun, CallBody, ModelEndpoint};
+
+    use super::*;
+
+    fn line(call: u64) -> ModelCallLine {
+        ModelCallLine::Begun(Box::new(CallBegun {
+            call,
+            began_at: rollout_protocol::Timestamp::UNIX_EPOCH,
+            upstream: "main".to_owned(),
+            endpoint: ModelEndpoint::Completions,
+            path: "/completions".to_owned(),
+            headers: std::collections::BTreeMap::new(),
+            request: CallBody::default(),
+            added: Vec::new(),
+            repeats: None,
+        }))
+    }
+
+    #[tokio::test]
+    async fn lines_of_concurrent_calls_are_whole_and_synced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = CallLog::create(&directory.path().join("gateway")).await.expect("made");
+        let append = |call| {
+            let log = &log;
+            async move {
+                let end = log.append(&line(call)).await.expect("appended");
+                log.sync_to(end).await.expect("synced");
+                assert!(*log.synced.lock().await >= end);
+            }
+        };
+        futures_util::future::join_all((0..40).map(append)).await;
+        let text = fs::read_to_string(log.path()).expect("the file");
+        assert_eq!(text.len() as u64, log.bytes());
+        let mut calls: Vec<u64> = text
+            .lines()
+            .map(|line| match serde_json::from_str(line).expect("a whole line") {
+                ModelCallLine::Begun(begun) => begun.call,
+                ModelCallLine::Ended(ended) => ended.call,
+            })
+            .collect();
+        calls.sort_unstable();
+        assert_eq!(calls, (0..40).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,164 @@
+//! The model gateway: agents call model servers through their worker, which puts in the keys and
+//! records every call.
+//!
+//! * [`ModelGateway`] opens a [`TryGateway`] for each execution, with a key of its own. The feature
+//!   `gateway` has the implementation, an HTTP proxy (`proxy`).
+//! * `dialect`, `sse`, `reply`, `capture`, `reply_stream`: protocols of model servers, without IO.
+//! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
+//!   gets the end of the reply.
+//! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON.
+
+#[cfg(feature = "gateway")]
+mod bounded_json;
+#[cfg(feature = "gateway")]
+mod call_log;
+#[cfg(feature = "gateway")]
+mod capture;
+#[cfg(feature = "gateway")]
+mod dialect;
+#[cfg(feature = "gateway")]
+mod messages;
+#[cfg(feature = "gateway")]
+pub mod proxy;
+#[cfg(feature = "gateway")]
+mod raw_object;
+#[cfg(feature = "gateway")]
+mod recorder;
+#[cfg(feature = "gateway")]
+mod reply;
+#[cfg(feature = "gateway")]
+mod reply_stream;
+#[cfg(feature = "gateway")]
+mod sse;
+#[cfg(feature = "gateway")]
+mod trajectory;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::gateway::UpstreamSpec;
+
+use crate::environment::ListenerRoute;
+use crate::secrets::Redactor;
+
+/// The gateway of a worker.
+#[async_trait]
+pub trait ModelGateway: Send + Sync + fmt::Debug {
+    /// Opens the gateway for an execution, with a key of its own.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError>;
+}
+
+/// The needs of an execution.
+#[derive(Debug)]
+pub struct TryRequest {
+    /// The model servers, at most one of each dialect.
+    pub upstreams: Vec<Upstream>,
+    /// Directory for the files of the calls.
+    pub directory: PathBuf,
+    /// Masks secrets in the files.
+    pub redactor: Redactor,
+}
+
+/// A model server with its key. Its debug output has no key.
+#[derive(Clone)]
+pub struct Upstream {
+    /// The server.
+    pub spec: UpstreamSpec,
+    /// The key, if it needs one.
+    pub key: Option<String>,
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+/// The gateway of one execution.
+#[async_trait]
+pub trait TryGateway: Send + Sync + fmt::Debug {
+    /// Makes the gateway reachable from an environment; returns the variables that clients of the
+    /// model servers need there.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    async fn serve(&self, route: ListenerRoute) -> Result<BTreeMap<String, String>, GatewayError>;
+
+    /// Time in which a model server did not answer: it does not count for the agent.
+    fn stopped_time(&self) -> Duration;
+
+    /// Whether a model server does not answer at present.
+    fn is_stopped(&self) -> bool;
+
+    /// Whether the last call that ended got no answer because its server could not be reached.
+    fn lost_last_call(&self) -> bool;
+
+    /// Ends all calls and returns their records. Calls that come later are refused.
+    async fn close(&self) -> TryCalls;
+}
+
+/// The calls of an execution.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TryCalls {
+    /// The figures.
+    pub summary: GatewaySummary,
+    /// The files of the records.
+    pub files: Vec<PathBuf>,
+}
+
+/// Why the gateway cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// An address of a model server is invalid.
+    #[error("cannot use the model server `{upstream}`: `{url}` is not an http or https address")]
+    Address {
+        /// Name of the server.
+        upstream: String,
+        /// The address.
+        url: String,
+    },
+    /// A key that no header can hold.
+    #[error(
+        "cannot use the model server `{0}`: its key has characters that an HTTP header cannot hold"
+    )]
+    Key(String),
+    /// No certificates to verify a server with.
+    #[error("cannot load the certificates of this host; install `ca-certificates`")]
+    Certificates(#[source] io::Error),
+    /// A file of the records.
+    #[error("cannot create the records of model calls in {}", directory.display())]
+    Records {
+        /// Its directory.
+        directory: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// A listener.
+    #[error("cannot listen for model calls{}", address.map_or(String::new(), |at| format!(" on {at}")))]
+    Listen {
+        /// Its address, if it is one of this host.
+        address: Option<SocketAddr>,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl GatewayError {
+    /// The error and its causes, in one line.
+    pub fn chain(&self) -> String {
+        let source = std::error::Error::source(self);
+        source.map_or_else(|| self.to_string(), |source| format!("{self}: {source}"))
+    }
+}

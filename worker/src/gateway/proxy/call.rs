@@ -1,0 +1,390 @@
+//! One call: its record, its sendings, and its reply on the way to the agent.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use hyper::{Response, StatusCode};
+use rollout_protocol::record::{
+    CallAttempt, CallBody, CallEnd, CallEnded, CallLatency, ModelEndpoint,
+};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::reply_body::ReplyBody;
+use super::route::{OwnReply, recorded_headers};
+use super::server::{self, Admission, ModelServer};
+use super::{OpenTry, headers};
+use crate::gateway::capture::{self, Added};
+use crate::gateway::recorder::{BegunCall, NewCall};
+use crate::gateway::reply::ParsedReply;
+use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+
+/// Pieces of a reply that wait for the agent.
+const PENDING_PIECES: usize = 8;
+
+/// How long a server may take to end a reply after the last event of its stream.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the gateway breaks a reply off.
+const TOO_LARGE: &str = "the reply is too large";
+
+/// A call of an agent.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) opened: Arc<OpenTry>,
+    pub(super) server: Arc<ModelServer>,
+    pub(super) endpoint: ModelEndpoint,
+    /// Path and query below the address of the server.
+    pub(super) path: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    /// Memory of the body, which is free when the call has ended.
+    pub(super) _memory: OwnedSemaphorePermit,
+}
+
+/// Where the agent gets the head of its reply.
+type ReplyHead = oneshot::Sender<Response<ReplyBody>>;
+
+/// The course of a call so far.
+#[derive(Debug)]
+struct Course {
+    began: Instant,
+    queued: Duration,
+    first_byte: Option<Duration>,
+    attempts: Vec<CallAttempt>,
+}
+
+/// The answer to a call.
+enum Answer<'a> {
+    /// The server's.
+    Reply(Response<Incoming>, Admission<'a>),
+    /// The gateway's own. `outage`: because the server cannot be reached.
+    Own { reply: OwnReply, outage: bool },
+    /// The agent has gone.
+    Gone,
+}
+
+/// How a reply ended.
+enum PassedOn {
+    Complete,
+    /// The server broke it off.
+    Cut(String),
+    /// The gateway broke it off.
+    TooLarge,
+    AgentGone,
+}
+
+impl Call {
+    /// Runs the call to its end.
+    pub(super) async fn run(self, mut head: ReplyHead) {
+        let extended = capture::extend_request(self.endpoint, self.server.capture(), &self.body);
+        let (request, added) = match extended {
+            Some((request, added)) => (Bytes::from(request), added),
+            None => (self.body.clone(), Added::default()),
+        };
+        let recorder = &self.opened.recorder;
+        let begun = recorder.begin(NewCall {
+            upstream: self.server.name(),
+            endpoint: self.endpoint,
+            path: &self.path,
+            headers: recorded_headers(&self.headers),
+            request: request.clone(),
+            added: added.names(),
+        });
+        let begun = match begun.await {
+            Ok(begun) => begun,
+            Err(error) => return self.refuse_unrecorded(&error, head),
+        };
+        let mut course = Course::begin();
+        let answered = async {
+            // The record survives the end of this process already; that of the host may wait until
+            // the answer comes.
+            let (synced, answer) =
+                tokio::join!(recorder.sync(&begun), self.answer(&request, &mut course));
+            synced.map(|()| answer)
+        };
+        let answer = tokio::select! {
+            biased;
+            () = head.closed() => Ok(Answer::Gone),
+            () = self.opened.wait_until_closed() => Ok(Answer::Gone),
+            answer = answered => answer,
+        };
+        match answer {
+            Ok(Answer::Reply(response, admission)) => {
+                self.pass_on(begun, course, response, added, head).await;
+                drop(admission);
+            }
+            Ok(Answer::Own { reply, outage }) => {
+                self.reply_unanswered(begun, course, reply, outage, head).await;
+            }
+            Ok(Answer::Gone) => {
+                let ended = course.ended(begun.number, CallEnd::AgentGone, None, None);
+                self.record(begun, ended, (0, None), ParsedReply::default()).await;
+            }
+            Err(error) => self.refuse_unrecorded(&error, head),
+        }
+    }
+
+    /// Sends the call until it has an answer that counts.
+    async fn answer(&self, request: &Bytes, course: &mut Course) -> Answer<'_> {
+        let deadline = course.began + self.server.hold();
+        let (mut retries, mut outage) = (0, false);
+        let uri = match self.server.uri(&self.path) {
+            Ok(uri) => uri,
+            Err(reply) => return Answer::Own { reply, outage },
+        };
+        loop {
+            let admission = match self.server.admit(deadline).await {
+                Ok(admission) => admission,
+                Err(reply) => return Answer::Own { reply, outage },
+            };
+            course.queued = course.began.elapsed();
+            let sent = self.server.send(uri.clone(), &self.headers, request.clone()).await;
+            let response = match sent {
+                Ok(response) => response,
+                Err(failure) => {
+                    course.attempts.push(CallAttempt {
+                        status: None,
+                        error: Some(failure.message.clone()),
+                        retry_after_sec: None,
+                    });
+                    if failure.not_sent {
+                        outage = true;
+                        self.server.mark_down(&failure.message);
+                        continue;
+                    }
+                    let message = "the model server broke the connection off without an answer";
+                    let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
+                    return Answer::Own { reply, outage: true };
+                }
+            };
+            outage = false;
+            let (status, wait) = (response.status(), server::asked_wait(response.headers()));
+            course.attempts.push(CallAttempt {
+                status: Some(status.as_u16()),
+                error: None,
+                retry_after_sec: wait.map(|wait| wait.as_secs_f64()),
+            });
+            if status.is_redirection() {
+                let message = "the model server redirects, which the gateway does not follow";
+                let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
+                return Answer::Own { reply, outage: false };
+            }
+            if !asks_to_wait(status) {
+                self.server.mark_answered();
+                return Answer::Reply(response, admission);
+            }
+            let next = self.server.back_off(wait);
+            if retries >= self.server.max_retries() || next > deadline {
+                return Answer::Reply(response, admission);
+            }
+            retries += 1;
+        }
+    }
+
+    /// Passes the reply on while it comes, and its end when the record is whole.
+    async fn pass_on(
+        &self,
+        begun: BegunCall,
+        mut course: Course,
+        response: Response<Incoming>,
+        added: Added,
+        head: ReplyHead,
+    ) {
+        let (parts, mut body) = response.into_parts();
+        let form = reply_form(parts.status, &parts.headers, self.server.as_ref());
+        let mut stream = ReplyStream::new(self.endpoint, form, added);
+        let (pieces, receiver) = mpsc::channel(PENDING_PIECES);
+        let mut reply = Response::new(ReplyBody::Pieces(receiver));
+        *reply.status_mut() = parts.status;
+        *reply.headers_mut() = headers::end_to_end(&parts.headers);
+        if stream.may_change() {
+            reply.headers_mut().remove(CONTENT_LENGTH);
+        }
+        let mut end = match head.send(reply) {
+            Ok(()) => self.pump(&mut body, &mut stream, &pieces, &mut course).await,
+            Err(_) => PassedOn::AgentGone,
+        };
+        // The server stops to generate when its connection closes.
+        drop(body);
+        let is_stream = stream.is_stream();
+        let EndedReply { held, parsed, body, bytes } = stream.finish();
+        if matches!(end, PassedOn::Complete) && is_stream && !parsed.finished {
+            end = PassedOn::Cut("the stream ended without its last event".to_owned());
+        }
+        let lost = matches!(end, PassedOn::Cut(_));
+        self.opened.lost_last_call.store(lost, Ordering::Relaxed);
+        let (kind, why) = match &end {
+            PassedOn::Complete => (CallEnd::Complete, None),
+            PassedOn::Cut(why) => (CallEnd::Cut, Some(why.clone())),
+            PassedOn::TooLarge => (CallEnd::Cut, Some(TOO_LARGE.to_owned())),
+            PassedOn::AgentGone => (CallEnd::AgentGone, None),
+        };
+        let ended = course.ended(begun.number, kind, Some(parts.status), why);
+        let recorded = self.record(begun, ended, (bytes, body.as_deref()), parsed).await;
+        let last = match end {
+            PassedOn::Complete if recorded => Ok(Bytes::from(held)),
+            PassedOn::Complete => Err(server::broken_off("the call could not be recorded")),
+            PassedOn::Cut(why) => Err(server::broken_off(&why)),
+            PassedOn::TooLarge => Err(server::broken_off(TOO_LARGE)),
+            PassedOn::AgentGone => return,
+        };
+        // The agent may have gone meanwhile.
+        let _sent = pieces.send(last).await;
+    }
+
+    /// Passes pieces on until the reply ends.
+    async fn pump(
+        &self,
+        body: &mut Incoming,
+        stream: &mut ReplyStream,
+        pieces: &mpsc::Sender<io::Result<Bytes>>,
+        course: &mut Course,
+    ) -> PassedOn {
+        let closed = self.opened.wait_until_closed();
+        tokio::pin!(closed);
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = pieces.closed() => return PassedOn::AgentGone,
+                () = &mut closed => return PassedOn::AgentGone,
+                frame = next_frame(body, stream.is_terminal()) => frame,
+            };
+            match frame {
+                None => return PassedOn::Complete,
+                Some(Err(error)) => {
+                    return PassedOn::Cut(format!("the model server broke its reply off: {error}"));
+                }
+                Some(Ok(frame)) => {
+                    let Ok(piece) = frame.into_data() else { continue };
+                    course.first_byte.get_or_insert_with(|| course.began.elapsed());
+                    let now = stream.push(&piece);
+                    if stream.is_too_large() {
+                        return PassedOn::TooLarge;
+                    }
+                    if !now.is_empty() && pieces.send(Ok(Bytes::from(now))).await.is_err() {
+                        return PassedOn::AgentGone;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Records a call without an answer, then replies.
+    async fn reply_unanswered(
+        &self,
+        begun: BegunCall,
+        course: Course,
+        reply: OwnReply,
+        outage: bool,
+        head: ReplyHead,
+    ) {
+        self.opened.lost_last_call.store(outage, Ordering::Relaxed);
+        let (response, body) = reply.response(self.server.dialect());
+        let why = Some(reply.message);
+        let ended = course.ended(begun.number, CallEnd::Unanswered, Some(reply.status), why);
+        let bytes = Some(body.as_bytes());
+        if self.record(begun, ended, (body.len() as u64, bytes), ParsedReply::default()).await {
+            let _sent = head.send(response);
+        }
+    }
+
+    /// Records the end of the call; returns whether that succeeded.
+    async fn record(
+        &self,
+        begun: BegunCall,
+        ended: CallEnded,
+        body: (u64, Option<&[u8]>),
+        parsed: ParsedReply,
+    ) -> bool {
+        let prices = self.server.prices();
+        let recorded = self.opened.recorder.end(begun, ended, body, parsed, prices).await;
+        if let Err(error) = &recorded {
+            tracing::error!("cannot record the end of a model call: {error}");
+        }
+        recorded.is_ok()
+    }
+
+    fn refuse_unrecorded(&self, error: &io::Error, head: ReplyHead) {
+        tracing::error!("cannot record a model call: {error}");
+        let message = "the gateway cannot record the call";
+        let reply = OwnReply::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+        let _sent = head.send(reply.response(self.server.dialect()).0);
+    }
+}
+
+impl Course {
+    fn begin() -> Self {
+        let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
+        Self { began: Instant::now(), queued, first_byte, attempts }
+    }
+
+    /// The record of the end, without what the reply says.
+    fn ended(
+        self,
+        call: u64,
+        end: CallEnd,
+        status: Option<StatusCode>,
+        error: Option<String>,
+    ) -> CallEnded {
+        CallEnded {
+            call,
+            ended_at: rollout_protocol::Timestamp::now(),
+            end,
+            status: status.map(|status| status.as_u16()),
+            error,
+            attempts: self.attempts,
+            latency: CallLatency {
+                queued_sec: self.queued.as_secs_f64(),
+                first_byte_sec: self.first_byte.map(|after| after.as_secs_f64()),
+                total_sec: self.began.elapsed().as_secs_f64(),
+            },
+            model: None,
+            finish_reasons: Vec::new(),
+            usage: None,
+            tokens: None,
+            reply: CallBody::default(),
+        }
+    }
+}
+
+/// Whether a server asks to call again later.
+fn asks_to_wait(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504 | 529)
+}
+
+fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> ReplyForm {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let encoding = text(CONTENT_ENCODING).to_ascii_lowercase();
+    if !encoding.is_empty() && encoding != "identity" {
+        return ReplyForm::Opaque;
+    }
+    if !status.is_success() {
+        return ReplyForm::Error(server.redactor());
+    }
+    let kind = text(CONTENT_TYPE).to_ascii_lowercase();
+    // Clients of a reply of known length do not wait for the end of the connection.
+    if kind.starts_with("text/event-stream") && !headers.contains_key(CONTENT_LENGTH) {
+        ReplyForm::Events
+    } else {
+        ReplyForm::Pieces
+    }
+}
+
+/// The next frame of a reply. After the last event of a stream, a server that does not end its reply
+/// is not waited for.
+async fn next_frame(
+    body: &mut Incoming,
+    terminal: bool,
+) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    if !terminal {
+        return body.frame().await;
+    }
+    tokio::time::timeout(END_TIMEOUT, body.frame()).await.unwrap_or_default()
+}

@@ -1,0 +1,275 @@
+//! The gateway as an HTTP/1.1 proxy.
+//!
+//! * `listener`: listeners, one for each address of this host and one for each environment with a
+//!   network of its own;
+//! * `route`: which call a request is; `headers`: those that are passed on;
+//! * `call`: one call, from its record to the last byte of its reply; `reply_body`: the body that
+//!   the agent gets;
+//! * `server`: a model server, its limits and its state, shared by all executions;
+//! * `client`: connections to model servers.
+
+mod call;
+mod client;
+mod headers;
+mod listener;
+mod reply_body;
+mod route;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use data_encoding::HEXLOWER;
+use lru::LruCache;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::limits;
+use rollout_protocol::spec::gateway::ModelDialect;
+use tokio::sync::{Semaphore, watch};
+
+use self::client::Clients;
+use self::listener::{HostListeners, Listener};
+use self::server::ModelServer;
+use super::recorder::Recorder;
+use super::{GatewayError, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect};
+use crate::environment::ListenerRoute;
+use crate::supervise::Task;
+
+/// Prefix of the keys of executions.
+const KEY_PREFIX: &str = "rollout-";
+
+/// Model servers whose limits and back-off are kept although no execution uses them.
+const RECENT_SERVERS: NonZeroUsize = NonZeroUsize::new(32).expect("it is not zero");
+
+/// The gateway of a worker. It listens when the first execution needs it.
+#[derive(Debug, Default)]
+pub struct Gateway {
+    tries: Arc<TryTable>,
+    listeners: HostListeners,
+    clients: Clients,
+    servers: Mutex<ServerTable>,
+}
+
+/// Model servers by what defines them.
+#[derive(Debug)]
+struct ServerTable {
+    /// All that are used.
+    used: HashMap<Digest, Weak<ModelServer>>,
+    /// Those that were used last.
+    recent: LruCache<Digest, Arc<ModelServer>>,
+}
+
+impl Default for ServerTable {
+    fn default() -> Self {
+        Self { used: HashMap::new(), recent: LruCache::new(RECENT_SERVERS) }
+    }
+}
+
+impl Gateway {
+    /// A gateway without executions.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn servers(&self) -> MutexGuard<'_, ServerTable> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server of an upstream, shared with the executions that use the same one.
+    fn server(&self, upstream: &Upstream) -> Result<Arc<ModelServer>, GatewayError> {
+        let key = upstream.key.as_deref().unwrap_or_default();
+        // A digest, as it contains the key.
+        let identity = Digest::sha256(format!("{:?} {key}", upstream.spec).as_bytes());
+        let mut servers = self.servers();
+        let known = servers.used.get(&identity).and_then(Weak::upgrade);
+        let server = match known {
+            Some(server) => server,
+            None => {
+                servers.used.retain(|_, server| server.strong_count() > 0);
+                let server = Arc::new(ModelServer::new(upstream, &self.clients)?);
+                servers.used.insert(identity, Arc::downgrade(&server));
+                server
+            }
+        };
+        servers.recent.put(identity, Arc::clone(&server));
+        Ok(server)
+    }
+}
+
+#[async_trait]
+impl ModelGateway for Gateway {
+    async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
+        let TryRequest { upstreams, directory, redactor } = request;
+        let mut servers = BTreeMap::new();
+        for upstream in &upstreams {
+            servers.insert(upstream.spec.dialect, self.server(upstream)?);
+        }
+        let before = servers.values().map(|server| server.downtime()).collect();
+        let recorder = Recorder::create(&directory, redactor).await;
+        let recorder = recorder.map_err(|source| GatewayError::Records { directory, source })?;
+        let key = format!("{KEY_PREFIX}{}", HEXLOWER.encode(&rand::random::<[u8; 24]>()));
+        let opened = Arc::new(OpenTry {
+            key: key.clone(),
+            servers,
+            before,
+            recorder,
+            memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
+            calls: Mutex::default(),
+            closed: watch::Sender::new(false),
+            lost_last_call: AtomicBool::new(false),
+        });
+        self.tries.insert(key, &opened);
+        Ok(Arc::new(TryHandle {
+            opened,
+            tries: Arc::clone(&self.tries),
+            listeners: self.listeners.clone(),
+            own_listener: Mutex::default(),
+        }))
+    }
+}
+
+/// The executions of a worker by their keys.
+#[derive(Default)]
+struct TryTable(Mutex<HashMap<String, Weak<OpenTry>>>);
+
+impl fmt::Debug for TryTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TryTable({})", self.entries().len())
+    }
+}
+
+impl TryTable {
+    fn entries(&self) -> MutexGuard<'_, HashMap<String, Weak<OpenTry>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, key: String, opened: &Arc<OpenTry>) {
+        self.entries().insert(key, Arc::downgrade(opened));
+    }
+
+    fn find(&self, key: &str) -> Option<Arc<OpenTry>> {
+        self.entries().get(key).and_then(Weak::upgrade)
+    }
+}
+
+/// The state of an execution. Its debug output has no key.
+struct OpenTry {
+    key: String,
+    servers: BTreeMap<ModelDialect, Arc<ModelServer>>,
+    /// Downtimes of the servers when it was opened.
+    before: Vec<Duration>,
+    recorder: Recorder,
+    /// Memory for its requests, KiB.
+    memory: Arc<Semaphore>,
+    /// Its calls that may still run.
+    calls: Mutex<Vec<Task<()>>>,
+    closed: watch::Sender<bool>,
+    /// Whether the last call that ended has no answer because a server could not be reached.
+    lost_last_call: AtomicBool,
+}
+
+impl fmt::Debug for OpenTry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenTry").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+impl OpenTry {
+    /// Keeps a call that runs.
+    fn keep(&self, call: Task<()>) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.retain(|call| !call.is_finished());
+        calls.push(call);
+    }
+
+    /// Waits until it is closed.
+    async fn wait_until_closed(&self) {
+        let mut closed = self.closed.subscribe();
+        let reached = closed.wait_for(|closed| *closed).await.is_ok();
+        debug_assert!(reached, "this holds the sender");
+    }
+}
+
+/// The gateway of an execution, which it closes when it is dropped.
+#[derive(Debug)]
+struct TryHandle {
+    opened: Arc<OpenTry>,
+    tries: Arc<TryTable>,
+    listeners: HostListeners,
+    own_listener: Mutex<Option<Listener>>,
+}
+
+impl TryHandle {
+    fn forget(&self) {
+        self.tries.entries().remove(&self.opened.key);
+        self.opened.closed.send_replace(true);
+        *self.own_listener.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Drop for TryHandle {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+#[async_trait]
+impl TryGateway for TryHandle {
+    async fn serve(&self, route: ListenerRoute) -> Result<BTreeMap<String, String>, GatewayError> {
+        let address = match route {
+            ListenerRoute::HostAddress(ip) => self.listeners.at(ip, &self.tries).await?,
+            ListenerRoute::OwnLoopback(socket) => {
+                let listener = Listener::of_try(socket, &self.opened)?;
+                let address = listener.address();
+                *self.own_listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+                address
+            }
+        };
+        let origin = format!("http://{address}");
+        let variables = self
+            .opened
+            .servers
+            .keys()
+            .flat_map(|dialect| dialect::client_variables(*dialect, &origin, &self.opened.key));
+        Ok(variables.map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    fn stopped_time(&self) -> Duration {
+        let times = self.opened.servers.values().zip(&self.opened.before);
+        times.map(|(server, before)| server.downtime().saturating_sub(*before)).sum()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.opened.servers.values().any(|server| server.is_down())
+    }
+
+    fn lost_last_call(&self) -> bool {
+        self.opened.lost_last_call.load(Ordering::Relaxed)
+    }
+
+    async fn close(&self) -> TryCalls {
+        self.forget();
+        let calls = {
+            let mut calls = self.opened.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *calls)
+        };
+        for call in calls {
+            if let Err(panic) = call.await {
+                tracing::error!("a model call ended by a bug: {panic}");
+            }
+        }
+        self.opened.recorder.finish().await
+    }
+}
+
+/// An address for a listener at any free port.
+const fn any_port(ip: IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 0)
+}

@@ -1,0 +1,338 @@
+//! A model server: its limits, its back-off and its outages, shared by all executions that use it.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+use rollout_protocol::wire::offer::RunRateLimits;
+use tokio::net::TcpStream;
+use tokio::sync::{SemaphorePermit, watch};
+use tokio::time::Instant;
+
+use super::client::{Clients, HttpClient};
+use super::headers;
+use super::route::OwnReply;
+use crate::dependency::{Dependency, Probe};
+use crate::gateway::{GatewayError, Upstream};
+use crate::rate_limit::RunRateLimiter;
+use crate::secrets::Redactor;
+use crate::supervise::{self, Task};
+
+/// Time between two probes of a server that does not answer.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Seconds after which agents may try again while a server does not answer.
+const RETRY_AFTER_SEC: u64 = 5;
+
+/// First and longest wait after an answer that asks to wait without saying how long.
+const MIN_BACK_OFF: Duration = Duration::from_millis(500);
+const MAX_BACK_OFF: Duration = Duration::from_secs(30);
+
+/// Longest wait that a server can ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
+/// A model server.
+#[derive(Debug)]
+pub(super) struct ModelServer {
+    spec: UpstreamSpec,
+    /// Its address without a slash at the end.
+    base: String,
+    key: Option<(HeaderName, HeaderValue)>,
+    /// Masks its key.
+    redactor: Redactor,
+    client: HttpClient,
+    limiter: RunRateLimiter,
+    gate: watch::Sender<Gate>,
+    connection: Arc<Dependency>,
+    prober: Mutex<Option<Task<()>>>,
+}
+
+/// State that keeps calls back.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gate {
+    /// No call is sent before.
+    back_off: Option<Instant>,
+    /// Answers in a row that asked to wait.
+    refusals: u32,
+}
+
+/// Permission to send a call, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Admission<'a> {
+    _permit: Option<SemaphorePermit<'a>>,
+}
+
+/// Why calls are kept back, and until when if that is known.
+struct Obstacle {
+    until: Option<Instant>,
+    reply: OwnReply,
+}
+
+/// Why a call that was sent has no answer.
+#[derive(Debug)]
+pub(super) struct SendFailure {
+    /// There was no connection: the server has not seen the call.
+    pub(super) not_sent: bool,
+    pub(super) message: String,
+}
+
+#[derive(Debug)]
+struct ConnectProbe {
+    host: String,
+    port: u16,
+}
+
+#[async_trait]
+impl Probe for ConnectProbe {
+    async fn probe(&self) -> Result<(), String> {
+        let connected = TcpStream::connect((self.host.as_str(), self.port)).await;
+        connected.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+impl ModelServer {
+    /// A server that counts as reachable until a call fails.
+    pub(super) fn new(upstream: &Upstream, clients: &Clients) -> Result<Self, GatewayError> {
+        let spec = upstream.spec.clone();
+        let invalid =
+            || GatewayError::Address { upstream: spec.name.clone(), url: spec.url.clone() };
+        let base = spec.url.trim_end_matches('/').to_owned();
+        let address: Uri = base.parse().map_err(|_| invalid())?;
+        let https = address.scheme_str() == Some("https");
+        if !https && address.scheme_str() != Some("http") || address.query().is_some() {
+            return Err(invalid());
+        }
+        let host = address.host().filter(|host| !host.is_empty()).ok_or_else(invalid)?;
+        let probe = ConnectProbe {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: address.port_u16().unwrap_or(if https { 443 } else { 80 }),
+        };
+        let key = match &upstream.key {
+            Some(key) => {
+                let header = headers::key_header(spec.dialect, key);
+                Some(header.ok_or_else(|| GatewayError::Key(spec.name.clone()))?)
+            }
+            None => None,
+        };
+        let name = format!("the model server `{}`", spec.name);
+        let limits = RunRateLimits {
+            starts_per_minute: spec.requests_per_minute,
+            agents_at_once: spec.max_concurrent,
+            ..RunRateLimits::default()
+        };
+        Ok(Self {
+            base,
+            key,
+            redactor: Redactor::new(upstream.key.as_deref().map(|key| ("MODEL_KEY", key))),
+            client: clients.get(https)?,
+            limiter: RunRateLimiter::new(limits),
+            gate: watch::Sender::default(),
+            connection: Arc::new(Dependency::new(name, Box::new(probe))),
+            prober: Mutex::default(),
+            spec,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    pub(super) fn dialect(&self) -> ModelDialect {
+        self.spec.dialect
+    }
+
+    pub(super) fn capture(&self) -> CaptureMode {
+        self.spec.capture
+    }
+
+    pub(super) fn prices(&self) -> &TokenPrices {
+        &self.spec.prices
+    }
+
+    pub(super) fn max_retries(&self) -> u32 {
+        self.spec.max_retries
+    }
+
+    pub(super) fn redactor(&self) -> Redactor {
+        self.redactor.clone()
+    }
+
+    /// Longest time that a call is held.
+    pub(super) fn hold(&self) -> Duration {
+        Duration::try_from_secs_f64(self.spec.hold_sec).unwrap_or(MAX_RETRY_AFTER)
+    }
+
+    /// Time in which it did not answer, since it was made.
+    pub(super) fn downtime(&self) -> Duration {
+        self.connection.downtime()
+    }
+
+    /// Whether it does not answer at present.
+    pub(super) fn is_down(&self) -> bool {
+        self.connection.is_down()
+    }
+
+    /// Waits until a call may be sent.
+    ///
+    /// # Errors
+    /// The reply to the agent when it would be after `deadline`.
+    pub(super) async fn admit(&self, deadline: Instant) -> Result<Admission<'_>, OwnReply> {
+        loop {
+            self.wait_until_open(deadline).await?;
+            let limits = async {
+                let permit = self.limiter.acquire_agent().await;
+                self.limiter.wait_for_start().await;
+                permit
+            };
+            let Ok(permit) = tokio::time::timeout_at(deadline, limits).await else {
+                let name = self.name();
+                let message = format!("the limits of the model server `{name}` are in use");
+                let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
+                busy.retry_after = Some(RETRY_AFTER_SEC);
+                return Err(busy);
+            };
+            if self.obstacle(Instant::now()).is_none() {
+                return Ok(Admission { _permit: permit });
+            }
+        }
+    }
+
+    async fn wait_until_open(&self, deadline: Instant) -> Result<(), OwnReply> {
+        let mut changes = self.gate.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let now = Instant::now();
+            let Some(obstacle) = self.obstacle(now) else { return Ok(()) };
+            let until = obstacle.until.unwrap_or(deadline);
+            if now >= deadline || until > deadline {
+                return Err(obstacle.reply);
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    /// The obstacle that keeps calls back at present.
+    fn obstacle(&self, now: Instant) -> Option<Obstacle> {
+        let gate = *self.gate.borrow();
+        let name = self.name();
+        let unavailable = |message, retry_after| {
+            let reply = OwnReply::new(StatusCode::SERVICE_UNAVAILABLE, message);
+            OwnReply { retry_after: Some(retry_after), ..reply }
+        };
+        if self.connection.is_down() {
+            let message = format!("the model server `{name}` does not answer");
+            return Some(Obstacle { until: None, reply: unavailable(message, RETRY_AFTER_SEC) });
+        }
+        let until = gate.back_off.filter(|until| *until > now)?;
+        let message = format!("the model server `{name}` asks to wait");
+        let seconds = until.duration_since(now).as_secs_f64().ceil() as u64;
+        let mut reply = unavailable(message, seconds.max(1));
+        reply.status = StatusCode::TOO_MANY_REQUESTS;
+        Some(Obstacle { until: Some(until), reply })
+    }
+
+    /// The address of a call.
+    ///
+    /// # Errors
+    /// The reply to the agent when its path and query are too long.
+    pub(super) fn uri(&self, path: &str) -> Result<Uri, OwnReply> {
+        format!("{}{path}", self.base).parse().map_err(|error: hyper::http::uri::InvalidUri| {
+            let message = format!("cannot make the address of the call: {error}");
+            OwnReply::new(StatusCode::URI_TOO_LONG, message)
+        })
+    }
+
+    /// Sends a call once.
+    pub(super) async fn send(
+        &self,
+        uri: Uri,
+        sent: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, SendFailure> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.headers_mut() = headers::for_server(sent, self.key.as_ref());
+        *request.uri_mut() = uri;
+        self.client
+            .request(request)
+            .await
+            .map_err(|error| SendFailure { not_sent: error.is_connect(), message: chain(&error) })
+    }
+
+    /// Records that the server cannot be reached, and probes it until it can.
+    pub(super) fn mark_down(self: &Arc<Self>, why: &str) {
+        self.connection.mark_failed(why);
+        let mut prober = self.prober.lock().unwrap_or_else(PoisonError::into_inner);
+        if prober.as_ref().is_some_and(|prober| !prober.is_finished()) {
+            return;
+        }
+        // Weak: a server that no execution uses needs no probe.
+        let server = Arc::downgrade(self);
+        *prober = Some(supervise::spawn("model-server-probe", async move {
+            loop {
+                tokio::time::sleep(PROBE_PAUSE).await;
+                let Some(server) = server.upgrade() else { return };
+                if server.connection.check().await {
+                    server.gate.send_modify(|_| ());
+                    return;
+                }
+            }
+        }));
+    }
+
+    /// Lets all calls wait after an answer that asks for it; returns when the next may be sent.
+    pub(super) fn back_off(&self, asked: Option<Duration>) -> Instant {
+        let mut until = Instant::now();
+        self.gate.send_modify(|gate| {
+            let grown = MIN_BACK_OFF.saturating_mul(1 << gate.refusals.min(10)).min(MAX_BACK_OFF);
+            let own = grown.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            until += asked.unwrap_or(own).min(MAX_RETRY_AFTER);
+            gate.refusals = gate.refusals.saturating_add(1);
+            until = gate.back_off.map_or(until, |present| present.max(until));
+            gate.back_off = Some(until);
+        });
+        until
+    }
+
+    /// Records an answer that does not ask to wait.
+    pub(super) fn mark_answered(&self) {
+        self.gate.send_if_modified(|gate| {
+            gate.refusals = 0;
+            false
+        });
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// How long a reply asks to wait.
+pub(super) fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"));
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}
+
+/// The error of a reply that breaks off.
+pub(super) fn broken_off(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, why.to_owned())
+}

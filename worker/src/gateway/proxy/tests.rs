@@ -1,0 +1,259 @@
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response};
+use rollout_protocol::spec::gateway::{CaptureMode, TokenPrices, UpstreamSpec};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::secrets::Redactor;
+use crate::supervise;
+
+const HOST: ListenerRoute = ListenerRoute::HostAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+
+/// A server that answers every call with `{}`, after a pause.
+async fn server(pause: Duration) -> (String, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let task = supervise::spawn("server", async move {
+        let mut connections = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            connections.push(supervise::spawn("connection", async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"{}") {
+                    let mut part = [0; 1024];
+                    let length = stream.read(&mut part).await.unwrap_or_default();
+                    if length == 0 {
+                        return;
+                    }
+                    request.extend_from_slice(&part[..length]);
+                }
+                tokio::time::sleep(pause).await;
+                let reply = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                let _sent = stream.write_all(reply.as_bytes()).await;
+            }));
+        }
+    });
+    (url, task)
+}
+
+fn upstream(url: &str, hold_sec: f64, max_concurrent: Option<u32>) -> Upstream {
+    let spec = UpstreamSpec {
+        name: "main".to_owned(),
+        url: url.to_owned(),
+        dialect: ModelDialect::Openai,
+        key: None,
+        capture: CaptureMode::AsIs,
+        max_concurrent,
+        requests_per_minute: None,
+        hold_sec,
+        max_retries: 0,
+        prices: TokenPrices::default(),
+    };
+    Upstream { spec, key: Some("real-key".to_owned()) }
+}
+
+async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dyn TryGateway> {
+    let request = TryRequest {
+        upstreams: vec![upstream],
+        directory: directory.join("gateway"),
+        redactor: Redactor::default(),
+    };
+    gateway.open(request).await.expect("opened")
+}
+
+/// A server that answers every call with an error of this many bytes.
+async fn server_of_large_errors(bytes: usize) -> (String, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let task = supervise::spawn("server", async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {bytes}\r\n\r\n");
+            let reply = [head.into_bytes(), vec![b'x'; bytes]].concat();
+            let mut request = [0; 1024];
+            let _read = stream.read(&mut request).await;
+            let _sent = stream.write_all(&reply).await;
+        }
+    });
+    (url, task)
+}
+
+/// Calls the gateway with the variables of an execution.
+async fn call(variables: BTreeMap<String, String>) -> Response<Bytes> {
+    let response = try_call(variables, "").await.expect("a reply");
+    let (head, body) = response.into_parts();
+    Response::from_parts(head, body.expect("a body"))
+}
+
+/// Calls the gateway; the body of the reply may break off.
+async fn try_call(
+    variables: BTreeMap<String, String>,
+    query: &str,
+) -> Option<Response<Option<Bytes>>> {
+    let request =
+        Request::post(format!("{}/chat/completions{query}", variables["OPENAI_BASE_URL"]))
+            .header("authorization", format!("Bearer {}", variables["OPENAI_API_KEY"]))
+            .body(Full::new(Bytes::from_static(b"{}")))
+            .expect("a request");
+    let client = Clients::default().get(false).expect("a client");
+    let (head, body) = client.request(request).await.ok()?.into_parts();
+    Some(Response::from_parts(head, body.collect().await.ok().map(|body| body.to_bytes())))
+}
+
+#[tokio::test]
+async fn unreachable_server_holds_call_then_refuses_it_and_stops_clock() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address = unused.local_addr().expect("an address");
+    drop(unused);
+    let gateway = Gateway::new();
+    let url = format!("http://{address}/v1");
+    let opened = open(&gateway, upstream(&url, 0.3, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let began = Instant::now();
+    let refused = call(variables.clone()).await;
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(
+        (refused.status(), &refused.headers()["retry-after"]),
+        (503.try_into().expect("a status"), &"5".parse().expect("a value"))
+    );
+    assert!(opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
+    assert!(opened.lost_last_call());
+    let calls = opened.close().await;
+    assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
+    assert_eq!(call(variables).await.status(), 401, "the key ends with the execution");
+}
+
+#[tokio::test]
+async fn calls_beyond_concurrency_wait_for_each_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server(Duration::from_millis(200)).await;
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream(&url, 30.0, Some(1)), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let began = Instant::now();
+    let (a, b) = tokio::join!(call(variables.clone()), call(variables));
+    assert_eq!(
+        (a.status(), b.status()),
+        (200.try_into().expect("a status"), 200.try_into().expect("a status"))
+    );
+    assert!(began.elapsed() >= Duration::from_millis(400));
+}
+
+#[tokio::test]
+async fn keys_of_two_executions_differ_and_servers_are_shared() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gateway = Gateway::new();
+    let one = open(&gateway, upstream("http://h/v1", 1.0, None), &directory.path().join("1")).await;
+    let two = open(&gateway, upstream("http://h/v1", 1.0, None), &directory.path().join("2")).await;
+    assert_eq!(gateway.servers().used.len(), 1);
+    let (one, two) = (one.serve(HOST).await.expect("1"), two.serve(HOST).await.expect("2"));
+    assert_eq!(one["OPENAI_BASE_URL"], two["OPENAI_BASE_URL"]);
+    assert_ne!(one["OPENAI_API_KEY"], two["OPENAI_API_KEY"]);
+    assert!(!format!("{gateway:?}").contains("real-key"), "keys are not shown");
+}
+
+#[tokio::test]
+async fn request_that_announces_too_many_bytes_is_refused_unread() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream("http://h/v1", 1.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let host = variables["OPENAI_BASE_URL"].trim_start_matches("http://");
+    let host = host.split('/').next().expect("a host").to_owned();
+    let mut connection = tokio::net::TcpStream::connect(&host).await.expect("connected");
+    let request = format!(
+        "POST /openai/v1/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {}\r\n\
+         content-length: 99999999999\r\n\r\n",
+        variables["OPENAI_API_KEY"]
+    );
+    connection.write_all(request.as_bytes()).await.expect("sent");
+    let mut reply = [0; 12];
+    connection.read_exact(&mut reply).await.expect("a reply");
+    assert_eq!(&reply, b"HTTP/1.1 413");
+    assert_eq!(opened.close().await.summary.calls, 0);
+}
+
+#[tokio::test]
+async fn invalid_address_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for url in ["ftp://h", "h", "http://h?x=1", "http://"] {
+        let request = TryRequest {
+            upstreams: vec![upstream(url, 1.0, None)],
+            directory: directory.path().join("gateway"),
+            redactor: Redactor::default(),
+        };
+        let refused = Gateway::new().open(request).await.expect_err(url);
+        assert!(matches!(refused, GatewayError::Address { .. }), "{url}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn query_that_is_too_long_is_refused_and_is_no_outage() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server(Duration::ZERO).await;
+    let gateway = Gateway::new();
+    // The address of the server is longer than the path of the gateway.
+    let url = format!("{url}/{}", "x".repeat(1000));
+    let opened = open(&gateway, upstream(&url, 1.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let query = format!("?{}", "x".repeat(65_000));
+    let refused = try_call(variables, &query).await.expect("a reply");
+    assert_eq!(refused.status(), 414);
+    assert!(!opened.lost_last_call() && !opened.is_stopped());
+    let calls = opened.close().await;
+    assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
+}
+
+#[tokio::test]
+async fn reply_that_is_too_large_breaks_off_and_is_no_outage() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server_of_large_errors(limits::GATEWAY_REPLY_BYTES + 1).await;
+    let gateway = Gateway::new();
+    // Without a key there is nothing to mask, which takes long for so many bytes.
+    let upstream = Upstream { key: None, ..upstream(&url, 1.0, None) };
+    let opened = open(&gateway, upstream, directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let reply = try_call(variables, "").await;
+    assert!(reply.is_none_or(|reply| reply.body().is_none()), "it broke off");
+    assert!(!opened.lost_last_call());
+    assert_eq!(opened.close().await.summary.cut_calls, 1);
+}
+
+#[tokio::test]
+async fn connection_with_key_stays_open_while_it_is_idle() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream("http://h/v1", 1.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let host = variables["OPENAI_BASE_URL"].trim_start_matches("http://");
+    let host = host.split('/').next().expect("a host").to_owned();
+    let mut connection = tokio::net::TcpStream::connect(&host).await.expect("connected");
+    // The job has no server of this dialect: the gateway answers at once.
+    let request = format!(
+        "POST /anthropic/v1/messages HTTP/1.1\r\nhost: {host}\r\nx-api-key: {}\r\n\
+         content-length: 0\r\n\r\n",
+        variables["OPENAI_API_KEY"]
+    );
+    for _ in 0..3 {
+        connection.write_all(request.as_bytes()).await.expect("sent");
+        let (mut reply, mut end) = (String::new(), None);
+        while end.is_none() {
+            let mut part = [0; 1024];
+            let length = connection.read(&mut part).await.expect("a part");
+            assert_ne!(length, 0, "it is open");
+            reply.push_str(std::str::from_utf8(&part[..length]).expect("text"));
+            end = reply.find("\r\n\r\n").filter(|_| reply.ends_with('}'));
+        }
+        assert!(reply.starts_with("HTTP/1.1 404"), "{reply}");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(20)).await;
+        tokio::time::resume();
+    }
+}

@@ -1,0 +1,140 @@
+use rollout_protocol::record::{CallAttempt, CallLatency, CallTokens, ChoiceTokens};
+
+use serde_json::Value;
+
+use super::*;
+
+fn new_call(request: &[u8]) -> NewCall<'static> {
+    NewCall {
+        upstream: "main",
+        endpoint: ModelEndpoint::ChatCompletions,
+        path: "/chat/completions",
+        headers: BTreeMap::new(),
+        request: Bytes::copy_from_slice(request),
+        added: Vec::new(),
+    }
+}
+
+fn ended(call: u64, end: CallEnd) -> CallEnded {
+    CallEnded {
+        call,
+        ended_at: rollout_protocol::Timestamp::UNIX_EPOCH,
+        end,
+        status: Some(200),
+        error: None,
+        attempts: vec![CallAttempt { status: Some(200), error: None, retry_after_sec: None }],
+        latency: CallLatency::default(),
+        model: None,
+        finish_reasons: Vec::new(),
+        usage: None,
+        tokens: None,
+        reply: CallBody::default(),
+    }
+}
+
+fn reply(prompt: &[u32], ids: &[u32]) -> ParsedReply {
+    let choice = ChoiceTokens { index: 0, ids: Some(ids.to_vec()), logprobs: None };
+    let tokens = CallTokens { prompt_ids: Some(prompt.to_vec()), choices: vec![choice] };
+    ParsedReply { tokens: Some(tokens), finished: true, ..ParsedReply::default() }
+}
+
+async fn record(recorder: &Recorder, request: &[u8], end: CallEnd, reply: ParsedReply) -> u64 {
+    let begun = recorder.begin(new_call(request)).await.expect("begun");
+    let number = begun.number;
+    let prices = TokenPrices::default();
+    let body = Some(&b"{}"[..]);
+    let ended = ended(number, end);
+    recorder.end(begun, ended, (2, body), reply, &prices).await.expect("ended");
+    number
+}
+
+fn lines(calls: &TryCalls) -> Vec<Value> {
+    let text = fs::read_to_string(&calls.files[0]).expect("calls");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[tokio::test]
+async fn repeated_request_names_the_incomplete_call_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    for end in [CallEnd::Cut, CallEnd::Complete, CallEnd::Complete] {
+        record(&recorder, b"{}", end, ParsedReply::default()).await;
+    }
+    let calls = recorder.finish().await;
+    let lines = lines(&calls);
+    let repeats: Vec<_> = lines.iter().filter(|line| line["type"] == "begun").collect();
+    let repeats: Vec<_> = repeats.iter().map(|line| line["repeats"].as_u64()).collect();
+    assert_eq!(repeats, [None, Some(1), None]);
+    assert_eq!((calls.summary.calls, calls.summary.cut_calls), (3, 1));
+}
+
+#[tokio::test]
+async fn secrets_are_masked_and_digests_are_of_true_bytes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let redactor = Redactor::new([("KEY", "sk-very-secret")]);
+    let recorder = Recorder::create(directory.path(), redactor).await.expect("made");
+    let request = br#"{"messages":[{"role":"user","content":"sk-very-secret"}]}"#;
+    record(&recorder, request, CallEnd::Complete, ParsedReply::default()).await;
+    let lines = lines(&recorder.finish().await);
+    let body = &lines[0]["request"];
+    assert!(body["text"].as_str().is_some_and(|text| text.contains("[redacted:KEY]")));
+    assert_eq!(body["digest"], Digest::sha256(request).to_string());
+    assert_eq!(body["bytes"], request.len());
+}
+
+#[tokio::test]
+async fn trajectories_are_in_order_of_begin_although_calls_end_in_another() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    let first = recorder.begin(new_call(b"{}")).await.expect("begun");
+    let second = recorder.begin(new_call(b"[]")).await.expect("begun");
+    let prices = TokenPrices::default();
+    for (begun, reply) in [(second, reply(&[1, 2, 3], &[4])), (first, reply(&[1], &[2]))] {
+        let ended = ended(begun.number, CallEnd::Complete);
+        recorder.end(begun, ended, (0, None), reply, &prices).await.expect("ended");
+    }
+    let calls = recorder.finish().await;
+    let text = fs::read_to_string(&calls.files[1]).expect("trajectories");
+    let trajectory: Value = serde_json::from_str(text.trim()).expect("one");
+    assert_eq!(trajectory["calls"], serde_json::json!([1, 2]));
+    assert_eq!(trajectory["mask"], serde_json::json!([0, 1, 0, 1]));
+    assert_eq!(calls.summary.trajectories, 1);
+}
+
+#[tokio::test]
+async fn request_that_is_too_long_is_recorded_but_not_merged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    let message = |text: &str| serde_json::json!({"role": "user", "content": text});
+    for length in [1, MERGED_REQUEST_BYTES] {
+        let request = serde_json::json!({"messages": [message(&"x".repeat(length))]}).to_string();
+        let reply =
+            ParsedReply { message: Some(message("y")), finished: true, ..ParsedReply::default() };
+        record(&recorder, request.as_bytes(), CallEnd::Complete, reply).await;
+    }
+    assert_eq!(recorder.state().items, 2, "the message and the reply of the first call");
+    let calls = recorder.finish().await;
+    assert_eq!((calls.summary.calls, calls.summary.trajectories), (2, 1));
+}
+
+#[tokio::test]
+async fn items_of_calls_that_end_incomplete_are_released() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    let begun = recorder.begin(new_call(br#"{"messages":[1,2,3]}"#)).await.expect("begun");
+    assert_eq!(recorder.state().items, 3);
+    let ended = ended(begun.number, CallEnd::Cut);
+    let (reply, prices) = (ParsedReply::default(), TokenPrices::default());
+    recorder.end(begun, ended, (0, None), reply, &prices).await.expect("ended");
+    assert_eq!(recorder.state().items, 0);
+}
+
+#[test]
+fn prompt_ids_are_read_in_both_forms() {
+    let ids = |request: &str| prompt_ids(ModelEndpoint::Completions, request.as_bytes());
+    assert_eq!(ids(r#"{"prompt":[1,2],"n":1}"#), Some(vec![1, 2]));
+    assert_eq!(ids(r#"{"prompt":[[1,2]]}"#), Some(vec![1, 2]));
+    for other in [r#"{"prompt":"text"}"#, r#"{"prompt":[[1],[2]]}"#, r#"{"prompt":[-1]}"#, "{}"] {
+        assert_eq!(ids(other), None, "{other}");
+    }
+}

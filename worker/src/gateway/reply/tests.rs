@@ -1,0 +1,125 @@
+use serde_json::json;
+
+use super::*;
+
+fn streamed(endpoint: ModelEndpoint, events: &[Value]) -> ParsedReply {
+    let mut parser = ReplyParser::new(endpoint);
+    for event in events {
+        parser.event(&event.to_string());
+    }
+    parser.finish()
+}
+
+fn whole(endpoint: ModelEndpoint, body: &Value) -> ParsedReply {
+    let mut parser = ReplyParser::new(endpoint);
+    parser.whole(body.to_string().as_bytes());
+    parser.finish()
+}
+
+#[test]
+fn chat_stream_equals_whole_reply() {
+    let usage = json!({"prompt_tokens": 2, "completion_tokens": 3});
+    let call = |arguments: &str| {
+        json!([{"index": 0, "id": "c1", "type": "function",
+            "function": {"name": "sh", "arguments": arguments}}])
+    };
+    let logprob = |value: f64| json!({"content": [{"token": "x", "logprob": value}]});
+    let mut stream = streamed(
+        ModelEndpoint::ChatCompletions,
+        &[
+            json!({"model": "m", "prompt_token_ids": [1, 2],
+                "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
+            json!({"model": "m", "choices": [{"index": 0, "delta": {"content": "he"},
+                "token_ids": [3], "logprobs": logprob(-0.5)}]}),
+            json!({"choices": [{"index": 0, "delta": {"content": "y", "tool_calls": call("{\"a\"")},
+                "token_ids": [4, 5], "logprobs": logprob(-0.25)}]}),
+            json!({"choices": [{"index": 0, "delta": {"tool_calls": [
+                {"index": 0, "function": {"arguments": ":1}"}}]}, "finish_reason": null}]}),
+            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+            json!({"choices": [], "usage": usage}),
+        ],
+    );
+    let body = json!({
+        "model": "m", "prompt_token_ids": [1, 2], "usage": usage,
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "token_ids": [3, 4, 5],
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
+            "message": {"role": "assistant", "content": "hey", "tool_calls": call("{\"a\":1}")}}],
+    });
+    assert!(stream.finished);
+    stream.finished = true;
+    assert_eq!(stream, whole(ModelEndpoint::ChatCompletions, &body));
+    assert_eq!(stream.finish_reasons, ["tool_calls"]);
+}
+
+#[test]
+fn completions_stream_keeps_ids_of_prompt_from_first_part() {
+    let reply = streamed(
+        ModelEndpoint::Completions,
+        &[
+            json!({"choices": [{"index": 0, "text": "a", "prompt_token_ids": [9], "token_ids": [1],
+                "logprobs": {"token_logprobs": [-1.0]}}]}),
+            json!({"choices": [{"index": 0, "text": "b", "token_ids": [2],
+                "logprobs": {"token_logprobs": [null]}, "finish_reason": "stop"}]}),
+        ],
+    );
+    let choice =
+        ChoiceTokens { index: 0, ids: Some(vec![1, 2]), logprobs: Some(vec![Some(-1.0), None]) };
+    let tokens = CallTokens { prompt_ids: Some(vec![9]), choices: vec![choice] };
+    assert_eq!(reply.tokens, Some(tokens));
+    assert_eq!(reply.message, Some(json!({"role": "assistant", "content": "ab"})));
+}
+
+#[test]
+fn anthropic_stream_equals_whole_reply() {
+    let usage = json!({"input_tokens": 5, "output_tokens": 9});
+    let stream = streamed(
+        ModelEndpoint::Messages,
+        &[
+            json!({"type": "message_start", "message": {"model": "m", "content": [],
+                "usage": {"input_tokens": 5, "output_tokens": 1}}}),
+            json!({"type": "content_block_start", "index": 0,
+                "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "ping"}),
+            json!({"type": "content_block_delta", "index": 0,
+                "delta": {"type": "text_delta", "text": "hey"}}),
+            json!({"type": "content_block_start", "index": 1,
+                "content_block": {"type": "tool_use", "id": "t", "name": "sh", "input": {}}}),
+            json!({"type": "content_block_delta", "index": 1,
+                "delta": {"type": "input_json_delta", "partial_json": "{\"a\""}}),
+            json!({"type": "content_block_delta", "index": 1,
+                "delta": {"type": "input_json_delta", "partial_json": ":1}"}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"},
+                "usage": {"output_tokens": 9}}),
+            json!({"type": "message_stop"}),
+        ],
+    );
+    let body = json!({"model": "m", "usage": usage, "stop_reason": "tool_use", "content": [
+        {"type": "text", "text": "hey"},
+        {"type": "tool_use", "id": "t", "name": "sh", "input": {"a": 1}},
+    ]});
+    assert_eq!(stream, whole(ModelEndpoint::Messages, &body));
+    assert!(stream.finished && stream.usage.is_some());
+}
+
+#[test]
+fn reply_of_garbage_has_no_content() {
+    for body in ["", "[]", "\"x\"", "{\"choices\":5}", "{\"choices\":[7,null]}"] {
+        for endpoint in [ModelEndpoint::ChatCompletions, ModelEndpoint::Messages] {
+            let mut parser = ReplyParser::new(endpoint);
+            parser.whole(body.as_bytes());
+            parser.event(body);
+            let reply = parser.finish();
+            assert_eq!((reply.usage, reply.tokens), (None, None), "{body}");
+        }
+    }
+}
+
+#[test]
+fn terminal_event_is_recognised_by_dialect() {
+    assert!(is_terminal(ModelEndpoint::ChatCompletions, "[DONE]"));
+    assert!(is_terminal(ModelEndpoint::Messages, r#"{"type": "message_stop"}"#));
+    assert!(!is_terminal(ModelEndpoint::Messages, r#"{"text": "message_stop"}"#));
+    assert!(!is_terminal(ModelEndpoint::ChatCompletions, r#"{"choices":[]}"#));
+    assert!(may_be_terminal(ModelEndpoint::ChatCompletions, b"data: [DONE]\n"));
+    assert!(!may_be_terminal(ModelEndpoint::ChatCompletions, b"data: [DO"));
+}

@@ -1,0 +1,224 @@
+//! The way of a reply from its server to the agent: what the agent may have at once, and what waits
+//! until the record is whole.
+
+use rollout_protocol::limits;
+use rollout_protocol::record::ModelEndpoint;
+
+use super::capture::{self, Added};
+use super::reply::{self, ParsedReply, ReplyParser};
+use super::sse::{SseEvent, SseParser};
+use crate::secrets::Redactor;
+
+/// How a reply is passed on.
+#[derive(Debug, Clone)]
+pub(crate) enum ReplyForm {
+    /// A stream of events: each at once, but the last event only at the end.
+    Events,
+    /// Anything else: at once, but the last piece only at the end.
+    Pieces,
+    /// An error, from which secrets are taken out: all of it at the end.
+    Error(Redactor),
+    /// Bytes that cannot be read, such as compressed ones: like pieces, and never changed.
+    Opaque,
+}
+
+/// A reply on its way.
+#[derive(Debug)]
+pub(crate) struct ReplyStream {
+    endpoint: ModelEndpoint,
+    form: ReplyForm,
+    added: Added,
+    sse: SseParser,
+    parser: ReplyParser,
+    /// Bytes that the agent gets at the end.
+    held: Vec<u8>,
+    /// Whether the last event has come.
+    terminal: bool,
+    /// All bytes, unless they are too many to be kept.
+    body: Option<Vec<u8>>,
+    /// Number of bytes.
+    bytes: u64,
+}
+
+/// A reply that has ended.
+#[derive(Debug)]
+pub(crate) struct EndedReply {
+    /// Bytes that the agent has not got yet.
+    pub(crate) held: Vec<u8>,
+    /// Its content.
+    pub(crate) parsed: ParsedReply,
+    /// Its bytes as they came, unless they are too many.
+    pub(crate) body: Option<Vec<u8>>,
+    /// Number of its bytes.
+    pub(crate) bytes: u64,
+}
+
+impl ReplyStream {
+    /// A reply to a request to which `added` was added.
+    pub(crate) fn new(endpoint: ModelEndpoint, form: ReplyForm, added: Added) -> Self {
+        Self {
+            endpoint,
+            form,
+            added,
+            sse: SseParser::default(),
+            parser: ReplyParser::new(endpoint),
+            held: Vec::new(),
+            terminal: false,
+            body: Some(Vec::new()),
+            bytes: 0,
+        }
+    }
+
+    /// Whether the agent gets other bytes than the server sent, so that its length is not known.
+    pub(crate) fn may_change(&self) -> bool {
+        match self.form {
+            ReplyForm::Error(_) => true,
+            ReplyForm::Events | ReplyForm::Pieces => !self.added.is_empty(),
+            ReplyForm::Opaque => false,
+        }
+    }
+
+    /// Takes a piece; returns what the agent gets at once.
+    pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+        if piece.is_empty() {
+            return Vec::new();
+        }
+        let start = self.bytes;
+        self.bytes += piece.len() as u64;
+        if self.bytes > limits::GATEWAY_REPLY_BYTES as u64 && !self.is_buffered() {
+            self.body = None;
+        }
+        if let Some(body) = &mut self.body {
+            body.extend_from_slice(piece);
+        }
+        match &self.form {
+            ReplyForm::Events if self.added.is_empty() => self.push_events(start, piece),
+            ReplyForm::Events => self.push_reduced(piece),
+            ReplyForm::Error(_) => Vec::new(),
+            ReplyForm::Pieces if !self.added.is_empty() => Vec::new(),
+            ReplyForm::Pieces | ReplyForm::Opaque => {
+                std::mem::replace(&mut self.held, piece.to_vec())
+            }
+        }
+    }
+
+    /// Whether all of the reply is changed at its end.
+    fn is_buffered(&self) -> bool {
+        match self.form {
+            ReplyForm::Error(_) => true,
+            ReplyForm::Pieces => !self.added.is_empty(),
+            ReplyForm::Events | ReplyForm::Opaque => false,
+        }
+    }
+
+    /// Whether it is a stream of events.
+    pub(crate) const fn is_stream(&self) -> bool {
+        matches!(self.form, ReplyForm::Events)
+    }
+
+    /// Whether the last event has come: the server has nothing more to say.
+    pub(crate) const fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Bytes that are kept in memory until the end and have no limit of their own.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.is_buffered() && self.bytes > limits::GATEWAY_REPLY_BYTES as u64
+    }
+
+    fn push_events(&mut self, start: u64, piece: &[u8]) -> Vec<u8> {
+        let mut last = None;
+        for event in self.sse.push(piece) {
+            if self.read(&event) && last.is_none() {
+                last = Some(event.start);
+            }
+        }
+        let (pending_start, pending) = self.sse.pending();
+        if last.is_none() && reply::may_be_terminal(self.endpoint, pending) {
+            last = Some(pending_start);
+        }
+        if !self.held.is_empty() {
+            self.held.extend_from_slice(piece);
+            return Vec::new();
+        }
+        let Some(last) = last else { return piece.to_vec() };
+        let now = usize::try_from(last.saturating_sub(start)).unwrap_or(0).min(piece.len());
+        self.held = piece[now..].to_vec();
+        piece[..now].to_vec()
+    }
+
+    fn push_reduced(&mut self, piece: &[u8]) -> Vec<u8> {
+        let mut now = Vec::new();
+        for event in self.sse.push(piece) {
+            let last = self.read(&event);
+            let to = if last || !self.held.is_empty() { &mut self.held } else { &mut now };
+            to.extend(reduced(self.added, event));
+        }
+        now
+    }
+
+    /// Reads an event; returns whether it is the last one.
+    fn read(&mut self, event: &SseEvent) -> bool {
+        let Some(data) = &event.data else { return false };
+        self.parser.event(data);
+        let last = reply::is_terminal(self.endpoint, data);
+        self.terminal |= last;
+        last
+    }
+
+    /// Ends the reply.
+    pub(crate) fn finish(mut self) -> EndedReply {
+        let body = self.body.unwrap_or_default();
+        match &self.form {
+            ReplyForm::Events => {
+                if let Some(rest) = self.sse.finish() {
+                    if let Some(data) = &rest.data {
+                        self.parser.event(data);
+                    }
+                    if !self.added.is_empty() {
+                        self.held.extend(reduced(self.added, rest));
+                    }
+                }
+            }
+            ReplyForm::Pieces => {
+                self.parser.whole(&body);
+                if !self.added.is_empty() {
+                    let text = std::str::from_utf8(&body).ok();
+                    let text = text.and_then(|text| capture::reduce_reply(self.added, false, text));
+                    self.held = text.map_or_else(|| body.clone(), String::into_bytes);
+                }
+            }
+            ReplyForm::Error(redactor) => redactor.bytes(&body, 0, &mut self.held),
+            ReplyForm::Opaque => {}
+        }
+        let is_whole = body.len() as u64 == self.bytes;
+        EndedReply {
+            held: self.held,
+            parsed: self.parser.finish(),
+            body: is_whole.then_some(body),
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// An event without what was asked for in addition.
+fn reduced(added: Added, event: SseEvent) -> Vec<u8> {
+    let Some(data) = &event.data else { return event.raw };
+    let Some(less) = capture::reduce_reply(added, true, data) else { return Vec::new() };
+    if less == *data {
+        return event.raw;
+    }
+    let text = String::from_utf8_lossy(&event.raw);
+    let others = text.lines().filter(|line| !line.is_empty() && !line.starts_with("data"));
+    let mut event: String = others.flat_map(|line| [line, "\n"]).collect();
+    for line in less.split('\n') {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    event.into_bytes()
+}
+
+#[cfg(test)]
+mod tests;
