@@ -4,6 +4,9 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
+/// Requests after which a session ends at once.
+const AT_ONCE: u32 = 2;
+
 /// The number of stop requests so far. Clones see the same requests.
 #[derive(Debug, Clone)]
 pub struct Interruption {
@@ -19,7 +22,9 @@ impl Interruption {
         let (sender, passed_on) = mpsc::channel(4);
         let task = supervise::spawn("stop requests", async move {
             while let Some(level) = stops.recv().await {
-                counter.send_modify(|count| *count += 1);
+                // The first one may already ask for the end at once.
+                let least = if level == StopLevel::Kill { AT_ONCE } else { 0 };
+                counter.send_modify(|count| *count = (*count + 1).max(least));
                 // After the event loop has ended, only the count matters. A full channel holds more
                 // requests than have a meaning.
                 let _no_reader = sender.try_send(level);
@@ -36,6 +41,12 @@ impl Interruption {
     /// Waits for a request, or for one that came before.
     pub async fn requested(&self) {
         wait_for_more_than(self.requests.clone(), 0).await;
+    }
+
+    /// Waits until the session is to end at once: for a second request, or one of that level. Earlier
+    /// requests count.
+    pub fn requested_at_once(&self) -> impl Future<Output = ()> + Send + use<> {
+        wait_for_more_than(self.requests.clone(), AT_ONCE - 1)
     }
 
     /// Waits for a request that comes after this call.
@@ -67,13 +78,20 @@ mod tests {
         sender.send(StopLevel::Drain).await.expect("observed");
         interruption.requested().await;
         assert_eq!(passed_on.recv().await, Some(StopLevel::Drain));
+        assert_eq!(interruption.requested_at_once().now_or_never(), None);
         let again = interruption.requested_again();
         assert_eq!(interruption.requested_again().now_or_never(), None);
         // The event loop has ended, and the count goes on.
         drop(passed_on);
         sender.send(StopLevel::Kill).await.expect("observed");
         again.await;
+        interruption.requested_at_once().await;
         drop(sender);
+
+        let (sender, stops) = mpsc::channel(1);
+        let (interruption, _passed_on, _task) = Interruption::observe(stops);
+        sender.send(StopLevel::Kill).await.expect("observed");
+        interruption.requested_at_once().await;
         assert_eq!(Interruption::never().requested().now_or_never(), None);
     }
 }

@@ -44,7 +44,7 @@ pub use lock::{
 pub(crate) use lock::{host_name, is_shared};
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
-pub use planner::{ItemLookup, Planner};
+pub use planner::{ItemLookup, Planner, PlannerDecisions};
 pub use reopen::ReopenSelection;
 pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};

@@ -442,6 +442,9 @@ impl<'a> JournalReplayer<'a> {
             let total = self.planner.total();
             send_started(self.events, self.job, opened.run, self.epoch, total, at);
         }
+        if let JournalRecord::Farm(record) = &record {
+            self.planner.on_record(at, record);
+        }
         let mut effects = self.replay.apply(at, record);
         for effect in effects.drain(..) {
             if let CoreEffect::Settled(settled) = effect {
@@ -482,7 +485,9 @@ impl<'a> JournalReplayer<'a> {
                 _ => None,
             })
             .collect();
-        self.records.add(settlements);
+        if self.planner.keeps_settlements() {
+            self.records.add(settlements);
+        }
         send(self.events, batch);
     }
 }

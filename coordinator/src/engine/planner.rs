@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
+use rollout_protocol::farm::FarmRecord;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::wire::command::TrialSelection;
@@ -17,6 +19,17 @@ use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
 /// Finds the items of a plan that users name as `agent/dataset/task__attempt` or by their ids, by
 /// these keys. Goes through the whole plan: it blocks.
 pub type ItemLookup = Box<dyn FnOnce(&[String]) -> HashMap<String, ItemId> + Send>;
+
+/// Decisions of a workload with records of its own.
+#[derive(Debug, Default)]
+pub struct PlannerDecisions {
+    /// Records for the journal, in order.
+    pub records: Vec<FarmRecord>,
+    /// Items to cancel.
+    pub cancelled: Vec<NewItem>,
+    /// Settled items that nothing refers to any more.
+    pub forgotten: Vec<ItemId>,
+}
 
 /// Supplies the items of a run and their offers.
 pub trait Planner: Send {
@@ -34,6 +47,17 @@ pub trait Planner: Send {
 
     /// The requirements of each lane.
     fn lanes(&self) -> &[WorkerRequirements];
+
+    /// Number of items of each lane; empty if it is not known from the beginning.
+    fn lane_totals(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// The lane of the item at a position of the plan; `None` if the totals are not known.
+    fn lane(&self, ordinal: u64) -> Option<u16> {
+        let _unknown = ordinal;
+        None
+    }
 
     /// The items that a user's selection names, in the plan's order.
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
@@ -77,4 +101,42 @@ pub trait Planner: Send {
     /// Called for every announcement of hook events that this session reads, when it is durable and
     /// before the settlement of its item.
     fn on_event_chunk(&self, _chunk: AnnouncedChunk) {}
+
+    /// Whether the run keeps the settlement of every item, in memory and in its record files. A
+    /// workload with records of its own says when items are forgotten.
+    fn keeps_settlements(&self) -> bool {
+        true
+    }
+
+    /// Called for each record of the workload's own while the run is opened, in order.
+    fn on_record(&self, _at: Timestamp, _record: &FarmRecord) {}
+
+    /// The decisions of the workload since the last call, made at `now`. Called before items are
+    /// requested, after each growth signal, and when [`next_due`](Self::next_due) has passed.
+    fn decide(&mut self, _now: Timestamp) -> PlannerDecisions {
+        PlannerDecisions::default()
+    }
+
+    /// Called after each [`decide`](Self::decide): its effects wait for the batch of records with
+    /// this number.
+    fn decided(&mut self, _batch: u64) {}
+
+    /// Whether effects wait for this batch or an earlier one.
+    fn has_effects(&self, _batch: u64) -> bool {
+        false
+    }
+
+    /// Called when the records up to this batch are durable.
+    fn on_durable(&mut self, _batch: u64) {}
+
+    /// Records that stand for all records of the workload so far, for a journal with this many bytes
+    /// beyond those of the last such records; `None` while it need not be compacted.
+    fn compaction(&self, _journal_bytes: u64) -> Option<Vec<FarmRecord>> {
+        None
+    }
+
+    /// When the workload must decide again at the latest.
+    fn next_due(&self) -> Option<Timestamp> {
+        None
+    }
 }

@@ -26,6 +26,7 @@ use rollout_worker::service::{Runner, ShutdownLevel, Worker, WorkerConfig, Worke
 use rollout_worker::spool;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
+use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::control_socket::ControlSocket;
@@ -71,6 +72,8 @@ pub struct EmbeddedRun<P> {
     pub takes_commands: bool,
     /// Creates the worker's equipment, given the worker's directory.
     pub equip: EquipmentFactory,
+    /// Takes the spans of the worker.
+    pub tracer: Tracer,
 }
 
 /// Hook called with the run when this process owns it.
@@ -106,7 +109,7 @@ pub async fn run<P: Planner + 'static>(
     embedded: EmbeddedRun<P>,
 ) -> Result<FinishedSession, RunError> {
     let EmbeddedRun { options, planner, store, queue, slots, events, mut stops, .. } = embedded;
-    let EmbeddedRun { on_open, takes_commands, equip, .. } = embedded;
+    let EmbeddedRun { on_open, takes_commands, equip, tracer, .. } = embedded;
     let (run, lock, planner) =
         engine::open_run(options, planner, events.clone(), &mut stops).await?;
     on_open(&run).await?;
@@ -125,7 +128,7 @@ pub async fn run<P: Planner + 'static>(
     let reaping = reap(providers, Arc::clone(&owners), clean);
 
     let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
-    let config = worker_config(&dirs, host::limit_executions(slots));
+    let config = worker_config(&dirs, host::limit_executions(slots), tracer);
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
     let (worker, quiesced) = work(worker, shutdown_level);
     let (recover, recovered) = oneshot::channel();
@@ -234,7 +237,7 @@ impl WorkerDirectories {
     }
 }
 
-fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
+fn worker_config(dirs: &WorkerDirectories, slots: u32, tracer: Tracer) -> WorkerConfig {
     WorkerConfig {
         worker: dirs.own.id().clone(),
         owner: dirs.current_owner(),
@@ -248,6 +251,7 @@ fn worker_config(dirs: &WorkerDirectories, slots: u32) -> WorkerConfig {
         max_offline: None,
         spool_bytes: host::SPOOL_BYTES,
         metrics: WorkerMetrics::default(),
+        tracer,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Errors of launching and continuing runs and searches.
 
 use std::io;
+use std::path::PathBuf;
 
+use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::store::StoreError;
 
@@ -9,6 +11,7 @@ use crate::engine::RunError;
 use crate::engine::catalog::CatalogError;
 use crate::events::ReportError;
 use crate::plan::BuildError;
+use crate::results::files::RegistrationError;
 use crate::results::files::store::NoStore;
 use crate::workloads::search::driver::SearchError;
 
@@ -59,6 +62,29 @@ pub enum LaunchError {
     /// The search cannot start or continue.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// The settings of the farm are invalid.
+    #[error(transparent)]
+    FarmSettings(InvalidFarmSettings),
+    /// A farm has one agent.
+    #[error("cannot open the farm: its job has {agents} agents; use a job with one agent")]
+    FarmAgents {
+        /// Agents of the job.
+        agents: usize,
+    },
+    /// The run directory is of another farm.
+    #[error(
+        "cannot open the farm: {} names the farm `{name}`; use its name or another directory",
+        path.display()
+    )]
+    OtherFarm {
+        /// The file of settings.
+        path: PathBuf,
+        /// The name in it.
+        name: String,
+    },
+    /// The run is not registered in its store.
+    #[error(transparent)]
+    Unregistered(#[from] RegistrationError),
     /// An output of the run failed.
     #[error(transparent)]
     Report(#[from] ReportError),

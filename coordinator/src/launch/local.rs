@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
@@ -15,6 +17,7 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
 use crate::launch::session::JobSession;
+use crate::launch::slot_pool::{PooledRunner, SlotShare};
 use crate::plan::{self, JobPlan};
 use crate::workloads::job::read_previous_plan;
 
@@ -28,6 +31,8 @@ pub(super) struct LocalJob {
     pub(super) host: HostPaths,
     /// Values of the variables that the job names.
     pub(super) environment: Vec<(String, String)>,
+    /// Its part in a pool of slots.
+    pub(super) slots: Option<SlotShare>,
 }
 
 impl LocalJob {
@@ -36,7 +41,7 @@ impl LocalJob {
     /// # Errors
     /// [`RunError`].
     pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { job, mut session, host, environment } = self;
+        let Self { job, mut session, host, environment, slots } = self;
         let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
@@ -51,9 +56,9 @@ impl LocalJob {
         let documents = session.documents(&plan);
         let queue = Arc::new(EmbeddedQueue::default());
         let planner = session.planner(&plan, queue.clone());
-        let JobSession { parameters, store, events, stops, .. } = session;
+        let JobSession { parameters, store, events, stops, tracer, .. } = session;
         let variables = variables(&job, environment);
-        let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
+        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);
         let ran = embedded::run(EmbeddedRun {
             options,
             planner,
@@ -65,6 +70,7 @@ impl LocalJob {
             on_open: Box::new(move |run| Box::pin(documents.write_for(run))),
             takes_commands: true,
             equip: Box::new(equip),
+            tracer,
         })
         .await;
         ran.map_err(|error| explain(error, previous_plan.as_ref(), &plan))
@@ -94,21 +100,23 @@ pub(super) fn explain(
 }
 
 /// The variables that trials may see: those that the job names. The command line's values win.
-fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
+pub(super) fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
     let mut names: BTreeSet<String> = job.task_env.clone();
     let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
-    for template in agents.chain(job.settings.verifier.env.values()) {
+    let keys = job.settings.gateway.iter().flat_map(GatewaySpec::keys);
+    for template in agents.chain(job.settings.verifier.env.values()).chain(keys) {
         names.extend(template.variables().into_iter().map(|(name, _)| name));
     }
     TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.inline_secrets)
 }
 
-fn equip(
+pub(super) fn equip(
     job: &Job,
     layout: &RunLayout,
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
+    share: Option<SlotShare>,
 ) -> impl FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send + use<> {
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
@@ -116,6 +124,11 @@ fn equip(
         let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
         let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
-        Ok(WorkerEquipment { runner: Arc::new(runner), providers: vec![provider] })
+        let runner: Arc<dyn Runner> = Arc::new(runner);
+        let runner = match share {
+            Some(share) => Arc::new(PooledRunner { inner: runner, share }),
+            None => runner,
+        };
+        Ok(WorkerEquipment { runner, providers: vec![provider] })
     }
 }

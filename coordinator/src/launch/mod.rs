@@ -6,6 +6,7 @@ pub mod embedded;
 mod error;
 pub mod export;
 pub mod facts;
+pub mod farm;
 mod hints;
 pub mod host;
 pub mod local;
@@ -21,6 +22,7 @@ pub mod search;
 mod session;
 mod session_catalog;
 pub mod signals;
+pub mod slot_pool;
 pub mod store;
 
 pub use error::LaunchError;

@@ -9,6 +9,7 @@ use rollout_protocol::name;
 use rollout_worker::queue::nats::{NatsName, NatsOptions};
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use super::LaunchError;
@@ -39,7 +40,7 @@ pub struct ResumeRequest {
     /// The pool of a run whose last session had none.
     pub default_pool: NatsName,
     /// How long items that no worker can run wait before they fail.
-    pub unplaceable_timeout: Duration,
+    pub unplaceable_timeout: Option<Duration>,
     /// Outputs beside the files of the run directory.
     pub sinks: Vec<SinkStarter>,
     /// Policy for taking the run from an owner that may be dead.
@@ -111,12 +112,21 @@ pub async fn resume(request: ResumeRequest) -> Result<RunOutcome, LaunchError> {
     let pool = pool.unwrap_or(default_pool);
     parameters.pool = Some(pool.to_string());
     let unplaceable_timeout = request.unplaceable_timeout;
-    let remote = RemoteOptions { options: nats, pool, unplaceable_timeout };
-    let executor = JobExecutor::Remote(ConnectedServer::connect(remote).await?);
-    let prepared = PlannedRun { parameters, run_dir, state, plan, url, store, executor };
+    let remote = RemoteOptions { options: nats, pool, unplaceable_timeout, hand_over: false };
+    let executor = JobExecutor::Remote { server: ConnectedServer::connect(remote).await?, state };
+    let prepared = PlannedRun { parameters, run_dir, plan, url, store, executor };
     let ResumeRequest { sinks, wait_policy, reopen, stops, .. } = request;
     let (invocation, on_demand) = (None, None);
-    let session = SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops };
+    let session = SessionRequest {
+        invocation,
+        sinks,
+        wait_policy,
+        reopen,
+        on_demand,
+        stops,
+        // Its trials run on workers of the server.
+        tracer: Tracer::default(),
+    };
     prepared.run(session).await
 }
 

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::Task;
+use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use super::embedded::FinishedSession;
@@ -18,13 +20,14 @@ use super::on_demand::OnDemandTrials;
 use super::parameters::{JobParameters, RunSink};
 use super::session::JobSession;
 use super::session_catalog::{SessionCatalog, SessionFiles};
+use super::slot_pool::SlotShare;
 use super::store::{StoreCache, open_for_run};
 use super::{LaunchError, planning, signals};
 use crate::config::Job;
 use crate::engine::catalog::{CatalogError, MirrorOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest};
-use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter};
+use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter, StopAtOnce};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
 use crate::results::report::TaskFactsIndex;
@@ -62,6 +65,12 @@ pub struct RunRequest {
     /// Paths of the host for trials in this process. By default those of this process, which then
     /// must be the program `rollout`: it starts itself as the supervisor of sandboxes.
     pub host: Option<HostPaths>,
+    /// The operator's file of options of the provider `kubernetes`, in place of that of the host.
+    pub kubernetes_config: Option<PathBuf>,
+    /// Takes the spans of trials in this process.
+    pub tracer: Tracer,
+    /// The run's part in a pool of slots, for trials in this process.
+    pub slots: Option<SlotShare>,
 }
 
 /// Source of a run's stops.
@@ -92,7 +101,7 @@ pub struct RunOutcome {
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, stops, .. } = request;
-    let RunRequest { on_demand, host, .. } = request;
+    let RunRequest { on_demand, host, kubernetes_config, tracer, slots, .. } = request;
     #[cfg(feature = "nats")]
     let (pool, remote) = match request.remote {
         Some(remote) => {
@@ -113,15 +122,21 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let read = dataset_facts(&job, &datasets, &former);
     let parameters = JobParameters::new(&job, read, sink, materialize, pool);
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
+    let local = || {
+        let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
+        let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
+        Ok::<_, LaunchError>(JobExecutor::Local { job: Box::new(job), host, slots })
+    };
     #[cfg(feature = "nats")]
     let executor = match remote {
-        Some(server) => JobExecutor::Remote(server),
-        None => JobExecutor::Local { job: Box::new(job), host },
+        Some(server) => JobExecutor::Remote { server, state },
+        None => local()?,
     };
     #[cfg(not(feature = "nats"))]
-    let executor = JobExecutor::Local { job: Box::new(job), host };
-    let prepared = PlannedRun { parameters, run_dir, state, plan, url, store, executor };
-    let session = SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops };
+    let executor = local()?;
+    let prepared = PlannedRun { parameters, run_dir, plan, url, store, executor };
+    let session =
+        SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops, tracer };
     prepared.run(session).await
 }
 
@@ -138,7 +153,6 @@ fn choose_sink(named: Option<RunSink>, last: Option<RunSink>) -> Result<RunSink,
 pub(super) struct PlannedRun {
     pub(super) parameters: JobParameters,
     pub(super) run_dir: PathBuf,
-    pub(super) state: PathBuf,
     pub(super) plan: JobPlan,
     pub(super) url: StoreUrl,
     pub(super) store: Arc<dyn BlobStore>,
@@ -151,12 +165,19 @@ pub(super) enum JobExecutor {
     Local {
         /// The job, with the settings of its environment.
         job: Box<Job>,
-        /// Paths of the host; by default those of this process.
-        host: Option<HostPaths>,
+        /// Paths of the host.
+        host: HostPaths,
+        /// Its part in a pool of slots.
+        slots: Option<SlotShare>,
     },
     /// Workers of a server.
     #[cfg(feature = "nats")]
-    Remote(ConnectedServer),
+    Remote {
+        /// Their server.
+        server: ConnectedServer,
+        /// Directory for recovered work, if the user has no home directory.
+        state: PathBuf,
+    },
 }
 
 /// A session as the user asked for it.
@@ -167,18 +188,21 @@ pub(super) struct SessionRequest {
     pub(super) reopen: Option<ReopenSelection>,
     pub(super) on_demand: Option<OnDemandTrials>,
     pub(super) stops: StopSource,
+    pub(super) tracer: Tracer,
 }
 
 impl PlannedRun {
     /// Runs a session until it has ended or is stopped.
     pub(super) async fn run(self, request: SessionRequest) -> Result<RunOutcome, LaunchError> {
-        let Self { parameters, run_dir, state, plan, url, store, executor } = self;
-        let SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops } = request;
-        let facts = facts(&parameters, &plan, run_dir.clone(), url, invocation);
-        let started = Reporter::start(facts, Arc::clone(&store), sinks);
-        let (events, reporter) = started.map_err(LaunchError::Outputs)?;
+        let Self { parameters, run_dir, plan, url, store, executor } = self;
+        let SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, .. } = request;
+        let SessionRequest { stops, tracer, .. } = request;
         let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
         let (interruption, stops, _observing) = Interruption::observe(stops);
+        let stopped = interruption.requested_at_once().boxed().shared();
+        let facts = facts(&parameters, &plan, run_dir.clone(), (url, invocation), stopped);
+        let started = Reporter::start(facts, Arc::clone(&store), sinks);
+        let (events, reporter) = started.map_err(LaunchError::Outputs)?;
         let layout = RunLayout::new(&run_dir);
         let catalog = parameters.sink.has_catalog().then(|| {
             let is_only_lock = matches!(executor, JobExecutor::Local { .. });
@@ -188,7 +212,6 @@ impl PlannedRun {
         let session = JobSession {
             parameters,
             run_dir: run_dir.clone(),
-            state,
             plan: Arc::new(plan),
             store,
             catalog: catalog.clone(),
@@ -197,6 +220,7 @@ impl PlannedRun {
             wait_policy,
             reopen,
             on_demand,
+            tracer,
         };
         let session_result = Box::pin(executor.run(session)).await;
         let stopped_again = catalog.as_ref().map(SessionCatalog::stopped_again);
@@ -219,16 +243,12 @@ impl PlannedRun {
 impl JobExecutor {
     async fn run(self, session: JobSession) -> Result<FinishedSession, LaunchError> {
         match self {
-            Self::Local { job, host } => {
-                let host = match host {
-                    Some(host) => host,
-                    None => HostPaths::for_process(&session.state).map_err(LaunchError::Program)?,
-                };
+            Self::Local { job, host, slots } => {
                 let environment = environment();
-                Ok(LocalJob { job: *job, session, host, environment }.run().await?)
+                Ok(LocalJob { job: *job, session, host, environment, slots }.run().await?)
             }
             #[cfg(feature = "nats")]
-            Self::Remote(server) => server.run(session).await,
+            Self::Remote { server, state } => server.run(session, state).await,
         }
     }
 }
@@ -248,8 +268,8 @@ fn facts(
     parameters: &JobParameters,
     plan: &JobPlan,
     run_dir: PathBuf,
-    store: StoreUrl,
-    invocation: Option<serde_json::Value>,
+    (store, invocation): (StoreUrl, Option<serde_json::Value>),
+    stopped_at_once: StopAtOnce,
 ) -> JobFacts {
     let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
@@ -264,5 +284,6 @@ fn facts(
         datasets: parameters.datasets.clone(),
         tasks: Arc::new(TaskFactsIndex::from_plan(plan)),
         invocation,
+        stopped_at_once,
     }
 }

@@ -10,6 +10,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::RunControl;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use super::on_demand::OnDemandTrials;
@@ -66,8 +67,6 @@ impl SessionDocuments {
 pub(super) struct JobSession {
     pub(super) parameters: JobParameters,
     pub(super) run_dir: PathBuf,
-    /// Directory of all jobs' state.
-    pub(super) state: PathBuf,
     pub(super) plan: Arc<JobPlan>,
     pub(super) store: Arc<dyn BlobStore>,
     pub(super) catalog: Option<SessionCatalog>,
@@ -76,6 +75,8 @@ pub(super) struct JobSession {
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
     pub(super) on_demand: Option<OnDemandTrials>,
+    /// Takes the spans of a worker in this process.
+    pub(super) tracer: Tracer,
 }
 
 impl JobSession {

@@ -2,6 +2,7 @@
 //! repair of run directories; and the collection and verification of blobs.
 
 pub mod blobs;
+pub mod farm;
 pub mod job;
 pub mod repair;
 pub mod search;

@@ -35,7 +35,7 @@ impl Core {
                     self.apply_reopened(item, epoch);
                 }
             }
-            JournalRecord::Closed(_) | JournalRecord::Retried { .. } => {}
+            JournalRecord::Closed(_) | JournalRecord::Retried { .. } | JournalRecord::Farm(_) => {}
             JournalRecord::Offered { tries } => {
                 for offered in tries {
                     self.apply_offered(offered);

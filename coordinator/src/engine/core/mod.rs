@@ -23,6 +23,7 @@ mod claim;
 mod deferred_claim;
 mod effect;
 mod event_chunk;
+mod forget;
 mod handle;
 mod heartbeat;
 mod input;
@@ -94,8 +95,9 @@ pub struct RemoteTimeouts {
     /// How long an unreachable worker keeps its executions, unless its heartbeats name a longer
     /// time; after that they are dead.
     pub max_offline: Duration,
-    /// How long items that no registered worker could run wait for a suitable one.
-    pub unplaceable_timeout: Duration,
+    /// How long items that no registered worker could run wait for a suitable one; `None` in an
+    /// elastic pool, where one may still be started.
+    pub unplaceable_timeout: Option<Duration>,
 }
 
 impl Default for RemoteTimeouts {
@@ -103,7 +105,7 @@ impl Default for RemoteTimeouts {
         Self {
             lease: limits::LEASE,
             max_offline: limits::MAX_OFFLINE,
-            unplaceable_timeout: limits::UNPLACEABLE_TIMEOUT,
+            unplaceable_timeout: Some(limits::UNPLACEABLE_TIMEOUT),
         }
     }
 }

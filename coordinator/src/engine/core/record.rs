@@ -3,6 +3,7 @@
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::event::TakeoverReason;
+use rollout_protocol::farm::FarmRecord;
 use rollout_protocol::id::{ExecId, ItemId, OwnerId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::retry::RetryPolicy;
@@ -114,6 +115,8 @@ pub enum JournalRecord {
         /// Whether it is paused from now on.
         is_paused: bool,
     },
+    /// A decision of the farm whose samples are the items of the run. It changes no item.
+    Farm(Box<FarmRecord>),
     /// The session ended in order.
     Closed(SessionEnd),
 }
@@ -148,7 +151,8 @@ pub struct SessionStart {
     /// The takeover, if the previous owner had not released the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takeover: Option<Takeover>,
-    /// Damaged segments that this one replaces with all of their readable records.
+    /// Segments that this one replaces: damaged ones with all of their readable records, or those of
+    /// a compaction with everything that is still needed, and those that they had replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<ReplacedSegment>,
     /// Settled items that run again: their previous settlements are superseded.
@@ -160,7 +164,7 @@ pub struct SessionStart {
     pub reopened_within: Vec<ItemId>,
 }
 
-/// A segment that a repair replaced.
+/// A segment that a repair or a compaction replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacedSegment {
     /// Its epoch.

@@ -1,6 +1,7 @@
 //! Items that no registered worker could ever run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::ItemId;
@@ -18,8 +19,8 @@ const MAX_ITEMS_PER_RECORD: usize = 4096;
 #[derive(Debug)]
 pub(super) struct UnplaceableLane {
     reason: String,
-    /// When its items are given up.
-    until: u64,
+    /// When its items are given up; `None` while a worker may still be started for them.
+    until: Option<u64>,
     /// Whether its items were given up.
     is_over: bool,
 }
@@ -32,6 +33,11 @@ impl Core {
             let waiting = self.ready.kinds().map(of_lane).sum();
             (*lane, closed.reason.as_str(), waiting)
         })
+    }
+
+    /// How long items without a suitable worker wait for one; `None` if the pool is elastic.
+    pub fn unplaceable_timeout(&self) -> Option<Duration> {
+        self.settings.timeouts.unplaceable_timeout
     }
 
     pub(super) fn unplaceable_lanes(&mut self, now: InputTime, lanes: BTreeMap<u16, String>) {
@@ -64,9 +70,9 @@ impl Core {
     }
 
     /// When a lane is given up that waits from now on.
-    fn unplaceable_until(&self, now: InputTime) -> u64 {
-        let timeout = self.settings.timeouts.unplaceable_timeout.as_millis();
-        now.monotonic_ms.saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX))
+    fn unplaceable_until(&self, now: InputTime) -> Option<u64> {
+        let timeout = u64::try_from(self.unplaceable_timeout()?.as_millis()).ok()?;
+        now.monotonic_ms.checked_add(timeout)
     }
 
     /// When the next lane is given up.
@@ -75,7 +81,7 @@ impl Core {
             return None;
         }
         let waits = |closed: &&UnplaceableLane| !closed.is_over;
-        self.unplaceable_lanes.values().filter(waits).map(|closed| closed.until).min()
+        self.unplaceable_lanes.values().filter(waits).filter_map(|closed| closed.until).min()
     }
 
     /// Gives up items that waited too long for a suitable worker.
@@ -83,7 +89,8 @@ impl Core {
         if self.unplaceable_lanes.is_empty() || self.paused {
             return;
         }
-        let due = |closed: &UnplaceableLane| closed.until <= now.monotonic_ms;
+        let due =
+            |closed: &UnplaceableLane| closed.until.is_some_and(|until| until <= now.monotonic_ms);
         let lanes: Vec<u16> = self
             .unplaceable_lanes
             .iter()

@@ -26,13 +26,16 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<P: Planner> Engine<P> {
-    pub(super) fn refresh_manifest(&mut self) {
-        if Instant::now() >= self.manifest_due
-            && let Err(error) = self.write_manifest(RunState::Running)
-        {
+    /// Replaces the manifest if it is due; whether it was.
+    pub(super) fn refresh_manifest(&mut self) -> bool {
+        if Instant::now() < self.manifest_due {
+            return false;
+        }
+        if let Err(error) = self.write_manifest(RunState::Running) {
             let reason = error_chain(&error);
             tracing::warn!("{reason}; the journal holds the same data, and the write is retried");
         }
+        true
     }
 
     pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
@@ -64,8 +67,49 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    /// Ends the session: closing record, records, manifest. After a stop that comes meanwhile, a
-    /// catalog is waited for only a little longer.
+    /// Ends the session when its records are durable, and leaves offers and executions to the next
+    /// one: it finds them as after the death of this process, and need not wait for the lock.
+    pub(super) async fn hand_over(
+        mut self,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<EngineOutcome, RunError> {
+        let message = "the session hands the run over: trials on workers continue, and the next \
+                       session takes their results"
+            .to_owned();
+        self.emit(vec![EventKind::Warning { message }]).await;
+        while !(self.waiting.is_empty() && self.run.writer.is_idle()) {
+            self.wait_durable(stops).await?;
+            self.on_durable().await?;
+            self.flush().await?;
+        }
+        self.close(stops).await
+    }
+
+    /// Waits until the records so far are durable. After a stop that comes meanwhile, a catalog is
+    /// waited for only a little longer.
+    async fn wait_durable(
+        &mut self,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<(), RunError> {
+        if !self.run.writer.is_mirrored() {
+            self.run.writer.durable().await?;
+            return Ok(());
+        }
+        let stopped = async {
+            match stops.recv().await {
+                Some(_) => tokio::time::sleep(CLOSE_TIMEOUT).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            written = self.run.writer.durable() => drop(written?),
+            () = stopped => return Err(abandoned()),
+            () = tokio::time::sleep(JOURNAL_TIMEOUT) => return Err(abandoned()),
+        }
+        Ok(())
+    }
+
+    /// Ends the session: closing record, records, manifest.
     pub(super) async fn close(
         mut self,
         stops: &mut mpsc::Receiver<StopLevel>,
@@ -76,23 +120,10 @@ impl<P: Planner> Engine<P> {
             JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
-        if self.run.writer.is_mirrored() {
-            let stopped = async {
-                match stops.recv().await {
-                    Some(_) => tokio::time::sleep(CLOSE_TIMEOUT).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                written = self.run.writer.durable() => drop(written?),
-                () = stopped => return Err(abandoned()),
-                () = tokio::time::sleep(JOURNAL_TIMEOUT) => return Err(abandoned()),
-            }
-        } else {
-            self.run.writer.durable().await?;
-        }
+        self.wait_durable(stops).await?;
         self.durable_position = self.run.core.position();
         self.listener.notify_closed(self.durable_state());
+        self.write_waiting(&[])?;
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;
         let state = if pending == 0 { RunState::Completed } else { RunState::Stopped };
         let manifest = self.manifest(state, RecordsFileSet::default());

@@ -35,6 +35,8 @@ impl<P: Planner> Engine<P> {
                     let spec = self.run.core.settled_spec(&settled.item);
                     self.planner.on_settled(&settled, spec);
                     self.live.settle(&settled.item);
+                    let lane = settled.ordinal.and_then(|ordinal| self.planner.lane(ordinal));
+                    self.backlog.settle(lane);
                     let event = self.settled(*settled);
                     if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
                         settlements.push(Arc::clone(settlement));
@@ -59,6 +61,8 @@ impl<P: Planner> Engine<P> {
                 CoreEffect::Receipt { id, receipt } => self.answer_command(id, receipt),
                 CoreEffect::Reopened(former) => {
                     reopened.push(former.item);
+                    let ordinal = self.run.core.ordinal(&former.item);
+                    self.backlog.reopen(ordinal.and_then(|ordinal| self.planner.lane(ordinal)));
                     events.extend(self.reopened(*former));
                 }
                 CoreEffect::Paused(true) => events.push(EventKind::RunPaused),
@@ -69,7 +73,7 @@ impl<P: Planner> Engine<P> {
             }
         }
         self.publisher.send(self.run.run, out).await?;
-        if !settlements.is_empty() {
+        if !settlements.is_empty() && self.planner.keeps_settlements() {
             self.run.records.add(settlements);
         }
         if !reopened.is_empty() {

@@ -30,6 +30,7 @@ impl<P: Planner> Engine<P> {
             EngineMessage::Capacity(PoolCapacity { offer_limits, unplaceable, .. }) => {
                 self.handle(CoreInput::OfferLimits(offer_limits));
                 self.handle(CoreInput::Unplaceable(unplaceable));
+                self.refresh_backlog().await?;
             }
             EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
             EngineMessage::Observed(listed) => self.handle(CoreInput::Observed(listed)),

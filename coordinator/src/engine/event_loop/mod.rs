@@ -1,8 +1,11 @@
 //! The engine's loop: gathers inputs, lets the core decide, makes the records durable, and carries
 //! out the effects.
 
+mod backlog;
 mod close;
+mod compaction;
 mod concurrency;
+mod decisions;
 mod durable_state;
 mod effects;
 mod inputs;
@@ -25,6 +28,8 @@ use rollout_protocol::wire::position::{ReportBatch, ReportCursor, ReportPosition
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use self::backlog::Backlog;
+use self::compaction::JournalGrowth;
 pub use self::durable_state::{DurableState, DurableStateListener};
 use self::inputs::LocalWorkerEvent;
 pub use self::inputs::{EngineInputs, EngineMessage, WorkerLocation};
@@ -37,7 +42,9 @@ use super::manifest::RunState;
 use super::open::OpenRun;
 use super::reconcile::PoolCapacity;
 use super::{Planner, RunError};
-use crate::engine::core::{Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord};
+use crate::engine::core::{
+    Core, CoreEffect, CoreInput, CoreOutput, InputTime, JournalRecord, NewItem,
+};
 use crate::engine::journal::JournalWriter;
 
 /// How often the manifest is replaced during the run: it is only a hint for people and for the
@@ -82,16 +89,22 @@ pub struct Engine<P> {
     handled: watch::Sender<Option<ReportCursor>>,
     /// The executions that events show as running.
     live: LiveExecutions,
+    backlog: Backlog,
     manifest_due: Instant,
     quiesced: bool,
     recovered: bool,
     reaped: bool,
+    /// Whether the first stop ends the session alone, and executions continue for the next one.
+    hands_over: bool,
+    is_leaving: bool,
     /// When a killed session ends although something may run on an unreachable worker.
     kill_deadline: Option<Instant>,
     /// Notified when the plan has grown.
     growth: Option<Arc<Notify>>,
     /// Limiter of commands with bounded concurrency.
     limiter: Option<Arc<ConcurrencyLimiter>>,
+    /// Length of the journal beyond what this session has written since its last compaction.
+    journal_growth: JournalGrowth,
 }
 
 /// Waits until a plan has grown; forever when it is complete. A notification without a waiter is
@@ -147,14 +160,24 @@ impl<P: Planner> Engine<P> {
             durable_position: position,
             handled: watch::Sender::new(position.map(|at| at.cursor())),
             live: LiveExecutions::default(),
+            backlog: Backlog::default(),
             manifest_due: now,
             quiesced: false,
             recovered: false,
             reaped: false,
+            hands_over: false,
+            is_leaving: false,
             kill_deadline: None,
             growth,
             limiter,
+            journal_growth: JournalGrowth::default(),
         }
+    }
+
+    /// Sets whether the first stop ends the session alone, and executions on workers continue.
+    #[must_use]
+    pub fn handing_over(self, hands_over: bool) -> Self {
+        Self { hands_over, ..self }
     }
 
     /// Position of the last report that the core has handled, from now on.
@@ -184,7 +207,9 @@ impl<P: Planner> Engine<P> {
     /// # Errors
     /// [`RunError`] when the session cannot continue.
     pub async fn run(mut self, mut inputs: EngineInputs) -> Result<EngineOutcome, RunError> {
-        self.restore_plan();
+        let touched = self.restore_plan();
+        self.start_backlog(&touched, &inputs.workers);
+        self.measure_journal();
         if let WorkerLocation::Remote = inputs.workers {
             self.handle(CoreInput::OfferLimits(
                 PoolCapacity::assumed(self.planner.lanes()).offer_limits,
@@ -192,10 +217,15 @@ impl<P: Planner> Engine<P> {
             self.handle(CoreInput::ResumeRemote);
         }
         self.write_manifest(RunState::Running)?;
+        self.refresh_backlog().await?;
         loop {
+            self.take_decisions();
             self.feed_planned();
             self.flush().await?;
             self.grant_permits(&inputs.workers)?;
+            if self.is_leaving {
+                return Box::pin(self.hand_over(&mut inputs.stops)).await;
+            }
             if self.is_over(&inputs.workers) {
                 return self.close(&mut inputs.stops).await;
             }
@@ -234,7 +264,9 @@ impl<P: Planner> Engine<P> {
             () = tokio::time::sleep_until(due) => {
                 self.handle(CoreInput::Tick);
                 self.retries.answer_overdue(Instant::now());
-                self.refresh_manifest();
+                if self.refresh_manifest() {
+                    self.refresh_backlog().await?;
+                }
             }
         }
         Ok(())
@@ -258,6 +290,10 @@ impl<P: Planner> Engine<P> {
     }
 
     async fn stop(&mut self, level: StopLevel) {
+        if self.hands_over && self.run.core.stopping().is_none() {
+            self.is_leaving = true;
+            return;
+        }
         if level == StopLevel::Kill {
             self.kill_deadline.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
         }
@@ -270,13 +306,15 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Gives the core the planned items that previous sessions touched.
-    fn restore_plan(&mut self) {
+    fn restore_plan(&mut self) -> Vec<NewItem> {
         if self.run.core.is_untouched() {
-            return;
+            return Vec::new();
         }
         let touched: Vec<_> =
             self.run.core.items().filter_map(|item| self.planner.find(&item)).collect();
-        self.handle(CoreInput::Items(touched));
+        self.handle(CoreInput::Items(touched.clone()));
+        self.forget_unplanned();
+        touched
     }
 
     /// Asks the planner for as many items as there are permits.
@@ -314,7 +352,7 @@ impl<P: Planner> Engine<P> {
             let batch = self.run.writer.last();
             self.waiting.push_back((batch, made));
         }
-        if self.run.writer.submit() {
+        if self.submit_compaction()? || self.run.writer.submit() {
             self.in_flight_since = Some(Instant::now());
             self.in_flight_position = self.run.core.position();
         }
@@ -338,7 +376,7 @@ impl<P: Planner> Engine<P> {
             let (_, effects) = self.waiting.pop_front().expect("there is a front");
             self.perform(effects).await?;
         }
-        Ok(())
+        self.carry_out_decisions()
     }
 
     async fn emit(&self, kinds: Vec<EventKind>) {
@@ -378,6 +416,7 @@ impl<P: Planner> Engine<P> {
         let due = self.retries.next_due().map_or(due, |at| due.min(at));
         let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
         let due = limiter.map_or(due, |at| due.min(at));
+        let due = self.decisions_due().map_or(due, |at| due.min(at));
         let hangs = self.in_flight_since.filter(|_| self.run.writer.is_mirrored());
         let hangs = hangs.map(|since| since + KILL_TIMEOUT);
         let kill = self.kill_deadline.map(|at| hangs.map_or(at, |hangs| at.max(hangs)));

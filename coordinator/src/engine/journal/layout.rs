@@ -72,6 +72,11 @@ impl RunLayout {
         self.root.join(self.manifest)
     }
 
+    /// Items that wait for a worker that could run them, while there are any.
+    pub fn waiting(&self) -> PathBuf {
+        self.root.join("waiting.json")
+    }
+
     /// Aggregated results.
     pub fn result(&self) -> PathBuf {
         self.root.join("result.json")

@@ -11,6 +11,8 @@
 //!   bytes is an error that names file and offset: the durable length is in a file beside the
 //!   segment, and each batch begins with a record that states that all before it was durable.
 //! * **One more place.** With a [`JournalMirror`] a batch is durable when the mirror has it too.
+//! * **A compaction is one segment.** With everything that is still needed it replaces all earlier
+//!   ones, which are removed when it is durable.
 //! * **A failed write ends its segment** at its last durable length; the next one takes over.
 //!
 //! # Format
@@ -24,6 +26,7 @@
 //! with a whole first record, and those it goes back to.
 
 mod bit_repair;
+mod compaction;
 mod damage;
 mod durable_length;
 mod frame;
@@ -39,6 +42,7 @@ mod segment_index;
 mod tests;
 mod write;
 
+pub use compaction::JournalCompaction;
 pub use layout::RunLayout;
 pub use mirror::{JournalMirror, MirrorError, SegmentEpochs, SegmentOffset};
 pub use prefix::{JournalPrefix, RecordChain};
@@ -92,6 +96,12 @@ pub enum JournalError {
     #[error("{} was changed after the run continued in the next segment", path.display())]
     Changed {
         /// The file.
+        path: PathBuf,
+    },
+    /// Another process has created a later segment.
+    #[error("another process has continued the run after {}", path.display())]
+    Superseded {
+        /// The segment of this process.
         path: PathBuf,
     },
     /// A segment is missing.

@@ -59,15 +59,26 @@ impl SegmentRebuilder {
     /// Makes the segment durable and moves it into its place.
     ///
     /// # Errors
-    /// [`JournalError`].
+    /// [`JournalError`]; an existing segment of that epoch is one, and stays as it is: it is the
+    /// segment of another owner.
     pub fn finish(mut self) -> Result<JournalPrefix, JournalError> {
         let path = self.layout.segment(self.prefix.epoch);
         self.file.flush().map_err(JournalError::io("write", &self.partial))?;
         self.file.get_ref().sync_all().map_err(JournalError::io("sync", &self.partial))?;
-        DurableLength::create(&self.layout, self.prefix.epoch)?.write(self.prefix.bytes);
-        std::fs::rename(&self.partial, &path).map_err(JournalError::io("rename", &self.partial))?;
-        super::sync_segment(&self.layout, self.prefix.epoch)?;
-        Ok(self.prefix)
+        // A link, unlike a renaming, replaces nothing.
+        let linked = std::fs::hard_link(&self.partial, &path);
+        // A partial segment that stays only takes space.
+        drop(std::fs::remove_file(&self.partial));
+        linked.map_err(JournalError::io("create", &path))?;
+        let placed =
+            DurableLength::create(&self.layout, self.prefix.epoch).and_then(|mut length| {
+                length.write(self.prefix.bytes);
+                super::sync_segment(&self.layout, self.prefix.epoch)
+            });
+        if placed.is_err() {
+            std::fs::remove_file(&path).map_err(JournalError::io("remove", &path))?;
+        }
+        placed.map(|()| self.prefix)
     }
 
     fn add(

@@ -15,7 +15,11 @@ use super::prefix::JournalPrefix;
 use super::read::ReplayExtent;
 use super::segment::SegmentReader;
 use super::{JournalError, RunLayout};
-use crate::engine::core::{PredecessorSegment, SessionStart};
+use crate::engine::core::{PredecessorSegment, ReplacedSegment, SessionStart};
+
+/// Most segments that a compaction names as replaced, the newest ones: many times the compactions
+/// between two renewals of an entry in the KV store, and some kilobytes in the journal.
+const REPLACED_SEGMENTS: usize = 256;
 
 /// The segments of a run directory. Those that count are the newest one with a whole opening and,
 /// from each, the one that it names. Segments that a previous owner created beside its successor
@@ -131,6 +135,25 @@ impl SegmentIndex {
     /// Start of the last session, by the clock of its host.
     pub fn last_session_start(&self) -> Option<Timestamp> {
         self.segments.last().map(|segment| segment.at)
+    }
+
+    /// Start of the first session, by the clock of its host.
+    pub(super) fn first_session_start(&self) -> Option<Timestamp> {
+        self.segments.first().map(|segment| segment.at)
+    }
+
+    /// The segments that count and those that they replace themselves, for a segment that replaces
+    /// them. `newest` is the length of the newest one. An entry in the KV store that was not renewed
+    /// since an earlier compaction names a segment of that time.
+    pub(super) fn replaced(&self, newest: u64) -> Vec<ReplacedSegment> {
+        let earlier = self.openings().flat_map(|opened| &opened.replaces).copied();
+        let present = self.segments.iter().map(|segment| ReplacedSegment {
+            epoch: segment.opened.epoch,
+            bytes: segment.end.map_or(newest, |end| end.bytes),
+        });
+        let mut replaced: Vec<_> = earlier.chain(present).collect();
+        replaced.drain(..replaced.len().saturating_sub(REPLACED_SEGMENTS));
+        replaced
     }
 
     /// The items that were reopened. Reads every segment, but parses few of its records.

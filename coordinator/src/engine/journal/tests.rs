@@ -1,5 +1,7 @@
 //! Tests of journals that are cut, damaged, or continued by a woken owner.
 
+mod compactions;
+
 use std::fs;
 
 use rollout_protocol::Timestamp;

@@ -12,6 +12,7 @@ use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_worker::backoff::error_chain;
 use tokio::sync::mpsc;
 
+use super::compaction::{self, JournalCompaction};
 use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
 use super::mirror::BlockingMirror;
@@ -31,6 +32,8 @@ pub struct CommittedBatch {
 struct WriteBatch {
     number: u64,
     frames: Vec<u8>,
+    /// A compaction that follows.
+    compaction: Option<JournalCompaction>,
 }
 
 /// Writes the journal of one session. One batch may be in flight at a time; records made meanwhile
@@ -125,14 +128,33 @@ impl JournalWriter {
 
     /// Hands the gathered batch to the disk if the disk is idle; whether it did.
     pub fn submit(&mut self) -> bool {
-        if self.gathering.is_empty() || self.submitted > self.committed {
+        if self.gathering.is_empty() {
+            return false;
+        }
+        self.submit_batch(None)
+    }
+
+    /// Hands the gathered batch to the disk with a compaction that follows it, if the disk is idle
+    /// and there is no mirror; whether it did. The compaction keeps what the records so far need. A
+    /// compaction that fails changes nothing.
+    pub fn submit_with(&mut self, compaction: JournalCompaction) -> bool {
+        self.mirror.is_none() && self.submit_batch(Some(compaction))
+    }
+
+    /// Whether a batch that is handed over now is written at once.
+    pub fn is_disk_idle(&self) -> bool {
+        self.submitted == self.committed
+    }
+
+    fn submit_batch(&mut self, compaction: Option<JournalCompaction>) -> bool {
+        if !self.is_disk_idle() {
             return false;
         }
         self.submitted += 1;
         // The next batch will be about as long: reserving avoids copies as it grows.
         let next = Vec::with_capacity(self.gathering.len());
         let frames = std::mem::replace(&mut self.gathering, next);
-        let batch = WriteBatch { number: self.submitted, frames };
+        let batch = WriteBatch { number: self.submitted, frames, compaction };
         if let Some(batches) = &self.batches {
             // The thread ends only after an error, which `durable` has returned or will return.
             drop(batches.send(batch));
@@ -174,8 +196,9 @@ fn write_batches(
     incoming: &Receiver<WriteBatch>,
     outgoing: &mpsc::Sender<Result<CommittedBatch, JournalError>>,
 ) {
-    while let Ok(WriteBatch { number, frames }) = incoming.recv() {
-        let written = segment.append(&frames).or_else(|error| {
+    while let Ok(WriteBatch { number, frames, compaction }) = incoming.recv() {
+        let appended = if frames.is_empty() { Ok(()) } else { segment.append(&frames) };
+        let mut written = appended.or_else(|error| {
             if let JournalError::Mirror(_) = error {
                 return Err(error);
             }
@@ -183,6 +206,18 @@ fn write_batches(
             segment = segment.create_successor(layout)?;
             segment.append(&frames)
         });
+        if let (Ok(()), Some(compaction)) = (&written, &compaction) {
+            match compaction::compact(layout, &segment.opened, segment.durable, compaction) {
+                // The former segments no longer count: without the new one nothing can be written.
+                Ok((opened, durable)) => match SegmentFile::reopen(layout, opened, durable) {
+                    Ok(compacted) => segment = compacted,
+                    Err(error) => written = Err(error),
+                },
+                Err(error) => {
+                    tracing::warn!("cannot compact the journal: {}", error_chain(&error));
+                }
+            }
+        }
         let commit = written.map(|()| CommittedBatch { number, prefix: segment.durable });
         let failed = commit.is_err();
         if outgoing.blocking_send(commit).is_err() || failed {
@@ -237,6 +272,22 @@ impl SegmentFile {
         }
         segment.mark_durable(&first);
         Ok(segment)
+    }
+
+    /// Opens the segment of a compaction, and removes those that it replaced.
+    fn reopen(
+        layout: &RunLayout,
+        opened: SessionStart,
+        durable: JournalPrefix,
+    ) -> Result<Self, JournalError> {
+        let path = layout.segment(opened.epoch);
+        let file = OpenOptions::new().append(true).open(&path);
+        let file = file.map_err(JournalError::io("open", &path))?;
+        let mut length = DurableLength::create(layout, opened.epoch)?;
+        length.write(durable.bytes);
+        compaction::remove_replaced(layout, opened.epoch);
+        sync_directory(&layout.journal())?;
+        Ok(Self { file, path, opened, durable, length, mirror: None })
     }
 
     fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {

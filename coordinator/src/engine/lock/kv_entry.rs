@@ -34,6 +34,9 @@ pub struct RunEntry {
     pub pool: String,
     /// Identity of its blob store.
     pub store: String,
+    /// Whether its owner leaves offers and executions to the next one when it stops.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hands_over: bool,
     /// Items of the plan.
     pub total: u64,
     /// Of these, settled ones.
@@ -50,6 +53,15 @@ impl RunEntry {
     /// Parses a KV value; `None` when it has no format that this version knows.
     pub fn parse(value: &Bytes) -> Option<Self> {
         serde_json::from_slice(value).ok().filter(|entry: &Self| entry.format <= FORMAT)
+    }
+
+    /// Whether work of this run may be in its pool: it runs, or waits for the next owner.
+    pub fn uses_pool(&self) -> bool {
+        match self.state {
+            RunState::Running => true,
+            RunState::Stopped => self.hands_over,
+            RunState::Completed => false,
+        }
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {

@@ -95,8 +95,9 @@ pub(super) enum KvLockDecision {
 pub(super) struct KvLock {
     target: KvLockTarget,
     entry: RunEntry,
-    /// The state to restore when this session changed nothing.
-    previous_state: RunState,
+    /// The state to restore when this session changed nothing, and whether the owner of then left
+    /// work to the next one.
+    previous: (RunState, bool),
     /// The revision of this owner's entry; unknown after a write without an answer.
     revision: Option<u64>,
 }
@@ -230,7 +231,10 @@ impl KvLock {
         standing: Option<&DurableState>,
         state: Option<RunState>,
     ) -> Result<Option<ReportPosition>, RenewError> {
-        self.entry.state = state.unwrap_or(self.previous_state);
+        match state {
+            Some(state) => self.entry.state = state,
+            None => (self.entry.state, self.entry.hands_over) = self.previous,
+        }
         self.renew(standing).await
     }
 
@@ -285,7 +289,8 @@ impl KvLockTarget {
             KvLockDecision::Wait => return Ok(None),
             KvLockDecision::Own => {
                 let entry = entry.expect("the entry of this process");
-                return Ok(Some((self.new_lock(entry, RunState::Running, revision), None)));
+                let previous = (RunState::Running, entry.hands_over);
+                return Ok(Some((self.new_lock(entry, previous, revision), None)));
             }
             KvLockDecision::Held => {
                 let holder = entry.map(|entry| entry.owner.describe());
@@ -303,19 +308,27 @@ impl KvLockTarget {
             former: former.unwrap_or_else(|| "an owner that the server no longer knows".to_owned()),
             reason,
         });
-        let state = entry.as_ref().map_or(RunState::Stopped, |entry| entry.state);
+        let previous = (entry.as_ref())
+            .map_or((RunState::Stopped, false), |entry| (entry.state, entry.hands_over));
         let own = self.new_entry(entry.as_ref(), me, &view);
         match self.write(own.to_bytes(), revision).await {
-            Ok(Some(revision)) => Ok(Some((self.new_lock(own, state, Some(revision)), takeover))),
+            Ok(Some(revision)) => {
+                Ok(Some((self.new_lock(own, previous, Some(revision)), takeover)))
+            }
             // Another process was faster, or the outcome is unknown: the next poll shows it.
             Ok(None) | Err(_) => Ok(None),
         }
     }
 
-    fn new_lock(&self, entry: RunEntry, former: RunState, revision: Option<u64>) -> KvLock {
+    fn new_lock(
+        &self,
+        entry: RunEntry,
+        (former, handed_over): (RunState, bool),
+        revision: Option<u64>,
+    ) -> KvLock {
         // A previous owner that died was running, and is not any more.
-        let previous_state = if former == RunState::Running { RunState::Stopped } else { former };
-        KvLock { target: self.clone(), entry, previous_state, revision }
+        let state = if former == RunState::Running { RunState::Stopped } else { former };
+        KvLock { target: self.clone(), entry, previous: (state, handed_over), revision }
     }
 
     /// This process's entry, which follows the previous owner's.
@@ -329,7 +342,7 @@ impl KvLockTarget {
         let taken = previous.map_or(0, |former| former.epoch);
         let newest = directory.newest.max(taken).max(head.map_or(0, |head| head.epoch));
         let now = Timestamp::now();
-        let RunEntryInfo { job, pool, store } = self.info.clone();
+        let RunEntryInfo { job, pool, store, hands_over } = self.info.clone();
         RunEntry {
             format: RunEntry::FORMAT,
             owner: me.clone(),
@@ -340,6 +353,7 @@ impl KvLockTarget {
             job,
             pool,
             store,
+            hands_over,
             total: previous.map_or(0, |former| former.total),
             settled: previous.map_or(0, |former| former.settled),
             started_at: now,

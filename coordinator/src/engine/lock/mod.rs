@@ -108,6 +108,8 @@ pub struct RunEntryInfo {
     pub pool: String,
     /// Identity of its blob store.
     pub store: String,
+    /// Whether a stopped owner leaves offers and executions to the next one.
+    pub hands_over: bool,
 }
 
 /// The lock of a run, held while this value lives. After any death of the process, others can prove

@@ -73,6 +73,8 @@ pub struct RemoteRun<P> {
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops requested by the user.
     pub stops: mpsc::Receiver<StopLevel>,
+    /// Whether the first stop ends the session alone, and executions continue for the next one.
+    pub hand_over: bool,
     /// Messages to the engine. The sender is shared with the monitor of the lock.
     pub messages: (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineMessage>),
 }
@@ -89,15 +91,16 @@ pub fn message_channel() -> (mpsc::Sender<EngineMessage>, mpsc::Receiver<EngineM
 pub async fn run<P: Planner + Sync + 'static>(
     remote: RemoteRun<P>,
 ) -> Result<EngineOutcome, RunError> {
-    let RemoteRun { run, planner, dispatch, store, pool, lease, listener, events, stops, messages } =
-        remote;
+    let RemoteRun { run, planner, dispatch, store, pool, lease, .. } = remote;
+    let RemoteRun { listener, events, stops, hand_over, messages, .. } = remote;
     let (id, position) = (run.id(), run.core().position());
     dispatch.set_previous_pools(id, run.previous_pools.clone());
     let (to, messages) = messages;
     let (looking, lookups) = mpsc::unbounded_channel();
     let publisher = QueuePublisher::buffered(id, Arc::clone(&dispatch), looking);
     let lanes = planner.lanes().to_vec();
-    let engine = Engine::new(run, planner, publisher, listener, events);
+    let unplaceable_timeout = run.core().unplaceable_timeout();
+    let engine = Engine::new(run, planner, publisher, listener, events).handing_over(hand_over);
     let handled = engine.handled();
 
     let results = Arc::new(AtomicU64::new(0));
@@ -115,6 +118,7 @@ pub async fn run<P: Planner + Sync + 'static>(
         pool,
         store: store.identity().to_owned(),
         silence: limits::worker_silence(lease),
+        unplaceable_timeout,
         results,
         to: to.clone(),
     };
@@ -140,10 +144,18 @@ pub async fn run<P: Planner + Sync + 'static>(
     // A task of its own: a future that the main thread runs itself is woken through the kernel.
     let running = supervise::spawn("engine", engine.run(sources));
     let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;
-    if timeout(CLOSE_TIMEOUT, purge_unwanted(id, &*dispatch)).await.is_err() {
-        tracing::warn!("cannot reach the queue: offers of this run may remain in it");
+    // Those of a session that hands over are those of the next one.
+    if !(hand_over && ended.cancelled) {
+        clear_queue(id, &*dispatch).await;
     }
     Ok(ended)
+}
+
+/// Removes what a session leaves in the queue, as long as that takes little time.
+async fn clear_queue(run: RunId, dispatch: &dyn Dispatch) {
+    if timeout(CLOSE_TIMEOUT, purge_unwanted(run, dispatch)).await.is_err() {
+        tracing::warn!("cannot reach the queue: offers of this run may remain in it");
+    }
 }
 
 /// Removes unwanted offers and executions of superseded tries. A worker that misses this is told

@@ -23,6 +23,7 @@ use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
 };
 use rollout_worker::store::{BlobStore as _, FsStore};
+use rollout_worker::traces::Tracer;
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -77,6 +78,7 @@ impl RemoteFixture {
             providers: BTreeMap::from([(kind, Arc::new(NullProvider(kind)) as _)]),
             files: TaskFiles::open(&dir.join("cache"), self.store.clone()).expect("a cache"),
             variables: TrialVariables::default(),
+            gateway: None,
             disks: Arc::default(),
             host: "test".to_owned(),
         };
@@ -109,6 +111,7 @@ impl RemoteFixture {
             suspicious_window: Some(LEASE),
             spool_bytes: 1 << 20,
             metrics: WorkerMetrics::default(),
+            tracer: Tracer::default(),
         };
         let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
         let (stop, told) = watch::channel(ShutdownLevel::No);
@@ -124,6 +127,15 @@ impl RemoteFixture {
         &self,
         planner: impl Fn(JobPlanner) -> P,
     ) -> RunningSession {
+        self.open_session(planner, false).await.1
+    }
+
+    /// A session and what stops it.
+    async fn open_session<P: Planner + Sync + 'static>(
+        &self,
+        planner: impl Fn(JobPlanner) -> P,
+        hand_over: bool,
+    ) -> (mpsc::Sender<StopLevel>, RunningSession) {
         let (events, seen) = mpsc::channel(1024);
         let opening = RunOpenOptions {
             layout: RunLayout::new(self.dir.path().join("run")),
@@ -157,14 +169,16 @@ impl RemoteFixture {
             listener: DurableStateListener::Queue(self.queue.clone()),
             events,
             stops,
+            hand_over,
             messages: message_channel(),
         };
+        let stopping = stop.clone();
         let session = supervise::spawn("session", async move {
             let ended = super::run(distributed).await;
             drop((lock, stop));
             ended
         });
-        (session, seen)
+        (stopping, (session, seen))
     }
 
     /// Settlements in the run's record files, which match those of the journal.
@@ -174,9 +188,13 @@ impl RemoteFixture {
 }
 
 fn records(dir: &Path) -> usize {
+    record_texts(dir).iter().map(|text| text.lines().count()).sum()
+}
+
+fn record_texts(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("records");
     let files = entries.map(|entry| std::fs::read_to_string(entry.expect("an entry").path()));
-    files.map(|text| text.expect("a record file").lines().count()).sum()
+    files.map(|text| text.expect("a record file")).collect()
 }
 
 /// Waits until this many settlements were seen.

@@ -38,6 +38,8 @@ pub(super) struct WorkerWatch {
     pub(super) store: String,
     /// A worker with an older heartbeat does not count.
     pub(super) silence: Duration,
+    /// How long items that no worker could run wait for one; `None` in an elastic pool.
+    pub(super) unplaceable_timeout: Option<Duration>,
     /// Number of results read so far.
     pub(super) results: Arc<AtomicU64>,
     pub(super) to: mpsc::Sender<EngineMessage>,
@@ -189,7 +191,11 @@ impl WorkerWarnings {
         for (lane, reason) in &capacity.unplaceable {
             if self.lanes.insert(*lane) {
                 let needs = &view.lanes[usize::from(*lane)];
-                said.push(format!("no worker can run trials that need {needs}: {reason}"));
+                let wait = match view.unplaceable_timeout {
+                    None => "; the pool is elastic, so they wait until one is started",
+                    Some(_) => "",
+                };
+                said.push(format!("no worker can run trials that need {needs}: {reason}{wait}"));
             }
         }
         self.lanes.retain(|lane| capacity.unplaceable.contains_key(lane));

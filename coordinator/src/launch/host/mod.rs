@@ -44,6 +44,8 @@ pub struct HostPaths {
     pub image_locks: PathBuf,
     /// Program and first argument of the supervisor of sandboxes.
     pub sandbox_helper: Vec<OsString>,
+    /// The operator's file of options of the provider `kubernetes`.
+    pub kubernetes_config: Option<PathBuf>,
 }
 
 #[cfg(test)]

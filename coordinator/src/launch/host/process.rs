@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{HostPaths, image_locks};
+use crate::config::env_vars;
 
 /// First argument that makes the program the supervisor of a sandbox; internal, so not in the help.
 pub const SANDBOX_COMMAND: &str = "__sandbox";
@@ -28,6 +29,15 @@ impl HostPaths {
     /// When the program's own file cannot be found.
     pub fn for_process(state: &Path) -> io::Result<Self> {
         let image_locks = image_locks(|name| std::env::var_os(name), state.join("locks"));
-        Ok(Self { image_locks, sandbox_helper: sandbox_helper()? })
+        let kubernetes_config = std::env::var_os(env_vars::KUBERNETES_CONFIG.name);
+        let kubernetes_config = kubernetes_config.filter(|path| !path.is_empty()).map(Into::into);
+        Ok(Self { image_locks, sandbox_helper: sandbox_helper()?, kubernetes_config })
+    }
+
+    /// The same paths with another file of options of the provider `kubernetes`, if it is named.
+    #[must_use]
+    pub fn with_kubernetes_config(mut self, path: Option<PathBuf>) -> Self {
+        self.kubernetes_config = path.or(self.kubernetes_config);
+        self
     }
 }

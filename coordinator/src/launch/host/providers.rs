@@ -10,6 +10,7 @@ use rollout_worker::disk::{DiskUse, DiskWatch};
 use rollout_worker::environment::Provider;
 use rollout_worker::environment::descriptor::{self, ProviderPaths};
 use rollout_worker::executor::{ExecutionServices, TaskFiles};
+use rollout_worker::gateway::ModelGateway;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;
@@ -27,8 +28,9 @@ pub fn provider(
     host: &HostPaths,
     sandboxes: &Path,
 ) -> Result<Arc<dyn Provider>, RunError> {
-    let HostPaths { image_locks, sandbox_helper } = host;
-    let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper };
+    let HostPaths { image_locks, sandbox_helper, kubernetes_config } = host;
+    let kubernetes_config = kubernetes_config.as_deref();
+    let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper, kubernetes_config };
     let make = descriptor::for_kind(kind).make.ok_or(RunError::NotBuilt(kind))?;
     Ok(make(&paths))
 }
@@ -70,6 +72,16 @@ fn disks(
     DiskWatch::new(paths, providers.values().cloned())
 }
 
+/// The model gateway of a worker, if this build has one.
+fn model_gateway() -> Option<Arc<dyn ModelGateway>> {
+    #[cfg(feature = "gateway")]
+    let gateway: Option<Arc<dyn ModelGateway>> =
+        Some(Arc::new(rollout_worker::gateway::proxy::Gateway::new()));
+    #[cfg(not(feature = "gateway"))]
+    let gateway = None;
+    gateway
+}
+
 /// Maximum size of a worker's repository cache, bytes.
 const REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
@@ -93,6 +105,7 @@ pub fn runner(
     let home = worker_dir.join("repositories");
     let disks = Arc::new(disks(worker_dir, store.as_ref(), &providers));
     let repositories = Repositories::open(&home, store, REPOSITORY_BYTES).map_err(failed(&home))?;
-    let services = ExecutionServices { providers, files, variables, disks, host };
+    let gateway = model_gateway();
+    let services = ExecutionServices { providers, files, variables, gateway, disks, host };
     Ok(LocalRunner { services, repositories })
 }

@@ -23,6 +23,7 @@ use rollout_worker::service::{WorkerExit, WorkerExitReason, WorkerProfile};
 use rollout_worker::spool::ScratchMark;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::supervise::{self, Task};
+use rollout_worker::traces::Tracer;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -59,6 +60,7 @@ impl WorkerFixture {
             host: HostPaths {
                 image_locks: self.state_dir.root().join("locks"),
                 sandbox_helper: Vec::new(),
+                kubernetes_config: None,
             },
             workers: self.workers(),
             sandboxes: self.state_dir.sandboxes(),
@@ -73,6 +75,7 @@ impl WorkerFixture {
             stops,
             decorate: |runner| runner,
             metrics: WorkerMetrics::default(),
+            tracer: Tracer::default(),
             monitor: Arc::default(),
         };
         (signal, supervise::spawn("worker", process.run()))

@@ -21,6 +21,7 @@ use rollout_worker::service::{
 };
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, watch};
 
 use super::provider_probe::{ProviderMap, ProviderProbe};
@@ -66,6 +67,8 @@ pub struct WorkerProcess {
     pub decorate: RunnerDecorator,
     /// Its counters.
     pub metrics: WorkerMetrics,
+    /// Takes its spans.
+    pub tracer: Tracer,
     /// Set to a view of the worker when it exists.
     pub monitor: Arc<OnceLock<WorkerMonitor>>,
 }
@@ -158,6 +161,7 @@ impl WorkerProcess {
             max_offline: Some(self.max_offline),
             spool_bytes: SPOOL_BYTES,
             metrics: self.metrics.clone(),
+            tracer: self.tracer.clone(),
         };
         Ok(Worker::new(config, Arc::clone(&self.source), Arc::clone(&self.store), runner))
     }

@@ -36,9 +36,7 @@ impl ServerError {
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Connect(error) => matches!(error, ConnectError::Unreachable { .. }),
-            Self::Setup(error) => {
-                matches!(error, NatsSetupError::Queue(QueueError::Unreachable { .. }))
-            }
+            Self::Setup(error) => error.is_passing(),
             Self::Queue(error) => matches!(error, QueueError::Unreachable { .. }),
             Self::Bind(_) => false,
         }
@@ -47,7 +45,10 @@ impl ServerError {
     /// The error of the last attempt of this period.
     pub(super) fn after_attempts(mut self, period: Duration) -> Self {
         if let Self::Connect(ConnectError::Unreachable { reason, .. })
-        | Self::Setup(NatsSetupError::Queue(QueueError::Unreachable { reason }))
+        | Self::Setup(
+            NatsSetupError::Queue(QueueError::Unreachable { reason })
+            | NatsSetupError::Copies { reason, .. },
+        )
         | Self::Queue(QueueError::Unreachable { reason }) = &mut self
         {
             reason.push_str(&format!(" (tried for {period:?})"));
@@ -59,6 +60,19 @@ impl ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cluster_without_all_its_servers_is_waited_for() {
+        let copies = |reason: &str| {
+            let (name, reason) = ("WORK".to_owned(), reason.to_owned());
+            ServerError::from(NatsSetupError::Copies { name, wanted: 3, reason })
+        };
+        let starting = copies("no suitable peers for placement, peer offline");
+        assert!(starting.is_passing());
+        let text = starting.after_attempts(Duration::from_secs(60)).to_string();
+        assert!(text.ends_with("peer offline (tried for 60s)"), "{text}");
+        assert!(!copies("replicas > 1 not supported in non-clustered mode").is_passing());
+    }
 
     #[test]
     fn server_unreachable_error_states_period_of_attempts() {

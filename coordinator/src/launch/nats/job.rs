@@ -29,6 +29,8 @@ pub(super) struct RemoteJob {
     pub(super) pool: String,
     /// Timeouts.
     pub(super) timeouts: RemoteTimeouts,
+    /// Whether the first stop lets trials on workers continue.
+    pub(super) hand_over: bool,
 }
 
 impl RemoteJob {
@@ -37,7 +39,7 @@ impl RemoteJob {
     /// # Errors
     /// [`RunError`].
     pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
-        let Self { mut session, dispatch, kv_store, control, pool, timeouts } = self;
+        let Self { mut session, dispatch, kv_store, control, pool, timeouts, hand_over } = self;
         let layout = RunLayout::new(&session.run_dir);
         let previous_plan = read_previous_plan(&layout)?;
         if let Some(former) = &previous_plan {
@@ -48,6 +50,7 @@ impl RemoteJob {
             job: session.parameters.job.clone(),
             pool: pool.clone(),
             store: session.store.identity().to_owned(),
+            hands_over: hand_over,
         };
         let kv = Some(KvLockOptions { kv_store, info });
         let options = session.open_options(plan.digest(), kv, timeouts);
@@ -79,6 +82,7 @@ impl RemoteJob {
             listener,
             events,
             stops,
+            hand_over,
             messages,
         };
         let outcome = reconcile::run(remote).await;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
-use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions};
+use rollout_worker::queue::nats::{BindError, Nats, NatsName, NatsOptions, PoolElasticity};
 use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
@@ -16,9 +17,9 @@ use tokio::sync::mpsc;
 
 use super::RemoteJob;
 use super::retry::retry;
+use crate::engine::RunEntry;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::host::{HostPaths, StateDir, provider, reap, recover_dead_workers};
@@ -32,15 +33,27 @@ pub struct RemoteOptions {
     pub options: NatsOptions,
     /// The pool.
     pub pool: NatsName,
-    /// How long items that no worker can run wait before they fail.
-    pub unplaceable_timeout: Duration,
+    /// How long items that no worker can run wait before they fail; by default as the pool says.
+    pub unplaceable_timeout: Option<Duration>,
+    /// Whether the first stop lets trials on workers continue for the next session.
+    pub hand_over: bool,
+}
+
+impl RemoteOptions {
+    /// Sets whether the first stop lets trials on workers continue.
+    #[must_use]
+    pub fn handing_over(self, hand_over: bool) -> Self {
+        Self { hand_over, ..self }
+    }
 }
 
 /// A connected server; connecting precedes everything else.
 pub struct ConnectedServer {
     nats: Nats,
     pool: NatsName,
-    timeouts: RemoteTimeouts,
+    lease: Duration,
+    unplaceable_timeout: Option<Duration>,
+    hand_over: bool,
 }
 
 /// Parts of the server that a coordinator needs.
@@ -55,6 +68,8 @@ pub struct PreparedServer {
     pub pool: String,
     /// Timeouts.
     pub timeouts: RemoteTimeouts,
+    /// Whether the first stop lets trials on workers continue.
+    pub hand_over: bool,
     _recovery: Task<()>,
 }
 
@@ -64,24 +79,20 @@ impl ConnectedServer {
     /// # Errors
     /// [`LaunchError::Server`].
     pub async fn connect(remote: RemoteOptions) -> Result<Self, LaunchError> {
-        let RemoteOptions { options, pool, unplaceable_timeout } = remote;
-        let timeouts = RemoteTimeouts {
-            lease: options.lease,
-            unplaceable_timeout,
-            ..RemoteTimeouts::default()
-        };
+        let RemoteOptions { options, pool, unplaceable_timeout, hand_over } = remote;
+        let lease = options.lease;
         let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
-        Ok(Self { nats, pool, timeouts })
+        Ok(Self { nats, pool, lease, unplaceable_timeout, hand_over })
     }
 
-    /// Runs a session of a job to its end.
+    /// Runs a session of a job to its end; `state` as in [`Self::prepare`].
     pub(in crate::launch) async fn run(
         self,
         session: JobSession,
+        state: PathBuf,
     ) -> Result<FinishedSession, LaunchError> {
         let mut session = session;
         let classes = JobLanes::new(&session.plan).needs().iter().map(|n| n.class).collect();
-        let state = session.state.clone();
         let layout = RunLayout::new(&session.run_dir);
         let store = Arc::clone(&session.store);
         let prepared = self.prepare(classes, &store, state, layout, &mut session.stops).await?;
@@ -92,6 +103,7 @@ impl ConnectedServer {
             control: Arc::clone(&prepared.control),
             pool: prepared.pool.clone(),
             timeouts: prepared.timeouts,
+            hand_over: prepared.hand_over,
         };
         Ok(job.run().await?)
     }
@@ -109,7 +121,7 @@ impl ConnectedServer {
         layout: RunLayout,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<PreparedServer, LaunchError> {
-        let Self { nats, pool, timeouts } = self;
+        let Self { nats, pool, lease, unplaceable_timeout, hand_over } = self;
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
@@ -118,9 +130,10 @@ impl ConnectedServer {
             let dispatch = nats.dispatch(&pool, &classes).await?;
             bind_pool(&nats, &*kv_store, &pool, store.identity()).await?;
             let source = nats.source(&pool, store.identity()).await?;
-            Ok((Arc::new(dispatch), Arc::new(source)))
+            let elasticity = nats.pool_elasticity(&pool).await?;
+            Ok((Arc::new(dispatch), Arc::new(source), elasticity))
         });
-        let (dispatch, source) = tokio::select! {
+        let (dispatch, source, elasticity) = tokio::select! {
             prepared = prepare => prepared?,
             Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
@@ -130,9 +143,23 @@ impl ConnectedServer {
             kv_store,
             control: Arc::new(nats),
             pool: pool.to_string(),
-            timeouts,
+            timeouts: RemoteTimeouts {
+                lease,
+                unplaceable_timeout: choose_timeout(unplaceable_timeout, elasticity),
+                ..RemoteTimeouts::default()
+            },
+            hand_over,
             _recovery: recovery,
         })
+    }
+}
+
+/// How long items that no worker can run wait: as the user says, else as the pool does.
+fn choose_timeout(given: Option<Duration>, elasticity: PoolElasticity) -> Option<Duration> {
+    match (given, elasticity) {
+        (Some(given), _) => Some(given),
+        (None, PoolElasticity::Elastic(longest)) => longest,
+        (None, PoolElasticity::Fixed) => Some(limits::UNPLACEABLE_TIMEOUT),
     }
 }
 
@@ -167,8 +194,8 @@ fn spawn_recovery(
     }))
 }
 
-/// Binds the pool to the run's blob store. Replaces a binding to another store only if no running
-/// run of the pool uses that store.
+/// Binds the pool to the run's blob store. Replaces a binding to another store only if no run with
+/// work in the pool uses that store.
 async fn bind_pool(
     nats: &Nats,
     kv_store: &dyn KvStore,
@@ -183,6 +210,22 @@ async fn bind_pool(
     let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)
-        .any(|entry| entry.state == RunState::Running);
+        .any(|entry| entry.uses_pool());
     nats.bind_pool(pool, store, !in_use).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_of_user_comes_before_that_of_elastic_pool() {
+        let (given, longest) = (Duration::from_secs(5), Duration::from_secs(7200));
+        let elastic = PoolElasticity::Elastic(None);
+        assert_eq!(choose_timeout(Some(given), elastic), Some(given));
+        assert_eq!(choose_timeout(None, elastic), None);
+        assert_eq!(choose_timeout(None, PoolElasticity::Elastic(Some(longest))), Some(longest));
+        let default = choose_timeout(None, PoolElasticity::Fixed);
+        assert_eq!(default, Some(limits::UNPLACEABLE_TIMEOUT));
+    }
 }

@@ -9,6 +9,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{SearchCommand, TreeFile};
@@ -45,6 +46,8 @@ pub(super) struct LocalSearch {
     pub(super) stops: mpsc::Receiver<StopLevel>,
     /// Receives the events.
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
+    /// Takes the spans of evals.
+    pub(super) tracer: Tracer,
 }
 
 impl LocalSearch {
@@ -55,7 +58,7 @@ impl LocalSearch {
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { options, lock: lock_options, store, host, environment, fail_unable, .. } = self;
-        let Self { store_url, stops, events, .. } = self;
+        let Self { store_url, stops, events, tracer, .. } = self;
         let tree = options.tree.clone();
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
@@ -82,6 +85,7 @@ impl LocalSearch {
             }),
             takes_commands: false,
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
+            tracer,
         });
         let engine = end_together(engine, Arc::clone(&requests), stops.clone());
         let search = SearchTask {

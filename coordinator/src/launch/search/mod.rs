@@ -13,6 +13,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use self::local::LocalSearch;
@@ -53,6 +54,8 @@ pub struct SearchRequest {
     pub stops: mpsc::Receiver<StopLevel>,
     /// Outputs of its progress.
     pub sinks: Vec<SinkStarter>,
+    /// Takes the spans of evals in this process.
+    pub tracer: Tracer,
 }
 
 /// Runs a search until it has ended or is stopped.
@@ -95,7 +98,7 @@ async fn run_live(
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
-    let SearchRequest { options, wait_policy, fail_unable, stops, .. } = request;
+    let SearchRequest { options, wait_policy, fail_unable, stops, tracer, .. } = request;
     let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
     let local = LocalSearch {
         options,
@@ -107,6 +110,7 @@ async fn run_live(
         fail_unable,
         stops,
         events,
+        tracer,
     };
     Ok(Box::pin(local.run()).await?)
 }

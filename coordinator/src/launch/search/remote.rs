@@ -65,6 +65,7 @@ impl RemoteSearch {
             job: tree.name.clone(),
             pool: self.pool.clone(),
             store: self.store.identity().to_owned(),
+            hands_over: false,
         };
         let lock_options = LockOptions {
             wait_policy: self.wait_policy,
@@ -154,6 +155,7 @@ impl SearchEngineSession {
             listener,
             events,
             stops: self.stops,
+            hand_over: false,
             messages,
         };
         let ended = tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::resources::Resources;
 
 use crate::engine::WorkerRequirements;
@@ -23,6 +24,8 @@ impl JobLanes {
         let provider = plan.settings().environment.provider.kind();
         let verifier = &plan.settings().verifier;
         let judging = required(verifier.env.values().filter(|_| !verifier.disable));
+        let keys = plan.settings().gateway.iter().flat_map(GatewaySpec::keys);
+        let judging = &judging | &required(keys);
         let agents: Vec<_> = plan
             .agents()
             .iter()
@@ -57,6 +60,15 @@ impl JobLanes {
     /// The lane of a trial.
     pub fn lane(&self, trial: &PlannedTrial) -> u16 {
         self.of[trial.agent * self.tasks + trial.task]
+    }
+
+    /// Number of trials of each lane, with this number of attempts of each agent and task.
+    pub fn totals(&self, attempts: u64) -> Vec<u64> {
+        let mut totals = vec![0; self.needs.len()];
+        for lane in &self.of {
+            totals[usize::from(*lane)] += attempts;
+        }
+        totals
     }
 
     /// Requirements of the trials of each lane.

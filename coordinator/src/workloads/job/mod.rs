@@ -129,6 +129,18 @@ impl Planner for JobPlanner {
         self.lanes.needs()
     }
 
+    fn lane_totals(&self) -> Vec<u64> {
+        // A plan whose trials are requested one by one is not owed as a whole.
+        match self.requests {
+            Some(_) => Vec::new(),
+            None => self.lanes.totals(u64::from(self.plan.n_attempts())),
+        }
+    }
+
+    fn lane(&self, ordinal: u64) -> Option<u16> {
+        self.plan.trial(ordinal).map(|trial| self.lanes.lane(&trial))
+    }
+
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
         let wanted = |trial: &PlannedTrial| {
             let of = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|a| a == name);

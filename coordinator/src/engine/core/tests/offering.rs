@@ -116,7 +116,7 @@ fn unplaceable_item_fails_at_timeout() {
     assert_eq!(offered(&world), [0]);
     assert_eq!(world.core.unplaceable().collect::<Vec<_>>(), [(1, "needs 64 cpus", 2)]);
     world.report(0, FIRST, 1, 1, ok(1.0));
-    let timeout = RemoteTimeouts::default().unplaceable_timeout.as_millis();
+    let timeout = RemoteTimeouts::default().unplaceable_timeout.expect("bounded").as_millis();
     assert_eq!(world.core.next_due_ms().map(u128::from), Some(timeout));
     world.wait(400_000);
     world.handle(CoreInput::Unplaceable(reason()));
@@ -134,6 +134,41 @@ fn unplaceable_item_fails_at_timeout() {
     world.handle(CoreInput::Items(items));
     assert_eq!(world.settled().len(), 4, "later ones have no worker to wait for");
     world.assert_replay_matches();
+}
+
+#[test]
+fn item_without_worker_waits_without_limit_in_elastic_pool() {
+    let lanes = || BTreeMap::from([(0, "needs 64 cpus".to_owned())]);
+    let mut world = elastic_pool(None);
+    world.handle(CoreInput::Unplaceable(lanes()));
+    world.handle(CoreInput::Items(vec![fleet::planned(0, 1), fleet::planned(1, 1)]));
+    assert_eq!(world.core.next_due_ms(), None, "nothing is given up");
+    world.wait(400 * 24 * 3600 * 1000);
+    world.handle(CoreInput::Unplaceable(lanes()));
+    assert_eq!((world.settled().len(), offered(&world)), (0, vec![]));
+    assert_eq!(world.core.unplaceable().collect::<Vec<_>>(), [(0, "needs 64 cpus", 2)]);
+    world.handle(CoreInput::Unplaceable(BTreeMap::new()));
+    assert_eq!(offered(&world), [0, 1], "a worker was started");
+    world.assert_replay_matches();
+}
+
+#[test]
+fn item_without_worker_fails_at_longest_wait_of_elastic_pool() {
+    let mut world = elastic_pool(Some(Duration::from_secs(3600)));
+    world.handle(CoreInput::Unplaceable(BTreeMap::from([(0, "needs 64 cpus".to_owned())])));
+    world.handle(CoreInput::Items(vec![fleet::planned(0, 1)]));
+    world.wait(3_599_000);
+    assert_eq!(world.settled().len(), 0);
+    world.wait(1000);
+    let error = world.settled()[0].verdict.error.clone().expect("an error");
+    assert_eq!(error.code, ErrorCode::UNPLACEABLE);
+}
+
+/// A session whose pool has this longest wait.
+fn elastic_pool(longest_wait: Option<Duration>) -> CoreFixture {
+    let mut world = CoreFixture::remote(0, 2);
+    world.core.settings.timeouts.unplaceable_timeout = longest_wait;
+    world
 }
 
 #[test]

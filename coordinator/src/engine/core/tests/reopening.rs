@@ -155,7 +155,8 @@ fn retry_in_a_pause_waits_and_is_refused_while_stopping() {
 fn retried_item_without_suitable_worker_waits_for_one_again() {
     let mut world = CoreFixture::remote(1, 1);
     let lanes = std::collections::BTreeMap::from([(0, "no GPU".to_owned())]);
-    let patience = RemoteTimeouts::default().unplaceable_timeout.as_millis() as u64;
+    let patience =
+        RemoteTimeouts::default().unplaceable_timeout.expect("bounded").as_millis() as u64;
     world.handle(CoreInput::Unplaceable(lanes));
     world.wait(patience);
     assert_eq!(world.settled().len(), 1, "given up");

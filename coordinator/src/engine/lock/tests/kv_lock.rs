@@ -144,6 +144,7 @@ fn entry(owner: &LockOwner, state: RunState) -> RunEntry {
         job: "job".to_owned(),
         pool: "default".to_owned(),
         store: "store".to_owned(),
+        hands_over: false,
         total: 10,
         settled: 4,
         started_at: at,
@@ -161,6 +162,19 @@ fn lock_entry_of_newer_format_is_refused() {
     let entry = entry(&remote_owner(1), RunState::Running);
     assert_eq!(RunEntry::parse(&entry.to_bytes()), Some(entry.clone()));
     assert_eq!(RunEntry::parse(&RunEntry { format: 2, ..entry }.to_bytes()), None);
+}
+
+#[test]
+fn lock_entry_of_run_uses_pool_until_its_work_is_gone() {
+    let owner = remote_owner(1);
+    let of = |state, hands_over| RunEntry { hands_over, ..entry(&owner, state) };
+    assert!(of(RunState::Running, false).uses_pool());
+    assert!(of(RunState::Stopped, true).uses_pool(), "the next owner takes its executions");
+    assert!(!of(RunState::Stopped, false).uses_pool());
+    assert!(!of(RunState::Completed, true).uses_pool());
+    let earlier = of(RunState::Stopped, false).to_bytes();
+    assert!(!String::from_utf8_lossy(&earlier).contains("hands_over"), "as earlier versions write");
+    assert_eq!(RunEntry::parse(&earlier), Some(of(RunState::Stopped, false)));
 }
 
 #[test]

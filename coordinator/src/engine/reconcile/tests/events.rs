@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::record::TrialRecord;
+use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_worker::executor::Finished;
 use rollout_worker::work::trial::TrialContext;
 
@@ -66,15 +66,37 @@ impl ShownExecutions {
     }
 }
 
+/// Starts a worker whose trials take a moment.
+fn slow_worker(
+    world: &RemoteFixture,
+    name: &str,
+) -> (watch::Sender<ShutdownLevel>, Task<service::WorkerExit>) {
+    world.worker_with(name, 3, Arc::new(SlowRunner(world.runner(name))))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_hands_over_ends_no_execution() {
+    let world = RemoteFixture::new(80).await;
+    let _workers = ["a", "b"].map(|name| slow_worker(&world, name));
+    let (stop, (session, mut seen)) = world.open_session(|plan| plan, true).await;
+    wait_for_settled(&mut seen, 20).await;
+    stop.send(StopLevel::Drain).await.expect("it runs");
+    let ended = wait_for_end((session, seen)).await;
+    assert!(ended.cancelled && ended.pending > 0, "{ended:?}");
+    assert_eq!(wait_for_end(world.start_session().await).await, COMPLETED);
+    assert_eq!(world.settled(), 80);
+    let records = record_texts(&world.dir.path().join("run/records")).concat();
+    let superseded = records.lines().flat_map(|line| {
+        serde_json::from_str::<Settlement>(line).expect("a settlement").superseded
+    });
+    assert_eq!(superseded.collect::<Vec<_>>(), []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn execution_end_event_is_sent_after_kill_and_takeover() {
     let world = RemoteFixture::new(150).await;
-    let slow = |name: &str| {
-        let runner = SlowRunner(world.runner(name));
-        world.worker_with(name, 3, Arc::new(runner))
-    };
-    let _lasting = [slow("a"), slow("b")];
-    let killed = slow("c");
+    let _lasting = ["a", "b"].map(|name| slow_worker(&world, name));
+    let killed = slow_worker(&world, "c");
     let (session, mut seen) = world.start_session().await;
     ShownExecutions::default().watch(&mut seen, 40).await;
     // The heartbeat of a killed worker stays where the next coordinator reads it.

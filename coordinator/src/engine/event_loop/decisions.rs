@@ -1,0 +1,56 @@
+//! Decisions of a workload with records of its own.
+
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use tokio::time::Instant;
+
+use super::Engine;
+use crate::engine::core::{CoreInput, JournalRecord};
+use crate::engine::{Planner, PlannerDecisions, RunError};
+
+impl<P: Planner> Engine<P> {
+    /// Takes the decisions of the workload: its records go to the journal before those that follow
+    /// from them.
+    pub(super) fn take_decisions(&mut self) {
+        let now = Timestamp::now();
+        let PlannerDecisions { records, cancelled, forgotten } = self.planner.decide(now);
+        for record in records {
+            self.run.writer.record(now, &JournalRecord::Farm(Box::new(record)));
+        }
+        if !cancelled.is_empty() {
+            let id = self.next_request_id();
+            self.handle(CoreInput::Cancel { id, items: cancelled });
+        }
+        self.run.core.forget(forgotten);
+        self.planner.decided(self.run.writer.last());
+    }
+
+    /// Carries out the decisions whose records are durable.
+    pub(super) fn carry_out_decisions(&mut self) -> Result<(), RunError> {
+        let committed = self.run.writer.committed();
+        if self.planner.has_effects(committed) {
+            // A process that was suspended may have a successor that does not know of these.
+            self.run.fence.check_when_due().map_err(RunError::LockLost)?;
+            self.planner.on_durable(committed);
+        }
+        Ok(())
+    }
+
+    /// When the workload must decide again.
+    pub(super) fn decisions_due(&self) -> Option<Instant> {
+        let due = self.planner.next_due()?;
+        let wait = due.as_millisecond().saturating_sub(Timestamp::now().as_millisecond());
+        // A due time in the past is decided on before this is called; a clock that was set back must
+        // not keep the loop busy.
+        Some(Instant::now() + Duration::from_millis(u64::try_from(wait).unwrap_or(0).max(1)))
+    }
+
+    /// Forgets the settled items of former sessions that the workload does not need.
+    pub(super) fn forget_unplanned(&mut self) {
+        if !self.planner.keeps_settlements() {
+            let unplanned = self.run.core.unplanned_settled();
+            self.run.core.forget(unplanned);
+        }
+    }
+}

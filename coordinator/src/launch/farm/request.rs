@@ -1,0 +1,43 @@
+//! The request for a session of a farm.
+
+use std::path::PathBuf;
+
+use rollout_protocol::farm::FarmSettings;
+use rollout_worker::store::StoreUrl;
+use rollout_worker::traces::Tracer;
+
+use crate::config::Job;
+use crate::engine::LockWaitPolicy;
+use crate::launch::host::HostPaths;
+#[cfg(feature = "nats")]
+use crate::launch::nats::RemoteOptions;
+use crate::sources::datasets::Dataset;
+
+/// A farm to open.
+#[derive(Debug)]
+pub struct FarmRequest {
+    /// Its settings.
+    pub settings: FarmSettings,
+    /// The job that describes its agent, its environment and its run directory. It has one agent.
+    /// The number of attempts is not used. An infrastructure failure is not retried within a sample:
+    /// the group's policy decides.
+    pub job: Job,
+    /// The datasets of the job, in its order: the tasks of groups.
+    pub datasets: Vec<Dataset>,
+    /// The blob store; by default that of the first session, or one beside the runs.
+    pub store: Option<StoreUrl>,
+    /// Limit on the local cache of a store in a service, in MiB; 0 for none.
+    pub store_cache_mb: u64,
+    /// Policy for taking the run from an owner that may be dead.
+    pub wait_policy: LockWaitPolicy,
+    /// The server whose workers run the samples; without one they run in this process.
+    #[cfg(feature = "nats")]
+    pub remote: Option<RemoteOptions>,
+    /// Paths of the host for samples in this process. By default those of this process, which then
+    /// must be the program `rollout`: it starts itself as the supervisor of sandboxes.
+    pub host: Option<HostPaths>,
+    /// The operator's file of options of the provider `kubernetes`, in place of that of the host.
+    pub kubernetes_config: Option<PathBuf>,
+    /// Takes the spans of samples in this process.
+    pub tracer: Tracer,
+}

@@ -1,0 +1,208 @@
+//! The session of a farm's users.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::farm::{AckReceipt, CancelReceipt, FarmStatus};
+use rollout_protocol::farm::{AdmissionRefusal, GroupId, GroupRequest, SubmitReceipt};
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::engine::{FarmEngine, OpenedFarm};
+use super::request::FarmRequest;
+use crate::engine::{EngineOutcome, RunError};
+use crate::launch::LaunchError;
+use crate::workloads::farm::{CompletionPage, FarmDocuments, FarmEnded, FarmHandle, UnknownTask};
+
+/// Stops that wait for the run.
+const STOP_CAPACITY: usize = 4;
+
+/// Why a group was not admitted.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// The farm refuses it.
+    #[error(transparent)]
+    Refused(#[from] AdmissionRefusal),
+    /// Its documents cannot be made.
+    #[error("cannot admit the group: {0}")]
+    Task(#[from] UnknownTask),
+    /// The session has ended.
+    #[error(transparent)]
+    Ended(#[from] FarmEnded),
+}
+
+/// An open farm. Dropping the session kills the run; the next session continues it.
+#[derive(Debug)]
+pub struct FarmSession {
+    run: RunId,
+    run_dir: PathBuf,
+    handle: FarmHandle,
+    documents: Arc<FarmDocuments>,
+    stops: mpsc::Sender<StopLevel>,
+    ended: oneshot::Receiver<FarmOutcome>,
+}
+
+type FarmOutcome = Result<EngineOutcome, LaunchError>;
+
+impl Drop for FarmSession {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ended = self.stops.try_send(StopLevel::Kill);
+    }
+}
+
+impl FarmSession {
+    /// Opens a farm, or continues one: plans its tasks, takes the lock of its run, replays the
+    /// journal, and starts or finds its workers. Everything that earlier sessions answered holds.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; nothing was changed then.
+    pub async fn open(request: FarmRequest) -> Result<Self, LaunchError> {
+        let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
+        let (send, opened) = oneshot::channel();
+        let mut ended = run_on_thread(request, stopped, send)?;
+        match opened.await {
+            Ok(OpenedFarm { run, run_dir, handle, documents }) => {
+                Ok(Self { run, run_dir, handle, documents, stops, ended })
+            }
+            Err(_) => match join(&mut ended).await {
+                Err(error) => Err(error),
+                Ok(_) => Err(RunError::PartEnded("the farm").into()),
+            },
+        }
+    }
+
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The run directory.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// A handle of the farm, which may outlive the session.
+    pub fn handle(&self) -> &FarmHandle {
+        &self.handle
+    }
+
+    /// The farm's tasks, and the documents of groups.
+    pub fn documents(&self) -> &Arc<FarmDocuments> {
+        &self.documents
+    }
+
+    /// Submits a group. The same request again has no further effect.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; after [`SubmitError::Ended`] the group may have been admitted.
+    pub async fn submit(&self, request: GroupRequest) -> Result<SubmitReceipt, SubmitError> {
+        let group = self.documents.admit(request).await?;
+        Ok(self.handle.submit(group).await??)
+    }
+
+    /// Reads completions as [`FarmHandle::completions`] does.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn completions(
+        &self,
+        consumer: &str,
+        after: u64,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<CompletionPage, FarmEnded> {
+        self.handle.completions(consumer, after, limit, wait).await
+    }
+
+    /// Acknowledges completions as [`FarmHandle::acknowledge`] does.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn acknowledge(
+        &self,
+        consumer: &str,
+        completions: Vec<u64>,
+    ) -> Result<AckReceipt, FarmEnded> {
+        self.handle.acknowledge(consumer, completions).await
+    }
+
+    /// Cancels a group as [`FarmHandle::cancel`] does.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
+        self.handle.cancel(group).await
+    }
+
+    /// Pauses the farm as [`FarmHandle::pause`] does.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn pause(&self) -> Result<FarmStatus, FarmEnded> {
+        self.handle.pause().await
+    }
+
+    /// Ends a pause as [`FarmHandle::resume`] does.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn resume(&self, version: Option<u64>) -> Result<FarmStatus, FarmEnded> {
+        self.handle.resume(version).await
+    }
+
+    /// The state of the farm.
+    pub fn status(&self) -> FarmStatus {
+        self.handle.status()
+    }
+
+    /// Closes the farm, and waits until every sample has ended and every completion is acknowledged.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn close(mut self) -> FarmOutcome {
+        // It may have ended already.
+        let _ended = self.handle.close().await;
+        join(&mut self.ended).await
+    }
+
+    /// Ends the session without waiting for samples that have not begun, and with `Kill` for none.
+    /// The next session continues.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn stop(mut self, level: StopLevel) -> FarmOutcome {
+        // It may have ended already.
+        let _ended = self.stops.send(level).await;
+        join(&mut self.ended).await
+    }
+}
+
+/// Runs a farm on a thread of its own, with the tasks and the timers of this runtime: the run may not
+/// depend on how often its users look at it.
+fn run_on_thread(
+    request: FarmRequest,
+    stops: mpsc::Receiver<StopLevel>,
+    opened: oneshot::Sender<OpenedFarm>,
+) -> Result<oneshot::Receiver<FarmOutcome>, LaunchError> {
+    let (send, ended) = oneshot::channel();
+    let runtime = Handle::current();
+    let started = supervise::thread("farm", move || {
+        let result = runtime.block_on(Box::pin(FarmEngine { request, stops, opened }.run()));
+        // A user that has gone needs no result.
+        let _gone = send.send(result);
+    });
+    match started {
+        // The thread ends with the run. Its end is the message on the channel.
+        Ok(_detached) => Ok(ended),
+        Err(error) => Err(LaunchError::Outputs(error)),
+    }
+}
+
+async fn join(ended: &mut oneshot::Receiver<FarmOutcome>) -> FarmOutcome {
+    ended.await.map_err(|_| RunError::PartEnded("the farm"))?
+}

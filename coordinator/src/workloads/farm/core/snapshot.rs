@@ -1,0 +1,110 @@
+//! The state as records, and back.
+
+use rollout_protocol::farm::{
+    Completion, FarmCounters, FarmRecord, FinishedGroup, GroupId, GroupSnapshot,
+};
+
+use super::FarmCore;
+use super::group::GroupEntry;
+
+/// Completions or ids in one record: bounds the memory of a reader.
+const ENTRIES_PER_RECORD: usize = 4096;
+
+impl FarmCore {
+    /// Records that give this state to a farm, whatever it was before.
+    pub fn snapshot(&self) -> Vec<FarmRecord> {
+        let counters = FarmCounters {
+            settings: self.settings.clone(),
+            next_cursor: self.next_cursor,
+            next_ordinal: self.next_ordinal,
+            policy_version: self.policy_version,
+            paused_since: self.paused_since,
+            paused_ms: self.paused_ms,
+            closed: self.closed,
+            totals: self.totals,
+        };
+        let mut records = vec![FarmRecord::Snapshot(Box::new(counters))];
+        let groups = self.groups.values().map(GroupEntry::to_snapshot);
+        records.extend(groups.map(|group| FarmRecord::SnapshotGroup(Box::new(group))));
+        let completions: Vec<&Completion> = self.completions.values().map(|one| &**one).collect();
+        records.extend(completions.chunks(ENTRIES_PER_RECORD).map(|chunk| {
+            let completions = chunk.iter().map(|one| (*one).clone()).collect();
+            FarmRecord::SnapshotCompletions { completions }
+        }));
+        let cancelled: Vec<GroupId> = self.cancelled.iter().cloned().collect();
+        records.extend(cancelled.chunks(ENTRIES_PER_RECORD).map(|chunk| FarmRecord::SnapshotIds {
+            cancelled: chunk.to_vec(),
+            finished: Vec::new(),
+        }));
+        let finished = self.finished_order.iter().filter_map(|id| self.finished.get(id).copied());
+        let finished: Vec<FinishedGroup> = finished.collect();
+        records.extend(finished.chunks(ENTRIES_PER_RECORD).map(|chunk| FarmRecord::SnapshotIds {
+            cancelled: Vec::new(),
+            finished: chunk.to_vec(),
+        }));
+        records
+    }
+
+    /// Begins again with the counters of a snapshot.
+    pub(super) fn restore_counters(&mut self, counters: &FarmCounters) {
+        *self = Self {
+            settings: counters.settings.clone(),
+            next_cursor: counters.next_cursor,
+            next_ordinal: counters.next_ordinal,
+            policy_version: counters.policy_version,
+            paused_since: counters.paused_since,
+            paused_ms: counters.paused_ms,
+            closed: counters.closed,
+            totals: counters.totals,
+            ..Self::new()
+        };
+    }
+
+    /// Adds a group of a snapshot.
+    pub(super) fn restore_group(&mut self, snapshot: &GroupSnapshot) {
+        let id = snapshot.admitted.request.group.clone();
+        self.insert_group(&id, GroupEntry::from(snapshot));
+    }
+}
+
+impl GroupEntry {
+    fn to_snapshot(&self) -> GroupSnapshot {
+        let Self { admitted_at, paused_ms, policy_version, order, refills, .. } = *self;
+        let Self { usable, lost, unacknowledged, end, .. } = *self;
+        GroupSnapshot {
+            admitted: self.admitted.clone(),
+            admitted_at,
+            paused_ms,
+            policy_version,
+            order,
+            refills,
+            usable,
+            lost,
+            unacknowledged,
+            samples: self.samples.clone(),
+            ending: self.ending.clone(),
+            end,
+        }
+    }
+}
+
+impl From<&GroupSnapshot> for GroupEntry {
+    fn from(snapshot: &GroupSnapshot) -> Self {
+        let GroupSnapshot { admitted_at, paused_ms, policy_version, order, .. } = *snapshot;
+        let GroupSnapshot { refills, usable, lost, unacknowledged, end, .. } = *snapshot;
+        Self {
+            admitted: snapshot.admitted.clone(),
+            admitted_at,
+            paused_ms,
+            policy_version,
+            order,
+            refills,
+            usable,
+            lost,
+            unacknowledged,
+            samples: snapshot.samples.clone(),
+            ending: snapshot.ending.clone(),
+            end,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Tests of admission: repeated, conflicting, cancelled and refused groups.
+
+use rollout_protocol::farm::{BusyLimit, GroupEnd};
+
+use super::*;
+
+#[test]
+fn same_request_again_changes_nothing_and_other_content_is_conflict() {
+    let mut farm = FarmFixture::new();
+    farm.admit(request("g", 2));
+    let records = farm.journal.len();
+    let known = SubmitReceipt { state: SubmittedGroup::Known, end: None };
+    assert_eq!(farm.submit(request("g", 2)), Ok(known));
+    let other = GroupRequest { priority: 1, ..request("g", 2) };
+    assert_eq!(farm.submit(other.clone()), Err(AdmissionRefusal::Conflict));
+    farm.restart();
+    assert_eq!(farm.submit(request("g", 2)), Ok(known));
+    assert_eq!(farm.submit(other), Err(AdmissionRefusal::Conflict));
+    assert_eq!(farm.journal.len(), records);
+    assert_eq!(farm.core.status().queued_samples, 2);
+}
+
+#[test]
+fn ended_and_acknowledged_group_is_known_until_others_displace_it() {
+    let mut farm = FarmFixture::with_settings(|settings| settings.limits.remembered_groups = 1);
+    for name in ["a", "b"] {
+        farm.admit(request(name, 1));
+        let ordinal = farm.begin(1)[0];
+        farm.settle(ordinal, Outcome::Reward(1.0));
+        let cursor = farm.shown.last().expect("a completion").cursor;
+        farm.acknowledge("train", &[cursor]);
+        let end = Some(GroupEnd::Complete);
+        let known = SubmitReceipt { state: SubmittedGroup::Known, end };
+        assert_eq!(farm.submit(request(name, 1)), Ok(known));
+        assert_eq!(farm.submit(request(name, 2)), Err(AdmissionRefusal::Conflict));
+    }
+    assert_eq!((farm.core.groups.len(), farm.forgotten), (0, 2));
+    farm.compact();
+    farm.restart();
+    assert_eq!(farm.submit(request("b", 2)), Err(AdmissionRefusal::Conflict));
+    farm.admit(request("a", 1));
+    assert_eq!(farm.core.next_cursor, 3, "cursors are not used again");
+}
+
+#[test]
+fn cancelled_id_stays_cancelled_for_groups_seen_and_unseen() {
+    let mut farm = FarmFixture::with_settings(|settings| settings.limits.remembered_groups = 0);
+    assert!(farm.cancel("unseen").unknown);
+    farm.admit(request("seen", 2));
+    assert_eq!(farm.cancel("seen"), CancelReceipt { samples: 2, ..CancelReceipt::default() });
+    for ordinal in farm.running.clone() {
+        farm.settle(ordinal, Outcome::CancelledByUser);
+    }
+    farm.acknowledge("train", &[1, 2]);
+    farm.compact();
+    farm.restart();
+    assert!(farm.core.groups.is_empty());
+    for name in ["seen", "unseen"] {
+        assert_eq!(farm.submit(request(name, 2)), Err(AdmissionRefusal::Cancelled));
+        assert_eq!(farm.cancel(name).end, Some(GroupEnd::Cancelled));
+    }
+}
+
+#[test]
+fn group_beyond_a_limit_is_refused_with_depth() {
+    let limits =
+        FarmLimits { open_groups: 2, open_samples: 5, unacknowledged: 6, ..FarmLimits::default() };
+    let mut farm = FarmFixture::with_settings(|settings| settings.limits = limits);
+    let invalid = farm.submit(request("large", 6)).expect_err("too large");
+    assert!(matches!(invalid, AdmissionRefusal::Invalid { .. }) && !invalid.is_retryable());
+    farm.admit(request("a", 3));
+    let busy = |limit, depth, max| Err(AdmissionRefusal::Busy { limit, depth, max });
+    assert_eq!(farm.submit(request("b", 3)), busy(BusyLimit::OpenSamples, 3, 5));
+    farm.admit(request("b", 2));
+    assert_eq!(farm.submit(request("c", 1)), busy(BusyLimit::OpenGroups, 2, 2));
+    for ordinal in farm.begin(3) {
+        farm.settle(ordinal, Outcome::Reward(1.0));
+    }
+    assert_eq!(farm.submit(request("c", 2)), busy(BusyLimit::Unacknowledged, 5, 6));
+    farm.acknowledge("train", &[1]);
+    farm.admit(request("c", 2));
+}
+
+#[test]
+fn stale_group_is_refused_and_closed_farm_admits_none() {
+    let bounds = StalenessBounds { admission: Some(1), ..StalenessBounds::default() };
+    let mut farm = FarmFixture::with_settings(|settings| settings.staleness = bounds);
+    farm.handle(FarmInput::PolicyVersion { id: 1, version: 5 });
+    let stale = AdmissionRefusal::Stale { version: 3, newest: 5, bound: 1 };
+    assert_eq!(farm.submit(GroupRequest { policy_version: 3, ..request("g", 1) }), Err(stale));
+    farm.admit(GroupRequest { policy_version: 4, ..request("g", 1) });
+    farm.handle(FarmInput::Close { id: 2 });
+    assert_eq!(farm.submit(request("h", 1)), Err(AdmissionRefusal::Closed));
+    assert!(!farm.core.is_over());
+    let ordinal = farm.begin(1)[0];
+    farm.settle(ordinal, Outcome::Truncated);
+    farm.acknowledge("train", &[1]);
+    assert!(farm.core.is_over());
+}
+
+#[test]
+fn acknowledgement_is_of_the_completions_of_its_consumer() {
+    let consumers = vec!["train".to_owned(), "eval".to_owned()];
+    let mut farm = FarmFixture::with_settings(|settings| settings.consumers = consumers);
+    farm.admit(request("a", 1));
+    farm.admit(GroupRequest { consumer: Some("eval".to_owned()), ..request("b", 1) });
+    for ordinal in farm.begin(2) {
+        farm.settle(ordinal, Outcome::Reward(0.0));
+    }
+    let receipt = farm.acknowledge("train", &[1, 2, 3, 1]);
+    assert_eq!(receipt, AckReceipt { acknowledged: 1, repeated: 1, unknown: 2 });
+    let receipt = farm.acknowledge("train", &[1]);
+    assert_eq!(receipt, AckReceipt { acknowledged: 0, repeated: 1, unknown: 0 });
+    let left: Vec<u64> = farm.core.completions().map(|completion| completion.cursor).collect();
+    assert_eq!(left, [2]);
+}

@@ -1,0 +1,183 @@
+//! Handles of a farm: every answer is given when the records behind it are durable.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::farm::{
+    AckReceipt, AdmissionRefusal, AdmittedGroup, CancelReceipt, Completion, FarmStatus, GroupId,
+    GroupStatus, SubmitReceipt,
+};
+use rollout_protocol::limits::COMPLETIONS_PER_READ;
+use tokio::time::{Instant, timeout_at};
+
+use super::core::{FarmInput, FarmReply};
+use super::state::FarmShared;
+
+/// The session of a farm has ended. Everything that was answered is kept; what was not answered may
+/// or may not have been recorded, and can be sent again to the next session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot reach the farm: its session has ended; open the farm again")]
+pub struct FarmEnded;
+
+/// Completions of one read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CompletionPage {
+    /// The completions, in the order of their cursors.
+    pub completions: Vec<Arc<Completion>>,
+    /// Where the next read begins.
+    pub next_after: u64,
+}
+
+/// A farm that is open in this process. Clones share it.
+#[derive(Debug, Clone)]
+pub struct FarmHandle {
+    shared: Arc<FarmShared>,
+}
+
+impl FarmHandle {
+    pub(super) fn new(shared: Arc<FarmShared>) -> Self {
+        Self { shared }
+    }
+
+    async fn ask(&self, make: impl FnOnce(u64) -> FarmInput) -> Result<FarmReply, FarmEnded> {
+        self.shared.ask(make).ok_or(FarmEnded)?.await.map_err(|_| FarmEnded)
+    }
+
+    async fn ask_status(
+        &self,
+        make: impl FnOnce(u64) -> FarmInput,
+    ) -> Result<FarmStatus, FarmEnded> {
+        match self.ask(make).await? {
+            FarmReply::Status(status) => Ok(*status),
+            _ => Err(FarmEnded),
+        }
+    }
+
+    /// Submits a group whose documents are stored. The same group again has no further effect.
+    ///
+    /// # Errors
+    /// [`FarmEnded`]; the answer of the farm may be a refusal.
+    pub async fn submit(
+        &self,
+        group: AdmittedGroup,
+    ) -> Result<Result<SubmitReceipt, AdmissionRefusal>, FarmEnded> {
+        let group = Box::new(group);
+        match self.ask(|id| FarmInput::Submit { id, group }).await? {
+            FarmReply::Submitted(answer) => Ok(answer),
+            _ => Err(FarmEnded),
+        }
+    }
+
+    /// Cancels a group, also one that was not submitted yet: its id is never admitted then.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
+        match self.ask(|id| FarmInput::Cancel { id, group }).await? {
+            FarmReply::Cancelled(receipt) => Ok(receipt),
+            _ => Err(FarmEnded),
+        }
+    }
+
+    /// Acknowledges completions of a consumer, by their cursors: they are never shown again.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn acknowledge(
+        &self,
+        consumer: impl Into<String>,
+        completions: Vec<u64>,
+    ) -> Result<AckReceipt, FarmEnded> {
+        let consumer = consumer.into();
+        match self.ask(|id| FarmInput::Acknowledge { id, consumer, completions }).await? {
+            FarmReply::Acknowledged(receipt) => Ok(receipt),
+            _ => Err(FarmEnded),
+        }
+    }
+
+    /// Says that the trainer's policy has this version. Samples that are too old for the farm's
+    /// bounds are cancelled.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn set_policy_version(&self, version: u64) -> Result<FarmStatus, FarmEnded> {
+        self.ask_status(|id| FarmInput::PolicyVersion { id, version }).await
+    }
+
+    /// Pauses the farm: no sample begins, and no deadline passes.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn pause(&self) -> Result<FarmStatus, FarmEnded> {
+        self.ask_status(|id| FarmInput::Pause { id }).await
+    }
+
+    /// Ends a pause, with the version of the policy from now on if it changed.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn resume(&self, version: Option<u64>) -> Result<FarmStatus, FarmEnded> {
+        self.ask_status(|id| FarmInput::Resume { id, version }).await
+    }
+
+    /// Closes the farm: no more groups are admitted, and the run ends when every sample has ended
+    /// and every completion is acknowledged.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn close(&self) -> Result<FarmStatus, FarmEnded> {
+        self.ask_status(|id| FarmInput::Close { id }).await
+    }
+
+    /// The state of the farm, which may be ahead of the journal by a moment.
+    pub fn status(&self) -> FarmStatus {
+        self.shared.state().core.status()
+    }
+
+    /// The state of a group that the farm holds; `None` for one that was never admitted, or is ended
+    /// and acknowledged.
+    pub fn group(&self, group: &GroupId) -> Option<GroupStatus> {
+        self.shared.state().core.group_status(group)
+    }
+
+    /// Reads the completions of a consumer after a cursor that it has not acknowledged, at most
+    /// `limit`. Waits up to `wait` for the first one. Gaps in the cursors are completions that were
+    /// acknowledged, or are of other consumers.
+    ///
+    /// # Errors
+    /// [`FarmEnded`] when there is nothing to read and the session has ended.
+    pub async fn completions(
+        &self,
+        consumer: &str,
+        after: u64,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<CompletionPage, FarmEnded> {
+        let until = Instant::now() + wait;
+        let mut newest = self.shared.newest.subscribe();
+        loop {
+            newest.borrow_and_update();
+            let (page, ended) = self.read(consumer, after, limit);
+            if !page.completions.is_empty() {
+                return Ok(page);
+            }
+            if ended {
+                return Err(FarmEnded);
+            }
+            if timeout_at(until, newest.changed()).await.is_err() {
+                return Ok(page);
+            }
+        }
+    }
+
+    fn read(&self, consumer: &str, after: u64, limit: usize) -> (CompletionPage, bool) {
+        let limit = limit.min(COMPLETIONS_PER_READ);
+        let state = self.shared.state();
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        let of_consumer = state.readable.range(range).filter(|(_, one)| one.consumer == consumer);
+        let completions: Vec<_> = of_consumer.map(|(_, one)| Arc::clone(one)).take(limit).collect();
+        let next_after = completions.last().map_or(after, |last| last.cursor);
+        (CompletionPage { completions, next_after }, state.ended)
+    }
+}

@@ -1,0 +1,183 @@
+//! The planner of a farm's run.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::farm::{FarmRecord, FarmSettings, SampleKey};
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::item_name::ItemName;
+use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
+use tokio::sync::Notify;
+
+use super::core::{BegunSample, FarmEffect};
+use super::handle::FarmHandle;
+use super::outcome::sample_result;
+use super::state::{FarmShared, FarmState, FarmStep};
+use crate::engine::core::{ItemSettlement, NewItem};
+use crate::engine::{Planner, PlannerDecisions, WorkerRequirements};
+
+/// Runs the samples of a farm as items. Decisions of the farm are records of the run's journal, and
+/// take effect when they are durable.
+#[derive(Debug)]
+pub struct FarmPlanner {
+    shared: Arc<FarmShared>,
+    lanes: Vec<WorkerRequirements>,
+    rate_limits: RunRateLimits,
+    /// Effects of the last decisions.
+    decided: Vec<FarmEffect>,
+    /// Effects that wait for a batch of records.
+    waiting: VecDeque<(u64, Vec<FarmEffect>)>,
+}
+
+impl FarmPlanner {
+    /// A farm with these settings, whose samples have the requirements of these lanes, and a handle
+    /// of it.
+    pub fn new(settings: FarmSettings, lanes: Vec<WorkerRequirements>) -> (Self, FarmHandle) {
+        let shared = Arc::new(FarmShared::new(settings));
+        let handle = FarmHandle::new(Arc::clone(&shared));
+        let planner = Self {
+            shared,
+            lanes,
+            rate_limits: RunRateLimits::default(),
+            decided: Vec::new(),
+            waiting: VecDeque::new(),
+        };
+        (planner, handle)
+    }
+
+    /// Sets the rate limits that workers observe for its samples.
+    #[must_use]
+    pub fn with_rate_limit(mut self, rate_limits: RunRateLimits) -> Self {
+        self.rate_limits = rate_limits;
+        self
+    }
+}
+
+impl Drop for FarmPlanner {
+    /// The run has ended, or was never opened.
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+fn new_item(sample: &BegunSample) -> NewItem {
+    let BegunSample { item, ordinal, trial_ref, class, lane } = *sample;
+    NewItem { item, ordinal, spec: trial_ref.digest(), class, lane }
+}
+
+/// The key that events show for an ordinal whose sample is forgotten.
+fn forgotten_sample(state: &FarmState) -> SampleKey {
+    let farm = state.core.settings().name.clone();
+    let group = "forgotten".parse().expect("letters are an id of a group");
+    SampleKey { farm, group, index: 0, generation: 0 }
+}
+
+impl Planner for FarmPlanner {
+    fn total(&self) -> u64 {
+        self.shared.state().core.held_generations()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        self.shared.state().core.begin_next(max).iter().map(new_item).collect()
+    }
+
+    /// The run has the item: its sample does not wait any more.
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        self.shared.state().core.find_begun(item).as_ref().map(new_item)
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let sample = self.shared.state().core.begun(ordinal);
+        let BegunSample { trial_ref, class, .. } =
+            sample.expect("a sample is known until its item is settled");
+        Offer {
+            run,
+            item,
+            try_id,
+            spec: trial_ref.digest(),
+            class,
+            work: OfferedWork::Trial(trial_ref),
+            rate_limits: self.rate_limits,
+        }
+    }
+
+    fn lanes(&self) -> &[WorkerRequirements] {
+        &self.lanes
+    }
+
+    /// None: samples are cancelled by their groups.
+    fn select(&self, _selection: &TrialSelection) -> Vec<NewItem> {
+        Vec::new()
+    }
+
+    fn name(&self, ordinal: u64) -> ItemName {
+        let state = self.shared.state();
+        let key = state.core.sample(ordinal).unwrap_or_else(|| forgotten_sample(&state));
+        ItemName::Rollout(key)
+    }
+
+    fn growth_signal(&self) -> Option<Arc<Notify>> {
+        Some(Arc::clone(&self.shared.growth))
+    }
+
+    fn is_open(&self) -> bool {
+        !self.shared.state().core.is_over()
+    }
+
+    fn on_settled(&self, settled: &ItemSettlement, _spec: Option<Digest>) {
+        self.shared.state().add_settled(settled.item, sample_result(settled));
+        self.shared.growth.notify_one();
+    }
+
+    fn keeps_settlements(&self) -> bool {
+        false
+    }
+
+    fn on_record(&self, at: Timestamp, record: &FarmRecord) {
+        self.shared.state().replay(at, record);
+    }
+
+    fn decide(&mut self, now: Timestamp) -> PlannerDecisions {
+        let mut state = self.shared.state();
+        let FarmStep { records, withdrawn, forgotten, effects } = state.decide(now);
+        let cancelled = withdrawn.into_iter().filter_map(|ordinal| state.core.begun(ordinal));
+        let cancelled = cancelled.map(|sample| new_item(&sample)).collect();
+        drop(state);
+        // A reader may have come before the journal was replayed.
+        self.shared.wake_readers();
+        self.decided = effects;
+        PlannerDecisions { records, cancelled, forgotten }
+    }
+
+    fn decided(&mut self, batch: u64) {
+        let effects = std::mem::take(&mut self.decided);
+        if !effects.is_empty() {
+            self.waiting.push_back((batch, effects));
+        }
+    }
+
+    fn has_effects(&self, batch: u64) -> bool {
+        self.waiting.front().is_some_and(|(of, _)| *of <= batch)
+    }
+
+    fn on_durable(&mut self, batch: u64) {
+        while self.has_effects(batch)
+            && let Some((_, effects)) = self.waiting.pop_front()
+        {
+            self.shared.carry_out(effects);
+        }
+    }
+
+    fn compaction(&self, journal_bytes: u64) -> Option<Vec<FarmRecord>> {
+        let state = self.shared.state();
+        let is_due = journal_bytes >= state.core.settings().limits.journal_bytes;
+        is_due.then(|| state.core.snapshot())
+    }
+
+    fn next_due(&self) -> Option<Timestamp> {
+        self.shared.state().core.next_due()
+    }
+}
