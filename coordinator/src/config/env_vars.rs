@@ -14,6 +14,10 @@ pub struct EnvVar {
 pub const LOG: EnvVar =
     EnvVar { name: "ROLLOUT_LOG", help: "filter of log output, for instance `rollout=debug`" };
 
+/// Token for servers of `rollout serve`.
+pub const API_TOKEN: EnvVar =
+    EnvVar { name: "ROLLOUT_API_TOKEN", help: "token for servers of `rollout serve`" };
+
 /// Format of log output.
 pub const LOG_FORMAT: EnvVar =
     EnvVar { name: "ROLLOUT_LOG_FORMAT", help: "format of log output: `text` or `json`" };
@@ -61,6 +65,18 @@ pub const RUNTIME_DIR: EnvVar = EnvVar {
 /// Parent of the defaults of [`CACHE_HOME`] and [`STATE_HOME`].
 pub const HOME: EnvVar = EnvVar { name: "HOME", help: "directory of `.cache` and `.local/state`" };
 
+/// Blob store of runs and workers.
+pub const STORE: EnvVar = EnvVar {
+    name: "ROLLOUT_STORE",
+    help: "blob store of `run`, `tree run`, `worker` and `setup`, as `--store`",
+};
+
+/// File of options of the provider `kubernetes`.
+pub const KUBERNETES_CONFIG: EnvVar = EnvVar {
+    name: "ROLLOUT_KUBERNETES_CONFIG",
+    help: "file of options of the provider `kubernetes`, as `--kubernetes-config`",
+};
+
 /// Address of the NATS server.
 pub const NATS_URL: EnvVar = EnvVar {
     name: "ROLLOUT_NATS_URL",
@@ -85,6 +101,12 @@ pub const NATS_USER: EnvVar =
 pub const NATS_PASSWORD: EnvVar =
     EnvVar { name: "ROLLOUT_NATS_PASSWORD", help: "password of the user at the NATS server" };
 
+/// File with the password of [`NATS_USER`].
+pub const NATS_PASSWORD_FILE: EnvVar = EnvVar {
+    name: "ROLLOUT_NATS_PASSWORD_FILE",
+    help: "file with the user's password, as `--nats-password-file`",
+};
+
 /// Token for the NATS server.
 pub const NATS_TOKEN: EnvVar =
     EnvVar { name: "ROLLOUT_NATS_TOKEN", help: "token for the NATS server" };
@@ -95,10 +117,78 @@ pub const NATS_CREDS: EnvVar = EnvVar {
     help: "`.creds` file for the NATS server, as `--nats-creds`",
 };
 
+/// Address of a collector of traces.
+pub const OTLP_ENDPOINT: EnvVar = EnvVar {
+    name: "OTEL_EXPORTER_OTLP_ENDPOINT",
+    help: "address of a collector of traces (OTLP over HTTP), for instance \
+           `http://localhost:4318`; no traces without one",
+};
+
+/// Address of a collector of traces, with the path of the request.
+pub const OTLP_TRACES_ENDPOINT: EnvVar = EnvVar {
+    name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    help: "the same with the path of the request, for instance `http://localhost:4318/v1/traces`",
+};
+
+/// Headers of requests to the collector.
+pub const OTLP_HEADERS: EnvVar = EnvVar {
+    name: "OTEL_EXPORTER_OTLP_HEADERS",
+    help: "headers of requests to the collector, for instance `authorization=Bearer%20TOKEN`",
+};
+
+/// Protocol of requests to the collector.
+pub const OTLP_PROTOCOL: EnvVar = EnvVar {
+    name: "OTEL_EXPORTER_OTLP_PROTOCOL",
+    help: "protocol of requests to the collector: `http/protobuf`",
+};
+
+/// Time limit of a request to the collector.
+pub const OTLP_TIMEOUT: EnvVar = EnvVar {
+    name: "OTEL_EXPORTER_OTLP_TIMEOUT",
+    help: "milliseconds after which spans that the collector did not take are dropped \
+           [default: 10000]",
+};
+
+/// Name of the service in traces.
+pub const OTEL_SERVICE_NAME: EnvVar = EnvVar {
+    name: "OTEL_SERVICE_NAME",
+    help: "name of the service in traces [default: `rollout-coordinator` or `rollout-worker`]",
+};
+
+/// Attributes of the process in traces.
+pub const OTEL_RESOURCE_ATTRIBUTES: EnvVar = EnvVar {
+    name: "OTEL_RESOURCE_ATTRIBUTES",
+    help: "attributes of the process in traces, for instance `deployment.environment.name=test`",
+};
+
+/// Sampler of traces.
+pub const OTEL_TRACES_SAMPLER: EnvVar = EnvVar {
+    name: "OTEL_TRACES_SAMPLER",
+    help: "which traces are exported: `always_on`, `always_off`, `traceidratio`, or one of them \
+           with the prefix `parentbased_` [default: `parentbased_always_on`]",
+};
+
+/// Argument of the sampler.
+pub const OTEL_TRACES_SAMPLER_ARG: EnvVar = EnvVar {
+    name: "OTEL_TRACES_SAMPLER_ARG",
+    help: "share of the traces that `traceidratio` exports, from 0 to 1",
+};
+
+/// Disables traces.
+pub const OTEL_SDK_DISABLED: EnvVar =
+    EnvVar { name: "OTEL_SDK_DISABLED", help: "no traces when `true`" };
+
+/// Copies of streams in a cluster of NATS servers.
+pub const NATS_REPLICAS: EnvVar = EnvVar {
+    name: "ROLLOUT_NATS_REPLICAS",
+    help: "copies of each stream in a NATS cluster, as `--nats-replicas`",
+};
+
 /// All variables.
 pub const ALL: &[EnvVar] = &[
     LOG,
     LOG_FORMAT,
+    API_TOKEN,
     DOCKER_HOST,
     DOCKER_COMPOSE,
     DOCKERFILE_FRONTEND,
@@ -107,11 +197,25 @@ pub const ALL: &[EnvVar] = &[
     STATE_HOME,
     RUNTIME_DIR,
     HOME,
+    STORE,
+    KUBERNETES_CONFIG,
     NATS_URL,
     NAMESPACE,
     LEASE,
     NATS_USER,
     NATS_PASSWORD,
+    NATS_PASSWORD_FILE,
     NATS_TOKEN,
     NATS_CREDS,
+    OTLP_ENDPOINT,
+    OTLP_TRACES_ENDPOINT,
+    OTLP_HEADERS,
+    OTLP_PROTOCOL,
+    OTLP_TIMEOUT,
+    OTEL_SERVICE_NAME,
+    OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_TRACES_SAMPLER,
+    OTEL_TRACES_SAMPLER_ARG,
+    OTEL_SDK_DISABLED,
+    NATS_REPLICAS,
 ];

@@ -18,11 +18,12 @@ use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::environment::EnvironmentConfig;
+use super::elements::gateway::GatewayConfig;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::verifier::VerifierConfig;
 use super::elements::{
-    agents, artifacts, datasets, environment, guardrails, metrics, names, retry, timeouts,
+    agents, artifacts, datasets, environment, gateway, guardrails, metrics, names, retry, timeouts,
     variables, verifier,
 };
 use super::location::{COMMAND_LINE, SourceLocation};
@@ -62,6 +63,8 @@ keys! {
             "datasets[]" => datasets::DatasetKeys::ALL;
         tasks: "list", "none", "Single tasks, which form the dataset `tasks`.",
             "tasks[]" => datasets::TaskRefKeys::ALL;
+        gateway: "table", "none", "Model servers that agents call through their worker.",
+            "gateway" => gateway::GatewayKeys::ALL;
         pool: "text", "default", "Worker pool that runs the job; needs a server.";
         task_env: "list of names", "none", "Host variables that task files may use.";
     }
@@ -117,6 +120,8 @@ pub struct JobFile {
     pub datasets: Vec<DatasetRef>,
     /// `tasks`.
     pub tasks: Vec<TaskRef>,
+    /// `gateway`.
+    pub gateway: Option<GatewayConfig>,
     /// `pool`: name of the workers' pool.
     pub pool: Option<String>,
     /// `task_env`: host variables that task files may use.
@@ -258,6 +263,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         agents: agents::read(&fields.take(JobKeys::agents)),
         datasets: datasets::read(&fields.take(JobKeys::datasets), has_tasks),
         tasks: datasets::read_tasks(&tasks),
+        gateway: gateway::read(&fields.take(JobKeys::gateway)),
         pool: names::read_pool(&fields.take(JobKeys::pool)),
         task_env: variables::read_names(&fields.take(JobKeys::task_env)),
     }

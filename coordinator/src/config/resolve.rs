@@ -173,6 +173,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
                 ..file_settings.verifier.settings
             },
             artifacts: file_settings.artifacts,
+            gateway: file_settings.gateway.map(|gateway| gateway.spec),
         },
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,
@@ -194,7 +195,8 @@ fn check_variables(
     problems: &mut Diagnostics,
 ) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
-    for variable in agents.chain(written.verifier.env.values()) {
+    let keys = written.gateway.iter().flat_map(|gateway| &gateway.keys);
+    for variable in agents.chain(written.verifier.env.values()).chain(keys) {
         for (name, has_default) in variable.template.variables() {
             if !has_default && !is_set(&name) {
                 let found = format!("`${{{name}}}`, which is not set in the environment");

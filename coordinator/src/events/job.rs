@@ -72,6 +72,7 @@ impl JobFold {
             | EventKind::RunPaused
             | EventKind::RunContinued
             | EventKind::Warning { .. }
+            | EventKind::Backlog { .. }
             | EventKind::Search(_) => {}
         }
     }

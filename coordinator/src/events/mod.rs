@@ -20,6 +20,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
@@ -66,6 +68,16 @@ pub struct JobFacts {
     pub tasks: Arc<TaskFactsIndex>,
     /// Command line of the run, for `invocation.json`; `None` keeps an existing file.
     pub invocation: Option<serde_json::Value>,
+    /// When the user wants the session to end at once: outputs stop waiting for services then.
+    pub stopped_at_once: StopAtOnce,
+}
+
+/// Resolves when the user wants the session to end at once; pending until then.
+pub type StopAtOnce = Shared<BoxFuture<'static, ()>>;
+
+/// Of a session that no user stops.
+pub fn never_stopped() -> StopAtOnce {
+    std::future::pending().boxed().shared()
 }
 
 /// Final report of a run.

@@ -2,8 +2,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use rollout_protocol::blob::BlobRef;
+use bytes::Bytes;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::{EventKind, RunEvent};
@@ -12,12 +14,17 @@ use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
+use rollout_worker::testing::{FaultyStore, StoreCall, StoreFault};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::results::testing::{
     ended, error, event, failed, passed, settled, settlement, started, trial, with_record,
 };
+
+/// Time between two looks at a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Standard output for tests.
 #[derive(Clone, Default)]
@@ -62,6 +69,7 @@ fn facts(dir: &Path, materialize: MaterializeMode) -> JobFacts {
         datasets: vec![DatasetFacts { dataset_name: "data".into(), ..DatasetFacts::default() }],
         tasks: Arc::default(),
         invocation: None,
+        stopped_at_once: never_stopped(),
     }
 }
 
@@ -244,6 +252,31 @@ async fn trial_with_missing_record_keeps_result_and_warns() {
     let warning = lines.iter().find(|line| line["event"] == "warning").expect("a warning");
     let message = warning["message"].as_str().expect("a message");
     assert!(message.contains("a/data/one__1") && message.contains("not in the store"), "{message}");
+}
+
+#[tokio::test]
+async fn session_that_ends_at_once_waits_for_no_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = FsStore::open(dir.path().join("store")).await.expect("a store");
+    let record = store.put_bytes(Bytes::from_static(b"{}"), MediaType::Json).await.expect("stored");
+    let faulty = Arc::new(FaultyStore::new(Arc::new(store)));
+    for call in [StoreCall::Get, StoreCall::GetBytes] {
+        faulty.inject_always(call, Some(StoreFault::Fail));
+    }
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped_at_once = stopped.map(drop).boxed().shared();
+    let facts = JobFacts { stopped_at_once, ..facts(dir.path(), MaterializeMode::Full) };
+    let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), record);
+    let batches = vec![vec![started(5), settled(0, lost), ended(9, 4)]];
+    let reported = report_to_sinks(facts, Arc::clone(&faulty) as _, Vec::new(), batches);
+    let mut reported = std::pin::pin!(reported);
+    while faulty.reads() < 2 {
+        let poll = tokio::time::timeout(POLL_INTERVAL, reported.as_mut()).await;
+        assert!(poll.is_err(), "the store is waited for");
+    }
+    drop(stop);
+    let report = reported.await.expect("reported");
+    assert_eq!(report.unwritten.count, 1);
 }
 
 #[tokio::test]

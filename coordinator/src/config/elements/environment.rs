@@ -31,12 +31,32 @@ keys! {
 
     /// The keys of `provider_config`.
     pub(crate) table ProviderKeys {
-        network: "bridge|none (docker), host|none (process)", "bridge (docker), host (process)",
+        network: "bridge|none (docker), host|none (process), cluster|none (kubernetes)",
+            "bridge (docker), host (process), cluster (kubernetes)",
             "Network of the environments.";
         platform: "text", "engine default", "Docker: platform, such as linux/arm64.";
         runtime: "text", "engine default", "Docker: OCI runtime, such as runsc.";
         ignore_dockerfile: "true|false", "false",
             "Process: run tasks even if their image provides more than the sandbox.";
+        namespace: "text", "the operator's", "Kubernetes: namespace of the pods.";
+        service_account: "text", "none", "Kubernetes: service account of the pods.";
+        runtime_class: "text", "the operator's", "Kubernetes: runtime class, such as gvisor.";
+        priority_class: "text", "the operator's", "Kubernetes: priority class of the pods.";
+        node_selector: "table", "the operator's", "Kubernetes: labels that a node must have.";
+        tolerations: "list of tables", "the operator's",
+            "Kubernetes: tolerations, as in the manifest of a pod.";
+        affinity: "table", "the operator's",
+            "Kubernetes: affinity, as in the manifest of a pod.";
+        image_pull_secrets: "list of text", "the operator's",
+            "Kubernetes: secrets with the credentials of image registries.";
+        cpu_request: "text", "the limit",
+            "Kubernetes: processors that the scheduler reserves, such as 500m.";
+        memory_request: "text", "the limit",
+            "Kubernetes: memory that the scheduler reserves, such as 512Mi.";
+        run_as_non_root: "true|false", "false", "Kubernetes: refuse images whose user is root.";
+        run_as_user: "integer", "the image's", "Kubernetes: number of the user of the pods.";
+        active_deadline_sec: "integer", "the operator's",
+            "Kubernetes: seconds after which the cluster ends a pod whatever happens.";
         cpu_hour: "number", "0", "Price per CPU-hour.";
         gib_hour: "number", "0", "Price per GiB-hour of memory.";
         start: "number", "0", "Price per environment start.";
@@ -44,7 +64,7 @@ keys! {
 }
 
 /// Words of the format for providers that this version does not support.
-const UNSUPPORTED_PROVIDERS: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
+const UNSUPPORTED_PROVIDERS: &[&str] = &["modal", "apple", "fly"];
 
 /// Cleanup policies and their words.
 pub(crate) const PRESERVE_POLICIES: &[(&str, PreservePolicy)] = &[
@@ -135,12 +155,38 @@ pub(crate) fn provider_config(
             }
             SettingValues::Text => field.non_empty_string().map(Value::from),
             SettingValues::Flag => field.bool().map(Value::from),
+            SettingValues::Integer(least, most) => {
+                field.integer(&(*least..=*most)).map(Value::from)
+            }
+            SettingValues::TextList => texts(&field),
+            SettingValues::TextMap => text_map(&field),
+            SettingValues::Table => field.json().map(Value::Object),
+            SettingValues::TableList => tables(&field),
         };
         settings.extend(value.map(|value| ((*key).to_owned(), value)));
     }
     let rates = rates(&mut config);
     config.finish();
     (descriptor.spec(settings), rates)
+}
+
+/// Reads a list of texts; one that is wrong is rejected and left out.
+fn texts(field: &Field<'_>) -> Option<Value> {
+    let items = field.items()?;
+    Some(items.iter().filter_map(Field::non_empty_string).map(Value::from).collect())
+}
+
+/// Reads texts by name.
+fn text_map(field: &Field<'_>) -> Option<Value> {
+    let entries = field.entries()?.into_iter();
+    let texts = entries.filter_map(|(name, value)| Some((name.to_owned(), value.text()?.into())));
+    Some(Value::Object(texts.collect()))
+}
+
+/// Reads a list of tables.
+fn tables(field: &Field<'_>) -> Option<Value> {
+    let items = field.items()?;
+    Some(items.iter().filter_map(Field::json).map(Value::Object).collect())
 }
 
 fn rates(config: &mut Fields<'_>) -> EnvironmentRates {

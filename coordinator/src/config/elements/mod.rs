@@ -4,6 +4,7 @@ pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod datasets;
 pub(super) mod environment;
+pub(super) mod gateway;
 pub(super) mod guardrails;
 pub(super) mod harness;
 pub(super) mod metrics;

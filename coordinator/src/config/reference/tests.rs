@@ -44,9 +44,10 @@ fn assert_reference_matches(reference: &KeyReference, taken: &BTreeSet<String>) 
 /// Documents with every section and every alternative; values do not matter.
 const JOBS: &[&str] = &[
     "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}}]\ndatasets: [{registry: {}}]\n\
-     tasks: [{}]\nartifacts: [{}]\n\
+     tasks: [{}]\nartifacts: [{}]\ngateway: {upstreams: [{prices: {}}]}\n\
      environment: {type: docker, provider_config: {}}\n",
     "environment: {type: process, provider_config: {}}\n",
+    "environment: {type: kubernetes, provider_config: {}}\n",
 ];
 
 #[test]
@@ -158,6 +159,7 @@ fn job_file_defaults_match_reference() {
         "datasets": [{ "path": "d" }],
         "tasks": [{ "path": "t" }],
         "artifacts": [{ "source": "/a" }],
+        "gateway": { "upstreams": [{ "url": "http://h/v1" }] },
     });
     let read = |file: &Path| {
         let job = read_job(file, &JobOptions::new(&|_| true), &mut Diagnostics::default());

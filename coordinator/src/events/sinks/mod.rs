@@ -4,12 +4,16 @@ pub(super) mod files;
 mod json;
 pub mod metrics;
 pub mod terminal;
+mod traces;
 
 use std::io::Write;
+
+use rollout_worker::traces::Tracer;
 
 use self::json::JsonLines;
 use self::metrics::RunMetrics;
 use self::terminal::{Screen, Style, TerminalSink};
+use self::traces::TracesSink;
 use super::sink::{SinkStarter, Workload};
 use crate::results::report::DatasetFacts;
 
@@ -21,6 +25,11 @@ pub fn json(out: Box<dyn Write + Send>) -> SinkStarter {
 /// Metrics, for Prometheus.
 pub fn metrics(metrics: RunMetrics) -> SinkStarter {
     Box::new(|workload| metrics.start(workload))
+}
+
+/// Traces, for a collector.
+pub fn traces(tracer: Tracer) -> SinkStarter {
+    Box::new(|workload| TracesSink::start(tracer, workload))
 }
 
 /// Progress for people.

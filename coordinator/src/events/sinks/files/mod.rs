@@ -67,6 +67,7 @@ impl RunFiles {
             Arc::clone(&self.store),
             Arc::clone(&self.facts.tasks),
             self.warnings.clone(),
+            self.facts.stopped_at_once.clone(),
         ));
     }
 

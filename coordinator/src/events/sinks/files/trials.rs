@@ -15,6 +15,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task, TaskPanic};
 use tokio::sync::{Mutex, mpsc};
 
+use crate::events::StopAtOnce;
 use crate::events::sink_warnings::SinkWarnings;
 use crate::results::files::{FileError, MaterializeMode, TrialDirWriter, TrialFilesError};
 use crate::results::report::TaskFactsIndex;
@@ -55,6 +56,7 @@ impl TrialFiles {
         store: Arc<dyn BlobStore>,
         tasks: Arc<TaskFactsIndex>,
         warnings: SinkWarnings,
+        stopped: StopAtOnce,
     ) -> Self {
         let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
         let run_dir = run_dir.to_owned();
@@ -63,7 +65,7 @@ impl TrialFiles {
                 TrialDirWriter::open(run, &run_dir, materialize, store, tasks).map(Arc::new)
             })
             .await?;
-            let unwritten = write_all(&writer, receiver, &warnings).await;
+            let unwritten = write_all(&writer, receiver, &warnings, &stopped).await;
             supervise::blocking(move || writer.close()).await?;
             Ok(unwritten)
         });
@@ -87,6 +89,7 @@ async fn write_all(
     writer: &Arc<TrialDirWriter>,
     receiver: mpsc::Receiver<Arc<Vec<RunEvent>>>,
     warnings: &SinkWarnings,
+    stopped: &StopAtOnce,
 ) -> UnwrittenTrials {
     let mut unwritten = UnwrittenTrials::default();
     let outage = OutageLog::new("reading results from the blob store");
@@ -106,7 +109,7 @@ async fn write_all(
             async move {
                 let name = settlement.name.clone();
                 let _turn = turn.lock_owned().await;
-                (name, write_trial(writer, settlement, outage).await)
+                (name, write_trial(writer, settlement, outage, stopped).await)
             }
         })
         .buffer_unordered(CONCURRENT_TRIAL_DIRS);
@@ -149,26 +152,32 @@ impl TrialTurns {
 }
 
 /// Writes the files of a settled trial. Retries while the store is unavailable, for at most
-/// [`STORE_RETRY_PERIOD`].
+/// [`STORE_RETRY_PERIOD`], and not in a session that ends at once.
 async fn write_trial(
     writer: &Arc<TrialDirWriter>,
     settlement: Arc<Settlement>,
     outage: &OutageLog,
+    stopped: &StopAtOnce,
 ) -> Result<Vec<TrialFilesError>, TrialFilesError> {
     let (started, mut backoff) = (Instant::now(), outage.backoff());
     loop {
-        match writer.write(Arc::clone(&settlement)).await {
+        let result = writer.write(Arc::clone(&settlement)).await;
+        let pause = match &result {
             Err(TrialFilesError::Store { source, .. })
                 if source.is_unanswered() && started.elapsed() < STORE_RETRY_PERIOD =>
             {
-                backoff.wait_after_failure(&source).await;
+                backoff.wait_after_failure(source)
             }
-            result => {
+            _ => {
                 if result.is_ok() {
                     backoff.succeeded();
                 }
                 return result;
             }
+        };
+        tokio::select! {
+            () = stopped.clone() => return result,
+            () = pause => {}
         }
     }
 }

@@ -171,6 +171,14 @@ impl Collector for RunCollector {
 fn encode(progress: &RunProgress, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let states = progress.states();
     gauges(encoder, "trials", "Trials by state; their sum is the plan", "state", states)?;
+    let pending = progress.pending.iter().map(|(class, count)| (class.as_str(), *count));
+    let help = "Trials without a result by size class, queued and running";
+    gauges(encoder, "trials_pending", help, "size_class", pending)?;
+    let waiting = progress.pending.keys().map(|class| {
+        (class.as_str(), progress.waiting_for_worker.get(class).copied().unwrap_or_default())
+    });
+    let help = "Pending trials that no worker of the pool could run, by size class";
+    gauges(encoder, "trials_waiting_for_worker", help, "size_class", waiting)?;
     let phases = Phase::ALL.map(|phase| (phase.as_str(), progress.in_phase(phase)));
     gauges(encoder, "trials_in_phase", "Running executions by phase", "phase", phases)?;
     let parked = Dependency::ALL.map(|service| (service.as_str(), progress.parked(service)));

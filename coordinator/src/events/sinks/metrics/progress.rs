@@ -22,6 +22,10 @@ pub(super) struct RunProgress {
     pub(super) passed: u64,
     /// Cost of the executions that settled trials.
     pub(super) cost: f64,
+    /// Items without a result by size class, as far as the run says.
+    pub(super) pending: BTreeMap<String, u64>,
+    /// Those of them that no worker could run.
+    pub(super) waiting_for_worker: BTreeMap<String, u64>,
     total: u64,
     settled: BTreeMap<ItemOutcome, u64>,
     running: RunningExecutions,
@@ -83,6 +87,14 @@ impl RunProgress {
             EventKind::RunPaused => self.is_paused = true,
             EventKind::RunContinued => self.is_paused = false,
             EventKind::RunEnded { .. } => self.stage = RunStage::Ended,
+            EventKind::Backlog { pending, waiting_for_worker } => {
+                self.pending.clone_from(pending);
+                self.waiting_for_worker.clear();
+                for waiting in waiting_for_worker {
+                    let of_class = self.waiting_for_worker.entry(waiting.class.clone());
+                    *of_class.or_default() += waiting.items;
+                }
+            }
             EventKind::LockTakeover { .. }
             | EventKind::TrialUnparked { .. }
             | EventKind::ExecutionEnded { .. }

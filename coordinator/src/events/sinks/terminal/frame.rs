@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rollout_protocol::farm::SampleKey;
 use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::spec::metric::MetricKind;
 
@@ -108,6 +109,9 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
     let elapsed = view.run.elapsed(now);
     parts.extend(rate(view.settled_in_session, elapsed));
     parts.push(duration(elapsed));
+    if view.run.waiting_for_worker > 0 {
+        parts.push(format!("{} waiting for a worker that fits", view.run.waiting_for_worker));
+    }
     if view.run.paused {
         parts.push("paused".to_owned());
     }
@@ -142,6 +146,9 @@ pub(super) fn label(name: &ItemName) -> String {
         }
         ItemName::Ideas(IdeasName { node, attempt, .. }) => {
             format!("ideas of node {node}{}", attempt_suffix(*attempt))
+        }
+        ItemName::Rollout(SampleKey { group, index, generation, .. }) => {
+            format!("sample {index} of {group}, generation {generation}")
         }
     }
 }

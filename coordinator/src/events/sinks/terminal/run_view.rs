@@ -23,6 +23,8 @@ pub(super) struct RunView {
     pub(super) stopping: Option<StopLevel>,
     /// Whether a user paused it.
     pub(super) paused: bool,
+    /// Items that no worker could run.
+    pub(super) waiting_for_worker: u64,
     /// Executions retried in this session.
     pub(super) retries: u64,
     pub(super) style: Style,
@@ -39,6 +41,7 @@ impl RunView {
             running: RunningExecutions::default(),
             stopping: None,
             paused: false,
+            waiting_for_worker: 0,
             retries: 0,
             style,
             noun,
@@ -99,6 +102,9 @@ impl RunView {
             EventKind::Warning { message } => {
                 let message = escape::line(message);
                 self.line(format!("{} {message}", self.style.warning("warning:")));
+            }
+            EventKind::Backlog { waiting_for_worker, .. } => {
+                self.waiting_for_worker = waiting_for_worker.iter().map(|w| w.items).sum();
             }
             EventKind::RunStarted { .. }
             | EventKind::RunOpened
