@@ -1,14 +1,20 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "serve")]
+pub mod api;
 pub mod bench;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "serve")]
+pub mod daemon;
 pub mod engine;
 pub mod events;
 pub mod executor;
+mod https;
 pub mod launch;
 pub mod plan;
 pub mod results;
 pub mod serve;
 pub mod sources;
+pub mod traces;
 pub mod workloads;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -128,6 +129,7 @@ fn run(
         equip: Box::new(move |dir| {
             Ok(WorkerEquipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),
+        tracer: Tracer::default(),
     }
 }
 

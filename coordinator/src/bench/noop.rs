@@ -20,7 +20,7 @@ use super::DispatchBenchError;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockOptions, RunError, RunOpenOptions};
-use crate::events::{JobFacts, MaterializeMode};
+use crate::events::{JobFacts, MaterializeMode, never_stopped};
 use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;
 
@@ -66,6 +66,7 @@ pub fn facts(run_dir: PathBuf, items: u32, materialize: MaterializeMode) -> JobF
         datasets: Vec::new(),
         tasks: Arc::default(),
         invocation: None,
+        stopped_at_once: never_stopped(),
     }
 }
 
@@ -84,6 +85,7 @@ pub fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Runner>, 
         providers: BTreeMap::from([(PROVIDER, Arc::new(NullProvider(PROVIDER)) as _)]),
         files,
         variables: TrialVariables::default(),
+        gateway: None,
         disks: Arc::default(),
         host: "bench".to_owned(),
     })))

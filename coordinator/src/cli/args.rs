@@ -21,7 +21,7 @@ use super::tree::TreeCommand;
 use super::value_parsers;
 #[cfg(feature = "nats")]
 use super::worker_value_parsers;
-use crate::config::LogLevel;
+use crate::config::{LogLevel, env_vars};
 use crate::engine::{LockWaitPolicy, ReopenSelection};
 use crate::events::MaterializeMode;
 use crate::launch::parameters::RunSink;
@@ -51,6 +51,8 @@ pub(super) enum Command {
     Gc(GcArgs),
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
+    #[cfg(feature = "serve")]
+    Serve(Box<super::serve::ServeArgs>),
     #[command(visible_alias = "stop")]
     Cancel(CancelArgs),
     Pause(PauseArgs),
@@ -114,12 +116,17 @@ pub(super) struct RunArgs {
     pub(super) sink: Option<RunSink>,
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <jobs_dir>/.rollout/blobs]
-    #[arg(long)]
+    #[arg(long, env = env_vars::STORE.name)]
     pub(super) store: Option<String>,
 
     /// Size of the local cache of what is read from a store in S3; 0 for none
     #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
     pub(super) store_cache: u64,
+
+    /// File of options of the provider `kubernetes` that jobs cannot change
+    #[cfg(feature = "kubernetes")]
+    #[arg(long, value_name = "FILE", env = env_vars::KUBERNETES_CONFIG.name)]
+    pub(super) kubernetes_config: Option<PathBuf>,
 
     /// Seconds without a heartbeat before the run is taken over [default: 30]
     ///
@@ -168,10 +175,17 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "LEVEL", conflicts_with = "quiet")]
     pub(super) log_level: Option<LogLevel>,
 
-    /// How long trials that no worker can run wait before they fail
+    /// How long trials that no worker can run wait before they fail [default: 10m; in an elastic
+    /// pool without limit, or that of the pool]
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "TIME", default_value = super::value_parsers::UNPLACEABLE_TIMEOUT, value_parser = super::value_parsers::duration)]
-    pub(super) unplaceable_timeout: Duration,
+    #[arg(long, value_name = "TIME", value_parser = super::value_parsers::duration)]
+    pub(super) unplaceable_timeout: Option<Duration>,
+
+    /// At the first signal, end and let trials on workers continue: the next session of the run takes
+    /// their results
+    #[cfg(feature = "nats")]
+    #[arg(long, requires = "url")]
+    pub(super) hand_over: bool,
 
     #[command(flatten)]
     pub(super) executor: ExecutorArgs,
@@ -212,7 +226,7 @@ pub(super) struct WorkerArgs {
     pub(super) nats: RequiredNatsArgs,
 
     /// Blob store that all hosts share: a directory, or `s3://bucket/prefix?endpoint=URL`
-    #[arg(long, value_name = "STORE")]
+    #[arg(long, value_name = "STORE", env = env_vars::STORE.name)]
     pub(super) store: String,
 
     /// Size of the local cache of what is read from a store in S3; 0 for none
@@ -242,6 +256,11 @@ pub(super) struct WorkerArgs {
     /// Providers to offer [default: all available on this host]
     #[arg(long, value_name = "KIND", value_parser = worker_value_parsers::provider)]
     pub(super) provider: Vec<ProviderKind>,
+
+    /// File of options of the provider `kubernetes` that jobs cannot change
+    #[cfg(feature = "kubernetes")]
+    #[arg(long, value_name = "FILE", env = env_vars::KUBERNETES_CONFIG.name)]
+    pub(super) kubernetes_config: Option<PathBuf>,
 
     /// Directory of state that outlives the worker; workers of one host may share it
     /// [default: $XDG_STATE_HOME/rollout or ~/.local/state/rollout]
@@ -409,6 +428,8 @@ impl Cli {
             | Command::Keys(_)
             | Command::Blob(_)
             | Command::Bench(_) => false,
+            #[cfg(feature = "serve")]
+            Command::Serve(_) => false,
         }
     }
 }

@@ -102,7 +102,9 @@ impl CliError {
     /// Adds a hint for a journal that cannot be read.
     pub(super) fn with_journal_hint(self, error: &JournalError) -> Self {
         match error {
-            JournalError::Io { .. } | JournalError::Mirror(_) => self,
+            JournalError::Io { .. } | JournalError::Superseded { .. } | JournalError::Mirror(_) => {
+                self
+            }
             JournalError::Header { .. } | JournalError::Record { .. } => {
                 self.hint("use a newer rollout")
             }
@@ -351,6 +353,10 @@ impl From<LaunchError> for CliError {
             LaunchError::Interrupted => Self::new(ExitCode::Cancelled, error.to_string()),
             LaunchError::Run(error) => error.into(),
             LaunchError::Search(error) => error.into(),
+            LaunchError::FarmSettings(_)
+            | LaunchError::FarmAgents { .. }
+            | LaunchError::OtherFarm { .. } => Self::new(ExitCode::Config, error.to_string()),
+            LaunchError::Unregistered(_) => Self::new(ExitCode::Failure, error.to_string()),
             LaunchError::Report(error) => error.into(),
         }
     }

@@ -104,7 +104,7 @@ fn print_durable(
 }
 
 /// `12  2026-01-01T10:00:00Z  trial_settled  agent/dataset/task__1: completed, reward 1`.
-fn line(event: &NumberedEvent) -> String {
+pub(super) fn line(event: &NumberedEvent) -> String {
     let NumberedEvent { seq, event: RunEvent { at, kind } } = event;
     let (name, detail) = describe(kind);
     format!("{seq:>8}  {at:.0}  {name:<13}  {}", escape::line(&detail)).trim_end().to_owned()

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::args::RunArgs;
 use super::error::CliError;
+use super::remote_api::{ApiServerClient, is_api_url};
 use crate::events::MaterializeMode;
 
 /// Schemes of a remote endpoint.
@@ -17,13 +18,18 @@ pub(super) struct ExecutorArgs {
     #[arg(long, value_name = "KIND")]
     executor: Option<ExecutorKind>,
 
-    /// Server whose workers run the trials: `nats://host:4222`, as for `--nats`
+    /// Server whose workers run the trials: `nats://host:4222`, as for `--nats`; or a server of `rollout
+    /// serve` that runs the job: `http://host:4280`, to which it is sent with its datasets
     #[arg(long, value_name = "URL")]
     remote_endpoint: Option<String>,
 
     /// Variable of this process that holds the token for the remote endpoint
     #[arg(long, value_name = "NAME", requires = "remote_endpoint")]
     remote_token_env: Option<String>,
+
+    /// With an endpoint `http://…`: submit the job and do not follow it
+    #[arg(long, requires = "remote_endpoint")]
+    detach: bool,
 }
 
 /// Where trials run.
@@ -63,6 +69,26 @@ impl ExecutorArgs {
         self.executor == Some(ExecutorKind::Remote) || self.remote_endpoint.is_some()
     }
 
+    /// The server of `rollout serve` that runs the job, if the endpoint is one.
+    ///
+    /// # Errors
+    /// The variable of the token is not set.
+    pub(super) fn api_server(&self) -> Result<Option<ApiServerClient>, CliError> {
+        let endpoint = self.remote_endpoint.as_deref().filter(|endpoint| is_api_url(endpoint));
+        let token = self.remote_token_env.as_deref();
+        endpoint.map(|endpoint| ApiServerClient::new(endpoint, token)).transpose()
+    }
+
+    /// Whether a server of `rollout serve` runs the job.
+    pub(super) fn has_api_server(&self) -> bool {
+        self.remote_endpoint.as_deref().is_some_and(is_api_url)
+    }
+
+    /// Whether the job is not followed.
+    pub(super) fn is_detached(&self) -> bool {
+        self.detach
+    }
+
     /// The files to write, given those that the command line names.
     /// None of them leaves it to the sink.
     pub(super) fn materialize(&self, named: Option<MaterializeMode>) -> Option<MaterializeMode> {
@@ -91,6 +117,18 @@ pub(super) fn resolve(args: &mut RunArgs) -> Result<(), CliError> {
         }
         return args.keys.set_environment(environment, &format!("--executor {name}"));
     }
+    if executor.has_api_server() {
+        if has_server(args) {
+            let what = "cannot use `--nats` with a server of `rollout serve`, which has its own";
+            return Err(CliError::usage(what).hint("remove it, or unset `ROLLOUT_NATS_URL`"));
+        }
+        return Ok(());
+    }
+    if executor.detach {
+        let what = "cannot use `--detach` with this endpoint: only a server of `rollout serve` runs \
+                    a job without this process";
+        return Err(CliError::usage(what));
+    }
     resolve_remote(args, &executor)
 }
 
@@ -107,7 +145,7 @@ fn has_server(args: &RunArgs) -> bool {
 
 #[cfg(feature = "nats")]
 fn resolve_remote(args: &mut RunArgs, executor: &ExecutorArgs) -> Result<(), CliError> {
-    let ExecutorArgs { executor: kind, remote_endpoint, remote_token_env } = executor;
+    let ExecutorArgs { executor: kind, remote_endpoint, remote_token_env, .. } = executor;
     let Some(endpoint) = remote_endpoint else {
         if *kind == Some(ExecutorKind::Remote) && !has_server(args) {
             return Err(CliError::usage("cannot use `--executor remote` without a server")
@@ -118,7 +156,8 @@ fn resolve_remote(args: &mut RunArgs, executor: &ExecutorArgs) -> Result<(), Cli
     if !ENDPOINT_SCHEMES.iter().any(|scheme| endpoint.starts_with(scheme)) {
         let scheme = endpoint.split_once("://").map_or("no scheme", |(scheme, _)| scheme);
         return Err(CliError::usage(format!(
-            "cannot use the remote endpoint: found {scheme}, expected `nats://` or `tls://`"
+            "cannot use the remote endpoint: found {scheme}, expected `nats://`, `tls://`, `http://` or \
+             `https://`"
         )));
     }
     if args.nats.url.as_ref().is_some_and(|url| url != endpoint) {
@@ -196,7 +235,9 @@ mod tests {
             ("--executor local_docker --nats nats://far:1", "with a server"),
             ("--executor local_process --remote-endpoint nats://far:1", "with a server"),
             ("--executor local_docker -e process", "`-e process`"),
-            ("--remote-endpoint https://far", "found https"),
+            ("--remote-endpoint ftp://far", "found ftp"),
+            ("--remote-endpoint nats://far:1 --detach", "`--detach`"),
+            ("--remote-endpoint https://far --nats nats://far:1", "`--nats`"),
             ("--remote-endpoint far:1", "found no scheme"),
             ("--remote-endpoint nats://far:1 --nats nats://other:1", "another"),
         ] {

@@ -10,6 +10,7 @@ use crate::events::SinkStarter;
 use crate::events::sinks::metrics;
 use crate::events::sinks::metrics::RunMetrics;
 use crate::serve::{Monitoring, MonitoringServer};
+use crate::traces::TraceExport;
 
 /// The option.
 #[derive(Debug, Clone, Args)]
@@ -24,9 +25,11 @@ impl ListenArgs {
     pub(super) async fn for_run(
         &self,
         sinks: &mut Vec<SinkStarter>,
+        traces: &TraceExport,
     ) -> Result<Option<MonitoringServer>, CliError> {
         let Some(address) = self.listen else { return Ok(None) };
         let monitoring = Monitoring::new(|registry| {
+            traces.register(registry);
             let run = RunMetrics::register(registry);
             sinks.push(metrics(run.clone()));
             Box::new(move || run.check_ready().map_err(|reason| reason.to_string()))
@@ -39,9 +42,10 @@ impl ListenArgs {
     pub(super) async fn for_worker(
         &self,
         worker: &worker::MonitoredWorker,
+        traces: &TraceExport,
     ) -> Result<Option<MonitoringServer>, CliError> {
         match self.listen {
-            Some(address) => start(address, worker.monitoring()).await.map(Some),
+            Some(address) => start(address, worker.monitoring(traces)).await.map(Some),
             None => Ok(None),
         }
     }
@@ -67,6 +71,7 @@ pub(super) mod worker {
     use rollout_worker::service::WorkerMonitor;
 
     use crate::serve::Monitoring;
+    use crate::traces::TraceExport;
 
     /// A worker that may not have started yet.
     #[derive(Debug, Clone, Default)]
@@ -78,9 +83,10 @@ pub(super) mod worker {
     }
 
     impl MonitoredWorker {
-        pub(super) fn monitoring(&self) -> Monitoring {
+        pub(super) fn monitoring(&self, traces: &TraceExport) -> Monitoring {
             let worker = self.clone();
             Monitoring::new(|registry| {
+                traces.register(registry);
                 worker.metrics.register(registry);
                 registry.register_collector(Box::new(worker.clone()));
                 Box::new(move || match worker.monitor.get() {

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{follow_logs, search_dir, store_url};
 use crate::events::sinks::terminal::table;
@@ -35,8 +36,8 @@ const WAITING_PIECES: usize = 16;
 /// is otherwise.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
-    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
-    /// of a server: `nats://host:4222#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a run on a server:
+    /// `nats://host:4222#RUN`, `http://host:4280/v1/runs/ID`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -111,6 +112,9 @@ struct PrintedFile {
 
 /// Runs the command.
 pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
+        return remote_api::logs(&run, &args.trial, &server_query(args)?, printer).await;
+    }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("print the output of a trial of", place.directory(), SEARCH_HINT)?;
     if args.follow {
@@ -141,6 +145,19 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
         print(&*store, &files, printer).await?;
     }
     Ok(ExitCode::Success)
+}
+
+/// The parameters of the same question to a server of `rollout serve`.
+fn server_query(args: &LogsArgs) -> Result<Vec<(&'static str, String)>, CliError> {
+    if args.list || args.json || args.store.is_some() {
+        let what = "cannot use `--list`, `--json` or `--store` with a run on a server";
+        return Err(CliError::usage(what).hint("`rollout logs URL TRIAL` prints its output"));
+    }
+    let mut query = Vec::new();
+    query.extend(args.name.clone().map(|name| ("name", name)));
+    query.extend(args.number.map(|number| ("try", number.to_string())));
+    query.extend(args.follow.then(|| ("follow", "true".to_owned())));
+    Ok(query)
 }
 
 /// The record of the chosen execution.

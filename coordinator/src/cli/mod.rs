@@ -30,12 +30,15 @@ mod logs;
 mod nats;
 mod output;
 mod overrides;
+mod remote_api;
 mod repair;
 mod resume;
 mod retry;
 mod run;
 mod run_place;
 mod search_dir;
+#[cfg(feature = "serve")]
+mod serve;
 mod shell;
 mod show;
 mod status;
@@ -43,6 +46,7 @@ mod store_url;
 mod task_init;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod tree;
 mod value_parsers;
 #[cfg(feature = "nats")]
@@ -116,6 +120,8 @@ async fn dispatch(
         Command::Gc(args) => Box::pin(gc::run(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => Box::pin(serve::run(*args, printer)).await,
         Command::Cancel(args) => Box::pin(live::cancel(&args, printer)).await,
         Command::Pause(args) => Box::pin(live::pause(&args, printer)).await,
         Command::Control(args) => Box::pin(live::control(&args, printer)).await,

@@ -83,7 +83,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     n_concurrent_agents: Option<String>,
 
-    /// Environment: docker or process
+    /// Environment: docker, process or kubernetes
     #[arg(long, short = 'e', alias = "env", value_name = "TYPE")]
     environment: Option<String>,
 

@@ -121,7 +121,6 @@ mod catalog {
 
     use clap::{Args, Parser};
     use rollout_protocol::exit::ExitCode;
-    use rollout_protocol::limits;
 
     use crate::cli::error::CliError;
     use crate::cli::listen::ListenArgs;
@@ -131,7 +130,7 @@ mod catalog {
     use crate::cli::run::RetryPlace;
     use crate::cli::run_place::CatalogAddress;
     use crate::cli::value_parsers::{self, STORE_CACHE_MB};
-    use crate::cli::{logging, run};
+    use crate::cli::{logging, run, traces};
     use crate::config::LogLevel;
     use crate::engine::{LockWaitPolicy, ReopenSelection};
     use crate::events::MaterializeMode;
@@ -158,7 +157,8 @@ mod catalog {
         #[arg(long, value_name = "SIZE", value_parser = value_parsers::size)]
         store_cache: Option<u64>,
 
-        /// How long trials that no worker can run wait before they fail [default: 10m]
+        /// How long trials that no worker can run wait before they fail [default: 10m; in an elastic
+        /// pool without limit, or that of the pool]
         #[arg(long, value_name = "TIME", value_parser = value_parsers::duration)]
         unplaceable_timeout: Option<Duration>,
 
@@ -244,7 +244,8 @@ mod catalog {
         let level = args.log_level.unwrap_or(LogLevel::Info);
         logging::start(level, args.log, screen.clone(), printer.err);
         let mut sinks = printer.sinks(screen, true, args.json);
-        let _monitoring = args.listen.for_run(&mut sinks).await?;
+        let traces = traces::for_run(&mut sinks);
+        let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
         let request = ResumeRequest {
             store: address.store,
             store_cache_mb: args.store_cache.unwrap_or(STORE_CACHE_MB),
@@ -253,7 +254,7 @@ mod catalog {
             materialize: args.materialize,
             nats: args.nats.access.options(url)?,
             default_pool: POOL.parse().expect("the default pool has a valid name"),
-            unplaceable_timeout: args.unplaceable_timeout.unwrap_or(limits::UNPLACEABLE_TIMEOUT),
+            unplaceable_timeout: args.unplaceable_timeout,
             sinks,
             wait_policy: LockWaitPolicy {
                 force: args.force,

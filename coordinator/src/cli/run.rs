@@ -10,7 +10,7 @@ use super::args::{RunArgs, with_run};
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::{dry_run, env_file, executor, exit, logging, store_url};
+use super::{dry_run, env_file, executor, exit, logging, remote_api, store_url, traces};
 use crate::config::{ConfigWarning, JobOptions, LogLevel};
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
@@ -31,6 +31,10 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     let screen = printer.screen();
     let level = level(&args, prepared.job.log_level);
     logging::start(level, args.log, screen.clone(), printer.err);
+    if let Some(server) = args.executor.api_server()?.filter(|_| !args.dry_run) {
+        let detach = args.executor.is_detached();
+        return remote_api::run(server, prepared.job, detach, args.json, printer).await;
+    }
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
@@ -46,10 +50,12 @@ async fn start(
 ) -> Result<ExitCode, CliError> {
     let PreparedJob { job, datasets, .. } = prepared;
     let mut sinks = printer.sinks(screen, true, args.json);
-    let _monitoring = args.listen.for_run(&mut sinks).await?;
+    let traces = traces::for_run(&mut sinks);
+    let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
     let request = RunRequest {
         #[cfg(feature = "nats")]
-        remote: args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?,
+        remote: (args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?)
+            .map(|remote| remote.handing_over(args.hand_over)),
         job,
         datasets,
         store: store_url::parse_optional(args.store.as_deref())?,
@@ -63,6 +69,12 @@ async fn start(
         stops: StopSource::Signals,
         on_demand: None,
         host: None,
+        #[cfg(feature = "kubernetes")]
+        kubernetes_config: args.kubernetes_config.clone(),
+        #[cfg(not(feature = "kubernetes"))]
+        kubernetes_config: None,
+        tracer: traces.tracer(),
+        slots: None,
     };
     let outcome = Box::pin(launch::run(request)).await?;
     let place = RetryPlace { run: outcome.run_dir.display().to_string(), options: "" };
@@ -150,6 +162,7 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     let is_remote = args.nats.url.is_some();
     #[cfg(not(feature = "nats"))]
     let is_remote = false;
+    let is_remote = is_remote || args.executor.has_api_server();
     let is_set = |name: &str| is_remote || std::env::var(name).is_ok();
     let variables = match &args.env_file {
         Some(file) => env_file::read(file).map_err(CliError::usage)?,

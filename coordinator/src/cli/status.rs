@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use rollout_protocol::event::WaitingItems;
 use rollout_protocol::exit::ExitCode;
 use serde::Serialize;
 
 use super::error::CliError;
 use super::invocation::Invocation;
 use super::output::{Printer, quoted};
+use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
 use crate::events::sinks::terminal::format::{duration, number, number_or_dash, percent};
 use crate::events::sinks::terminal::table;
@@ -23,8 +25,8 @@ use crate::results::view::{OwnerView, RunKind, RunStatus, RunViewState};
 /// finished. Only reads: takes no lock and writes nothing.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Run directory, of a job or a search; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
-    /// of a server: `nats://host:4222#RUN`
+    /// Run directory, of a job or a search; a run in a catalog: `s3://bucket/prefix#RUN`; or a run
+    /// on a server: `nats://host:4222#RUN`, `http://host:4280/v1/runs/ID`
     run_dir: PathBuf,
 
     /// Print one JSON document
@@ -54,6 +56,9 @@ struct ResumeCommand {
 
 /// Runs the command.
 pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
+        return remote_api::status(&run, args.json, printer).await;
+    }
     let place = RunPlace::open(&args.run_dir).await?;
     let view = place.read()?.view(None, None)?;
     let status = RunStatus::new(&args.run_dir, &view);
@@ -95,6 +100,8 @@ fn render(document: &StatusDocument) -> String {
         ("state", state(status)),
         (items(header.kind), counts(status)),
     ];
+    let waiting = status.waiting_for_worker.iter().map(waiting_for_worker);
+    rows.extend(waiting.map(|text| ("waiting", text)));
     if header.kind == RunKind::Job && status.counts.settled > 0 {
         rows.push(("score", score(status)));
     }
@@ -176,6 +183,18 @@ fn counts(status: &RunStatus) -> String {
         }
     }
     text
+}
+
+/// `3 need 64 cpus, 1024 MiB, process: needs 64 cpus …; they wait until a worker is started`.
+fn waiting_for_worker(waiting: &WaitingItems) -> String {
+    let WaitingItems { items, class, needs, reason, timeout_sec } = waiting;
+    let limit = match timeout_sec {
+        None => "the pool is elastic, so they wait until a worker is started".to_owned(),
+        Some(seconds) => {
+            format!("they fail after {} without one", duration(Duration::from_secs(*seconds)))
+        }
+    };
+    format!("{items} for a worker with {needs} ({class}): {reason}; {limit}")
 }
 
 /// The counts that are not 0, with their words.

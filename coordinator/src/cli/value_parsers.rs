@@ -6,10 +6,6 @@ use jiff::SignedDuration;
 
 use crate::config::units;
 
-/// Default of `--unplaceable-timeout`.
-#[cfg(feature = "nats")]
-pub(super) const UNPLACEABLE_TIMEOUT: &str = "10m";
-
 /// Default of `--max-offline`.
 #[cfg(feature = "nats")]
 pub(super) const MAX_OFFLINE: &str = "30m";
@@ -79,7 +75,6 @@ mod tests {
     fn defaults_of_durations_equal_limits() {
         use rollout_protocol::limits;
 
-        assert_eq!(duration(UNPLACEABLE_TIMEOUT), Ok(limits::UNPLACEABLE_TIMEOUT));
         assert_eq!(duration(MAX_OFFLINE), Ok(limits::MAX_OFFLINE));
         assert_eq!(duration(LEASE), Ok(limits::LEASE));
     }

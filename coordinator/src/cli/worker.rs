@@ -27,6 +27,7 @@ use crate::launch::LaunchError;
 use crate::launch::host::{HostPaths, RunnerDecorator, StateDir, WorkerProcess, environment};
 use crate::launch::signals;
 use crate::launch::store::{StoreCache, open_cached};
+use crate::traces::{TraceExport, TracedProcess};
 
 /// Prefix of the worker's own variables, which trials never see.
 const OWN_VARIABLE_PREFIX: &str = "ROLLOUT_NATS_";
@@ -42,7 +43,8 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, args.log, printer.screen(), printer.err);
     let monitored = MonitoredWorker::default();
-    let _monitoring = args.listen.for_worker(&monitored).await?;
+    let traces = TraceExport::start(TracedProcess::Worker);
+    let _monitoring = args.listen.for_worker(&monitored, &traces).await?;
     let options = args.nats.options()?;
     let pool: NatsName = args
         .pool
@@ -70,7 +72,7 @@ pub(super) async fn run(
         source: Arc::new(source),
         workers: worker_state.workers(namespace.as_str(), store.identity(), pool.as_str()),
         store,
-        host: HostPaths::for_process(worker_state.root()).map_err(LaunchError::Program)?,
+        host: host_paths(&worker_state, &args)?,
         sandboxes: worker_state.sandboxes(),
         pool: pool.to_string(),
         slots: args.slots.count(),
@@ -84,6 +86,7 @@ pub(super) async fn run(
         decorate,
         metrics: monitored.metrics,
         monitor: monitored.monitor,
+        tracer: traces.tracer(),
     };
     let ended = process.run().await?;
     Ok(match ended.reason {
@@ -92,6 +95,15 @@ pub(super) async fn run(
         WorkerExitReason::Asked if ended.unreported > 0 => ExitCode::OutOfReach,
         WorkerExitReason::Asked => ExitCode::Success,
     })
+}
+
+fn host_paths(state: &StateDir, args: &WorkerArgs) -> Result<HostPaths, CliError> {
+    let host = HostPaths::for_process(state.root()).map_err(LaunchError::Program)?;
+    #[cfg(feature = "kubernetes")]
+    let host = host.with_kubernetes_config(args.kubernetes_config.clone());
+    #[cfg(not(feature = "kubernetes"))]
+    let _unused = args;
+    Ok(host)
 }
 
 /// The directory of the worker's files.

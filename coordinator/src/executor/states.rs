@@ -237,6 +237,7 @@ impl StatesFold {
             | EventKind::RunPaused
             | EventKind::RunContinued
             | EventKind::Warning { .. }
+            | EventKind::Backlog { .. }
             | EventKind::RunEnded { .. }
             | EventKind::Search(_) => {}
         }

@@ -27,6 +27,7 @@ fn settings() -> TrialSettings {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        gateway: None,
     }
 }
 

@@ -52,7 +52,8 @@ impl Monitoring {
         Self { registry, readiness }
     }
 
-    fn router(self) -> Router {
+    /// Its routes.
+    pub(crate) fn router(self) -> Router {
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))

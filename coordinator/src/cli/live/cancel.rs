@@ -8,6 +8,7 @@ use rollout_worker::queue::traits::QueueError;
 use super::{LiveRun, ServerArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::cli::remote_api::{self, RunUrl};
 
 /// Cancel trials of a run: they settle as cancelled
 ///
@@ -15,8 +16,8 @@ use crate::cli::output::Printer;
 /// and the run ends. The run's coordinator must be alive; it answers once the command is durable.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CancelArgs {
-    /// Run directory, run id, a run on a server: `nats://host:4222#RUN`, or in a catalog:
-    /// `s3://bucket/prefix#RUN`
+    /// Run directory, run id, a run on a server: `nats://host:4222#RUN` or
+    /// `http://host:4280/v1/runs/ID`, or in a catalog: `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN")]
     run: String,
 
@@ -53,6 +54,14 @@ pub(in crate::cli) async fn cancel(
     args: &CancelArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run)? {
+        let selection = [&args.agent, &args.dataset, &args.task];
+        if selection.iter().any(|part| part.is_some()) || args.attempt.is_some() {
+            let what = "cannot cancel some trials of a run on a server of `rollout serve`";
+            return Err(CliError::usage(what).hint("cancel the whole run: use no selection"));
+        }
+        return remote_api::cancel(&run, args.json, printer).await;
+    }
     let live = LiveRun::require(&args.run, &args.server, "cancel trials of", SEARCH_HINT).await?;
     let selection = TrialSelection {
         agent: args.agent.clone(),

@@ -3,7 +3,7 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits;
-use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo};
+use rollout_worker::queue::nats::{AccountLimits, NatsServerInfo, StreamCopies};
 
 use super::RequiredNatsArgs;
 use crate::cli::error::CliError;
@@ -65,6 +65,7 @@ fn describe(info: &NatsServerInfo) -> Vec<String> {
             "stream     {name}: {} messages, {} bytes",
             stream.messages, stream.bytes
         ));
+        lines.extend(stream.copies.as_ref().map(describe_copies));
         lines.extend(difference_lines(&stream.differences));
     }
     for consumer in &info.consumers {
@@ -79,6 +80,21 @@ fn describe(info: &NatsServerInfo) -> Vec<String> {
         lines.extend(difference_lines(&consumer.differences));
     }
     lines
+}
+
+/// The servers that have a copy of a stream.
+fn describe_copies(copies: &StreamCopies) -> String {
+    let leader = copies.leader.as_deref().unwrap_or("none at present");
+    let followers = copies.followers.iter().map(|follower| {
+        let state = match (follower.offline, follower.current) {
+            (true, _) => " (offline)",
+            (false, false) => " (behind)",
+            (false, true) => "",
+        };
+        format!(", {}{state}", follower.name)
+    });
+    let count = copies.followers.len() + 1;
+    format!("  copies   {count}: leader {leader}{}", followers.collect::<String>())
 }
 
 fn difference_lines(differences: &[String]) -> impl Iterator<Item = String> {

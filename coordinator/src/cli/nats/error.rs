@@ -84,6 +84,12 @@ impl From<NatsSetupError> for CliError {
                 "use the coordinator's user (docs/operations.md, Users and permissions)",
             ),
             NatsSetupError::Queue(error) => error.into(),
+            error @ NatsSetupError::Copies { .. } => {
+                Self::config("the NATS servers are not set up", &error).hint(
+                    "start the missing servers, or choose the number of copies with \
+                     `rollout setup --nats-replicas N`",
+                )
+            }
             error @ NatsSetupError::Differs { .. } => {
                 let failed = Self::config("the NATS server is not set up", &error).hint(
                     "`rollout doctor` shows what differs; `rollout setup` creates what is missing",

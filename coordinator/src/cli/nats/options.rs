@@ -49,7 +49,7 @@ impl NatsArgs {
     pub(in crate::cli) fn remote(
         &self,
         pool: Option<&str>,
-        unplaceable_timeout: Duration,
+        unplaceable_timeout: Option<Duration>,
     ) -> Result<Option<RemoteOptions>, CliError> {
         let Some(url) = &self.url else { return Ok(None) };
         let pool = pool.unwrap_or(POOL);
@@ -57,7 +57,7 @@ impl NatsArgs {
             .parse()
             .map_err(|error| CliError::config(format!("cannot use the pool `{pool}`"), &error))?;
         let options = self.access.options(url)?;
-        Ok(Some(RemoteOptions { options, pool, unplaceable_timeout }))
+        Ok(Some(RemoteOptions { options, pool, unplaceable_timeout, hand_over: false }))
     }
 }
 
@@ -74,12 +74,22 @@ pub(in crate::cli) struct NatsAccessArgs {
     #[arg(long, value_name = "TIME", env = "ROLLOUT_LEASE", default_value = value_parsers::LEASE, value_parser = duration)]
     pub(in crate::cli) lease: Duration,
 
+    /// Copies of new streams on the servers of a cluster; `setup` also changes existing streams
+    /// [default: 3 in a cluster, else 1]
+    #[arg(long, value_name = "N", env = env_vars::NATS_REPLICAS.name, value_parser = clap::value_parser!(u8).range(1..=5))]
+    nats_replicas: Option<u8>,
+
     /// User; the password comes from ROLLOUT_NATS_PASSWORD or `--nats-password-file`
     #[arg(long, value_name = "NAME", env = "ROLLOUT_NATS_USER")]
     nats_user: Option<String>,
 
     /// File with the user's password
-    #[arg(long, value_name = "FILE", requires = "nats_user")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = env_vars::NATS_PASSWORD_FILE.name,
+        requires = "nats_user"
+    )]
     nats_password_file: Option<PathBuf>,
 
     /// File with a token, instead of ROLLOUT_NATS_TOKEN
@@ -166,6 +176,7 @@ impl NatsAccessArgs {
         }
         options.namespace = self.namespace.clone();
         options.lease = self.lease;
+        options.replicas = self.nats_replicas;
         if let Some(credentials) = self.credentials(variable)? {
             options.credentials = credentials;
         }
@@ -264,6 +275,15 @@ mod tests {
             let error = options(arguments, &[]).expect_err("refused");
             assert!(!format!("{error:?}").contains("hush"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn nats_replicas_are_those_of_option() {
+        assert_eq!(options(&["--nats", "localhost"], &[]).expect("valid").replicas, None);
+        let three = ["--nats", "localhost", "--nats-replicas", "3"];
+        assert_eq!(options(&three, &[]).expect("valid").replicas, Some(3));
+        let six = ["program", "--nats", "localhost", "--nats-replicas", "6"];
+        assert!(Program::try_parse_from(six).is_err());
     }
 
     #[test]

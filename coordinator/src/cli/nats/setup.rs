@@ -3,19 +3,21 @@
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::nats::NatsName;
+use rollout_worker::queue::nats::{NatsName, PoolElasticity};
 use rollout_worker::store;
 
 use super::{POOL, RequiredNatsArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::cli::store_url;
+use crate::cli::{store_url, value_parsers};
+use crate::config::env_vars;
 
 /// Create what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
 /// Every run does the same for what it needs. Existing objects are compared with the required
-/// settings; a difference is an error. Only the stream of reports of an earlier version is changed:
-/// it gets the subjects that it lacks.
+/// settings; a difference is an error. Only these are changed: the stream of reports of an earlier
+/// version gets the subjects that it lacks, and `--nats-replicas` sets the number of copies, also while
+/// runs use the streams.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SetupArgs {
     #[command(flatten)]
@@ -29,13 +31,36 @@ pub(in crate::cli) struct SetupArgs {
     ///
     /// A run binds its pool as well. It replaces a binding to another store only if no running run
     /// of the pool uses that store.
-    #[arg(long)]
+    #[arg(long, env = env_vars::STORE.name)]
     store: Option<String>,
 
     /// Bind the pool even if it is bound to another store; make sure first that no run of the pool
     /// is active
     #[arg(long, requires = "store")]
     rebind: bool,
+
+    /// Whether workers of any size and provider may still be started for the pool, by an
+    /// autoscaler: `yes`, `no`, or the longest wait for one
+    ///
+    /// In an elastic pool, trials that no present worker could run wait instead of failing. Sessions
+    /// of runs that begin later observe it, unless they have `--unplaceable-timeout`. Without this
+    /// option the pool stays as it is; a new one is not elastic.
+    #[arg(long, value_name = "yes|no|TIME", value_parser = elasticity)]
+    elastic: Option<PoolElasticity>,
+}
+
+fn elasticity(text: &str) -> Result<PoolElasticity, String> {
+    match text {
+        "yes" => Ok(PoolElasticity::Elastic(None)),
+        "no" => Ok(PoolElasticity::Fixed),
+        time => match value_parsers::duration(time) {
+            Ok(longest) if longest.subsec_nanos() > 0 || longest.is_zero() => {
+                Err("expected whole seconds, or `no` for a pool that is not elastic".to_owned())
+            }
+            Ok(longest) => Ok(PoolElasticity::Elastic(Some(longest))),
+            Err(error) => Err(format!("{error}, or `yes` or `no`")),
+        },
+    }
 }
 
 /// Runs the command.
@@ -46,10 +71,28 @@ pub(in crate::cli) async fn setup(
     let nats = args.nats.connect().await?;
     nats.prepare(&args.pool, &[SizeClass::default(), SizeClass::SOLO]).await?;
     let mut text = format!("pool {} is set up on {}\n", args.pool, nats.options().address());
+    if let Some(copies) = nats.options().replicas {
+        let changed = nats.change_replicas(copies).await?;
+        text.push_str(&format!("copies: {copies}"));
+        match changed.as_slice() {
+            [] => text.push('\n'),
+            changed => text.push_str(&format!("; changed: {}\n", changed.join(", "))),
+        }
+    }
     if let Some(store) = &args.store {
         let store = store::open(&store_url::parse(store)?).await?;
         nats.bind_pool(&args.pool, store.identity(), args.rebind).await?;
         text.push_str(&format!("it uses the blob store {}\n", store.identity()));
+    }
+    if let Some(elasticity) = args.elastic {
+        nats.declare_elasticity(&args.pool, elasticity).await?;
+        text.push_str(&match elasticity {
+            PoolElasticity::Fixed => "it is not elastic\n".to_owned(),
+            PoolElasticity::Elastic(None) => "it is elastic\n".to_owned(),
+            PoolElasticity::Elastic(Some(longest)) => {
+                format!("it is elastic: trials wait {} s for a worker\n", longest.as_secs())
+            }
+        });
     }
     printer.data(&text)?;
     Ok(ExitCode::Success)

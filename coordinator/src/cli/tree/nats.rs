@@ -16,9 +16,10 @@ pub(super) struct RemoteArgs {
     #[arg(long, value_name = "NAME", requires = "url")]
     pool: Option<String>,
 
-    /// How long evals that no worker can run wait before they fail
-    #[arg(long, value_name = "TIME", default_value = value_parsers::UNPLACEABLE_TIMEOUT, value_parser = value_parsers::duration)]
-    unplaceable_timeout: Duration,
+    /// How long evals that no worker can run wait before they fail [default: 10m; in an elastic
+    /// pool without limit, or that of the pool]
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::duration)]
+    unplaceable_timeout: Option<Duration>,
 
     #[command(flatten)]
     nats: NatsArgs,

@@ -13,7 +13,9 @@ use crate::cli::error::CliError;
 use crate::cli::listen::ListenArgs;
 use crate::cli::logging::{self, LogArgs};
 use crate::cli::output::Printer;
-use crate::config::{ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, read_tree};
+use crate::config::{
+    ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, env_vars, read_tree,
+};
 use crate::workloads::search::driver::{SearchDirectory, SearchError, check_baseline};
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::OutcomeCounts;
@@ -55,7 +57,7 @@ pub(in crate::cli) struct TreeRunArgs {
     report_only: bool,
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <runs_root>/.rollout/blobs]
-    #[arg(long)]
+    #[arg(long, env = env_vars::STORE.name)]
     pub(super) store: Option<String>,
 
     #[command(flatten)]

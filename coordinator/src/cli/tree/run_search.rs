@@ -7,12 +7,13 @@ use rollout_protocol::limits::LOCK_STALE;
 use super::run::TreeRunArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::cli::store_url;
+use crate::cli::{store_url, traces};
 use crate::config::TreeFile;
 use crate::engine::LockWaitPolicy;
 use crate::events::sinks::terminal::Screen;
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
+use crate::traces::TraceExport;
 use crate::workloads::search::driver::{ManifestClock, SearchOpenOptions};
 use crate::workloads::search::manifest::SearchManifest;
 
@@ -30,7 +31,12 @@ pub(super) async fn run_search(
     let (stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let mut sinks = printer.sinks(screen, !args.dry_run, args.json);
-    let _monitoring = args.listen.for_run(&mut sinks).await?;
+    // A simulation runs no work.
+    let traces = match args.dry_run {
+        true => TraceExport::default(),
+        false => traces::for_run(&mut sinks),
+    };
+    let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
     let options = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
@@ -51,6 +57,7 @@ pub(super) async fn run_search(
         remote: if args.dry_run { None } else { args.remote.remote()? },
         stops,
         sinks,
+        tracer: traces.tracer(),
     };
     Ok(Box::pin(search::run(request)).await?)
 }

@@ -4,8 +4,8 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    ArtifactRecord, Durations, EnvironmentRecord, Execution, HarnessRecord, ItemOutcome,
-    LogsRecord, OutputFile, Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, GatewaySummary, HarnessRecord,
+    ItemOutcome, LogsRecord, OutputFile, Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
 };
 use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,9 @@ pub(super) struct TrialResult<'a> {
     /// The result of the harness, if the agent is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     harness: Option<&'a HarnessRecord>,
+    /// The calls to model servers, if the job has a gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<&'a GatewaySummary>,
     superseded: &'a [Execution],
     record: Option<&'a BlobRef>,
     /// The files beside this one; everything when absent.
@@ -119,6 +122,7 @@ impl<'a> TrialResult<'a> {
             logs: record.and_then(|r| r.logs.as_ref()),
             artifacts: record.map_or(&[], |r| &r.artifacts),
             harness: record.and_then(|r| r.harness.as_deref()),
+            gateway: record.and_then(|r| r.gateway.as_deref()),
             superseded: &settlement.superseded,
             record: by.and_then(|by| by.record.as_ref()),
             materialize,

@@ -47,6 +47,7 @@ pub(crate) fn plan(
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        gateway: None,
     };
     let agents = agents.iter().map(|name| agent(name)).collect();
     let tasks = tasks.iter().map(|name| task(name)).collect();

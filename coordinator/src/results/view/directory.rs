@@ -118,6 +118,10 @@ impl RunDirectory {
             fold.apply(at, record, events.as_mut().map(|events| &mut **events as EventReader<'_>));
         })?;
         let view = RunView::new(fold, kind, manifest.as_ref(), owner, now);
+        // Only a hint: one that cannot be read is left out.
+        let waiting = read(&layout.waiting(), Some(limits::LOCK_FILE_BYTES)).ok().flatten();
+        let waiting = waiting.and_then(|text| serde_json::from_slice(&text).ok());
+        let view = view.with_waiting(waiting.unwrap_or_default());
         Ok(if is_copy { view.without_owner(now) } else { view })
     }
 }

@@ -54,6 +54,7 @@ pub(super) fn numbers_of(record: &JournalRecord) -> u64 {
         | JournalRecord::EventChunk { .. }
         | JournalRecord::Respecified { .. }
         | JournalRecord::Retried { .. }
+        | JournalRecord::Farm(_)
         | JournalRecord::Heard { .. }
         | JournalRecord::Withdrawn { .. } => 0,
     }

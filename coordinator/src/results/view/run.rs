@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
+use rollout_protocol::event::WaitingItems;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::record::ItemOutcome;
@@ -30,6 +31,8 @@ pub struct RunView {
     pub errors: BTreeMap<ErrorType, u64>,
     /// Settled items per hour in the last session; `None` before it has settled any.
     pub settled_per_hour: Option<f64>,
+    /// Items that wait for a worker that could run them, while an owner may be alive.
+    pub waiting_for_worker: Vec<WaitingItems>,
     pub(super) fold: RunFold,
 }
 
@@ -226,10 +229,26 @@ impl RunView {
         let until = if state.may_be_owned() { Some(now) } else { sessions.updated_at };
         let settled_per_hour = last.zip(until).and_then(|(last, until)| rate(last, until));
         let (tally, errors) = tally(&fold);
-        let mut view =
-            Self { header, counts: ItemCounts::default(), tally, errors, settled_per_hour, fold };
+        let mut view = Self {
+            header,
+            counts: ItemCounts::default(),
+            tally,
+            errors,
+            settled_per_hour,
+            waiting_for_worker: Vec::new(),
+            fold,
+        };
         view.counts = view.count();
         view
+    }
+
+    /// The view of a run whose directory shows these items to wait for a worker.
+    pub(super) fn with_waiting(self, waiting: Vec<WaitingItems>) -> Self {
+        let waiting_for_worker = match self.header.state.may_be_owned() {
+            true => waiting,
+            false => Vec::new(),
+        };
+        Self { waiting_for_worker, ..self }
     }
 
     /// The view of a copy. A session that has not ended may go on at another host: it counts as

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::ErrorType;
+use rollout_protocol::event::WaitingItems;
 use serde::Serialize;
 
 use super::run::{ItemCounts, RunHeaderView, RunView};
@@ -19,6 +20,8 @@ pub struct RunStatus {
     pub header: RunHeaderView,
     /// Items by state.
     pub counts: ItemCounts,
+    /// Items that wait for a worker that could run them, and why no worker of the pool could.
+    pub waiting_for_worker: Vec<WaitingItems>,
     /// Settled items per hour in the last session; `None` before it has settled any.
     pub settled_per_hour: Option<f64>,
     /// Share of completed items that passed; `None` when none completed.
@@ -46,6 +49,7 @@ impl RunStatus {
             directory: directory.to_owned(),
             header: view.header.clone(),
             counts: view.counts,
+            waiting_for_worker: view.waiting_for_worker.clone(),
             settled_per_hour: view.settled_per_hour,
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),

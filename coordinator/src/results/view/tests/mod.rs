@@ -65,6 +65,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        gateway: None,
     };
     JobPlan::new(settings, vec![agent], tasks.iter().map(task).collect(), 1).expect("a plan")
 }

@@ -1,0 +1,117 @@
+//! Upload of datasets, by the digest of their archive.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise;
+use tokio::time::timeout;
+
+use super::gate::require;
+use super::problem::{ApiProblem, Problem};
+use super::{ApiState, events};
+use crate::daemon::{DaemonError, Principal, Role};
+
+/// Longest time between two parts of an upload.
+const PART_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Ask whether a dataset was uploaded
+#[utoipa::path(
+    get,
+    path = "/v1/datasets/{digest}",
+    tag = "datasets",
+    params(("digest" = String, Path, description = "SHA-256 of its archive, in hexadecimal digits")),
+    responses(
+        (status = 204, description = "It is there"),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(digest): Path<String>,
+) -> Result<Response, ApiProblem> {
+    require(&user, Role::Submit)?;
+    let digest = parsed(&digest)?;
+    if state.daemon.has_dataset(digest).await {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Err(ApiProblem::not_found("cannot find the dataset: upload it"))
+}
+
+/// Upload a dataset
+///
+/// The body is a tar archive whose SHA-256 is the digest. `path: dataset:DIGEST` of a document, or
+/// `dataset:DIGEST/NAME` for a directory in it, then names the dataset.
+#[utoipa::path(
+    put,
+    path = "/v1/datasets/{digest}",
+    tag = "datasets",
+    params(("digest" = String, Path, description = "SHA-256 of the body, in hexadecimal digits")),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses(
+        (status = 204, description = "It is there"),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn upload(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(digest): Path<String>,
+    body: Body,
+) -> Result<Response, ApiProblem> {
+    require(&user, Role::Submit)?;
+    let digest = parsed(&digest)?;
+    let _permit = events::stream_permit(&state)?;
+    let daemon = Arc::clone(&state.daemon);
+    let opened = supervise::blocking(move || daemon.dataset_file()).await;
+    let mut file = opened.map_err(DaemonError::from)?;
+    let (mut hasher, mut bytes) = (DigestHasher::default(), 0_u64);
+    let mut parts = body.into_data_stream();
+    loop {
+        let part = timeout(PART_TIMEOUT, parts.next()).await.map_err(|_| {
+            let message = "cannot read the body: it did not arrive in time";
+            let status = StatusCode::REQUEST_TIMEOUT;
+            ApiProblem::new(status, "timeout", ExitCode::OutOfReach, message)
+        })?;
+        let Some(part) = part else { break };
+        let part = part
+            .map_err(|error| ApiProblem::bad_request(format!("cannot read the body: {error}")))?;
+        bytes += part.len() as u64;
+        if bytes > state.max_dataset_bytes {
+            let message =
+                format!("cannot read the body: it has more than {} bytes", state.max_dataset_bytes);
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(ApiProblem::new(status, "too-large", ExitCode::Usage, message));
+        }
+        hasher.update(&part);
+        let (written, result) = supervise::blocking(move || {
+            let result = file.write_all(&part);
+            (file, result)
+        })
+        .await;
+        file = written;
+        result.map_err(|error| {
+            tracing::error!("cannot write an upload: {error}");
+            let status = StatusCode::INSUFFICIENT_STORAGE;
+            ApiProblem::new(status, "internal", ExitCode::Failure, "cannot store the dataset")
+        })?;
+    }
+    if hasher.finish() != digest {
+        return Err(ApiProblem::bad_request("cannot store the dataset: it has another digest"));
+    }
+    state.daemon.store_dataset(digest, file).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn parsed(text: &str) -> Result<Digest, ApiProblem> {
+    let wrong = "cannot use the digest: expected 64 hexadecimal digits";
+    format!("sha256:{text}").parse().map_err(|_| ApiProblem::bad_request(wrong))
+}

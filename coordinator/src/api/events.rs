@@ -1,0 +1,155 @@
+//! Events of a run as server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use rollout_protocol::exit::ExitCode;
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::timeout;
+use utoipa::IntoParams;
+
+use super::connections::LongAnswer;
+use super::problem::{ApiProblem, Problem};
+use super::{ApiState, body, runs};
+use crate::daemon::{Daemon, HostedEvent, HostedRun, Principal};
+
+/// Time between two signs of life on a stream without events.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Longest time between two looks at a run.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// When a client may ask for a stream again that was refused.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Where a stream begins.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EventsQuery {
+    /// Only events with a higher number; 0 for all. `Last-Event-ID` takes its place.
+    #[serde(default)]
+    after: u64,
+}
+
+/// Follow the durable events of a run
+///
+/// Server-sent events: `id` is the number of the event, `event` its kind, and `data` the object that
+/// `rollout events --json` prints. A client that connects again with `Last-Event-ID` or `after` misses
+/// none and gets none twice. The stream ends with the event `end` when the run has no session and will
+/// have none by itself.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/events",
+    tag = "runs",
+    params(
+        ("id" = String, Path, description = "The run"),
+        EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event that was received"),
+    ),
+    responses(
+        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn events(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let EventsQuery { after } = body::query(query.as_deref())?;
+    let after = match headers.get("last-event-id") {
+        Some(value) => {
+            let number = value.to_str().ok().and_then(|text| text.parse().ok());
+            let wrong = "cannot use `Last-Event-ID`: it is not the number of an event";
+            number.ok_or_else(|| ApiProblem::bad_request(wrong))?
+        }
+        None => after,
+    };
+    let permit = stream_permit(&state)?;
+    let changes = run.changes();
+    let daemon = Arc::clone(&state.daemon);
+    let ready = VecDeque::new();
+    let reader =
+        EventReader { daemon, run, after, changes, ready, is_over: false, _permit: permit };
+    let events = stream::unfold(reader, EventReader::step);
+    let mut response =
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    response.extensions_mut().insert(LongAnswer);
+    Ok(response)
+}
+
+/// A place among the answers that last.
+///
+/// # Errors
+/// 429 when there are too many.
+pub(super) fn stream_permit(state: &ApiState) -> Result<OwnedSemaphorePermit, ApiProblem> {
+    Arc::clone(&state.streams).try_acquire_owned().map_err(|_| {
+        let message = "cannot open the stream: the server has as many as it can";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        ApiProblem::new(status, "too-many-streams", ExitCode::OutOfReach, message)
+            .retry_after(RETRY_AFTER)
+    })
+}
+
+/// A reader of events. It holds one batch; the next one is read when that is sent, so a slow client
+/// costs a batch and holds up nothing.
+struct EventReader {
+    daemon: Arc<Daemon>,
+    run: Arc<HostedRun>,
+    /// Number of the last event of the batch.
+    after: u64,
+    changes: watch::Receiver<u64>,
+    ready: VecDeque<HostedEvent>,
+    is_over: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl EventReader {
+    async fn step(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                let HostedEvent { seq, kind, json } = event;
+                let event = Event::default().id(seq.to_string()).event(&*kind).data(&*json);
+                return Some((Ok(event), self));
+            }
+            if self.is_over {
+                return None;
+            }
+            self.changes.mark_unchanged();
+            // Before the look: events that come with the end must not be missed.
+            let was_over = self.run.is_over();
+            match self.daemon.events(&self.run, self.after).await {
+                Ok(events) if events.is_empty() && was_over => {
+                    self.is_over = true;
+                    return Some((Ok(Event::default().event("end").data("{}")), self));
+                }
+                Ok(events) if events.is_empty() => {
+                    // The sender lives as long as the run.
+                    let _either = timeout(LOOK_INTERVAL, self.changes.changed()).await;
+                }
+                Ok(events) => {
+                    self.after = events.last().map_or(self.after, |last| last.seq);
+                    self.ready = events.into();
+                }
+                Err(error) => {
+                    self.is_over = true;
+                    let document = serde_json::json!({ "message": error.to_string() });
+                    let event = Event::default().event("error").data(document.to_string());
+                    return Some((Ok(event), self));
+                }
+            }
+        }
+    }
+}

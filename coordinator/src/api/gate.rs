@@ -1,0 +1,172 @@
+//! The gate of every request: its id, its user, and the form of errors.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use rollout_protocol::exit::ExitCode;
+
+use super::ApiState;
+use super::problem::ApiProblem;
+use crate::daemon::{AllowedVariables, Principal, Role};
+
+/// Header with the id of a request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest id of a request that a client may choose, bytes.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Paths that need no token: probes have none.
+const PUBLIC: [&str; 2] = ["/healthz", "/readyz"];
+
+/// User of a daemon without tokens.
+const LOCAL_USER: &str = "local";
+
+/// Gives a request its id and its user, and puts errors in their form.
+pub(super) async fn pass(
+    State(state): State<Arc<ApiState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let id = request_id(request.headers());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = match user(&state, request.headers(), &path) {
+        Ok(user) => {
+            request.extensions_mut().extend(user.map(with_principal).unwrap_or_default());
+            next.run(request).await
+        }
+        Err(problem) => axum::response::IntoResponse::into_response(problem),
+    };
+    let problem = response.extensions_mut().remove::<ApiProblem>();
+    if let Some(problem) = problem.or_else(|| unexplained(&path, response.status())) {
+        response = problem.render(&id, std::mem::take(response.headers_mut()));
+    }
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    state.metrics.answered(response.status(), began.elapsed());
+    let status = response.status().as_u16();
+    tracing::debug!("{method} {path} {status} {:?} {id}", began.elapsed());
+    response
+}
+
+/// The error of a request that no handler got, such as one for a path that is not UTF-8.
+fn unexplained(path: &str, status: StatusCode) -> Option<ApiProblem> {
+    let is_refused = path.starts_with("/v1") && status.is_client_error();
+    let message = "cannot understand the request";
+    is_refused.then(|| ApiProblem::new(status, "bad-request", ExitCode::Usage, message))
+}
+
+fn with_principal(user: Principal) -> axum::http::Extensions {
+    let mut extensions = axum::http::Extensions::new();
+    extensions.insert(user);
+    extensions
+}
+
+/// The id that the client gave, if it can be repeated in logs, or a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let given =
+        given.filter(|id| (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(is_plain));
+    given.map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
+}
+
+/// The user of a request; `None` for a path that needs none.
+fn user(
+    state: &ApiState,
+    headers: &HeaderMap,
+    path: &str,
+) -> Result<Option<Principal>, ApiProblem> {
+    if PUBLIC.contains(&path) {
+        return Ok(None);
+    }
+    let Some(tokens) = &state.tokens else {
+        check_local(headers)?;
+        let (name, role) = (LOCAL_USER.to_owned(), Role::Admin);
+        return Ok(Some(Principal { name, role, variables: AllowedVariables::All }));
+    };
+    let refused = |message| {
+        ApiProblem::new(StatusCode::UNAUTHORIZED, "unauthorized", ExitCode::Config, message)
+    };
+    let value = headers.get(header::AUTHORIZATION);
+    let Some(value) = value else {
+        return Err(refused("cannot find a token: send `Authorization: Bearer TOKEN`"));
+    };
+    let token = value.to_str().ok().and_then(|value| value.split_once(' '));
+    let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let user = token.and_then(|(_, token)| tokens.find(token.trim()));
+    user.map(Some).ok_or_else(|| refused("cannot accept the token: the server does not know it"))
+}
+
+/// Without tokens, every process of this host is an administrator, but no web page that a browser of
+/// this host shows may be: it has an origin, or it has this address under another name.
+fn check_local(headers: &HeaderMap) -> Result<(), ApiProblem> {
+    let refused = |message| {
+        Err(ApiProblem::new(StatusCode::FORBIDDEN, "forbidden", ExitCode::Config, message)
+            .hint("start the server with `--tokens FILE`, and send a token"))
+    };
+    if headers.contains_key(header::ORIGIN) {
+        return refused("cannot accept requests of web pages without tokens");
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    if hosts.all(|host| host.to_str().is_ok_and(is_loopback)) {
+        return Ok(());
+    }
+    refused("cannot accept this `Host` without tokens")
+}
+
+/// Whether a host, with or without a port, is this one.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_address = name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    name.is_empty() || name.eq_ignore_ascii_case("localhost") || is_address
+}
+
+/// Refuses a user without a role.
+///
+/// # Errors
+/// 403.
+pub(super) fn require(user: &Principal, role: Role) -> Result<(), ApiProblem> {
+    if user.role >= role {
+        return Ok(());
+    }
+    let message = "cannot do this with your token: its role does not allow it";
+    Err(ApiProblem::new(StatusCode::FORBIDDEN, "forbidden", ExitCode::Config, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_host_are_local() {
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:4280", "[::1]:4280", "127.9.9.9"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example:1", "10.0.0.1", "[::2]:1"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn ids_of_clients_are_kept_if_they_are_plain() {
+        let id = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_str(value).expect("a value"));
+            request_id(&headers)
+        };
+        assert_eq!(id("trace-1.a_B"), "trace-1.a_B");
+        for bad in ["", "a b", "a\"b", &"x".repeat(MAX_REQUEST_ID + 1)] {
+            assert_eq!(id(bad).len(), 32, "{bad}");
+        }
+    }
+}

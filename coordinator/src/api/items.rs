@@ -1,0 +1,336 @@
+//! Items of a run: their states, executions, outputs and artifacts.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::mpsc;
+use utoipa::{IntoParams, ToSchema};
+
+use super::connections::LongAnswer;
+use super::item_documents::{ArtifactList, ItemDocument, OutputDocument, OutputList};
+use super::problem::{ApiProblem, Problem};
+use super::{ApiState, body, events, json, output_follower, runs};
+use crate::daemon::{DaemonError, ItemQuery, Principal};
+use crate::results::view::{self, CapturedFile};
+
+/// Items of a page unless the request says otherwise.
+const DEFAULT_LIMIT: usize = 100;
+
+/// Most items of a page.
+const MAX_LIMIT: usize = 1000;
+
+/// Pieces of a file that wait for the client.
+const WAITING_PIECES: usize = 4;
+
+/// Bytes of a piece of an artifact.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Which items to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ItemsQuery {
+    /// Only items in this state, such as `failed`.
+    state: Option<String>,
+    /// Pattern of the agent's name.
+    agent: Option<String>,
+    /// Pattern of the task's name, or of `dataset/task`.
+    task: Option<String>,
+    /// Most items of a page, from 1 to 1000; 100 by default.
+    limit: Option<usize>,
+    /// `next` of the page before.
+    cursor: Option<usize>,
+}
+
+/// A page of items.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ItemList {
+    /// Items, in the plan's order.
+    items: Vec<ItemDocument>,
+    /// `cursor` of the next page; null on the last one.
+    next: Option<usize>,
+}
+
+/// Which output to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OutputQuery {
+    /// Name of an output (`command/stdout.txt`), of a directory of outputs, or of a file in the logs;
+    /// every output with a header each by default.
+    name: Option<String>,
+    /// The try; by default the one that settled the item, else the last one with output.
+    #[serde(rename = "try")]
+    number: Option<u32>,
+    /// Send the output of an item that runs as it is written, until the item is settled.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// Which artifact to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ArtifactQuery {
+    /// Its path, as in the list.
+    path: String,
+}
+
+/// List the items of a run
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items",
+    tag = "items",
+    params(("id" = String, Path, description = "The run"), ItemsQuery),
+    responses(
+        (status = 200, description = "Items, in the plan's order", body = ItemList),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn list(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let query: ItemsQuery = body::query(query.as_deref())?;
+    let query = ItemQuery {
+        state: query.state,
+        agent: query.agent,
+        task: query.task,
+        skip: query.cursor.unwrap_or_default(),
+        limit: query.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT),
+    };
+    let page = state.daemon.items(&run, query).await?;
+    let items = page.items.into_iter().map(ItemDocument::from).collect();
+    Ok(json(&ItemList { items, next: page.next }))
+}
+
+/// Show an item with its executions
+///
+/// `item` is its id, its name, or a part of its name that no other has. The answer is the document of
+/// `rollout show RUN ITEM --json`.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items/{item}",
+    tag = "items",
+    params(
+        ("id" = String, Path, description = "The run"),
+        ("item" = String, Path, description = "The item"),
+    ),
+    responses(
+        (status = 200, description = "The item", body = ItemDocument),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path((id, item)): Path<(String, String)>,
+) -> Result<Response, ApiProblem> {
+    /// The document of `rollout show`.
+    #[derive(Serialize)]
+    struct ShownItem {
+        #[serde(flatten)]
+        detail: view::TrialDetail,
+        executions: Vec<view::RecordedExecution>,
+    }
+
+    let run = runs::find(&state, &user, &id)?;
+    let found = state.daemon.item(&run, &item).await?;
+    Ok(json(&ShownItem { detail: found.detail, executions: found.executions }))
+}
+
+/// List the captured outputs of an item
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items/{item}/outputs",
+    tag = "items",
+    params(
+        ("id" = String, Path, description = "The run"),
+        ("item" = String, Path, description = "The item"),
+    ),
+    responses(
+        (status = 200, description = "Its outputs", body = OutputList),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn outputs(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path((id, item)): Path<(String, String)>,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let files = state.daemon.item_files(&run, &item, None).await?;
+    let outputs = files.record.outputs.iter().map(OutputDocument::from).collect();
+    Ok(json(&OutputList { outputs }))
+}
+
+/// Read the output of an item
+///
+/// The text of `rollout logs`. With `follow`, the answer lasts until the item is settled.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items/{item}/logs",
+    tag = "items",
+    params(
+        ("id" = String, Path, description = "The run"),
+        ("item" = String, Path, description = "The item"),
+        OutputQuery,
+    ),
+    responses(
+        (status = 200, description = "The output, as it is", body = String, content_type = "text/plain"),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn logs(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path((id, item)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let OutputQuery { name, number, follow } = body::query(query.as_deref())?;
+    let permit = events::stream_permit(&state)?;
+    let (pieces, received) = mpsc::channel(WAITING_PIECES);
+    if follow {
+        // An unknown item is an error, not an empty stream.
+        state.daemon.item(&run, &item).await?;
+        let daemon = Arc::clone(&state.daemon);
+        let follower = output_follower::follow(daemon, run, item, name, pieces);
+        let sending = supervise::spawn("followed output", follower);
+        return Ok(text_stream(received, (sending, permit)));
+    }
+    let files = state.daemon.item_files(&run, &item, number).await?;
+    let found = state.daemon.captured_files(&files, name.as_deref())?;
+    let sending = supervise::spawn("captured output", async move {
+        send_files(&files.store, &found, &pieces).await;
+    });
+    Ok(text_stream(received, (sending, permit)))
+}
+
+async fn send_files(
+    store: &Arc<dyn rollout_worker::store::BlobStore>,
+    files: &[CapturedFile],
+    pieces: &mpsc::Sender<Bytes>,
+) {
+    for file in files {
+        if files.len() > 1 {
+            let header = format!("==> {} <==\n", file.path);
+            if pieces.send(header.into()).await.is_err() {
+                return;
+            }
+        }
+        if let Err(error) = view::read_captured(&**store, file, pieces.clone()).await {
+            tracing::warn!("cannot send {}: {error}", file.path);
+            return;
+        }
+        if files.len() > 1 && pieces.send("\n".into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// An answer of text in pieces. `owned` is held until all is sent.
+fn text_stream<T: Send + 'static>(received: mpsc::Receiver<Bytes>, owned: T) -> Response {
+    let pieces = stream::unfold((received, owned), |(mut received, owned)| async move {
+        let piece = received.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), (received, owned)))
+    });
+    let media = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        // Output is text of agents: a browser must not guess that it is a page.
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    let mut response = (media, Body::from_stream(pieces)).into_response();
+    response.extensions_mut().insert(LongAnswer);
+    response
+}
+
+/// List the artifacts of an item
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items/{item}/artifacts",
+    tag = "items",
+    params(
+        ("id" = String, Path, description = "The run"),
+        ("item" = String, Path, description = "The item"),
+    ),
+    responses(
+        (status = 200, description = "Its artifacts", body = ArtifactList),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn artifacts(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path((id, item)): Path<(String, String)>,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let files = state.daemon.item_files(&run, &item, None).await?;
+    Ok(json(&ArtifactList::from(files.references.artifacts)))
+}
+
+/// Read an artifact of an item
+///
+/// The content of its blob; an artifact of several files is an archive.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/items/{item}/artifact",
+    tag = "items",
+    params(
+        ("id" = String, Path, description = "The run"),
+        ("item" = String, Path, description = "The item"),
+        ArtifactQuery,
+    ),
+    responses(
+        (status = 200, description = "Its content", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn artifact(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path((id, item)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let run = runs::find(&state, &user, &id)?;
+    let ArtifactQuery { path } = body::query(query.as_deref())?;
+    let files = state.daemon.item_files(&run, &item, None).await?;
+    let (digest, size_bytes) = files.artifact(&path).ok_or(DaemonError::NoFiles)?;
+    let permit = events::stream_permit(&state)?;
+    let reader = files.store.get(&digest).await.map_err(|error| {
+        tracing::error!("cannot read an artifact: {error}");
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        ApiProblem::new(status, "internal", ExitCode::Failure, "cannot read the artifact")
+    })?;
+    let pieces = stream::unfold((reader, permit), |(mut reader, permit)| async move {
+        let mut piece = vec![0; PIECE_BYTES];
+        match reader.read(&mut piece).await {
+            Ok(0) => None,
+            Ok(read) => {
+                piece.truncate(read);
+                Some((Ok(Bytes::from(piece)), (reader, permit)))
+            }
+            Err(error) => Some((Err(error), (reader, permit))),
+        }
+    });
+    let media = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, size_bytes.to_string()),
+        (header::CONTENT_DISPOSITION, "attachment".to_owned()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+    ];
+    let mut response = (media, Body::from_stream(pieces)).into_response();
+    response.extensions_mut().insert(LongAnswer);
+    Ok(response)
+}

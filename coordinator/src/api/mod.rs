@@ -1,0 +1,180 @@
+//! The HTTP interface of the daemon: JSON under `/v1`, health checks and metrics.
+//!
+//! * `connections`: the listener and its bounds; `gate`: request ids, users and the form of errors;
+//!   `tokens`: users by bearer tokens; `tls`: the
+//!   certificate
+//! * `datasets`: upload of datasets
+//! * `runs`: submission, list and control of runs
+//! * `items`: items of a run and their files; `output_follower`: output while it is written
+//! * `events`: events of a run as server-sent events
+//! * `documents`, `item_documents`: bodies; `body`: their reading; `problem`: errors
+//! * `metrics`: metrics of the daemon
+//! * `openapi`: the description of all of it
+
+mod body;
+mod connections;
+mod datasets;
+mod documents;
+mod events;
+mod gate;
+mod item_documents;
+mod items;
+mod metrics;
+mod openapi;
+mod output_follower;
+mod problem;
+mod runs;
+mod tls;
+mod tokens;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise::{self, Task};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+pub use self::openapi::openapi;
+pub use self::tls::{TlsError, TlsFiles};
+pub use self::tokens::{TokenFile, TokensError};
+
+use self::connections::Connections;
+use self::metrics::ApiMetrics;
+use self::problem::ApiProblem;
+use crate::daemon::Daemon;
+
+/// How the API is served.
+#[derive(Debug)]
+pub struct ApiOptions {
+    /// Address to listen on; port 0 chooses a free port.
+    pub address: SocketAddr,
+    /// Users; without them, every local client is an administrator.
+    pub tokens: Option<TokenFile>,
+    /// Certificate and key; without them, connections are not encrypted.
+    pub tls: Option<TlsFiles>,
+    /// Largest body of a request, bytes.
+    pub max_body_bytes: usize,
+    /// Largest archive of a dataset, bytes.
+    pub max_dataset_bytes: u64,
+    /// Connections at a time.
+    pub max_connections: usize,
+}
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// Other hosts could use it without a token.
+    #[error("cannot listen on {0} without tokens: other hosts could use it")]
+    NeedsTokens(SocketAddr),
+    /// The address cannot be used.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// State that requests share.
+#[derive(Debug)]
+struct ApiState {
+    daemon: Arc<Daemon>,
+    tokens: Option<TokenFile>,
+    max_body_bytes: usize,
+    max_dataset_bytes: u64,
+    metrics: ApiMetrics,
+    /// Answers that last.
+    streams: Arc<Semaphore>,
+}
+
+/// A server of the API. It ends when this is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    address: SocketAddr,
+    _serving: Task<()>,
+}
+
+impl ApiServer {
+    /// Serves a daemon.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
+        let ApiOptions { address, tokens, tls, max_body_bytes, max_dataset_bytes, .. } = options;
+        let max_connections = options.max_connections;
+        if tokens.is_none() && !address.ip().is_loopback() {
+            return Err(ApiError::NeedsTokens(address));
+        }
+        let failed = |source| ApiError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        let metrics = ApiMetrics::new();
+        // Streams leave room for other requests.
+        let streams = Arc::new(Semaphore::new((max_connections / 2).max(1)));
+        let state =
+            ApiState { daemon, tokens, max_body_bytes, max_dataset_bytes, metrics, streams };
+        let router = router(Arc::new(state));
+        let serving = Connections::new(max_connections, tls).serve(listener, router);
+        Ok(Self { address: local, _serving: supervise::spawn("API", serving) })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn router(state: Arc<ApiState>) -> Router {
+    let monitoring = metrics::monitoring(Arc::clone(&state.daemon), &state.metrics);
+    Router::new()
+        .route("/v1/runs", get(runs::list).post(runs::submit))
+        .route("/v1/runs/{id}", get(runs::show).delete(runs::delete))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/runs/{id}/pause", post(runs::pause))
+        .route("/v1/runs/{id}/continue", post(runs::resume))
+        .route("/v1/runs/{id}/events", get(events::events))
+        .route("/v1/runs/{id}/items", get(items::list))
+        .route("/v1/runs/{id}/items/{item}", get(items::show))
+        .route("/v1/runs/{id}/items/{item}/outputs", get(items::outputs))
+        .route("/v1/runs/{id}/items/{item}/logs", get(items::logs))
+        .route("/v1/runs/{id}/items/{item}/artifacts", get(items::artifacts))
+        .route("/v1/runs/{id}/items/{item}/artifact", get(items::artifact))
+        .route("/v1/datasets/{digest}", get(datasets::show).put(datasets::upload))
+        .route("/v1/openapi.json", get(openapi_document))
+        .with_state(Arc::clone(&state))
+        .merge(monitoring.router())
+        .fallback(async || ApiProblem::not_found("cannot find this path"))
+        .method_not_allowed_fallback(async || {
+            let message = "cannot use this method here";
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            ApiProblem::new(status, "method-not-allowed", ExitCode::Usage, message)
+        })
+        .layer(middleware::from_fn_with_state(state, gate::pass))
+}
+
+async fn openapi_document() -> Response {
+    json(&openapi())
+}
+
+/// An answer of JSON.
+fn json(document: &impl Serialize) -> Response {
+    match serde_json::to_vec(document) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => {
+            tracing::error!("cannot encode an answer: {error}");
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            let message = "cannot encode the answer";
+            ApiProblem::new(status, "internal", ExitCode::Failure, message).into_response()
+        }
+    }
+}

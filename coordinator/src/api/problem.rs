@@ -1,0 +1,198 @@
+//! Errors of the API as `application/problem+json` (RFC 9457), with the codes of the command line.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::backoff::error_chain;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::daemon::{DaemonError, RunFailure};
+
+/// Media type of problems.
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Beginning of the types of problems.
+const TYPE_PREFIX: &str = "urn:rollout:problem:";
+
+/// An error of a request.
+#[derive(Debug, Clone)]
+pub(super) struct ApiProblem {
+    pub(super) status: StatusCode,
+    /// Its kind, for programs.
+    kind: &'static str,
+    failure: RunFailure,
+    retry_after: Option<Duration>,
+}
+
+/// The document of an error.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// Kind of the problem: `urn:rollout:problem:` and a word.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The phrase of the status.
+    title: String,
+    /// The status of the reply.
+    status: u16,
+    /// The failed operation and its cause.
+    detail: String,
+    /// The exit code that the command line has for this error.
+    code: u8,
+    /// Details, one line each.
+    details: Vec<String>,
+    /// Suggested actions.
+    hints: Vec<String>,
+    /// The id of the request, as in `x-request-id`.
+    request_id: String,
+}
+
+impl ApiProblem {
+    /// A problem with a status, a kind and an exit code.
+    pub(super) fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: ExitCode,
+        message: impl Into<String>,
+    ) -> Self {
+        let (message, details, hints) = (message.into(), Vec::new(), Vec::new());
+        let failure = RunFailure { code: code.code(), message, details, hints };
+        Self { status, kind, failure, retry_after: None }
+    }
+
+    /// A request that cannot be understood.
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", ExitCode::Usage, message)
+    }
+
+    /// Something that does not exist, or not for this user.
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", ExitCode::Config, message)
+    }
+
+    /// A failure with its own code.
+    pub(super) fn from_failure(
+        status: StatusCode,
+        kind: &'static str,
+        failure: RunFailure,
+    ) -> Self {
+        Self { status, kind, failure, retry_after: None }
+    }
+
+    /// Adds a suggested action.
+    pub(super) fn hint(mut self, hint: &str) -> Self {
+        self.failure.hints.push(hint.to_owned());
+        self
+    }
+
+    /// States when to try again.
+    pub(super) fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The reply to a request.
+    pub(super) fn render(self, request_id: &str, of: HeaderMap) -> Response {
+        let Self { status, kind, failure, retry_after } = self;
+        let RunFailure { code, message, details, hints } = failure;
+        let document = Problem {
+            kind: format!("{TYPE_PREFIX}{kind}"),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            detail: message,
+            code,
+            details,
+            hints,
+            request_id: request_id.to_owned(),
+        };
+        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.extend(of);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(after) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The reply is made where the id of the request is known.
+impl IntoResponse for ApiProblem {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<DaemonError> for ApiProblem {
+    fn from(error: DaemonError) -> Self {
+        let text = error.to_string();
+        match error {
+            DaemonError::NotFound | DaemonError::NoItem | DaemonError::NoFiles => {
+                Self::not_found(text)
+            }
+            DaemonError::Unreadable { .. } => {
+                Self::new(StatusCode::CONFLICT, "unreadable", ExitCode::RunDamaged, text)
+            }
+            DaemonError::Invalid(failure) => {
+                Self::from_failure(StatusCode::UNPROCESSABLE_ENTITY, "invalid-job", failure)
+            }
+            DaemonError::Failed(failure) => {
+                Self::from_failure(failed_status(&failure), "failed", failure)
+            }
+            DaemonError::NoDataset => {
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                Self::new(status, "missing-dataset", ExitCode::Config, text)
+            }
+            DaemonError::BadQuery(_) => Self::bad_request(text),
+            DaemonError::KeyConflict => {
+                Self::new(StatusCode::CONFLICT, "idempotency-conflict", ExitCode::Config, text)
+                    .hint("use another key for another submission")
+            }
+            DaemonError::Conflict { .. } => {
+                Self::new(StatusCode::CONFLICT, "conflict", ExitCode::Config, text)
+            }
+            DaemonError::Busy { retry_after, .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", ExitCode::OutOfReach, text)
+                    .retry_after(retry_after)
+            }
+            DaemonError::Stopping => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", ExitCode::OutOfReach, text)
+                    .retry_after(Duration::from_secs(5))
+            }
+            DaemonError::Unfinished => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", ExitCode::Failure, text)
+            }
+            DaemonError::Record(error) => {
+                tracing::error!("cannot use the state directory: {}", error_chain(&error));
+                // Paths of the server are not for users.
+                let text = "cannot use the state directory of the server";
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                Self::new(status, "internal", ExitCode::Failure, text)
+                    .hint("the log of the server has the cause")
+            }
+        }
+    }
+}
+
+/// The status of a run that cannot be read: a damaged run is a fact about the run, not a failure of
+/// the server.
+fn failed_status(failure: &RunFailure) -> StatusCode {
+    let is = |code: ExitCode| failure.code == code.code();
+    if is(ExitCode::OutOfReach) {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else if is(ExitCode::Failure) {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else if is(ExitCode::Config) {
+        StatusCode::NOT_FOUND
+    } else {
+        StatusCode::CONFLICT
+    }
+}

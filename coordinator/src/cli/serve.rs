@@ -1,0 +1,243 @@
+//! `rollout serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::descriptor;
+use rollout_worker::supervise;
+
+use super::error::CliError;
+use super::logging::LogArgs;
+use super::output::Printer;
+use super::value_parsers;
+use super::{logging, store_url};
+use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
+use crate::config::{LogLevel, env_vars};
+use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
+use crate::launch::host::StateDir;
+use crate::launch::signals;
+
+/// Runs jobs that are submitted over HTTP, many in one process
+///
+/// Every run has the usual run directory, below `--dir`. A daemon that is started again, also after
+/// `kill -9`, continues every run that has not ended. The first SIGTERM or Ctrl-C lets running
+/// trials finish their phase; the second ends them at once.
+///
+/// Without `--tokens`, it listens on an address of this host only, and every process of this host is
+/// an administrator. Documents may name no path of this host, no process sandbox, no setting of a
+/// provider and no registry, unless an option lists it.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Directory of records and runs [default: $XDG_STATE_HOME/rollout/serve or
+    /// ~/.local/state/rollout/serve]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Address to listen on; port 0 chooses a free port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4280")]
+    listen: SocketAddr,
+
+    /// File of users: names, roles and the SHA-256 of their bearer tokens; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+
+    /// Certificate for HTTPS, in PEM, with its chain; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Runs at a time; others wait
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    max_running: u16,
+
+    /// Runs that wait; further submissions are refused with 429
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    max_queued: u16,
+
+    /// Trials of all runs at a time; free slots go to runs with the highest priority, then to the user
+    /// who holds the fewest [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    slots: Option<u16>,
+
+    /// Blob store of all runs: a directory, or `s3://bucket/prefix?endpoint=URL` [default:
+    /// <DIR>/jobs/.rollout/blobs]
+    #[arg(long, value_name = "STORE", env = env_vars::STORE.name)]
+    store: Option<String>,
+
+    /// Size of the local cache of what is read from a store in S3; 0 for none
+    #[arg(long, value_name = "SIZE", default_value = value_parsers::STORE_CACHE, value_parser = value_parsers::size)]
+    store_cache: u64,
+
+    /// Largest body of a request, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    max_body: u16,
+
+    /// Largest archive of a dataset that is uploaded, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    max_dataset: u32,
+
+    /// Connections at a time; when all are taken, a new one replaces the oldest idle one
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    max_connections: u16,
+
+    /// Directory of this host below which datasets of documents may be
+    #[arg(long, value_name = "DIR", help_heading = "Rules for documents")]
+    allow_path: Vec<PathBuf>,
+
+    /// Registry that documents may name: its URL, or the beginning of it
+    #[arg(long, value_name = "URL", help_heading = "Rules for documents")]
+    allow_registry: Vec<String>,
+
+    /// Model server that gateways of documents may call: its URL, or the beginning of it
+    #[arg(long, value_name = "URL", help_heading = "Rules for documents")]
+    allow_model_server: Vec<String>,
+
+    /// Provider that documents may name beside `docker` and `kubernetes`: `process`
+    #[arg(long, value_name = "KIND", help_heading = "Rules for documents", value_parser = provider)]
+    allow_provider: Vec<ProviderKind>,
+
+    /// Let documents have settings of providers (`environment.provider_config`)
+    #[arg(long, help_heading = "Rules for documents")]
+    allow_provider_settings: bool,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    nats: super::nats::NatsArgs,
+
+    #[command(flatten)]
+    log: LogArgs,
+
+    /// Log level
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LogLevel,
+}
+
+/// A kind of environment that this program was built with.
+fn provider(text: &str) -> Result<ProviderKind, String> {
+    let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
+    let names = || descriptor::built_descriptors().map(|found| found.name).collect::<Vec<_>>();
+    found
+        .map(|descriptor| descriptor.kind)
+        .ok_or_else(|| format!("expected one of {}", names().join(", ")))
+}
+
+/// Number of processors.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Runs the command.
+pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    logging::start(args.log_level, args.log, printer.screen(), printer.err);
+    if args.tokens.is_none() && args.allow_provider.contains(&ProviderKind::Process) {
+        tracing::warn!(
+            "an agent in a process sandbox with the network `host` is an administrator of this \
+             server: name a file of tokens with `--tokens`"
+        );
+    }
+    let directory = match args.dir {
+        Some(directory) => directory,
+        None => default_directory()?,
+    };
+    let options = DaemonOptions {
+        directory,
+        store: store_url::parse_optional(args.store.as_deref())?,
+        store_cache_mb: args.store_cache,
+        max_running: usize::from(args.max_running),
+        max_queued: usize::from(args.max_queued),
+        slots: args.slots.map_or_else(processors, usize::from),
+        policy: DocumentPolicy {
+            paths: args.allow_path,
+            registries: args.allow_registry,
+            model_servers: args.allow_model_server,
+            providers: args.allow_provider.into_iter().collect(),
+            provider_settings: args.allow_provider_settings,
+            uploads: None,
+        },
+        host: None,
+        kubernetes_config: None,
+        #[cfg(feature = "nats")]
+        nats: args.nats.url.as_ref().map(|url| args.nats.access.options(url)).transpose()?,
+        explain,
+    };
+    let (tokens_path, api) = (args.tokens, (args.listen, args.max_body, args.max_connections));
+    let tls_paths = args.tls_cert.zip(args.tls_key);
+    let opened = supervise::blocking(move || {
+        let tokens = tokens_path.map(|path| TokenFile::open(&path)).transpose();
+        let tokens = tokens.map_err(|error| CliError::config("cannot start the server", &error))?;
+        let tls = tls_paths.map(|(certificate, key)| TlsFiles::open(&certificate, &key));
+        let tls = tls.transpose();
+        let tls = tls.map_err(|error| CliError::config("cannot start the server", &error))?;
+        Ok::<_, CliError>((Daemon::open(options)?, tokens, tls))
+    });
+    let (daemon, tokens, tls) = opened.await?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let (address, max_body, max_connections) = api;
+    let options = ApiOptions {
+        address,
+        tokens,
+        tls,
+        max_body_bytes: usize::from(max_body) * 1024 * 1024,
+        max_dataset_bytes: u64::from(args.max_dataset) * 1024 * 1024,
+        max_connections: usize::from(max_connections),
+    };
+    let (stops, _listening) = signals::listen()
+        .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
+    let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
+    printer.data(&format!("listening on {scheme}://{}\n", server.address()))?;
+    daemon.run(stops).await;
+    Ok(ExitCode::Success)
+}
+
+fn default_directory() -> Result<PathBuf, CliError> {
+    let state = StateDir::for_user(|name| std::env::var_os(name));
+    state.map(|state| state.root().join("serve")).ok_or_else(|| {
+        CliError::usage("cannot choose a state directory: this user has no home directory")
+            .hint("name one with `--dir`")
+    })
+}
+
+/// Puts the faults of runs into words.
+fn explain(fault: RunFault) -> RunFailure {
+    let error = match fault {
+        RunFault::Config(errors) => errors.into(),
+        RunFault::Launch(error) => (*error).into(),
+        RunFault::View(error) => error.into(),
+        RunFault::Captured(error) => super::logs::failed(&error),
+    };
+    let CliError { code, message, details, hints } = error;
+    RunFailure { code: code.code(), message, details, hints }
+}
+
+impl From<RecordError> for CliError {
+    fn from(error: RecordError) -> Self {
+        let what = "cannot start the server";
+        match &error {
+            RecordError::InUse { .. } => Self::from_cause(ExitCode::LockHeld, what, &error)
+                .hint("stop the other daemon, or name another directory with `--dir`"),
+            RecordError::Damaged { .. } | RecordError::Newer { .. } => {
+                Self::from_cause(ExitCode::RunDamaged, what, &error)
+            }
+            RecordError::File { .. } => Self::failure(what, &error),
+        }
+    }
+}
+
+impl From<ApiError> for CliError {
+    fn from(error: ApiError) -> Self {
+        let what = "cannot start the server";
+        let hint = match &error {
+            ApiError::NeedsTokens(_) => "name a file of tokens with `--tokens`",
+            ApiError::Listen { .. } => {
+                "choose an address of this host and a free port with `--listen`"
+            }
+        };
+        Self::from_cause(ExitCode::Config, what, &error).hint(hint)
+    }
+}

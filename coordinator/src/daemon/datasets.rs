@@ -1,0 +1,148 @@
+//! Datasets that users upload: archives named by their digest, unpacked once for all runs. A user
+//! who knows a digest has the content, so a digest is the permission to use it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::name;
+use rollout_worker::archive::{ArchiveLimits, extract_faithful};
+use rollout_worker::supervise;
+use serde_json::Value;
+use tempfile::{NamedTempFile, TempDir};
+
+use super::record::RecordError;
+use super::{Daemon, DaemonError};
+
+/// Beginning of a path in a document that names an uploaded dataset.
+const UPLOADED: &str = "dataset:";
+
+impl Daemon {
+    /// Whether a dataset was uploaded.
+    pub async fn has_dataset(&self, digest: Digest) -> bool {
+        let path = self.dataset_path(&digest.hex());
+        supervise::blocking(move || path.is_dir()).await
+    }
+
+    /// A file for the archive of a dataset that is being uploaded. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn dataset_file(&self) -> Result<NamedTempFile, RecordError> {
+        let uploads = self.dir.uploads();
+        NamedTempFile::new_in(&uploads).map_err(RecordError::file("write", &uploads))
+    }
+
+    /// Unpacks the archive of a dataset. Its digest must have been checked.
+    ///
+    /// # Errors
+    /// [`DaemonError::BadQuery`] for an archive that has other members than files, directories and
+    /// links inside it, or that is cut.
+    pub async fn store_dataset(
+        &self,
+        digest: Digest,
+        archive: NamedTempFile,
+    ) -> Result<(), DaemonError> {
+        let (uploads, path) = (self.dir.uploads(), self.dataset_path(&digest.hex()));
+        let failed = |action| RecordError::file(action, &uploads);
+        let scratch = TempDir::new_in(&uploads).map_err(failed("write"))?;
+        let file = archive.reopen().map_err(failed("read"))?;
+        let content = scratch.path().join("content");
+        let limits = ArchiveLimits::BUNDLE;
+        let extracted = extract_faithful(tokio::fs::File::from_std(file), &content, limits).await;
+        let (report, left_out) =
+            extracted.map_err(|error| failed("unpack")(std::io::Error::other(error)))?;
+        if let Some(cut) = report.cut {
+            return Err(DaemonError::BadQuery(format!("cannot use the archive: {cut}")));
+        }
+        if !left_out.is_empty() || report.skipped.total() > 0 {
+            let text = "cannot use the archive: it has members that lead outside, or special files";
+            return Err(DaemonError::BadQuery(text.to_owned()));
+        }
+        let parent = uploads.clone();
+        let moved = supervise::blocking(move || move_durably(&content, &path, &parent));
+        moved.await.map_err(failed("store in"))?;
+        Ok(())
+    }
+
+    /// Puts the paths of uploaded datasets in the place of their names in a document.
+    ///
+    /// # Errors
+    /// [`DaemonError::NoDataset`].
+    pub async fn resolve_datasets(&self, document: &mut Value) -> Result<(), DaemonError> {
+        let mut paths = Vec::new();
+        for list in ["datasets", "tasks"] {
+            let entries = document.get_mut(list).and_then(Value::as_array_mut);
+            for entry in entries.into_iter().flatten() {
+                if let Some(path) = entry.get_mut("path").filter(|path| is_uploaded(path)) {
+                    let text = path.as_str().unwrap_or_default().to_owned();
+                    let found = self.uploaded(&text).ok_or(DaemonError::NoDataset)?;
+                    *path = Value::String(found.display().to_string());
+                    paths.push(found);
+                }
+            }
+        }
+        let all_exist = supervise::blocking(move || paths.iter().all(|path| path.is_dir()));
+        if all_exist.await { Ok(()) } else { Err(DaemonError::NoDataset) }
+    }
+
+    /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`.
+    fn uploaded(&self, text: &str) -> Option<PathBuf> {
+        let rest = text.strip_prefix(UPLOADED)?;
+        let (hex, name) =
+            rest.split_once('/').map_or((rest, None), |(hex, name)| (hex, Some(name)));
+        let is_digest = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let directory = is_digest.then(|| self.dataset_path(&hex.to_ascii_lowercase()))?;
+        match name {
+            None => Some(directory),
+            Some(name) if name::check_component(name).is_ok() => Some(directory.join(name)),
+            Some(_) => None,
+        }
+    }
+
+    fn dataset_path(&self, hex: &str) -> PathBuf {
+        self.dir.uploads().join(hex)
+    }
+}
+
+/// Gives an unpacked dataset its name after its files are on disk: the name means that it is whole.
+fn move_durably(content: &Path, path: &Path, uploads: &Path) -> io::Result<()> {
+    if !path.is_dir() {
+        rustix::fs::syncfs(File::open(content)?)?;
+        match std::fs::rename(content, path) {
+            // Another upload of the same content was faster.
+            Err(_) if path.is_dir() => {}
+            renamed => renamed?,
+        }
+    }
+    File::open(uploads)?.sync_all()
+}
+
+fn is_uploaded(path: &Value) -> bool {
+    path.as_str().is_some_and(|path| path.starts_with(UPLOADED))
+}
+
+/// Whether a path is that of an uploaded dataset, or inside one: not the directory of all of them.
+pub(super) fn is_in_upload(path: &Path, uploads: &Path) -> bool {
+    let Ok(below) = path.strip_prefix(uploads) else { return false };
+    below.components().next().is_some_and(|first| first.as_os_str().len() == 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dataset_that_is_there_already_stays_and_a_new_one_gets_its_name() {
+        let uploads = tempfile::tempdir().expect("a directory");
+        let path = uploads.path().join("digest");
+        for (name, text) in [("first", "1"), ("second", "2")] {
+            let content = uploads.path().join(name);
+            std::fs::create_dir(&content).expect("made");
+            std::fs::write(content.join("file"), text).expect("written");
+            move_durably(&content, &path, uploads.path()).expect("moved");
+        }
+        assert_eq!(std::fs::read_to_string(path.join("file")).expect("a file"), "1");
+    }
+}

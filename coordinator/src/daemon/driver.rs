@@ -1,0 +1,329 @@
+//! A session of a run: from its document to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::wire::command::{RunCommand, TrialSelection};
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::queue::traits::RunControl as _;
+use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Daemon;
+use super::failure::{RunFailure, RunFault};
+use super::hosted_run::{HostedRun, HostedSession};
+use super::progress::{SessionProgress, SessionStage};
+use super::record::{HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState};
+use super::submit::{CheckFault, checked_job, is_set};
+#[cfg(feature = "nats")]
+use crate::config::Job;
+use crate::config::{CliSetting, ErrorKind, JobOptions};
+use crate::engine::journal::RunLayout;
+use crate::engine::{LockWaitPolicy, RunError};
+use crate::launch::LaunchError;
+use crate::launch::control_socket::ControlSocketClient;
+#[cfg(feature = "nats")]
+use crate::launch::nats::RemoteOptions;
+use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
+use crate::plan::{self, BuildError, PreparedJob};
+use crate::sources::datasets::BundleError;
+
+/// Stops that wait for a session.
+const STOP_CAPACITY: usize = 4;
+
+/// Pool of jobs that name none.
+#[cfg(feature = "nats")]
+const DEFAULT_POOL: &str = "default";
+
+/// Pause between two attempts to reach a session.
+const COMMAND_PAUSE: Duration = Duration::from_millis(200);
+
+/// A session that has not started, and its stops.
+pub(super) fn session(run: &HostedRun) -> (HostedSession, mpsc::Receiver<StopLevel>) {
+    let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
+    let progress = Arc::new(SessionProgress::new(run.former_progress(), run.feed()));
+    (HostedSession { progress, stops }, stopped)
+}
+
+/// The end of a session.
+enum SessionEnd {
+    /// Everything is settled.
+    Completed { code: u8 },
+    /// The run was cancelled before it started.
+    NeverStarted,
+    /// The daemon stops.
+    Stopped,
+    /// The job is invalid, and nothing was started: no session of it can start.
+    Invalid(RunFailure),
+    /// It failed, and can be tried again.
+    Failed(RunFailure),
+}
+
+/// Runs a session to its end and writes the record.
+pub(super) async fn drive(
+    daemon: &Daemon,
+    run: &Arc<HostedRun>,
+    session: HostedSession,
+    stops: mpsc::Receiver<StopLevel>,
+) {
+    let progress = Arc::clone(&session.progress);
+    let commands = enforce(Arc::clone(run), progress.stage());
+    let commanding = supervise::spawn("run commands", commands);
+    let end = run_session(daemon, run, &progress, stops).await;
+    drop(commanding);
+    match &end {
+        SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
+            tracing::error!("run {}: {}", run.id(), failure.message);
+        }
+        SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
+        SessionEnd::NeverStarted | SessionEnd::Stopped => {}
+    }
+    let reached = progress.snapshot();
+    let written = run.update(&daemon.dir, |record| {
+        record.progress = reached;
+        record.progress.running = 0;
+        note_end(record, end);
+        Ok::<(), RecordError>(())
+    });
+    if let Err(error) = written.await {
+        // The run directory has everything: the next session finds that nothing is left to run.
+        tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
+    }
+    progress.end();
+}
+
+fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
+    let at = Timestamp::now();
+    match end {
+        SessionEnd::Completed { code } => {
+            let outcome = match record.wanted {
+                WantedState::Cancelled => HostedOutcome::Cancelled,
+                WantedState::Running | WantedState::Paused => HostedOutcome::Completed,
+            };
+            record.end = Some(HostedRunEnd { at, outcome, code });
+        }
+        SessionEnd::NeverStarted => {
+            record.end = Some(HostedRunEnd { at, outcome: HostedOutcome::Cancelled, code: 0 });
+        }
+        SessionEnd::Stopped => {}
+        SessionEnd::Invalid(failure) => {
+            let outcome = HostedOutcome::Failed;
+            record.end = Some(HostedRunEnd { at, outcome, code: failure.code });
+            record.failure = Some(failure);
+        }
+        SessionEnd::Failed(failure) => record.failure = Some(failure),
+    }
+}
+
+async fn run_session(
+    daemon: &Daemon,
+    run: &Arc<HostedRun>,
+    progress: &Arc<SessionProgress>,
+    stops: mpsc::Receiver<StopLevel>,
+) -> SessionEnd {
+    let prepared = match prepare(daemon, run).await {
+        Ok(prepared) => prepared,
+        Err(fault) => return unprepared(run, fault),
+    };
+    let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
+    if is_cancelled && !run.directory().exists() {
+        return SessionEnd::NeverStarted;
+    }
+    let request = match request(daemon, run, prepared, progress, stops) {
+        Ok(request) => request,
+        Err(failure) => return unprepared(run, PrepareFault { failure, is_fetch: false }),
+    };
+    match launch_run(request).await {
+        Ok(outcome) => ended(run, &outcome),
+        Err(error) => {
+            let is_invalid = is_config_error(&error) && !run.directory().exists();
+            let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
+        }
+    }
+}
+
+/// Why a job cannot be prepared.
+struct PrepareFault {
+    failure: RunFailure,
+    /// Whether nothing else failed than fetches of repositories or registries.
+    is_fetch: bool,
+}
+
+/// The end of a session whose job cannot be prepared. A run that began before had a valid job, so
+/// its host or the options of the daemon have changed, and may change again.
+fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
+    let can_continue = fault.is_fetch || run.directory().exists();
+    if can_continue {
+        SessionEnd::Failed(fault.failure)
+    } else {
+        SessionEnd::Invalid(fault.failure)
+    }
+}
+
+fn ended(run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
+    if outcome.report.unwritten.count > 0 {
+        let count = outcome.report.unwritten.count;
+        tracing::warn!("run {}: cannot write the files of {count} trials", run.id());
+    }
+    if outcome.cancelled {
+        return SessionEnd::Stopped;
+    }
+    let has_failures = outcome.report.tally.failures.infrastructure > 0;
+    let code = if has_failures { ExitCode::Infrastructure } else { ExitCode::Success };
+    SessionEnd::Completed { code: code.code() }
+}
+
+fn is_config_error(error: &LaunchError) -> bool {
+    matches!(
+        error,
+        LaunchError::Plan(BuildError::Config(_) | BuildError::Bundle(BundleError::Config(_)))
+    )
+}
+
+/// Reads the job of a run with its datasets.
+async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<PreparedJob, PrepareFault> {
+    let dir = Arc::clone(&daemon.dir);
+    let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
+    let variables = run.view().record.variables;
+    let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
+    supervise::blocking(move || {
+        let path = dir.document(&id);
+        // The operator's rules may have changed since the submission.
+        if let Err(fault) = checked_job(&path, &policy, &variables, is_remote) {
+            let failure = match fault {
+                CheckFault::Config(fault) => explain(fault.without_path(&path)),
+                CheckFault::Refused(failure) => failure,
+            };
+            return Err(PrepareFault { failure, is_fetch: false });
+        }
+        let is_set = |name: &str| is_set(&variables, name, is_remote);
+        let jobs = dir.jobs().display().to_string();
+        let settings = vec![
+            CliSetting::text("name", "name", id.as_str()),
+            CliSetting::text("jobs_dir", "jobs_dir", &jobs),
+        ];
+        let options = JobOptions { settings, ..JobOptions::new(&is_set) };
+        plan::read(Some(&path), &options).map_err(|errors| {
+            let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
+            let failure = explain(RunFault::Config(errors).without_path(&path));
+            PrepareFault { failure, is_fetch }
+        })
+    })
+    .await
+}
+
+fn request(
+    daemon: &Daemon,
+    run: &HostedRun,
+    prepared: PreparedJob,
+    progress: &Arc<SessionProgress>,
+    stops: mpsc::Receiver<StopLevel>,
+) -> Result<RunRequest, RunFailure> {
+    let options = &daemon.options;
+    let PreparedJob { job, datasets, .. } = prepared;
+    #[cfg(feature = "nats")]
+    let remote = remote(daemon, &job)?;
+    let request = RunRequest {
+        job,
+        datasets,
+        store: options.store.clone(),
+        store_cache_mb: options.store_cache_mb,
+        materialize: None,
+        sink: None,
+        invocation: None,
+        sinks: vec![progress.sink()],
+        // Only an earlier daemon can own a run of this directory, and this one has its lock.
+        wait_policy: LockWaitPolicy::default(),
+        reopen: None,
+        #[cfg(feature = "nats")]
+        remote,
+        stops: StopSource::Channel(stops),
+        on_demand: None,
+        host: options.host.clone(),
+        kubernetes_config: options.kubernetes_config.clone(),
+        tracer: Tracer::default(),
+        slots: Some(daemon.slots.share(run.user(), run.view().record.priority)),
+    };
+    Ok(request)
+}
+
+/// The server and the pool of a job.
+#[cfg(feature = "nats")]
+fn remote(daemon: &Daemon, job: &Job) -> Result<Option<RemoteOptions>, RunFailure> {
+    let Some(options) = daemon.options.nats.clone() else { return Ok(None) };
+    let name = job.pool.as_deref().unwrap_or(DEFAULT_POOL);
+    let pool = name.parse().map_err(|error| RunFailure {
+        code: ExitCode::Config.code(),
+        message: format!("cannot use the pool `{name}`: {error}"),
+        details: Vec::new(),
+        hints: Vec::new(),
+    })?;
+    // Trials on workers outlive the daemon: its next session takes their results.
+    Ok(Some(RemoteOptions { options, pool, unplaceable_timeout: None, hand_over: true }))
+}
+
+/// Runs a job on a thread of its own: a run may not depend on other work of this process.
+async fn launch_run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
+    let (send, ended) = oneshot::channel();
+    let runtime = Handle::current();
+    let started = supervise::thread("run", move || {
+        let result = runtime.block_on(Box::pin(launch::run(request)));
+        // A driver that has gone needs no result.
+        let _gone = send.send(result);
+    });
+    match started {
+        Ok(_detached) => ended.await.map_err(|_| RunError::PartEnded("the run"))?,
+        Err(error) => Err(LaunchError::Outputs(error)),
+    }
+}
+
+/// Tells a session what its user wants, as often as that changes.
+async fn enforce(run: Arc<HostedRun>, mut stage: watch::Receiver<SessionStage>) {
+    let mut wanted = run.wanted();
+    if stage.wait_for(|stage| *stage != SessionStage::Opening).await.is_err() {
+        return;
+    }
+    // A new session is not paused.
+    let mut applied = WantedState::Running;
+    loop {
+        let want = *wanted.borrow_and_update();
+        if want == applied {
+            if wanted.changed().await.is_err() {
+                return;
+            }
+        } else if send(&run, want).await {
+            applied = want;
+        } else {
+            // The session opens its socket a moment after the run, or has ended.
+            tokio::time::sleep(COMMAND_PAUSE).await;
+        }
+    }
+}
+
+/// Sends a command to the session of a run. Returns whether it was received.
+async fn send(run: &HostedRun, want: WantedState) -> bool {
+    let command = match want {
+        WantedState::Running => RunCommand::Continue,
+        WantedState::Paused => RunCommand::Pause,
+        WantedState::Cancelled => RunCommand::Cancel { selection: TrialSelection::default() },
+    };
+    let layout = RunLayout::new(run.directory());
+    let Ok(Some(client)) = ControlSocketClient::find(&layout).await else { return false };
+    match client.command(client.run(), command).await {
+        Ok(receipt) => {
+            if let Some(reason) = &receipt.refused {
+                tracing::warn!("run {} refused a command: {reason}", run.id());
+            }
+            receipt.refused.is_none()
+        }
+        Err(error) => {
+            tracing::debug!("run {} did not take a command: {error}", run.id());
+            false
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The durable events of a run for many readers. The newest ones are kept in memory, read from the
+//! journal once for all readers; a reader that is further behind reads the journal itself. Events have
+//! the numbers of `rollout events`, so a reader that continues after a number misses none.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rollout_worker::supervise;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use super::failure::RunFault;
+use crate::results::view::{NumberedEvent, RunDirectory, RunViewError};
+
+/// Events in memory for each run that has readers.
+const RING_EVENTS: usize = 1024;
+
+/// Most events that a reader gets at once.
+const BATCH_EVENTS: usize = 256;
+
+/// Bytes of events after which a batch ends.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// Shortest time between two looks at the journal.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How much longer than a look the pause after it is: a look reads the whole journal.
+const PAUSE_PER_LOOK: u32 = 4;
+
+/// Time after which the journal is looked at without news: a part of it may have become durable.
+const RELOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// An event as readers get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostedEvent {
+    /// Its number.
+    pub seq: u64,
+    /// Its kind, such as `trial_settled`.
+    pub kind: Arc<str>,
+    /// Its document: a line of `rollout events --json`.
+    pub json: Arc<str>,
+}
+
+/// The newest events of a run.
+#[derive(Debug)]
+pub(super) struct EventFeed {
+    ring: Mutex<EventRing>,
+    /// Held by the reader that looks at the journal.
+    looking: tokio::sync::Mutex<()>,
+    /// Counts changes of the run.
+    changes: watch::Sender<u64>,
+}
+
+/// Every event with a number above `start`, up to `end`.
+#[derive(Debug, Default)]
+struct EventRing {
+    start: u64,
+    end: u64,
+    events: VecDeque<HostedEvent>,
+    last_look: Option<LastLook>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastLook {
+    at: Instant,
+    took: Duration,
+    /// The changes that it saw.
+    change: u64,
+}
+
+impl EventFeed {
+    pub(super) fn new() -> Self {
+        Self {
+            ring: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Notes that the run may have new events.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Changes when the run may have new events.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The next events after a number, as far as they are durable. Empty without any. Each reading of
+    /// the journal takes one of `reads`.
+    pub(super) async fn next(
+        &self,
+        run_dir: &Path,
+        after: u64,
+        reads: &Semaphore,
+    ) -> Result<Vec<HostedEvent>, RunFault> {
+        if self.ring().end <= after {
+            self.look(run_dir, after, reads).await?;
+        }
+        {
+            let ring = self.ring();
+            if ring.start <= after {
+                return Ok(ring.after(after));
+            }
+        }
+        let directory = run_dir.to_owned();
+        // It is never closed.
+        let _permit = reads.acquire().await.ok();
+        supervise::blocking(move || read_batch(&directory, after)).await
+    }
+
+    /// Reads new events from the journal, unless that was just done.
+    async fn look(&self, run_dir: &Path, after: u64, reads: &Semaphore) -> Result<(), RunFault> {
+        let _turn = self.looking.lock().await;
+        let change = *self.changes.borrow();
+        let (end, last) = {
+            let ring = self.ring();
+            (ring.end, ring.last_look)
+        };
+        if end > after {
+            return Ok(());
+        }
+        if let Some(last) = last {
+            let is_news = change != last.change || last.at.elapsed() > RELOOK_INTERVAL;
+            if !is_news {
+                return Ok(());
+            }
+            let pause = LOOK_INTERVAL.max(last.took * PAUSE_PER_LOOK);
+            tokio::time::sleep_until(last.at + pause).await;
+        }
+        let _permit = reads.acquire().await.ok();
+        let (began, change) = (Instant::now(), *self.changes.borrow());
+        let directory = run_dir.to_owned();
+        let found = supervise::blocking(move || read_newest(&directory, end)).await?;
+        let mut ring = self.ring();
+        ring.last_look = Some(LastLook { at: Instant::now(), took: began.elapsed(), change });
+        ring.append(found);
+        Ok(())
+    }
+
+    fn ring(&self) -> MutexGuard<'_, EventRing> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventRing {
+    /// Adds the newest events after the end.
+    fn append(&mut self, found: NewestEvents) {
+        let Some(last) = found.events.back() else { return };
+        self.end = last.seq;
+        if let Some(dropped) = found.dropped {
+            self.events.clear();
+            self.start = dropped;
+        }
+        self.events.extend(found.events);
+        while self.events.len() > RING_EVENTS {
+            if let Some(dropped) = self.events.pop_front() {
+                self.start = dropped.seq;
+            }
+        }
+    }
+
+    fn after(&self, after: u64) -> Vec<HostedEvent> {
+        let first = self.events.partition_point(|event| event.seq <= after);
+        let mut bytes = 0;
+        let fits = |event: &&HostedEvent| {
+            let fits = bytes < BATCH_BYTES;
+            bytes += event.json.len();
+            fits
+        };
+        self.events.iter().skip(first).take(BATCH_EVENTS).take_while(fits).cloned().collect()
+    }
+}
+
+/// The newest events after a number.
+#[derive(Debug, Default)]
+struct NewestEvents {
+    events: VecDeque<HostedEvent>,
+    /// Number of the newest event that was dropped.
+    dropped: Option<u64>,
+}
+
+/// Reads the newest events after a number; older ones are dropped. Blocks.
+fn read_newest(run_dir: &Path, after: u64) -> Result<NewestEvents, RunFault> {
+    let mut newest = NewestEvents::default();
+    read(run_dir, |event| {
+        if event.seq > after {
+            if newest.events.len() == RING_EVENTS {
+                newest.dropped = newest.events.pop_front().map(|dropped| dropped.seq);
+            }
+            newest.events.push_back(encoded(&event));
+        }
+    })?;
+    Ok(newest)
+}
+
+/// Reads the first events after a number. Blocks.
+fn read_batch(run_dir: &Path, after: u64) -> Result<Vec<HostedEvent>, RunFault> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    read(run_dir, |event| {
+        if event.seq > after && batch.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
+            let event = encoded(&event);
+            bytes += event.json.len();
+            batch.push(event);
+        }
+    })?;
+    Ok(batch)
+}
+
+/// Passes the durable events of a run to `see`; a run without a journal has none.
+fn read(run_dir: &Path, mut see: impl FnMut(NumberedEvent)) -> Result<(), RunFault> {
+    let directory = match RunDirectory::open(run_dir) {
+        Err(RunViewError::NotRunDirectory { .. }) => return Ok(()),
+        opened => opened.map_err(RunFault::View)?,
+    };
+    // The first session writes its journal before its plan, which events need.
+    if directory.plan().is_err() {
+        return Ok(());
+    }
+    directory.view(None, Some(&mut see)).map(drop).map_err(RunFault::View)
+}
+
+fn encoded(event: &NumberedEvent) -> HostedEvent {
+    let document = serde_json::to_value(event).unwrap_or_default();
+    let kind = document["event"].as_str().unwrap_or("event").into();
+    HostedEvent { seq: event.seq, kind, json: document.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(seq: u64) -> HostedEvent {
+        HostedEvent { seq, kind: "e".into(), json: "{}".into() }
+    }
+
+    fn numbers(events: &[HostedEvent]) -> Vec<u64> {
+        events.iter().map(|event| event.seq).collect()
+    }
+
+    #[test]
+    fn ring_keeps_the_newest_events_and_knows_which_it_dropped() {
+        let mut ring = EventRing::default();
+        let found = |from: u64, to: u64| NewestEvents {
+            events: (from..=to).map(event).collect(),
+            dropped: None,
+        };
+        ring.append(found(1, 3));
+        assert_eq!((ring.start, ring.end), (0, 3));
+        assert_eq!(numbers(&ring.after(1)), [2, 3]);
+        let most = RING_EVENTS as u64;
+        ring.append(found(4, most + 2));
+        assert_eq!((ring.start, ring.end, ring.events.len()), (2, most + 2, RING_EVENTS));
+        assert_eq!(numbers(&ring.after(most)), [most + 1, most + 2]);
+        assert_eq!(ring.after(2).len(), BATCH_EVENTS);
+        let events: VecDeque<_> = (most + 10..=most + 11).map(event).collect();
+        ring.append(NewestEvents { events, dropped: Some(most + 9) });
+        assert_eq!((ring.start, ring.end, ring.events.len()), (most + 9, most + 11, 2));
+        assert_eq!(numbers(&ring.after(most + 11)), [0; 0]);
+    }
+}

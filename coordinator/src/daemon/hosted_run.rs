@@ -1,0 +1,249 @@
+//! A run of the daemon: its record and its session.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise;
+use serde::Serialize;
+use tokio::sync::{Semaphore, mpsc, watch};
+use utoipa::ToSchema;
+
+use super::event_feed::{EventFeed, HostedEvent};
+use super::failure::RunFault;
+use super::id::HostedRunId;
+use super::progress::{SessionProgress, SessionStage};
+use super::record::{HostedOutcome, HostedProgress, HostedRunRecord, RecordError, WantedState};
+use super::state_dir::DaemonDir;
+use crate::engine::journal::RunLayout;
+
+/// State of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedRunState {
+    /// It waits for its start.
+    Queued,
+    /// It reads its job and makes its plan.
+    Starting,
+    /// Its trials run.
+    Running,
+    /// No trial begins; running ones go on.
+    Paused,
+    /// It was cancelled, and its trials end.
+    Cancelling,
+    /// Every trial has a result.
+    Completed,
+    /// It was cancelled, and every trial has ended.
+    Cancelled,
+    /// Nothing was started, or its last session failed.
+    Failed,
+}
+
+impl HostedRunState {
+    /// Whether the run has ended for good.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled)
+    }
+}
+
+/// A run of the daemon.
+#[derive(Debug)]
+pub struct HostedRun {
+    id: HostedRunId,
+    user: String,
+    directory: PathBuf,
+    feed: Arc<EventFeed>,
+    inner: Mutex<RunInner>,
+    wanted: watch::Sender<WantedState>,
+    /// Held while the record is written.
+    writing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct RunInner {
+    record: HostedRunRecord,
+    session: Option<HostedSession>,
+}
+
+/// A session of a run in this process.
+#[derive(Debug, Clone)]
+pub(super) struct HostedSession {
+    pub(super) progress: Arc<SessionProgress>,
+    pub(super) stops: mpsc::Sender<StopLevel>,
+}
+
+/// A snapshot of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedRunView {
+    /// Its record, with the progress so far.
+    pub record: HostedRunRecord,
+    /// Its state.
+    pub state: HostedRunState,
+    /// Whether a session of it is in this process.
+    pub is_live: bool,
+}
+
+impl HostedRun {
+    pub(super) fn new(record: HostedRunRecord, directory: PathBuf) -> Self {
+        Self {
+            id: record.id.clone(),
+            user: record.user.clone(),
+            directory,
+            feed: Arc::new(EventFeed::new()),
+            wanted: watch::Sender::new(record.wanted),
+            inner: Mutex::new(RunInner { record, session: None }),
+            writing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &HostedRunId {
+        &self.id
+    }
+
+    /// The user who submitted it.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Its run directory, which exists once its first session has begun.
+    pub fn directory(&self) -> &PathBuf {
+        &self.directory
+    }
+
+    /// Parent of the directories of its workers in this process.
+    pub fn workers(&self) -> PathBuf {
+        RunLayout::new(&self.directory).workers()
+    }
+
+    /// A snapshot.
+    pub fn view(&self) -> HostedRunView {
+        let inner = self.inner();
+        let mut record = inner.record.clone();
+        let session = inner.session.clone();
+        drop(inner);
+        let stage = session.as_ref().map(|session| *session.progress.stage().borrow());
+        let state = state(&record, stage);
+        if let Some(session) = &session {
+            record.progress = session.progress.snapshot();
+        }
+        HostedRunView { record, state, is_live: session.is_some() }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> HostedRunState {
+        let inner = self.inner();
+        let stage = inner.session.as_ref().map(|session| *session.progress.stage().borrow());
+        state(&inner.record, stage)
+    }
+
+    /// Changes when it may have new events, or another state.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.feed.changes()
+    }
+
+    /// Whether it has no session and will have none unless its user asks for one.
+    pub fn is_over(&self) -> bool {
+        let inner = self.inner();
+        let has_stopped = inner.record.end.is_some() || inner.record.failure.is_some();
+        inner.session.is_none() && has_stopped
+    }
+
+    pub(super) fn feed(&self) -> Arc<EventFeed> {
+        Arc::clone(&self.feed)
+    }
+
+    pub(super) async fn next_events(
+        &self,
+        after: u64,
+        reads: &Semaphore,
+    ) -> Result<Vec<HostedEvent>, RunFault> {
+        self.feed.next(&self.directory, after, reads).await
+    }
+
+    /// Whether it waits for a start, and with which priority.
+    pub(super) fn queued_priority(&self) -> Option<i32> {
+        let inner = self.inner();
+        let RunInner { record, session } = &*inner;
+        let waits = session.is_none()
+            && record.end.is_none()
+            && record.failure.is_none()
+            && !record.is_deleted
+            && record.wanted != WantedState::Paused;
+        waits.then_some(record.priority)
+    }
+
+    /// Whether a session of it is in this process.
+    pub(super) fn is_live(&self) -> bool {
+        self.inner().session.is_some()
+    }
+
+    /// The session in this process.
+    pub(super) fn session(&self) -> Option<HostedSession> {
+        self.inner().session.clone()
+    }
+
+    pub(super) fn set_session(&self, session: Option<HostedSession>) {
+        self.inner().session = session;
+        self.feed.changed();
+    }
+
+    /// The state that its user wants; changes with every request.
+    pub(super) fn wanted(&self) -> watch::Receiver<WantedState> {
+        self.wanted.subscribe()
+    }
+
+    /// The progress of former sessions.
+    pub(super) fn former_progress(&self) -> HostedProgress {
+        self.inner().record.progress.clone()
+    }
+
+    /// Changes the record, durably; a change that `change` refuses has no effect.
+    ///
+    /// # Errors
+    /// The refusal, or that of the file system.
+    pub(super) async fn update<E: From<RecordError> + Send + 'static>(
+        &self,
+        dir: &Arc<DaemonDir>,
+        change: impl FnOnce(&mut HostedRunRecord) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _turn = self.writing.lock().await;
+        let mut record = self.inner().record.clone();
+        change(&mut record)?;
+        if record == self.inner().record {
+            return Ok(());
+        }
+        let (dir, written) = (Arc::clone(dir), record.clone());
+        supervise::blocking(move || dir.write_record(&written)).await?;
+        let wanted = record.wanted;
+        self.inner().record = record;
+        self.wanted.send_replace(wanted);
+        self.feed.changed();
+        Ok(())
+    }
+
+    fn inner(&self) -> MutexGuard<'_, RunInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a run with this record; `stage` is that of its session.
+fn state(record: &HostedRunRecord, stage: Option<SessionStage>) -> HostedRunState {
+    if let Some(end) = &record.end {
+        return match end.outcome {
+            HostedOutcome::Completed => HostedRunState::Completed,
+            HostedOutcome::Cancelled => HostedRunState::Cancelled,
+            HostedOutcome::Failed => HostedRunState::Failed,
+        };
+    }
+    match (stage, record.wanted) {
+        (None, _) if record.failure.is_some() => HostedRunState::Failed,
+        (_, WantedState::Cancelled) => HostedRunState::Cancelling,
+        (_, WantedState::Paused) => HostedRunState::Paused,
+        (None, WantedState::Running) => HostedRunState::Queued,
+        (Some(SessionStage::Opening), WantedState::Running) => HostedRunState::Starting,
+        (Some(SessionStage::Opened | SessionStage::Ended), WantedState::Running) => {
+            HostedRunState::Running
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Reading of runs: items, their executions and files. All of it comes from the run directory and the
+//! blob store, as for `rollout show` and `rollout logs`.
+
+use std::sync::Arc;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::record::TrialRecord;
+use rollout_protocol::reference::TrialReferences;
+use rollout_worker::store::{self, BlobStore};
+use rollout_worker::supervise;
+use tokio::sync::SemaphorePermit;
+
+use super::event_feed::HostedEvent;
+use super::failure::{RunFailure, RunFault};
+use super::hosted_run::HostedRun;
+use super::{Daemon, DaemonError};
+use crate::launch::LaunchError;
+use crate::launch::store::find;
+use crate::results::view::{
+    self, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
+    TrialRow, find_trial,
+};
+
+/// Runs whose journal is read at the same time: reading one takes a processor and memory.
+pub(super) const CONCURRENT_READS: usize = 4;
+
+/// Which items to list.
+#[derive(Debug, Clone, Default)]
+pub struct ItemQuery {
+    /// Only items in this state.
+    pub state: Option<String>,
+    /// Pattern of the agent's name.
+    pub agent: Option<String>,
+    /// Pattern of the task's name.
+    pub task: Option<String>,
+    /// Items of the selection before the page.
+    pub skip: usize,
+    /// Most items.
+    pub limit: usize,
+}
+
+/// A page of items.
+#[derive(Debug, Clone, Default)]
+pub struct ItemPage {
+    /// Items, in the plan's order.
+    pub items: Vec<TrialRow>,
+    /// `skip` of the next page; `None` after the last one.
+    pub next: Option<usize>,
+}
+
+/// An item with its executions.
+#[derive(Debug)]
+pub struct ItemDetail {
+    /// The item.
+    pub detail: TrialDetail,
+    /// Its executions, with the files that they left.
+    pub executions: Vec<RecordedExecution>,
+}
+
+/// The files of an execution of an item.
+#[derive(Debug)]
+pub struct ItemFiles {
+    /// The store that has them.
+    pub store: Arc<dyn BlobStore>,
+    /// The record of the execution.
+    pub record: TrialRecord,
+    /// Its artifacts.
+    pub references: TrialReferences,
+}
+
+impl Daemon {
+    /// Lists the items of a run.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub async fn items(&self, run: &HostedRun, query: ItemQuery) -> Result<ItemPage, DaemonError> {
+        let _permit = self.read_permit().await;
+        let directory = run.directory().clone();
+        let page = supervise::blocking(move || {
+            let directory = match RunDirectory::open(&directory) {
+                Err(RunViewError::NotRunDirectory { .. }) => return Ok(Ok(ItemPage::default())),
+                opened => opened?,
+            };
+            let view = directory.view(None, None)?;
+            Ok::<_, RunViewError>(page(&view, &query))
+        });
+        let page = page.await.map_err(|error| self.failed(RunFault::View(error)))?;
+        page.map_err(|pattern| DaemonError::BadQuery(format!("cannot use the pattern `{pattern}`")))
+    }
+
+    /// Everything about an item: `key` is its id, its name, or a part of it that no other has.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub async fn item(&self, run: &HostedRun, key: &str) -> Result<ItemDetail, DaemonError> {
+        let mut detail = self.detail(run, key).await?;
+        let store = self.store_of(run).await.ok();
+        let mut executions = Vec::new();
+        for execution in std::mem::take(&mut detail.executions) {
+            let item = detail.row.item;
+            executions.push(RecordedExecution::read(store.as_deref(), item, execution).await);
+        }
+        Ok(ItemDetail { detail, executions })
+    }
+
+    /// The files of the execution that settled an item, else of the newest one with a record; with
+    /// `number`, of that try.
+    ///
+    /// # Errors
+    /// [`DaemonError`], also if no execution has left a record.
+    pub async fn item_files(
+        &self,
+        run: &HostedRun,
+        key: &str,
+        number: Option<u32>,
+    ) -> Result<ItemFiles, DaemonError> {
+        let detail = self.detail(run, key).await?;
+        let nothing = || DaemonError::NoFiles;
+        let execution = detail.recorded_execution(number).ok_or_else(nothing)?;
+        let store = self.store_of(run).await?;
+        let record = view::record_of(&*store, detail.row.item, execution).await;
+        let record = record.map_err(|error| self.failed(RunFault::Captured(error)))?;
+        let record = record.ok_or_else(nothing)?;
+        let blob = execution.record.as_ref().ok_or_else(nothing)?;
+        let references = TrialReferences::from_record(blob, &record);
+        Ok(ItemFiles { store, record, references })
+    }
+
+    /// The captured outputs with a name, or all of them, or a file in the logs.
+    ///
+    /// # Errors
+    /// [`DaemonError::NoFiles`] for a name of nothing.
+    pub fn captured_files(
+        &self,
+        files: &ItemFiles,
+        name: Option<&str>,
+    ) -> Result<Vec<CapturedFile>, DaemonError> {
+        let found = view::captured_files(&files.record, name);
+        found.map_err(|error| self.failed(RunFault::Captured(error)))
+    }
+
+    /// The next durable events of a run after a number.
+    ///
+    /// # Errors
+    /// [`DaemonError::Failed`].
+    pub async fn events(
+        &self,
+        run: &HostedRun,
+        after: u64,
+    ) -> Result<Vec<HostedEvent>, DaemonError> {
+        run.next_events(after, &self.reads).await.map_err(|fault| self.failed(fault))
+    }
+
+    async fn detail(&self, run: &HostedRun, key: &str) -> Result<TrialDetail, DaemonError> {
+        let _permit = self.read_permit().await;
+        let (directory, key) = (run.directory().clone(), key.to_owned());
+        let detail = supervise::blocking(move || {
+            let directory = match RunDirectory::open(&directory) {
+                Err(RunViewError::NotRunDirectory { .. }) => return Ok(None),
+                opened => opened?,
+            };
+            let Ok(trial) = find_trial(directory.plan()?, &key) else { return Ok(None) };
+            let view = directory.view(Some(trial.item), None)?;
+            Ok::<_, RunViewError>(view.detail())
+        });
+        let detail = detail.await.map_err(|error| self.failed(RunFault::View(error)))?;
+        detail.ok_or(DaemonError::NoItem)
+    }
+
+    async fn store_of(&self, run: &HostedRun) -> Result<Arc<dyn BlobStore>, DaemonError> {
+        let failed = |error: LaunchError| self.failed(RunFault::Launch(Box::new(error)));
+        let url = find(None, run.directory()).map_err(|error| failed(error.into()))?;
+        store::open_existing(&url).await.map_err(|error| failed(error.into()))
+    }
+
+    async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.reads.acquire().await.ok()
+    }
+
+    /// The error of a fault, in words.
+    pub(super) fn failed(&self, fault: RunFault) -> DaemonError {
+        let failure: RunFailure = (self.options.explain)(fault);
+        DaemonError::Failed(failure)
+    }
+}
+
+fn page(view: &view::RunView, query: &ItemQuery) -> Result<ItemPage, String> {
+    let filter =
+        TrialFilter { failed: false, agent: query.agent.clone(), task: query.task.clone() };
+    let rows = view.trials(&filter)?;
+    let rows =
+        rows.filter(|row| query.state.as_ref().is_none_or(|state| state == row.state.as_str()));
+    let mut items: Vec<_> = rows.skip(query.skip).take(query.limit.saturating_add(1)).collect();
+    let has_more = items.len() > query.limit;
+    items.truncate(query.limit);
+    Ok(ItemPage { items, next: query.next(has_more) })
+}
+
+impl ItemQuery {
+    fn next(&self, has_more: bool) -> Option<usize> {
+        has_more.then(|| self.skip.saturating_add(self.limit))
+    }
+}
+
+/// A digest in the path of an artifact must belong to the item.
+impl ItemFiles {
+    /// The artifact with a path.
+    pub fn artifact(&self, path: &str) -> Option<(Digest, u64)> {
+        let found = self.references.artifacts.iter().find(|artifact| artifact.path == path);
+        found.map(|artifact| (artifact.blob.digest, artifact.blob.size_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_cursor_has_no_next_page() {
+        let query = ItemQuery { skip: usize::MAX, limit: 100, ..ItemQuery::default() };
+        assert_eq!(query.next(false), None);
+        let query = ItemQuery { skip: 100, limit: 100, ..ItemQuery::default() };
+        assert_eq!(query.next(true), Some(200));
+    }
+}

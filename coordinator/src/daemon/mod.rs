@@ -1,0 +1,279 @@
+//! A daemon that runs many jobs in one process. Each run has a record file, which is durable before
+//! the submission is answered, and the usual run directory: every command reads it. A daemon that is
+//! started again continues every run that has not ended, as `rollout resume` does.
+//!
+//! * `state_dir`, `record`: files of the daemon
+//! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
+//! * `submit`: acceptance of documents, with `policy`, the operator's rules for them
+//! * `datasets`: datasets that users upload
+//! * `control`: cancel, pause, continue, delete
+//! * `inspect`: items and their files; `event_feed`: the durable events of a run for many readers
+//! * `driver`: a session of a run; `progress`: its counts, folded from its events
+//!
+//! It knows nothing of HTTP.
+
+mod control;
+mod datasets;
+mod driver;
+mod error;
+mod event_feed;
+mod failure;
+mod hosted_run;
+mod id;
+mod inspect;
+mod policy;
+mod principal;
+mod progress;
+mod record;
+mod schedule;
+mod state_dir;
+mod submit;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::wire::control::StopLevel;
+#[cfg(feature = "nats")]
+use rollout_worker::queue::nats::NatsOptions;
+use rollout_worker::store::StoreUrl;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+
+pub use self::error::DaemonError;
+pub use self::event_feed::HostedEvent;
+pub use self::failure::{Explain, RunFailure, RunFault};
+pub use self::hosted_run::{HostedRun, HostedRunState, HostedRunView};
+pub use self::id::{HostedRunId, InvalidHostedRunId};
+pub use self::inspect::{ItemDetail, ItemFiles, ItemPage, ItemQuery};
+pub use self::policy::DocumentPolicy;
+pub use self::principal::{AllowedVariables, Principal, Role};
+pub use self::record::{
+    HostedOutcome, HostedProgress, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
+};
+pub use self::submit::{JobSubmission, SubmissionResult};
+pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
+
+use self::state_dir::DaemonDir;
+use self::table::RunTable;
+use crate::launch::host::HostPaths;
+use crate::launch::slot_pool::SlotPool;
+
+/// How a daemon works.
+#[derive(Debug)]
+pub struct DaemonOptions {
+    /// Its state directory.
+    pub directory: PathBuf,
+    /// Blob store of all runs; by default one in the state directory.
+    pub store: Option<StoreUrl>,
+    /// Limit on the local cache of a store in a service, in MiB; 0 for none.
+    pub store_cache_mb: u64,
+    /// Runs at a time, without paused ones.
+    pub max_running: usize,
+    /// Runs that wait.
+    pub max_queued: usize,
+    /// Trials of all runs at a time.
+    pub slots: usize,
+    /// Rules for documents.
+    pub policy: DocumentPolicy,
+    /// Paths of the host; by default those of this process.
+    pub host: Option<HostPaths>,
+    /// The operator's file of options of the provider `kubernetes`.
+    pub kubernetes_config: Option<PathBuf>,
+    /// The server whose workers run the trials; without one they run in this process.
+    #[cfg(feature = "nats")]
+    pub nats: Option<NatsOptions>,
+    /// Puts faults into words.
+    pub explain: Explain,
+}
+
+/// A daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    dir: Arc<DaemonDir>,
+    options: DaemonOptions,
+    table: Mutex<RunTable>,
+    /// Sessions in this process.
+    drivers: Mutex<HashMap<HostedRunId, Task<()>>>,
+    /// Requests that change runs.
+    requests: Mutex<Vec<Task<()>>>,
+    /// Notified when a run may start, or a session has ended.
+    wake: Notify,
+    /// Submissions are accepted one by one: a key is used once.
+    submitting: tokio::sync::Mutex<()>,
+    stopping: Mutex<Option<StopLevel>>,
+    /// Slots of executions.
+    slots: Arc<SlotPool>,
+    /// Readings of journals at a time.
+    reads: Semaphore,
+}
+
+impl Daemon {
+    /// Opens the state directory and reads the records of all runs. One that cannot be read is shown
+    /// as such. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`] when the directory cannot be used.
+    pub fn open(mut options: DaemonOptions) -> Result<Arc<Self>, RecordError> {
+        let dir = Arc::new(DaemonDir::open(&options.directory)?);
+        options.policy.uploads = Some(dir.uploads());
+        let slots = SlotPool::new(options.slots);
+        let mut table = RunTable::default();
+        for found in dir.runs()? {
+            match found.record {
+                Ok(record) if record.is_deleted => {
+                    if let Err(error) = dir.remove(&record.id) {
+                        tracing::warn!("cannot remove the deleted run {}: {error}", record.id);
+                    }
+                }
+                Ok(mut record) => {
+                    // It is tried again.
+                    if record.end.is_none() {
+                        record.failure = None;
+                    }
+                    let run_dir = dir.run_dir(&record.id);
+                    table.insert(Arc::new(HostedRun::new(record, run_dir)));
+                }
+                Err(error) => {
+                    tracing::error!("cannot read the run {}: {error}", found.id);
+                    table.insert_unreadable(found.id, error.to_string());
+                }
+            }
+        }
+        Ok(Arc::new(Self {
+            dir,
+            options,
+            slots,
+            table: Mutex::new(table),
+            drivers: Mutex::default(),
+            requests: Mutex::default(),
+            wake: Notify::new(),
+            submitting: tokio::sync::Mutex::default(),
+            stopping: Mutex::default(),
+            reads: Semaphore::new(inspect::CONCURRENT_READS),
+        }))
+    }
+
+    /// Starts runs until the first stop, then waits for their sessions: the first stop drains them,
+    /// the second ends them at once. Runs that have not ended go on when the daemon is started again.
+    pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
+        loop {
+            self.start_runs();
+            let is_stopping = self.stopping().is_some();
+            if is_stopping && self.drivers().is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = self.wake.notified() => {}
+                level = stops.recv() => match level {
+                    Some(level) => self.stop(level),
+                    // Its owner has gone.
+                    None => self.stop(StopLevel::Kill),
+                },
+            }
+        }
+    }
+
+    /// Whether the daemon takes submissions.
+    ///
+    /// # Errors
+    /// The reason why it does not.
+    pub fn check_ready(&self) -> Result<(), String> {
+        match *self.stopping() {
+            None => Ok(()),
+            Some(_) => Err("the daemon is stopping".to_owned()),
+        }
+    }
+
+    fn stop(&self, level: StopLevel) {
+        let mut stopping = self.stopping();
+        let is_harder = stopping.is_none_or(|former| level > former);
+        if is_harder {
+            *stopping = Some(level);
+        }
+        drop(stopping);
+        for run in self.table().live() {
+            if let Some(session) = run.session() {
+                // A session with full stops is being stopped.
+                let _stopping = session.stops.try_send(level);
+            }
+        }
+    }
+
+    /// Starts as many runs as may run.
+    fn start_runs(self: &Arc<Self>) {
+        if self.stopping().is_some() {
+            return;
+        }
+        self.drivers().retain(|_, driver| !driver.is_finished());
+        loop {
+            let table = self.table();
+            if table.running().count() >= self.options.max_running {
+                return;
+            }
+            let Some(run) = table.next_to_start() else { return };
+            drop(table);
+            self.start(&run);
+        }
+    }
+
+    fn start(self: &Arc<Self>, run: &Arc<HostedRun>) {
+        let (session, stops) = driver::session(run);
+        run.set_session(Some(session.clone()));
+        let (daemon, driven) = (Arc::clone(self), Arc::clone(run));
+        let driver = supervise::spawn("run driver", async move {
+            driver::drive(&daemon, &driven, session, stops).await;
+            driven.set_session(None);
+            daemon.drivers().remove(driven.id());
+            daemon.wake.notify_one();
+        });
+        let mut drivers = self.drivers();
+        // It may have ended already.
+        if run.is_live() {
+            drivers.insert(run.id().clone(), driver);
+        }
+    }
+
+    /// Does the work of a request to its end, also if its client goes: a half-done request would
+    /// leave records that are not in the table.
+    async fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, DaemonError>> + Send + 'static,
+    ) -> Result<T, DaemonError> {
+        let (send, result) = oneshot::channel();
+        let task = supervise::spawn("request", async move {
+            let result = work.await;
+            // A client that has gone needs no result.
+            let _gone = send.send(result);
+        });
+        {
+            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            requests.retain(|request| !request.is_finished());
+            requests.push(task);
+        }
+        result.await.map_err(|_| DaemonError::Unfinished)?
+    }
+
+    /// Whether trials run on workers of a server.
+    fn is_remote(&self) -> bool {
+        #[cfg(feature = "nats")]
+        return self.options.nats.is_some();
+        #[cfg(not(feature = "nats"))]
+        false
+    }
+
+    fn table(&self) -> MutexGuard<'_, RunTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drivers(&self) -> MutexGuard<'_, HashMap<HostedRunId, Task<()>>> {
+        self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stopping(&self) -> MutexGuard<'_, Option<StopLevel>> {
+        self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,318 @@
+//! Rules for job documents that come over the network. The operator lists exceptions.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use rollout_worker::environment::descriptor;
+
+use super::datasets::is_in_upload;
+use super::principal::AllowedVariables;
+use crate::config::{DatasetRef, DatasetSource, Job, RegistryRef, TaskSource};
+
+/// The operator's rules for documents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DocumentPolicy {
+    /// Directories of this host below which datasets may be.
+    pub paths: Vec<PathBuf>,
+    /// Directory of uploaded datasets, each of which may be named.
+    pub uploads: Option<PathBuf>,
+    /// Beginnings of the URLs of registries that may be used: their entries name any repository.
+    pub registries: Vec<String>,
+    /// Beginnings of the URLs of model servers that gateways may call: workers reach servers that
+    /// users may not.
+    pub model_servers: Vec<String>,
+    /// Providers that need permission and have it.
+    pub providers: BTreeSet<ProviderKind>,
+    /// Whether documents may have settings of providers.
+    pub provider_settings: bool,
+}
+
+/// Providers that run commands in containers of their own. `process` shares this host's kernel and,
+/// by default, its network.
+const ALWAYS_ALLOWED: [ProviderKind; 2] = [ProviderKind::Docker, ProviderKind::Kubernetes];
+
+/// Schemes of repositories on other hosts. Everything else may be a path or a command.
+const REMOTE_SCHEMES: [&str; 3] = ["https://", "http://", "ssh://"];
+
+impl DocumentPolicy {
+    /// The violations of a job, a line each.
+    pub fn violations(&self, job: &Job, variables: &AllowedVariables) -> Vec<String> {
+        let mut found = Vec::new();
+        if job.jobs_dir != Path::new("jobs") {
+            found.push("jobs_dir: the server keeps runs in its own directory".to_owned());
+        }
+        let sources = job.datasets.iter().filter_map(|dataset| self.dataset(dataset));
+        let tasks = job.tasks.iter().filter_map(|task| match &task.source {
+            TaskSource::Path(path) => self.path(path),
+            TaskSource::Git { url, .. } => self.repository(url),
+        });
+        found.extend(sources.chain(tasks));
+        found.extend(self.environment(&job.settings.environment.provider));
+        let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
+        found.extend(servers.filter_map(|server| self.model_server(&server.url)));
+        found.extend(names(job).into_iter().filter(|name| !variables.contains(name)).map(|name| {
+            format!("${{{name}}}: your token may not use this variable of the server")
+        }));
+        found
+    }
+
+    fn dataset(&self, dataset: &DatasetRef) -> Option<String> {
+        match &dataset.source {
+            DatasetSource::Path(path) => self.path(path),
+            DatasetSource::Registry(RegistryRef::Path(path)) => self.registry_file(path),
+            DatasetSource::Repository { url, .. } => self.repository(url),
+            DatasetSource::Registry(RegistryRef::Url(url)) => {
+                let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
+                let refused = || format!("registry {url}: the operator does not allow it");
+                (!is_listed).then(refused)
+            }
+        }
+    }
+
+    fn path(&self, path: &Path) -> Option<String> {
+        let is_allowed =
+            resolved(path).is_some_and(|path| self.is_listed(&path) || self.is_uploaded(&path));
+        (!is_allowed).then(|| refused(path))
+    }
+
+    /// The entries of a registry name any repository, also a path of this host, so only the operator
+    /// may provide one: not an upload.
+    fn registry_file(&self, path: &Path) -> Option<String> {
+        let is_allowed =
+            resolved(path).is_some_and(|path| self.is_listed(&path) && !self.is_uploaded(&path));
+        (!is_allowed).then(|| refused(path))
+    }
+
+    fn is_listed(&self, resolved: &Path) -> bool {
+        let real = |allowed: &PathBuf| allowed.canonicalize().ok();
+        self.paths.iter().filter_map(real).any(|allowed| resolved.starts_with(allowed))
+    }
+
+    fn is_uploaded(&self, resolved: &Path) -> bool {
+        self.uploads.as_ref().is_some_and(|uploads| is_in_upload(resolved, uploads))
+    }
+
+    fn repository(&self, url: &str) -> Option<String> {
+        if REMOTE_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) || is_scp_address(url) {
+            return None;
+        }
+        let path = url.strip_prefix("file://").unwrap_or(url);
+        self.path(Path::new(path)).map(|_| {
+            format!("repository {url}: it is on the server, and the operator does not allow it")
+        })
+    }
+
+    fn model_server(&self, url: &str) -> Option<String> {
+        let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
+        (!is_listed).then(|| format!("model server {url}: the operator does not allow it"))
+    }
+
+    fn environment(&self, provider: &ProviderSpec) -> Vec<String> {
+        let kind = provider.kind();
+        let mut found = Vec::new();
+        if !ALWAYS_ALLOWED.contains(&kind) && !self.providers.contains(&kind) {
+            found.push(format!("environment.type {kind}: the operator does not allow it"));
+        }
+        let is_default = *provider == descriptor::for_kind(kind).default_spec();
+        if !self.provider_settings && !is_default {
+            found.push(
+                "environment.provider_config: the operator does not allow settings of providers"
+                    .to_owned(),
+            );
+        }
+        found
+    }
+}
+
+/// The path without links, which could lead elsewhere.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let is_plain =
+        path.is_absolute() && !path.components().any(|part| matches!(part, Component::ParentDir));
+    is_plain.then(|| path.canonicalize().ok()).flatten()
+}
+
+/// A missing path has the same answer as a forbidden one.
+fn refused(path: &Path) -> String {
+    format!("path {}: the operator does not allow it", path.display())
+}
+
+/// Whether a URL is below a prefix that ends a host or a part of a path.
+fn is_below_url(url: &str, prefix: &str) -> bool {
+    let rest = url.strip_prefix(prefix);
+    rest.is_some_and(|rest| rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/'))
+        && !has_dot_part(url)
+}
+
+/// Whether a part of a URL is `.` or `..`, also in percent-encoding. Parsers of URLs ignore control
+/// characters and take `\` for `/`.
+fn has_dot_part(url: &str) -> bool {
+    let visible: String = url.chars().filter(|char| !char.is_control()).collect();
+    let decoded = visible.to_ascii_lowercase().replace("%2e", ".");
+    let decoded = decoded.replace("%2f", "/").replace("%5c", "/");
+    decoded.split(['/', '\\', '?', '#']).any(|part| part == "." || part == "..")
+}
+
+/// Whether this is `user@host:path`, without a transport such as `ext::`.
+fn is_scp_address(url: &str) -> bool {
+    url.split_once(':').is_some_and(|(host, path)| {
+        host.contains('@')
+            && !host.contains('/')
+            && !host.starts_with('-')
+            && !path.starts_with(':')
+    })
+}
+
+/// The variables that a job names: only they are read from the environment of this process.
+fn names(job: &Job) -> BTreeSet<String> {
+    let mut names = job.task_env.clone();
+    let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
+    let keys = job.settings.gateway.iter().flat_map(|gateway| gateway.keys());
+    for template in agents.chain(job.settings.verifier.env.values()).chain(keys) {
+        names.extend(template.variables().into_iter().map(|(name, _)| name));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Diagnostics, JobOptions, read_job};
+
+    fn violations(policy: &DocumentPolicy, text: &str, variables: &[&str]) -> String {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("job.yaml");
+        std::fs::write(&file, text).expect("written");
+        let mut problems = Diagnostics::default();
+        let job = read_job(&file, &JobOptions::new(&|_| true), &mut problems).expect("a job");
+        problems.finish(()).expect("valid");
+        let variables = variables.iter().map(|name| (*name).to_owned()).collect();
+        policy.violations(&job, &AllowedVariables::Named(variables)).join("\n")
+    }
+
+    fn with(rest: &str) -> String {
+        format!("agents: [{{name: oracle}}]\n{rest}\n")
+    }
+
+    #[test]
+    fn paths_of_the_server_are_refused_unless_listed() {
+        let allowed = tempfile::tempdir().expect("a directory");
+        let outside = tempfile::tempdir().expect("a directory");
+        let link = allowed.path().join("link");
+        std::os::unix::fs::symlink(outside.path(), &link).expect("a link");
+        let policy =
+            DocumentPolicy { paths: vec![allowed.path().to_owned()], ..Default::default() };
+        let refused = |path: &str| {
+            let text = with(&format!("datasets: [{{path: '{path}'}}]"));
+            violations(&policy, &text, &[])
+        };
+        assert_eq!(refused(&allowed.path().display().to_string()), "");
+        for path in ["/etc", "tasks", "/nowhere", &outside.path().display().to_string()] {
+            assert!(refused(path).contains("does not allow"), "{path}");
+        }
+        assert!(refused(&link.display().to_string()).contains("does not allow"));
+        let climbing = format!("{}/../x", allowed.path().display());
+        assert!(refused(&climbing).contains("does not allow"));
+    }
+
+    #[test]
+    fn uploaded_dataset_may_be_named_and_the_directory_of_all_may_not() {
+        let state = tempfile::tempdir().expect("a directory");
+        let uploads = state.path().canonicalize().expect("a path").join("datasets");
+        let one = uploads.join("0".repeat(64));
+        std::fs::create_dir_all(one.join("tasks")).expect("made");
+        let policy = DocumentPolicy { uploads: Some(uploads.clone()), ..Default::default() };
+        assert_eq!(policy.path(&one.join("tasks")), None);
+        for path in [&uploads, state.path(), &one.join("../")] {
+            assert!(policy.path(path).is_some(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn repositories_on_other_hosts_are_allowed_and_local_ones_are_not() {
+        let policy = DocumentPolicy::default();
+        let of = |url: &str| policy.repository(url);
+        for url in ["https://h/r.git", "ssh://git@h/r", "git@h:o/r.git"] {
+            assert_eq!(of(url), None, "{url}");
+        }
+        for url in ["/srv/r", "file:///srv/r", "../r", "ext::sh -c id", "a@b::sh", "-x@h:p"] {
+            assert!(of(url).is_some(), "{url}");
+        }
+        assert!(is_below_url("https://h/a/r.json", "https://h/a"));
+        assert!(!is_below_url("https://h.evil/r", "https://h"));
+    }
+
+    #[test]
+    fn url_with_a_dot_part_is_below_no_prefix() {
+        for rest in
+            ["..", ".", "../x", "./x", "x/..", "%2e%2E/x", ".%2e", "x%2F..%2fy", "..\\x", ".\t./x"]
+        {
+            let url = format!("https://h/a/{rest}");
+            assert!(!is_below_url(&url, "https://h/a"), "{url}");
+        }
+        for rest in ["..x", "x.json", ".hidden/v1", "v1..2"] {
+            assert!(is_below_url(&format!("https://h/a/{rest}"), "https://h/a"), "{rest}");
+        }
+    }
+
+    #[test]
+    fn registry_in_an_upload_is_refused_and_one_of_the_operator_is_not() {
+        let state = tempfile::tempdir().expect("a directory");
+        let root = state.path().canonicalize().expect("a path");
+        let uploads = root.join("datasets");
+        let one = uploads.join("0".repeat(64));
+        std::fs::create_dir_all(&one).expect("made");
+        let (uploaded, own) = (one.join("registry.json"), root.join("registry.json"));
+        for file in [&uploaded, &own] {
+            std::fs::write(file, "[]").expect("written");
+        }
+        let document = |file: &Path| {
+            let file = file.display();
+            with(&format!("datasets: [{{registry: {{path: '{file}'}}, name: x}}]"))
+        };
+        for paths in [Vec::new(), vec![root]] {
+            let policy =
+                DocumentPolicy { paths, uploads: Some(uploads.clone()), ..Default::default() };
+            let found = violations(&policy, &document(&uploaded), &[]);
+            assert!(found.contains("does not allow"), "{found}");
+            let is_listed = !policy.paths.is_empty();
+            assert_eq!(violations(&policy, &document(&own), &[]).is_empty(), is_listed);
+        }
+    }
+
+    #[test]
+    fn process_sandboxes_settings_and_variables_need_permission() {
+        let text = with(
+            "datasets: [{repo: 'https://h/r'}]\nenvironment: {type: process, provider_config: \
+             {network: none}}\ntask_env: [SECRET, PLAIN]\njobs_dir: /srv",
+        );
+        let found = violations(&DocumentPolicy::default(), &text, &["PLAIN"]);
+        for part in ["jobs_dir", "environment.type process", "provider_config", "${SECRET}"] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+        assert!(!found.contains("PLAIN"), "{found}");
+        let text = text.replace("jobs_dir: /srv", "");
+        let policy = DocumentPolicy {
+            providers: [ProviderKind::Process].into(),
+            provider_settings: true,
+            ..DocumentPolicy::default()
+        };
+        assert_eq!(violations(&policy, &text, &["PLAIN", "SECRET"]), "");
+    }
+
+    #[test]
+    fn model_servers_and_their_keys_need_permission() {
+        let text = with(
+            "datasets: [{repo: 'https://h/r'}]\ngateway: {upstreams: [{name: main, \
+             url: 'https://models/v1', key_env: KEY}]}",
+        );
+        let found = violations(&DocumentPolicy::default(), &text, &[]);
+        assert!(found.contains("model server https://models/v1"), "{found}");
+        assert!(found.contains("${KEY}"), "{found}");
+        let policy = DocumentPolicy {
+            model_servers: vec!["https://models".to_owned()],
+            ..DocumentPolicy::default()
+        };
+        assert_eq!(violations(&policy, &text, &["KEY"]), "");
+    }
+}

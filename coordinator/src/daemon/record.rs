@@ -1,0 +1,178 @@
+//! Records of runs: one file for each run, written before the daemon answers.
+
+use std::path::PathBuf;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::RunId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::failure::RunFailure;
+use super::id::HostedRunId;
+use super::principal::AllowedVariables;
+
+/// Newest format of records.
+pub(super) const RECORD_FORMAT: u32 = 1;
+
+/// A run of the daemon, as its record file has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostedRunRecord {
+    /// Format of the record.
+    pub format: u32,
+    /// The run.
+    pub id: HostedRunId,
+    /// Name of the user who submitted it.
+    pub user: String,
+    /// Name of the job, for people.
+    pub name: String,
+    /// Variables of the daemon's process that the job may use: those of its user when it was
+    /// submitted.
+    pub variables: AllowedVariables,
+    /// Runs with a higher priority start first.
+    pub priority: i32,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// The key under which it was submitted, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submission: Option<SubmissionKey>,
+    /// The state that its user wants.
+    pub wanted: WantedState,
+    /// Its end; `None` while work is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<HostedRunEnd>,
+    /// Why its last session failed. A run that did not end is tried again when the daemon starts, or
+    /// by `continue`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<RunFailure>,
+    /// Its progress when its last session ended.
+    #[serde(default)]
+    pub progress: HostedProgress,
+    /// Whether its files are being removed.
+    #[serde(default)]
+    pub is_deleted: bool,
+}
+
+/// `Idempotency-Key` of a submission.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmissionKey {
+    /// The key.
+    pub key: String,
+    /// SHA-256 of the submission, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// The state that the user of a run wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WantedState {
+    /// It runs to its end.
+    Running,
+    /// No trial begins.
+    Paused,
+    /// All its trials end as cancelled, unless they have a result.
+    Cancelled,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostedRunEnd {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How.
+    pub outcome: HostedOutcome,
+    /// The exit code that `rollout run` has for this end.
+    pub code: u8,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedOutcome {
+    /// Every trial has a result.
+    Completed,
+    /// Its user cancelled it.
+    Cancelled,
+    /// Nothing was started: its job is invalid.
+    Failed,
+}
+
+/// Progress of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostedProgress {
+    /// Id of the run in its journal; absent before its first session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub run: Option<RunId>,
+    /// Number of its last session, from 1; 0 before the first one.
+    pub session: u32,
+    /// Trials of the plan.
+    pub total: u64,
+    /// Trials with a result: the sum of the next four.
+    pub settled: u64,
+    /// Trials whose verifier produced a reward.
+    pub completed: u64,
+    /// Trials that failed.
+    pub failed: u64,
+    /// Trials that were cancelled.
+    pub cancelled: u64,
+    /// Trials that ran to their end without a verifier.
+    pub unverified: u64,
+    /// Completed trials with reward 1.
+    pub passed: u64,
+    /// Failed trials by the infrastructure's fault.
+    pub infrastructure_failures: u64,
+    /// Trials that run now, as far as is known.
+    pub running: u64,
+    /// Mean reward of the completed trials; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_reward: Option<f64>,
+}
+
+/// Why a record cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A file of the state directory cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// The attempted action.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The record of a run is damaged.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        reason: String,
+    },
+    /// The record has a newer format.
+    #[error("{} has format {found}; this program reads up to {RECORD_FORMAT}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// Another daemon uses the directory.
+    #[error("cannot use {}: another daemon uses it", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl RecordError {
+    /// A failed operation on a file.
+    pub(super) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { action, path, source }
+    }
+}

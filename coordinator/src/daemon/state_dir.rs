@@ -1,0 +1,204 @@
+//! The state directory of a daemon.
+//!
+//! ```text
+//! <dir>/daemon.lock        locked by the daemon
+//! <dir>/runs/<id>.json     record of a run
+//! <dir>/runs/<id>.yaml     its job document
+//! <dir>/datasets/<digest>/ an uploaded dataset
+//! <dir>/jobs/<id>/         its run directory
+//! <dir>/jobs/.rollout/     blobs and caches of all runs
+//! ```
+
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::id::HostedRunId;
+use super::record::{HostedRunRecord, RECORD_FORMAT, RecordError};
+use crate::engine::atomic_file;
+
+/// The directory of a daemon, locked while this lives.
+#[derive(Debug)]
+pub(super) struct DaemonDir {
+    root: PathBuf,
+    _lock: File,
+}
+
+/// A run in the directory.
+#[derive(Debug)]
+pub(super) struct FoundRun {
+    /// Its id.
+    pub(super) id: HostedRunId,
+    /// Its record, if it can be read.
+    pub(super) record: Result<HostedRunRecord, RecordError>,
+}
+
+impl DaemonDir {
+    /// Opens or makes the directory, and locks it. Its files are for this user only: documents of
+    /// jobs may contain secrets. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub(super) fn open(root: &Path) -> Result<Self, RecordError> {
+        for directory in
+            [root.to_owned(), root.join("runs"), root.join("jobs"), root.join("datasets")]
+        {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&directory)
+                .map_err(RecordError::file("create", &directory))?;
+        }
+        // Relative paths of documents must not depend on the working directory.
+        let root = root.canonicalize().map_err(RecordError::file("find", root))?;
+        let path = root.join("daemon.lock");
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.map_err(RecordError::file("open", &path))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(RecordError::InUse { path: root });
+        }
+        let runs = root.join("runs");
+        atomic_file::remove_unfinished(&runs).map_err(RecordError::file("clear", &runs))?;
+        remove_unfinished_uploads(&root.join("datasets"))?;
+        Ok(Self { root, _lock: lock })
+    }
+
+    /// Parent of all run directories.
+    pub(super) fn jobs(&self) -> PathBuf {
+        self.root.join("jobs")
+    }
+
+    /// Datasets that users uploaded.
+    pub(super) fn uploads(&self) -> PathBuf {
+        self.root.join("datasets")
+    }
+
+    /// The run directory of a run.
+    pub(super) fn run_dir(&self, id: &HostedRunId) -> PathBuf {
+        self.jobs().join(id.as_str())
+    }
+
+    /// The job document of a run.
+    pub(super) fn document(&self, id: &HostedRunId) -> PathBuf {
+        self.root.join("runs").join(format!("{id}.yaml"))
+    }
+
+    fn record(&self, id: &HostedRunId) -> PathBuf {
+        self.root.join("runs").join(format!("{id}.json"))
+    }
+
+    /// Writes a document that is not durable yet. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub(super) fn write_document(&self, id: &HostedRunId, text: &str) -> Result<(), RecordError> {
+        let path = self.document(id);
+        atomic_file::replace(&path, text.as_bytes()).map_err(RecordError::file("write", &path))
+    }
+
+    /// Replaces the record of a run, durably. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub(super) fn write_record(&self, record: &HostedRunRecord) -> Result<(), RecordError> {
+        let path = self.record(&record.id);
+        let mut text = serde_json::to_vec_pretty(record)
+            .map_err(|error| RecordError::file("encode", &path)(error.into()))?;
+        text.push(b'\n');
+        atomic_file::replace(&path, &text).map_err(RecordError::file("write", &path))
+    }
+
+    /// Every run, oldest first. Removes documents without a record: their submissions were not
+    /// answered. Blocks.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed.
+    pub(super) fn runs(&self) -> Result<Vec<FoundRun>, RecordError> {
+        let directory = self.root.join("runs");
+        let failed = || RecordError::file("list", &directory);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed())? {
+            let path = entry.map_err(failed())?.path();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let Ok(id) = stem.parse::<HostedRunId>() else { continue };
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => found.push(FoundRun { record: read_record(&path, &id), id }),
+                Some("yaml") if !self.record(&id).exists() => remove_file(&path)?,
+                _ => {}
+            }
+        }
+        found.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// Removes a document whose submission was refused. Blocks.
+    pub(super) fn discard_document(&self, id: &HostedRunId) {
+        if let Err(error) = remove_file(&self.document(id)) {
+            tracing::warn!("cannot remove a refused document: {error}");
+        }
+    }
+
+    /// Removes all files of a run, the record last. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`]; the rest stays for another attempt.
+    pub(super) fn remove(&self, id: &HostedRunId) -> Result<(), RecordError> {
+        let run_dir = self.run_dir(id);
+        match fs::remove_dir_all(&run_dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(RecordError::file("remove", run_dir)(error));
+            }
+            _ => {}
+        }
+        remove_file(&self.document(id))?;
+        remove_file(&self.record(id))
+    }
+}
+
+/// Removes uploads that a killed daemon left, archives and directories. One that cannot be removed
+/// only takes space.
+fn remove_unfinished_uploads(uploads: &Path) -> Result<(), RecordError> {
+    let failed = || RecordError::file("list", uploads);
+    for entry in fs::read_dir(uploads).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".tmp") {
+            continue;
+        }
+        let path = entry.path();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        if let Err(error) = removed {
+            tracing::warn!("cannot remove the unfinished upload {}: {error}", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn read_record(path: &Path, id: &HostedRunId) -> Result<HostedRunRecord, RecordError> {
+    let damaged = |reason: String| RecordError::Damaged { path: path.to_owned(), reason };
+    let text = fs::read(path).map_err(RecordError::file("read", path))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let format = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or_default();
+    if format > u64::from(RECORD_FORMAT) {
+        let found = u32::try_from(format).unwrap_or(u32::MAX);
+        return Err(RecordError::Newer { path: path.to_owned(), found });
+    }
+    let record: HostedRunRecord =
+        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+    match record.id == *id {
+        true => Ok(record),
+        false => Err(damaged(format!("it is of the run {}", record.id))),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), RecordError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(RecordError::file("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}

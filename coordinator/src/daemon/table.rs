@@ -1,0 +1,217 @@
+//! The runs of a daemon in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::hosted_run::{HostedRun, HostedRunState, HostedRunView};
+use super::id::HostedRunId;
+use super::principal::{Principal, Role};
+use super::schedule::{QueuedRun, next_run};
+use super::{Daemon, DaemonError};
+
+/// Most runs of a page.
+const MAX_PAGE: usize = 500;
+
+/// The runs of a daemon.
+#[derive(Debug, Default)]
+pub(super) struct RunTable {
+    runs: BTreeMap<HostedRunId, Arc<HostedRun>>,
+    /// Runs by user and idempotency key.
+    keys: HashMap<(String, String), HostedRunId>,
+    /// Runs whose record cannot be read, and why.
+    unreadable: BTreeMap<HostedRunId, String>,
+}
+
+/// A run whose record cannot be read. Only administrators see it: its user is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableRun {
+    /// The run.
+    pub id: HostedRunId,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+/// Which runs to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunQuery {
+    /// Only runs in this state.
+    pub state: Option<HostedRunState>,
+    /// Only runs of this user.
+    pub user: Option<String>,
+    /// Only runs with this job name.
+    pub name: Option<String>,
+    /// Only runs that are older than this one.
+    pub before: Option<HostedRunId>,
+    /// Most runs.
+    pub limit: usize,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunPage {
+    /// Runs, newest first.
+    pub runs: Vec<HostedRunView>,
+    /// Runs that cannot be read, on an administrator's first page.
+    pub unreadable: Vec<UnreadableRun>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<HostedRunId>,
+}
+
+/// Numbers of runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunTotals {
+    /// Runs by state.
+    pub by_state: BTreeMap<&'static str, u64>,
+    /// Runs whose record cannot be read.
+    pub unreadable: u64,
+    /// Trials that run now.
+    pub running_trials: u64,
+    /// Slots of executions that are free.
+    pub free_slots: u64,
+    /// Executions that wait for a slot.
+    pub waiting_executions: u64,
+}
+
+impl RunTable {
+    pub(super) fn insert(&mut self, run: Arc<HostedRun>) {
+        if let Some(submission) = run.view().record.submission {
+            self.keys.insert((run.user().to_owned(), submission.key), run.id().clone());
+        }
+        self.runs.insert(run.id().clone(), run);
+    }
+
+    pub(super) fn insert_unreadable(&mut self, id: HostedRunId, reason: String) {
+        self.unreadable.insert(id, reason);
+    }
+
+    pub(super) fn remove(&mut self, run: &HostedRun) {
+        self.runs.remove(run.id());
+        self.keys.retain(|_, id| id != run.id());
+    }
+
+    /// The run that a user submitted under a key.
+    pub(super) fn by_key(&self, user: &str, key: &str) -> Option<Arc<HostedRun>> {
+        let id = self.keys.get(&(user.to_owned(), key.to_owned()))?;
+        self.runs.get(id).cloned()
+    }
+
+    /// The runs with a session in this process.
+    pub(super) fn live(&self) -> impl Iterator<Item = &Arc<HostedRun>> {
+        self.runs.values().filter(|run| run.is_live())
+    }
+
+    /// The runs with a session that is not paused.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Arc<HostedRun>> {
+        self.live().filter(|run| run.state() != HostedRunState::Paused)
+    }
+
+    /// Number of runs that wait.
+    pub(super) fn queued(&self) -> usize {
+        self.runs.values().filter(|run| run.queued_priority().is_some()).count()
+    }
+
+    /// The run that starts next.
+    pub(super) fn next_to_start(&self) -> Option<Arc<HostedRun>> {
+        let mut running = HashMap::new();
+        for run in self.running() {
+            *running.entry(run.user().to_owned()).or_default() += 1;
+        }
+        let queued = self.runs.values().filter_map(|run| {
+            let priority = run.queued_priority()?;
+            Some(QueuedRun { id: run.id().clone(), user: run.user().to_owned(), priority })
+        });
+        self.runs.get(&next_run(queued, &running)?).cloned()
+    }
+
+    fn page(&self, principal: &Principal, query: &RunQuery) -> RunPage {
+        let limit = query.limit.clamp(1, MAX_PAGE);
+        let end = match &query.before {
+            Some(before) => std::ops::Bound::Excluded(before),
+            None => std::ops::Bound::Unbounded,
+        };
+        let mut page = RunPage::default();
+        for run in self.runs.range((std::ops::Bound::Unbounded, end)).rev().map(|(_, run)| run) {
+            let is_user = query.user.as_ref().is_none_or(|user| user == run.user());
+            if !principal.may_see(run.user()) || !is_user {
+                continue;
+            }
+            let view = run.view();
+            let is_named = query.name.as_ref().is_none_or(|name| *name == view.record.name);
+            if !is_named || query.state.is_some_and(|state| state != view.state) {
+                continue;
+            }
+            if page.runs.len() == limit {
+                page.next = page.runs.last().map(|last| last.record.id.clone());
+                break;
+            }
+            page.runs.push(view);
+        }
+        if principal.role == Role::Admin && query.before.is_none() {
+            let unreadable = self.unreadable.iter();
+            page.unreadable = unreadable
+                .map(|(id, reason)| UnreadableRun { id: id.clone(), reason: reason.clone() })
+                .collect();
+        }
+        page
+    }
+}
+
+impl Daemon {
+    /// Lists the runs that a user may see.
+    pub fn list(&self, principal: &Principal, query: &RunQuery) -> RunPage {
+        self.table().page(principal, query)
+    }
+
+    /// Finds a run that a user may see.
+    ///
+    /// # Errors
+    /// [`DaemonError::NotFound`], also for a run of another user; for an administrator,
+    /// [`DaemonError::Unreadable`].
+    pub fn find(
+        &self,
+        principal: &Principal,
+        id: &HostedRunId,
+    ) -> Result<Arc<HostedRun>, DaemonError> {
+        let table = self.table();
+        match table.runs.get(id) {
+            Some(run) if principal.may_see(run.user()) => Ok(Arc::clone(run)),
+            Some(_) => Err(DaemonError::NotFound),
+            None => match table.unreadable.get(id).filter(|_| principal.role == Role::Admin) {
+                Some(reason) => Err(DaemonError::Unreadable { reason: reason.clone() }),
+                None => Err(DaemonError::NotFound),
+            },
+        }
+    }
+
+    /// Counts its runs.
+    pub fn totals(&self) -> RunTotals {
+        let table = self.table();
+        let mut totals = RunTotals::default();
+        for run in table.runs.values() {
+            let view = run.view();
+            *totals.by_state.entry(state_word(view.state)).or_default() += 1;
+            if view.is_live {
+                totals.running_trials += view.record.progress.running;
+            }
+        }
+        totals.unreadable = table.unreadable.len() as u64;
+        let slots = self.slots.counts();
+        totals.free_slots = slots.free;
+        totals.waiting_executions = slots.waiting;
+        totals
+    }
+}
+
+/// The word of a state in documents and labels.
+const fn state_word(state: HostedRunState) -> &'static str {
+    match state {
+        HostedRunState::Queued => "queued",
+        HostedRunState::Starting => "starting",
+        HostedRunState::Running => "running",
+        HostedRunState::Paused => "paused",
+        HostedRunState::Cancelling => "cancelling",
+        HostedRunState::Completed => "completed",
+        HostedRunState::Cancelled => "cancelled",
+        HostedRunState::Failed => "failed",
+    }
+}

@@ -1,0 +1,154 @@
+//! Tests of the daemon's core without sessions.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{
+    AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedRunState,
+    JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery, SubmissionResult,
+};
+
+/// A job that is valid without its tasks.
+const JOB: &str = "name: demo\nagents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
+
+#[expect(clippy::needless_pass_by_value, reason = "the type of the option")]
+fn explain(fault: RunFault) -> RunFailure {
+    let message = format!("{fault:?}");
+    RunFailure { code: 3, message, details: Vec::new(), hints: Vec::new() }
+}
+
+/// A daemon that starts no run.
+fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
+    let options = DaemonOptions {
+        directory: directory.to_owned(),
+        store: None,
+        store_cache_mb: 0,
+        max_running: 0,
+        max_queued,
+        slots: 1,
+        policy: DocumentPolicy::default(),
+        host: None,
+        kubernetes_config: None,
+        #[cfg(feature = "nats")]
+        nats: None,
+        explain,
+    };
+    Daemon::open(options).expect("a daemon")
+}
+
+fn user(name: &str, role: Role) -> Principal {
+    Principal { name: name.to_owned(), role, variables: AllowedVariables::All }
+}
+
+fn job(key: Option<&str>, document: &str) -> JobSubmission {
+    JobSubmission {
+        document: document.to_owned(),
+        name: None,
+        priority: 0,
+        key: key.map(str::to_owned),
+        sha256: document.len().to_string(),
+    }
+}
+
+fn accepted(result: Result<SubmissionResult, DaemonError>) -> Arc<super::HostedRun> {
+    match result.expect("accepted") {
+        SubmissionResult::New(run) | SubmissionResult::Known(run) => run,
+    }
+}
+
+#[tokio::test]
+async fn submissions_and_their_keys_outlive_the_daemon() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let id = {
+        let daemon = daemon(directory.path(), 9);
+        accepted(daemon.submit(&ada, job(Some("k"), JOB)).await).id().clone()
+    };
+    let daemon = daemon(directory.path(), 9);
+    let again = daemon.submit(&ada, job(Some("k"), JOB)).await.expect("the same");
+    assert!(matches!(again, SubmissionResult::Known(run) if *run.id() == id));
+    let other = daemon.submit(&ada, job(Some("k"), &format!("{JOB}#"))).await;
+    assert!(matches!(other, Err(DaemonError::KeyConflict)));
+    let run = daemon.find(&ada, &id).expect("her run");
+    assert_eq!((run.view().record.name.as_str(), run.state()), ("demo", HostedRunState::Queued));
+    let bob = user("bob", Role::Submit);
+    assert!(matches!(daemon.find(&bob, &id), Err(DaemonError::NotFound)));
+    assert!(daemon.find(&user("root", Role::Admin), &id).is_ok());
+}
+
+#[tokio::test]
+async fn submission_whose_client_goes_is_in_the_table() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let daemon = daemon(directory.path(), 9);
+    {
+        let mut submitting = std::pin::pin!(daemon.submit(&ada, job(Some("k"), JOB)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(submitting.as_mut().poll(&mut context).is_pending());
+    }
+    let again = daemon.submit(&ada, job(Some("k"), JOB)).await.expect("the same");
+    assert!(matches!(again, SubmissionResult::Known(_)));
+    assert_eq!(daemon.list(&ada, &RunQuery { limit: 9, ..RunQuery::default() }).runs.len(), 1);
+}
+
+#[tokio::test]
+async fn cancelled_run_stays_cancelled_and_can_be_deleted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let daemon = daemon(directory.path(), 1);
+    let run = accepted(daemon.submit(&ada, job(None, JOB)).await);
+    let full = daemon.submit(&ada, job(None, JOB)).await;
+    assert!(matches!(full, Err(DaemonError::Busy { .. })));
+    assert!(matches!(daemon.delete(&run).await, Err(DaemonError::Conflict { .. })));
+    daemon.pause(&run).await.expect("paused");
+    assert_eq!(run.state(), HostedRunState::Paused);
+    daemon.cancel(&run).await.expect("cancelled");
+    daemon.cancel(&run).await.expect("cancelled before");
+    assert_eq!(run.state(), HostedRunState::Cancelled);
+    assert!(matches!(daemon.resume(&run).await, Err(DaemonError::Conflict { .. })));
+    daemon.delete(&run).await.expect("deleted");
+    assert_eq!(daemon.list(&ada, &RunQuery::default()).runs, []);
+    let left = std::fs::read_dir(directory.path().join("runs")).expect("a directory");
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn refused_document_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let ada = user("ada", Role::Submit);
+    for document in ["", "agents: 7", "agents: [{name: oracle}]\ndatasets: [{path: /etc}]"] {
+        let refused = daemon.submit(&ada, job(None, document)).await;
+        assert!(matches!(refused, Err(DaemonError::Invalid(_))), "{document}");
+    }
+    let left = std::fs::read_dir(directory.path().join("runs")).expect("a directory");
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn paused_run_does_not_count_as_running() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let daemon = daemon(directory.path(), 9);
+    let run = accepted(daemon.submit(&ada, job(None, JOB)).await);
+    let (session, _stops) = super::driver::session(&run);
+    run.set_session(Some(session));
+    assert_eq!(daemon.table().running().count(), 1);
+    daemon.pause(&run).await.expect("paused");
+    assert_eq!(daemon.table().running().count(), 0);
+    assert_eq!(daemon.table().live().count(), 1);
+}
+
+#[tokio::test]
+async fn unfinished_uploads_are_removed_when_the_daemon_starts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let uploads = directory.path().join("datasets");
+    let whole = uploads.join("0".repeat(64));
+    std::fs::create_dir_all(uploads.join(".tmpA/content")).expect("made");
+    std::fs::create_dir(&whole).expect("made");
+    std::fs::write(uploads.join(".tmpB"), "archive").expect("written");
+    let _daemon = daemon(directory.path(), 9);
+    let left = std::fs::read_dir(&uploads).expect("a directory");
+    let left: Vec<_> = left.map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(left, [whole]);
+}
