@@ -1,0 +1,94 @@
+"""Upload of directories of tasks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon import DEADLINE_SEC, Daemon
+from proxy import Proxy
+from rollout_client import Client, errors
+from rollout_client._datasets import _pack, upload
+from rollout_client._effects import Reply
+from script import CUT, Script, problem
+
+DONE = Reply(204, {}, b"")
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    tree = tmp_path / "tasks"
+    (tree / "t" / ".git").mkdir(parents=True)
+    (tree / "t" / ".git" / "config").write_text("secret")
+    (tree / "t" / "b é").write_text("text")
+    (tree / "t" / "run").write_text("#!/bin/sh\n")
+    (tree / "t" / "run").chmod(0o700)
+    (tree / "t" / "link").symlink_to("run")
+    (tree / "t" / ("long" * 40)).mkdir()
+    return tree
+
+
+def test_equal_trees_give_equal_archives(tasks: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tasks, copy, symlinks=True)
+    os.utime(copy / "t" / "run", (1, 1))
+    first, second = (_pack(tree, "tasks", tmp_path / f"{tree.name}.tar") for tree in (tasks, copy))
+    assert (first.digest, first.size_bytes) == (second.digest, second.size_bytes)
+    with tarfile.open(first.path) as archive:
+        members = {member.name: (member.type, member.mode) for member in archive}
+        assert list(members) == [
+            "tasks",
+            "tasks/t",
+            "tasks/t/b é",
+            "tasks/t/link",
+            "tasks/t/" + "long" * 40,
+            "tasks/t/run",
+        ]
+    assert members["tasks/t/run"] == (tarfile.REGTYPE, 0o755)
+    assert members["tasks/t/link"][0] == tarfile.SYMTYPE
+    (copy / "t" / "run").chmod(0o600)
+    assert _pack(copy, "tasks", tmp_path / "other.tar").digest != first.digest
+
+
+def test_special_file_is_refused(tasks: Path, tmp_path: Path) -> None:
+    os.mkfifo(tasks / "pipe")
+    with pytest.raises(ValueError, match="no file, directory or link"):
+        _pack(tasks, "tasks", tmp_path / "x.tar")
+
+
+def test_directory_is_sent_only_if_the_server_lacks_it(tasks: Path) -> None:
+    known = Script([DONE])
+    path = known.run(upload(known.context, tasks))
+    unknown = Script([problem(404, "not-found"), CUT, DONE])
+    assert unknown.run(upload(unknown.context, tasks)) == path
+    assert path.startswith("dataset:")
+    assert path.endswith("/tasks")
+    assert [request.method for request in unknown.requests] == ["GET", "PUT", "PUT"]
+    sent = unknown.requests[1]
+    assert sent.file is not None
+    assert not sent.file.exists()
+
+
+def test_uploaded_tasks_run(start: Callable[..., Daemon], connect: Callable[..., Client]) -> None:
+    daemon = start()
+    client = connect(daemon.url)
+    # Larger than the buffers of sockets, so that a lost connection cuts it.
+    (daemon.tasks / "second" / "environment" / "large").write_bytes(os.urandom(4_000_000))
+    with Proxy(daemon.url, lost_answers=2) as proxy:
+        path = connect(proxy.url).upload(daemon.tasks)
+    assert client.upload(str(daemon.tasks)) == path
+    run = client.submit(daemon.job("echo", datasets=[{"path": path}]))
+    assert client.wait(run, timeout_sec=DEADLINE_SEC).state == "completed"
+    (item,) = client.items(run)
+    assert (item.dataset_name, item.task_name, item.reward) == ("tasks", "second", 0.5)
+
+
+def test_dataset_that_was_not_uploaded_is_refused(shared: Daemon, client: Client) -> None:
+    missing = f"dataset:{64 * '0'}/tasks"
+    with pytest.raises(errors.MissingDatasetError, match="upload it"):
+        client.submit(shared.job(datasets=[{"path": missing}]))

@@ -1,0 +1,188 @@
+"""The client against the description of the API: it lacks no operation, field or value."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout_client import models
+from rollout_client._operations import OPERATIONS
+
+REPOSITORY = Path(__file__).parents[3]
+
+MODELS: dict[str, type[Any]] = {
+    "ArtifactDocument": models.Artifact,
+    "ArtifactList": models.ArtifactList,
+    "HostedProgress": models.Progress,
+    "ItemDocument": models.Item,
+    "ItemList": models.ItemPage,
+    "OutputDocument": models.Output,
+    "OutputList": models.OutputList,
+    "Problem": models.Problem,
+    "RunDocument": models.Run,
+    "RunFailure": models.RunFailure,
+    "RunList": models.RunPage,
+    "UnreadableDocument": models.UnreadableRun,
+}
+
+ENUMERATIONS: dict[str, Any] = {
+    "HostedRunState": models.RunState,
+    "SubmittedKind": models.SubmissionKind,
+}
+
+BODIES = {"SubmitRun": "POST /v1/runs"}
+
+# The answers to this operation have keys that the description leaves out.
+EXTENDED = {"GET /v1/runs/{id}/items/{item}": "ItemDocument"}
+
+
+@functools.cache
+def description() -> dict[str, Any]:
+    path = os.environ.get("ROLLOUT_OPENAPI") or REPOSITORY / "docs" / "openapi.json"
+    found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found
+
+
+def schemas() -> dict[str, Any]:
+    found: dict[str, Any] = description()["components"]["schemas"]
+    return found
+
+
+def described() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in description()["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+KNOWN = {f"{operation.method} {operation.path}": operation for operation in OPERATIONS}
+
+
+def test_client_has_every_operation_and_no_other() -> None:
+    assert {name for name, _ in described()} == set(KNOWN)
+
+
+def test_operations_have_every_parameter() -> None:
+    for name, operation in described():
+        places: dict[str, set[str]] = {"query": set(), "header": set(), "path": set()}
+        for parameter in operation.get("parameters", ()):
+            places[parameter["in"]].add(parameter["name"])
+        known = KNOWN[name]
+        # A submission is sent as JSON, which has these parameters in its body.
+        query = places["query"] - (set(known.fields) if known.fields else set())
+        assert query == set(known.query), name
+        assert {header.lower() for header in places["header"]} == set(known.headers), name
+        assert places["path"] == set(re.findall(r"{(\w+)}", known.path)), name
+
+
+def test_operations_accept_what_is_answered() -> None:
+    for name, operation in described():
+        answers = [
+            media
+            for status, answer in operation["responses"].items()
+            for media in answer.get("content", ())
+            if status.startswith("2")
+        ]
+        assert set(answers) <= {KNOWN[name].accept}, name
+
+
+def test_bodies_have_every_field() -> None:
+    for name, operation in described():
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]
+            if "application/json" not in content:
+                assert name == "PUT /v1/datasets/{digest}"
+                continue
+            schema = content["application/json"]["schema"]
+            body = schema["$ref"].rpartition("/")[2]
+            assert BODIES[body] == name
+            assert set(schemas()[body]["properties"]) == set(KNOWN[name].fields)
+
+
+def test_every_schema_has_a_model() -> None:
+    assert set(schemas()) == {*MODELS, *ENUMERATIONS, *BODIES}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_model_has_every_field_with_its_type(name: str) -> None:
+    schema, model = schemas()[name], MODELS[name]
+    hints = typing.get_type_hints(model)
+    assert set(schema["properties"]) == set(hints), name
+    required = set(schema.get("required", ()))
+    for field in dataclasses.fields(model):
+        place = f"{name}.{field.name}"
+        has_default = field.default is not dataclasses.MISSING
+        assert has_default or field.name in required, f"{place} may be absent"
+        check(hints[field.name], schema["properties"][field.name], place)
+
+
+@pytest.mark.parametrize("name", sorted(ENUMERATIONS))
+def test_enumeration_has_every_value(name: str) -> None:
+    assert set(schemas()[name]["enum"]) == set(typing.get_args(ENUMERATIONS[name]))
+
+
+def test_states_of_items_are_those_of_the_description() -> None:
+    text = schemas()["ItemDocument"]["properties"]["state"]["description"]
+    assert set(re.findall(r"`(\w+)`", text)) == set(typing.get_args(models.ItemState))
+
+
+def test_answers_have_known_schemas() -> None:
+    for name, operation in described():
+        for status, answer in operation["responses"].items():
+            for media, content in answer.get("content", {}).items():
+                if not media.endswith("json"):
+                    continue
+                schema = content["schema"]["$ref"].rpartition("/")[2]
+                assert schema in MODELS, f"{name} {status}"
+    for name, schema in EXTENDED.items():
+        assert issubclass(models.ItemDetail, MODELS[schema]), name
+
+
+SIMPLE = {"string": str, "integer": int, "number": float, "boolean": bool}
+
+
+def check(hint: Any, schema: dict[str, Any], place: str) -> None:
+    """Assert that a type can hold every value of a schema."""
+    if "oneOf" in schema:
+        others = [part for part in schema["oneOf"] if part.get("type") != "null"]
+        assert type(None) in typing.get_args(hint), place
+        assert len(others) == 1, place
+        check(without_none(hint), others[0], place)
+        return
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        assert hint == {**MODELS, **ENUMERATIONS}[name], place
+        return
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if "null" in kinds:
+        assert type(None) in typing.get_args(hint), place
+    (kind,) = (kind for kind in kinds if kind != "null")
+    hint = without_none(hint)
+    if kind == "array":
+        assert typing.get_origin(hint) is tuple, place
+        check(typing.get_args(hint)[0], schema["items"], place)
+    elif kind == "object":
+        assert typing.get_origin(hint) is not None, place
+    elif schema.get("format") == "date-time":
+        assert hint is datetime, place
+    elif typing.get_origin(hint) is typing.Literal:
+        assert kind == "string", place
+    else:
+        assert hint is SIMPLE[kind], place
+
+
+def without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    (found,) = (part for part in typing.get_args(hint) if part is not type(None))
+    return found
