@@ -1,6 +1,6 @@
 //! The program under test: `rollout`, built for this package so that its tests know its path. Its
 //! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent. It can also be
-//! the S3 server of a test.
+//! the S3 server of a test, in a process or in the place of Garage in a container.
 
 use std::process::ExitCode;
 use std::sync::Arc;

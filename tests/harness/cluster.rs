@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use crate::leak_check::directory_entries;
 use crate::nats::NatsServer;
+use crate::nats_cluster::NatsCluster;
 use crate::program::{ProgramExit, RunningProgram};
 use crate::project::Project;
 use crate::results::json;
@@ -31,6 +32,8 @@ pub struct Cluster {
     pub server: NatsServer,
     /// The server of its blob store, unless that is a directory.
     pub s3: Option<S3Process>,
+    /// Addresses of the servers of a cluster, used instead of [`Cluster::server`].
+    nats_urls: Option<String>,
     lease: Option<Duration>,
 }
 
@@ -41,7 +44,7 @@ impl Cluster {
     /// Starts a server in the project; `None`, with a printed reason, without a nats-server.
     pub fn new(project: Project) -> Option<Self> {
         let server = NatsServer::start(&project.path().join("nats"))?;
-        Some(Self { project: Arc::new(project), server, s3: None, lease: None })
+        Some(Self { project: Arc::new(project), server, s3: None, nats_urls: None, lease: None })
     }
 
     /// Replaces the product's default lease.
@@ -49,6 +52,19 @@ impl Cluster {
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
+    }
+
+    /// Uses the servers of a cluster instead of its own server.
+    #[must_use]
+    pub fn with_nats_cluster(mut self, nats: &NatsCluster) -> Self {
+        self.server.kill();
+        self.nats_urls = Some(nats.urls());
+        self
+    }
+
+    /// Addresses of its servers.
+    fn nats_urls(&self) -> String {
+        self.nats_urls.clone().unwrap_or_else(|| self.server.url())
     }
 
     /// Keeps the blobs in S3, on a server that `program` runs.
@@ -103,20 +119,21 @@ impl Cluster {
         let member = ClusterMember {
             name: name.to_owned(),
             project: Arc::clone(&self.project),
+            program: None,
             arguments: Vec::new(),
             variables: self.variables(),
             proxy: None,
             process: None,
             is_paused: false,
         };
-        let member = member.with_arguments(words).with_arguments(&["--nats", &self.server.url()]);
+        let member = member.with_arguments(words).with_arguments(&["--nats", &self.nats_urls()]);
         member.with_arguments(&["--store", &self.store_url()])
     }
 
     /// Starts a command of the program against this cluster's server.
     pub fn command(&self, arguments: &[&str]) -> RunningProgram {
-        let url = self.server.url();
-        let mut command = self.project.command(&[arguments, &["--nats", &url]].concat());
+        let urls = self.nats_urls();
+        let mut command = self.project.command(&[arguments, &["--nats", &urls]].concat());
         command.envs(self.variables());
         self.project.start(command)
     }
@@ -135,6 +152,8 @@ pub struct ClusterMember {
     /// Name in the test's output.
     pub name: String,
     project: Arc<Project>,
+    /// Another program than that under test.
+    program: Option<PathBuf>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
     proxy: Option<TcpProxy>,
@@ -143,6 +162,13 @@ pub struct ClusterMember {
 }
 
 impl ClusterMember {
+    /// Uses another program from its next start on, such as one of an earlier version.
+    #[must_use]
+    pub fn with_program(mut self, program: &Path) -> Self {
+        self.program = Some(program.to_owned());
+        self
+    }
+
     /// Adds arguments.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
@@ -192,7 +218,10 @@ impl ClusterMember {
     pub fn start(&mut self) {
         if self.process.is_none() {
             let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-            let mut command = self.project.command(&arguments);
+            let mut command = match &self.program {
+                Some(program) => self.project.command_of(program, &arguments),
+                None => self.project.command(&arguments),
+            };
             command.envs(self.variables.iter().map(|(name, value)| (name, value)));
             self.process = Some(self.project.start(command));
         }
@@ -282,14 +311,18 @@ impl ClusterMember {
         scratch.iter().filter_map(|dir| ScratchMark::read(dir)).map(|mark| mark.item).collect()
     }
 
-    /// Directory of the current process.
-    fn own_dir(&self) -> Option<PathBuf> {
+    /// Directory of the current process; `None` before a worker made it.
+    pub fn own_dir(&self) -> Option<PathBuf> {
         let pid = self.process.as_ref()?.pid();
         let is_own = |dir: &PathBuf| {
             json(&dir.join("owner.json"))
                 .is_some_and(|owner| owner["pid"].as_u64() == Some(pid.into()))
         };
-        directories_of_workers(Path::new(self.option("--dir")?)).into_iter().find(is_own)
+        // Names that begin with a dot are unfinished directories.
+        let is_hidden =
+            |dir: &PathBuf| dir.file_name().is_some_and(|name| name.as_encoded_bytes()[0] == b'.');
+        let directories = directories_of_workers(Path::new(self.option("--dir")?)).into_iter();
+        directories.filter(|dir| !is_hidden(dir)).find(is_own)
     }
 
     /// Waits until its standard error contains `text`.

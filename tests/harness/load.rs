@@ -7,8 +7,10 @@ use crate::live_counter::LiveCounter;
 use crate::project::Project;
 
 /// How an agent finds the host: sandboxes share its network, containers reach it as their gateway.
-const HOST: [(&str, &str); 2] = [
+const HOST: [(&str, &str); 3] = [
     ("process", "host=127.0.0.1"),
+    // Pods of the double of a cluster share the host's network.
+    ("kubernetes", "host=127.0.0.1"),
     (
         "docker",
         r#"while read -r _ to gateway _; do
@@ -31,6 +33,8 @@ pub struct Load {
     pub provider: String,
     /// Additional lines of the job file.
     pub job: String,
+    /// Image of the tasks, instead of their Dockerfile.
+    pub image: Option<String>,
     /// Maximum number of concurrent trials.
     pub at_once: u32,
 }
@@ -39,7 +43,7 @@ impl Load {
     /// `items` trials in sandboxes, which take `seconds` each.
     pub fn new(name: &str, items: u32, seconds: (f64, f64)) -> Self {
         let (name, provider) = (name.to_owned(), "process".to_owned());
-        Self { name, items, seconds, provider, job: String::new(), at_once: 1000 }
+        Self { name, items, seconds, provider, job: String::new(), image: None, at_once: 1000 }
     }
 
     /// Adds lines to the job file.
@@ -86,7 +90,9 @@ impl Load {
                 fs::write(path, text).expect("a file");
             };
             let seconds = self.duration(number).as_secs_f64();
-            write("task.toml", "version = \"1.0\"\n");
+            let image = self.image.iter().map(|image| format!("docker_image = \"{image}\"\n"));
+            let environment: String = image.collect();
+            write("task.toml", &format!("version = \"1.0\"\n[environment]\n{environment}"));
             write("environment/Dockerfile", "FROM debian:bookworm-slim\nWORKDIR /app\n");
             write("instruction.md", &format!("{} {seconds:.3} {number:04}\n", self.task(number)));
             write("tests/test.sh", "echo \"0.$(cat /app/answer)\" >/logs/verifier/reward.txt\n");

@@ -20,6 +20,9 @@ const PROGRAM: &str = "ROLLOUT_TEST_NATS";
 /// Time a server may take to answer on a busy machine.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Lines of a log that a failed test shows.
+const LOG_END_LINES: usize = 60;
+
 /// A server on a port of 127.0.0.1, with its store in a directory of the test. Dropping it kills
 /// it.
 #[derive(Debug)]
@@ -74,6 +77,11 @@ impl NatsServer {
         self.port
     }
 
+    /// Its name in a cluster.
+    pub fn name(&self) -> String {
+        format!("tests-{}", self.port)
+    }
+
     /// Process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.run.as_ref().map(RunningProgram::pid)
@@ -95,8 +103,11 @@ impl NatsServer {
         let configuration = self.directory.join("server.conf");
         let store = self.directory.join("store");
         let text = format!(
-            "listen: \"127.0.0.1:{}\"\nserver_name: \"tests-{}\"\njetstream {{ store_dir: {:?} }}\n{}",
-            self.port, self.port, store, self.settings
+            "listen: \"127.0.0.1:{}\"\nserver_name: \"{}\"\njetstream {{ store_dir: {:?} }}\n{}",
+            self.port,
+            self.name(),
+            store,
+            self.settings
         );
         fs::write(&configuration, text).expect("a file");
         let mut command = Command::new(&self.program);
@@ -108,6 +119,13 @@ impl NatsServer {
         let came = wait::holds_within(ANSWER_DEADLINE, answers) && !run.has_ended();
         assert!(came, "the nats-server does not start:\n{}", run.stderr());
         self.run = Some(run);
+    }
+
+    /// The last lines of its log, to explain a failure; empty while it does not run.
+    pub fn log_end(&self) -> String {
+        let log = self.run.as_ref().map(RunningProgram::stderr).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_END_LINES)..].join("\n")
     }
 
     fn answers(&self) -> bool {
@@ -127,7 +145,14 @@ impl NatsServer {
         }
     }
 
-    /// Pauses it (SIGSTOP) or resumes it (SIGCONT).
+    /// Waits until it has ended by itself.
+    pub fn wait_for_end(&mut self) {
+        if let Some(run) = self.run.take() {
+            let _ended = run.wait(ANSWER_DEADLINE);
+        }
+    }
+
+    /// Sends a signal: SIGSTOP pauses it, SIGCONT resumes it, SIGTERM ends it.
     pub fn signal(&mut self, signal: Signal) {
         if let Some(run) = &mut self.run {
             run.signal(signal);

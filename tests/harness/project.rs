@@ -137,7 +137,12 @@ impl Project {
 
     /// A command of the program under test, run in the project with a clean environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        self.command_of(&self.program, arguments)
+    }
+
+    /// A command of another program, with the same environment.
+    pub fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(self.path()).env_clear();
         for name in INHERITED {
             if let Some(value) = std::env::var_os(name) {

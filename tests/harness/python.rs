@@ -1,18 +1,30 @@
-//! A Python interpreter with the package `polars`.
+//! Python interpreters with packages that tests need.
 
 use std::path::PathBuf;
 
 use crate::print_notice;
 
-/// Variable with the interpreter, set by `tests/run`; `no` skips the tests.
-const PROGRAM: &str = "ROLLOUT_TEST_PYTHON";
-
-/// The interpreter; `None`, with a printed reason, without one.
+/// The interpreter with the package `polars`; `None`, with a printed reason, without one.
 pub fn with_polars() -> Option<PathBuf> {
-    match std::env::var_os(PROGRAM) {
+    interpreter("ROLLOUT_TEST_PYTHON", "polars")
+}
+
+/// The interpreter with the package `helm-python-sdk`; `None`, with a printed reason, without one.
+pub fn with_helm() -> Option<PathBuf> {
+    interpreter("ROLLOUT_TEST_HELM", "helm-python-sdk")
+}
+
+/// The interpreter with the tools of the Python client; `None`, with a printed reason, without one.
+pub fn with_client_tools() -> Option<PathBuf> {
+    interpreter("ROLLOUT_TEST_PYTHON_CLIENT", "httpx, pytest, mypy, ruff and hatchling")
+}
+
+/// The interpreter that `variable` names, set by `tests/run`; `no` skips the tests.
+fn interpreter(variable: &str, package: &str) -> Option<PathBuf> {
+    match std::env::var_os(variable) {
         Some(program) if program != "no" => Some(program.into()),
         _ => {
-            print_notice(&format!("SKIPPED: needs a Python with polars, named by {PROGRAM}"));
+            print_notice(&format!("SKIPPED: needs a Python with {package}, named by {variable}"));
             None
         }
     }

@@ -9,11 +9,17 @@ use rustix::process::Signal;
 
 use crate::net::free_port;
 use crate::program::RunningProgram;
-use crate::s3_server::{self, S3_BUCKET};
+use crate::s3_server::{self, S3_BUCKET, S3Key};
 use crate::wait;
 
 /// First argument of a program that is to be a server.
 const COMMAND: &str = "__s3-server";
+
+/// Name under which a program takes the place of Garage.
+const GARAGE: &str = "garage";
+
+/// Port of Garage's S3 service.
+const GARAGE_PORT: u16 = 3900;
 
 /// Time a server may take to answer on a busy machine.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -97,18 +103,37 @@ impl S3Process {
     }
 }
 
-/// Runs the server if this process is to be one. Programs call it first.
+/// Runs the server if this process is to be one: by its first argument, or in the place of Garage in
+/// `docker-compose.yml`. Programs call it first.
 ///
 /// # Panics
 /// When an argument is wrong, or the port is in use.
 pub fn serve_if_requested() -> bool {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args();
+    let program = arguments.next().map(PathBuf::from).unwrap_or_default();
+    if program.file_name().is_some_and(|name| name == GARAGE) {
+        serve_as_garage();
+        return true;
+    }
     if arguments.next().as_deref() != Some(COMMAND) {
         return false;
     }
     let port: u16 = arguments.next().and_then(|port| port.parse().ok()).expect("a port");
     let root = PathBuf::from(arguments.next().expect("a directory"));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("a free port");
-    s3_server::run(&root, listener, std::future::pending());
+    s3_server::run(&root, listener, &S3Key::default(), std::future::pending());
     true
+}
+
+/// Serves as `garage server --single-node --default-bucket` does: with the bucket and the key in its
+/// variables, on all addresses.
+fn serve_as_garage() {
+    let variable = |name: &str| {
+        std::env::var(format!("GARAGE_DEFAULT_{name}")).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let key = S3Key { id: variable("ACCESS_KEY"), secret: variable("SECRET_KEY") };
+    let root = PathBuf::from("/var/lib/garage");
+    std::fs::create_dir_all(root.join(variable("BUCKET"))).expect("a bucket");
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, GARAGE_PORT)).expect("a free port");
+    s3_server::run(&root, listener, &key, std::future::pending());
 }

@@ -36,6 +36,21 @@ pub const S3_SECRET: &str = "rollout-test-secret";
 /// Name of its bucket.
 pub const S3_BUCKET: &str = "bucket";
 
+/// Credentials of a server.
+#[derive(Debug)]
+pub(crate) struct S3Key {
+    /// Access key.
+    pub(crate) id: String,
+    /// Secret of the access key.
+    pub(crate) secret: String,
+}
+
+impl Default for S3Key {
+    fn default() -> Self {
+        Self { id: S3_KEY_ID.to_owned(), secret: S3_SECRET.to_owned() }
+    }
+}
+
 /// A running server. Dropped, it stops and removes its objects.
 #[derive(Debug)]
 pub struct S3Server {
@@ -58,7 +73,7 @@ impl S3Server {
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel();
         let thread = supervise::thread("s3-server", move || {
-            run(&root, listener, async { drop(stopped.await) });
+            run(&root, listener, &S3Key::default(), async { drop(stopped.await) });
         })
         .expect("a thread");
         Self { directory, address, stop: Some(stop), thread: Some(thread) }
@@ -100,7 +115,12 @@ pub(crate) fn store_url(port: u16, prefix: &str) -> String {
 }
 
 /// Serves the buckets in a directory until `stopped` is ready.
-pub(crate) fn run(root: &Path, listener: std::net::TcpListener, stopped: impl Future<Output = ()>) {
+pub(crate) fn run(
+    root: &Path,
+    listener: std::net::TcpListener,
+    key: &S3Key,
+    stopped: impl Future<Output = ()>,
+) {
     listener.set_nonblocking(true).expect("a socket");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -110,7 +130,7 @@ pub(crate) fn run(root: &Path, listener: std::net::TcpListener, stopped: impl Fu
     runtime.block_on(async {
         tokio::select! {
             () = stopped => {}
-            () = serve(root.to_owned(), listener) => {}
+            () = serve(root.to_owned(), listener, key) => {}
         }
     });
     runtime.shutdown_background();
@@ -126,11 +146,11 @@ impl Drop for S3Server {
     }
 }
 
-async fn serve(root: PathBuf, listener: std::net::TcpListener) {
+async fn serve(root: PathBuf, listener: std::net::TcpListener, key: &S3Key) {
     let files = FileSystem::new(&root).expect("a directory");
     let mut service =
         S3ServiceBuilder::new(CorrectedFiles { files, root, writes: Mutex::default() });
-    service.set_auth(SimpleAuth::from_single(S3_KEY_ID, S3_SECRET));
+    service.set_auth(SimpleAuth::from_single(key.id.as_str(), key.secret.as_str()));
     let service = service.build();
     let listener = TcpListener::from_std(listener).expect("a socket");
     let http = Builder::new(TokioExecutor::new());

@@ -1,29 +1,48 @@
-# Python with the package polars, which reads analysis tables: a virtual environment in the cache, made
-# from the package index. Sourced by tests/run.
+# Python with packages that tests need: virtual environments in the cache, made from the package index.
+# Sourced by tests/run.
 
+# Reads analysis tables.
 readonly python_polars=polars==2.1.0
+# Helm's own engine, which renders and checks the chart.
+readonly python_helm=helm-python-sdk==0.2.2
+# Test, check and build the Python client; httpx is its dependency.
+readonly python_client=(httpx==0.28.1 pytest==9.2.0 mypy==2.4.1 ruff==0.17.6 hatchling==1.33.0)
 
-# Exports ROLLOUT_TEST_PYTHON: the interpreter, or `no`.
+# Exports ROLLOUT_TEST_PYTHON, ROLLOUT_TEST_HELM and ROLLOUT_TEST_PYTHON_CLIENT: the interpreters, or
+# `no`.
 python_find() {
-  if [ -n "${ROLLOUT_TEST_PYTHON:-}" ]; then
-    say "using Python from ROLLOUT_TEST_PYTHON: $ROLLOUT_TEST_PYTHON"
+  local status=0
+  python_packages ROLLOUT_TEST_PYTHON polars "$python_polars" || status=1
+  python_packages ROLLOUT_TEST_HELM helm_python "$python_helm" || status=1
+  python_packages ROLLOUT_TEST_PYTHON_CLIENT httpx,pytest,mypy,ruff,hatchling \
+    "${python_client[@]}" || status=1
+  return "$status"
+}
+
+# python_packages VARIABLE MODULE,… PACKAGE…
+python_packages() {
+  local variable=$1 modules=$2
+  shift 2
+  if [ -n "${!variable:-}" ]; then
+    say "using Python from $variable: ${!variable}"
     return 0
   fi
-  local directory=$cache/python/$python_polars
-  if ! python_has_polars "$directory/bin/python"; then
-    say "installing $python_polars"
+  local packages="$*"
+  local directory=$cache/python/${packages// /_} log=$logs/python-${modules%%,*}.log
+  if ! python_has "$directory/bin/python" "$modules"; then
+    say "installing $packages"
     rm -rf "$directory"
     { python3 -m venv "$directory" && "$directory/bin/pip" --disable-pip-version-check install \
-      --no-input "$python_polars"; } >"$logs/python.log" 2>&1 3>&- 9>&- || true
+      --no-input "$@"; } >"$log" 2>&1 3>&- 9>&- || true
   fi
-  if python_has_polars "$directory/bin/python"; then
-    export ROLLOUT_TEST_PYTHON=$directory/bin/python
-    say "$("$ROLLOUT_TEST_PYTHON" --version) with $python_polars: $ROLLOUT_TEST_PYTHON"
+  if python_has "$directory/bin/python" "$modules"; then
+    export "$variable=$directory/bin/python"
+    say "$("${!variable}" --version) with $packages: ${!variable}"
   else
-    export ROLLOUT_TEST_PYTHON=no
-    lack "Python with $python_polars: its tests are skipped (log: $logs/python.log)"
+    export "$variable=no"
+    lack "Python with $packages: its tests are skipped (log: $log)"
     return 1
   fi
 }
 
-python_has_polars() { "$1" -c 'import polars' 2>/dev/null; }
+python_has() { "$1" -c "import $2" 2>/dev/null; }

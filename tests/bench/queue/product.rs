@@ -17,6 +17,7 @@ use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
 use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
+use rollout_worker::traces::Tracer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
@@ -157,6 +158,7 @@ async fn run_session(
         listener: lock.durable_state_listener().ok_or(QueueBenchError::Closed)?,
         events,
         stops,
+        hand_over: false,
         messages,
     });
     Ok((id, ended.await.map_err(DispatchBenchError::from)?, lock))
@@ -230,6 +232,7 @@ impl ProductWorker {
             suspicious_window: None,
             spool_bytes: SPOOL_BYTES,
             metrics: WorkerMetrics::default(),
+            tracer: Tracer::default(),
         };
         let worker = service::Worker::new(config, Arc::new(source), store, runner);
         Ok(Self { worker, dir, _nats: nats })

@@ -12,8 +12,10 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
+use crate::gateway_keys::GATEWAY_CASES;
+
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
-type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
+pub(crate) type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
 
 const AGENT: &str = "agents: [{name: a, execute: 'true'}]";
 const DATASET: &str = "datasets: [{path: tasks}]";
@@ -120,6 +122,84 @@ const KEY_CASES: &[KeyCase] = &[
         "environment: {type: process, provider_config: {ignore_dockerfile: true}}",
         "/shown/tasks/0/image/source",
         || json!("host"),
+    ),
+    (
+        "environment.provider_config.namespace",
+        "environment: {type: kubernetes, provider_config: {namespace: trials}}",
+        "/plan/settings/environment/provider/namespace",
+        || json!("trials"),
+    ),
+    (
+        "environment.provider_config.service_account",
+        "environment: {type: kubernetes, provider_config: {service_account: trial}}",
+        "/plan/settings/environment/provider/service_account",
+        || json!("trial"),
+    ),
+    (
+        "environment.provider_config.runtime_class",
+        "environment: {type: kubernetes, provider_config: {runtime_class: gvisor}}",
+        "/plan/settings/environment/provider/runtime_class",
+        || json!("gvisor"),
+    ),
+    (
+        "environment.provider_config.priority_class",
+        "environment: {type: kubernetes, provider_config: {priority_class: low}}",
+        "/plan/settings/environment/provider/priority_class",
+        || json!("low"),
+    ),
+    (
+        "environment.provider_config.node_selector",
+        "environment: {type: kubernetes, provider_config: {node_selector: {pool: trials}}}",
+        "/plan/settings/environment/provider/node_selector",
+        || json!({"pool": "trials"}),
+    ),
+    (
+        "environment.provider_config.tolerations",
+        "environment: {type: kubernetes, provider_config: {tolerations: [{key: trials, operator: Exists}]}}",
+        "/plan/settings/environment/provider/tolerations",
+        || json!([{"key": "trials", "operator": "Exists"}]),
+    ),
+    (
+        "environment.provider_config.affinity",
+        "environment: {type: kubernetes, provider_config: {affinity: {nodeAffinity: {}}}}",
+        "/plan/settings/environment/provider/affinity",
+        || json!({"nodeAffinity": {}}),
+    ),
+    (
+        "environment.provider_config.image_pull_secrets",
+        "environment: {type: kubernetes, provider_config: {image_pull_secrets: [registry]}}",
+        "/plan/settings/environment/provider/image_pull_secrets",
+        || json!(["registry"]),
+    ),
+    (
+        "environment.provider_config.cpu_request",
+        "environment: {type: kubernetes, provider_config: {cpu_request: 500m}}",
+        "/plan/settings/environment/provider/cpu_request",
+        || json!("500m"),
+    ),
+    (
+        "environment.provider_config.memory_request",
+        "environment: {type: kubernetes, provider_config: {memory_request: 512Mi}}",
+        "/plan/settings/environment/provider/memory_request",
+        || json!("512Mi"),
+    ),
+    (
+        "environment.provider_config.run_as_non_root",
+        "environment: {type: kubernetes, provider_config: {run_as_non_root: true}}",
+        "/plan/settings/environment/provider/run_as_non_root",
+        || json!(true),
+    ),
+    (
+        "environment.provider_config.run_as_user",
+        "environment: {type: kubernetes, provider_config: {run_as_user: 1000}}",
+        "/plan/settings/environment/provider/run_as_user",
+        || json!(1000),
+    ),
+    (
+        "environment.provider_config.active_deadline_sec",
+        "environment: {type: kubernetes, provider_config: {active_deadline_sec: 7200}}",
+        "/plan/settings/environment/provider/active_deadline_sec",
+        || json!(7200),
     ),
     (
         "environment.provider_config.cpu_hour",
@@ -443,11 +523,15 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
     Ok(json!({ "shown": shown, "plan": PlanDocument::from(&plan) }))
 }
 
+fn key_cases() -> impl Iterator<Item = &'static KeyCase> {
+    KEY_CASES.iter().chain(GATEWAY_CASES)
+}
+
 #[test]
 fn config_key_set_shows_in_plan() {
     let project = project();
     let mut wrong = Vec::new();
-    for (key, fragment, pointer, expected) in KEY_CASES {
+    for (key, fragment, pointer, expected) in key_cases() {
         match plan_value(&project, fragment) {
             Ok(seen) if seen.pointer(pointer) == Some(&expected()) => {}
             Ok(seen) => wrong.push(format!("{key}: {pointer} is {:?}", seen.pointer(pointer))),
@@ -456,7 +540,7 @@ fn config_key_set_shows_in_plan() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let default = plan_value(&project, "").expect("a plan");
-    for (key, _, pointer, expected) in KEY_CASES {
+    for (key, _, pointer, expected) in key_cases() {
         // An effect that is there without the key proves nothing.
         let same = default.pointer(pointer) == Some(&expected());
         let docker_is_the_default = *key == "environment.type";
@@ -466,8 +550,7 @@ fn config_key_set_shows_in_plan() {
 
 #[test]
 fn config_keys_are_all_covered() {
-    let covered: BTreeSet<&str> = KEY_CASES
-        .iter()
+    let covered: BTreeSet<&str> = key_cases()
         .map(|(key, ..)| *key)
         .chain(KEYS_OF_RUN.iter().chain(KEYS_OF_FETCHED_TASKS).copied())
         .collect();

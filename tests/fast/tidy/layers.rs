@@ -13,7 +13,8 @@ type LayerRule = (&'static str, &'static [&'static str]);
 /// form no cycle.
 const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
-    ("sources", &["config"]),
+    ("https", &[]),
+    ("sources", &["config", "https"]),
     ("plan", &["config", "sources"]),
     ("engine::core", &[]),
     ("engine", &["engine::core"]),
@@ -22,13 +23,20 @@ const COORDINATOR: &[LayerRule] = &[
     ("events", &["results"]),
     ("workloads", &["config", "sources", "plan", "engine", "results"]),
     ("serve", &[]),
+    ("traces", &["config", "https"]),
     ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),
     ("executor", &["plan", "engine", "results", "events", "workloads", "launch"]),
     ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
     (
+        "daemon",
+        &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"],
+    ),
+    ("api", &["results", "serve", "daemon"]),
+    (
         "cli",
         &[
             "config",
+            "https",
             "sources",
             "plan",
             "engine",
@@ -38,6 +46,9 @@ const COORDINATOR: &[LayerRule] = &[
             "launch",
             "bench",
             "serve",
+            "traces",
+            "daemon",
+            "api",
         ],
     ),
     ("bin", &["cli"]),
@@ -58,10 +69,11 @@ const WORKER: &[&[&str]] = &[
         "secrets",
         "shortage",
         "supervise",
+        "traces",
     ],
     &["archive", "git", "host", "queue", "store", "workspace_diff"],
     &["environment"],
-    &["agents", "disk", "executor", "verifier"],
+    &["agents", "disk", "executor", "gateway", "verifier"],
     &["spool", "work"],
     &["service"],
 ];

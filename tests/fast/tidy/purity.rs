@@ -17,6 +17,8 @@ const PURE: &[&str] = &[
     "coordinator/src/results/view/run",
     "coordinator/src/results/view/sessions",
     "coordinator/src/results/view/trials",
+    "coordinator/src/workloads/farm/core",
+    "coordinator/src/workloads/farm/outcome",
     "coordinator/src/workloads/search/policy",
     "coordinator/src/workloads/search/score",
 ];

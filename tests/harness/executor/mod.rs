@@ -19,6 +19,7 @@ use rollout_coordinator::plan::{self, JobPlan, PreparedJob};
 use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_worker::queue::nats::NatsOptions;
 use rollout_worker::store::{BlobStore, StoreUrl};
+use rollout_worker::traces::Tracer;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -130,7 +131,8 @@ pub fn request(
         RemoteOptions {
             options,
             pool: "default".parse().expect("a name"),
-            unplaceable_timeout: Duration::from_secs(60),
+            unplaceable_timeout: Some(Duration::from_secs(60)),
+            hand_over: false,
         }
     });
     RunRequest {
@@ -147,9 +149,13 @@ pub fn request(
         remote,
         stops: StopSource::Channel(mpsc::channel(1).1),
         on_demand: None,
+        tracer: Tracer::default(),
+        slots: None,
+        kubernetes_config: None,
         host: Some(HostPaths {
             image_locks: project.path().join("locks"),
             sandbox_helper: vec![program.into(), OsString::from(SANDBOX_COMMAND)],
+            kubernetes_config: None,
         }),
     }
 }

@@ -19,6 +19,7 @@ use rollout_worker::service::{ShutdownLevel, Worker, WorkerConfig, WorkerExit, W
 use rollout_worker::spool;
 use rollout_worker::supervise::{self, Task};
 use rollout_worker::testing::{FaultyStore, FlakySource, SampleRun};
+use rollout_worker::traces::Tracer;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -132,6 +133,7 @@ impl Fleet {
             max_offline: None,
             spool_bytes: 1 << 20,
             metrics: WorkerMetrics::default(),
+            tracer: Tracer::default(),
         };
         let source = Arc::new(FlakySource::new(self.queue.clone()));
         let worker = Worker::new(config, source.clone(), self.store.clone(), self.log.clone());

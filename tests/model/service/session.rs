@@ -58,6 +58,7 @@ pub(crate) async fn start_session(fleet: &Fleet) -> (Session, RunId) {
         listener: DurableStateListener::Queue(fleet.queue.clone()),
         events,
         stops,
+        hand_over: false,
         messages: message_channel(),
     };
     let session = supervise::spawn("session", async move {

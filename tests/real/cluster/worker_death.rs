@@ -53,7 +53,8 @@ fn worker_kill_moves_trials_within_lease() {
     assert_undisturbed(&cluster, &load);
     // No worker started since then that could have removed the files of the killed one.
     let next = cluster.worker("c", 1).started();
-    wait::until(DEADLINE, "the cleanup", || cluster.host_files().len() == 2);
+    let cleaned = || next.own_dir().is_some() && cluster.host_files().len() == 2;
+    wait::until(DEADLINE, "the cleanup", cleaned);
     assert_no_leaks(&cluster, &["elsewhere"], [other, next]);
 }
 

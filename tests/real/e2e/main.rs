@@ -30,6 +30,7 @@ mod run_views;
 mod s3;
 mod tables;
 mod task_commit;
+mod traces;
 mod workspace_diffs;
 
 use std::time::Duration;

@@ -7,3 +7,4 @@ mod fixture;
 mod pools;
 mod roles;
 mod server;
+mod versions;

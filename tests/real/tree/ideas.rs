@@ -131,6 +131,7 @@ impl IdeasFixture {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: TrialVariables::default(),
+            gateway: None,
             disks: Arc::default(),
             host: "host".to_owned(),
         };

@@ -17,6 +17,7 @@ mod score;
 mod separate_sweep;
 mod small_search;
 mod store;
+mod traces;
 mod validate;
 
 use std::time::Duration;

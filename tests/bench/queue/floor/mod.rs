@@ -57,7 +57,10 @@ impl FloorConfig {
     /// Creates streams and consumers with the settings that runs use.
     async fn prepare(&self, client: &async_nats::Client) -> Result<(), QueueBenchError> {
         let context = jetstream::new(client.clone());
+        // As many copies as the product's streams get.
+        let num_replicas = if client.server_info().cluster.is_some() { 3 } else { 1 };
         let work = Config {
+            num_replicas,
             name: self.work(),
             subjects: vec![format!("{}.v1.work.>", self.namespace)],
             retention: RetentionPolicy::WorkQueue,
@@ -82,6 +85,7 @@ impl FloorConfig {
             .await
             .map_err(QueueBenchError::from_display("create a consumer"))?;
         let reports = Config {
+            num_replicas,
             name: self.reports(),
             subjects: vec![format!("{}.v1.report.*", self.namespace)],
             max_messages_per_subject: i64::try_from(limits::REPORTS_PER_RUN).unwrap_or(i64::MAX),

@@ -1,0 +1,77 @@
+//! A bare client of model servers: one connection for each call.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::LatencyError;
+
+/// Times of a call since its begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallTimes {
+    /// Until the first event.
+    pub(crate) first: Duration,
+    /// Until the last event.
+    pub(crate) total: Duration,
+}
+
+/// A client of one server.
+#[derive(Debug)]
+pub(crate) struct ModelClient {
+    host: String,
+    path: String,
+    key: String,
+}
+
+impl ModelClient {
+    /// A client of the server at an address such as `http://127.0.0.1:8000/v1`.
+    pub(crate) fn new(base: &str, key: &str) -> Self {
+        let rest = base.trim_start_matches("http://");
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let path = format!("/{path}/chat/completions");
+        Self { host: host.to_owned(), path, key: key.to_owned() }
+    }
+
+    /// Reads a stream to its end.
+    pub(crate) async fn stream(
+        &self,
+        number: usize,
+        events: u32,
+    ) -> Result<CallTimes, LatencyError> {
+        let began = Instant::now();
+        let mut connection = TcpStream::connect(&self.host).await?;
+        connection.set_nodelay(true)?;
+        let body = format!(
+            "{{\"model\":\"m\",\"stream\":true,\"max_tokens\":{events},\
+             \"messages\":[{{\"role\":\"user\",\"content\":\"{number}{}\"}}]}}",
+            "x".repeat(20_000)
+        );
+        let request = format!(
+            "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.path,
+            self.host,
+            self.key,
+            body.len()
+        );
+        connection.write_all(request.as_bytes()).await?;
+        let (mut seen, mut part, mut first) = (Vec::new(), vec![0; 65_536], None);
+        loop {
+            let length = connection.read(&mut part).await?;
+            if length == 0 {
+                return Err("the stream broke off".into());
+            }
+            let from = seen.len().saturating_sub(16);
+            seen.extend_from_slice(&part[..length]);
+            let has = |mark: &[u8]| seen[from..].windows(mark.len()).any(|at| at == mark);
+            if first.is_none() && has(b"data: ") {
+                first = Some(began.elapsed());
+            }
+            if has(b"data: [DONE]") {
+                let total = began.elapsed();
+                return Ok(CallTimes { first: first.unwrap_or(total), total });
+            }
+        }
+    }
+}

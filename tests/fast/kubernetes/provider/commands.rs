@@ -1,0 +1,111 @@
+//! Commands: users, outputs that scripts open again, processes left behind, memory kills.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Runs a script as a user; returns its output.
+async fn run_as(environment: &dyn Environment, user: &str, script: &str) -> String {
+    let command = ExecCommand { user: Some(user.to_owned()), ..shell(script) };
+    let captured = Arc::new(Captured::default());
+    let exit = environment.exec(command, captured.clone()).await;
+    assert_eq!(exit.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0, "{user}");
+    String::from_utf8(captured.bytes(OutputStream::Stdout)).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_runs_as_user_of_container() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let show = "echo $(id -u):$(id -g) $HOME";
+    assert_eq!(run_as(environment.as_ref(), "agent", show).await, "1000:1000 /home/agent\n");
+    assert_eq!(run_as(environment.as_ref(), "1000", show).await, "1000:1000 /home/agent\n");
+    assert_eq!(run_as(environment.as_ref(), "4321", show).await, "4321:0 /\n");
+    assert_eq!(run_as(environment.as_ref(), "agent:daemon", show).await, "1000:1 /home/agent\n");
+    let errors = "echo noticed > /dev/stderr; echo printed > /dev/stdout";
+    assert_eq!(run_as(environment.as_ref(), "root", errors).await, "printed\n");
+    // Messages may print it: its parts do not refer to each other in a circle.
+    assert!(format!("{environment:?}").contains("Client"));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_opened_again_by_script_is_kept() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let script = "echo one; echo two > /dev/stdout; echo x | tee /dev/stderr; echo three";
+    let (code, out, err) = run(environment.as_ref(), script).await;
+    assert_eq!(
+        (code, out.as_slice(), err.as_slice()),
+        (0, &b"one\ntwo\nx\nthree\n"[..], &b"x\n"[..])
+    );
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_that_keeps_output_open_does_not_delay_command() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let server = "(while :; do echo tick; sleep 0.05; done) & echo $! > /tmp/pid; echo started";
+    let began = std::time::Instant::now();
+    let (code, out, _) = run(environment.as_ref(), server).await;
+    assert!(code == 0 && out.starts_with(b"started\n") || out.starts_with(b"tick\n"), "{out:?}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    // It still runs, and its output is no longer read.
+    eventually(environment.as_ref(), "kill -0 $(cat /tmp/pid)").await;
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_that_signals_its_group_has_its_own_exit_code() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let (code, ..) = run(environment.as_ref(), "trap '' TERM; kill -TERM 0; exit 5").await;
+    assert_eq!(code, 5);
+    let (code, ..) = run(environment.as_ref(), "kill -KILL 0").await;
+    assert_eq!(code, 137);
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_leaves_no_files_of_its_own() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    for _ in 0..3 {
+        run(environment.as_ref(), "echo out; echo err >&2").await;
+    }
+    // The last directory belongs to the command that looks.
+    eventually(environment.as_ref(), "test $(ls /.rollout/c | wc -l) = 1").await;
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_of_trial_reach_commands_and_not_the_api() {
+    let fixture = PodFixture::new();
+    let env: BTreeMap<_, _> = [("API_KEY".to_owned(), "very-secret".to_owned())].into();
+    let made = fixture.provider.create(CreateRequest { env, ..request(IMAGE) }).await;
+    let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let (_, out, _) = run(environment.as_ref(), "echo $API_KEY").await;
+    assert_eq!(out, b"very-secret\n");
+    let pods = serde_json::to_string(&fixture.double.pods()).expect("JSON");
+    assert!(!pods.contains("very-secret") && !pods.contains("API_KEY"), "{pods}");
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_over_its_memory_limit_ends_command_as_out_of_memory() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let name = environment.id().to_owned();
+    let running =
+        environment.exec(shell("echo x > /tmp/began; sleep 1000"), Arc::new(Captured::default()));
+    let killing = async {
+        eventually(environment.as_ref(), "test -f /tmp/began").await;
+        fixture.double.faults().out_of_memory(NAMESPACE, &name);
+    };
+    let (ended, ()) = tokio::join!(running, killing);
+    assert_eq!(ended.unwrap_or_else(|f| panic!("{}", f.chain())).code, 137);
+    assert!(environment.oom_killed().await);
+    environment.kill_processes().await.expect("nothing is left to kill");
+    environment.destroy().await.expect("destroyed");
+}

@@ -1,0 +1,124 @@
+//! Pods that are lost while a trial uses them, and an API server that goes away.
+
+use rollout_tests::kube::{ExpiredForm, KubeFaults};
+use rollout_worker::environment::FailureKind;
+
+use super::*;
+
+/// The failure of a command whose pod is lost while it runs.
+async fn loss(lose: impl FnOnce(&KubeFaults, &str)) -> Failure {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let began = shell("echo x > /tmp/began; sleep 1000");
+    let running = environment.exec(began, Arc::new(Captured::default()));
+    let losing = async {
+        eventually(environment.as_ref(), "test -f /tmp/began").await;
+        lose(&fixture.double.faults(), environment.id());
+    };
+    let both = async { tokio::join!(running, losing) };
+    let (ended, ()) = tokio::time::timeout(DEADLINE, both).await.expect("it is noticed");
+    let failure = ended.expect_err("its pod is lost");
+    environment.destroy().await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    assert_eq!(fixture.double.pods(), Vec::<serde_json::Value>::new(), "nothing is left");
+    failure
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_evicted_for_its_storage_limit_is_its_own_fault() {
+    let message = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ";
+    let failure = loss(|faults, pod| faults.evict(NAMESPACE, pod, message)).await;
+    assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_evicted_by_its_node_is_gone() {
+    let message = "The node was low on resource: memory.";
+    let failure = loss(|faults, pod| faults.evict(NAMESPACE, pod, message)).await;
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_preempted_is_gone() {
+    let failure = loss(|faults, pod| faults.preempt(NAMESPACE, pod)).await;
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_of_lost_node_is_gone_and_removed() {
+    let failure = loss(|faults, pod| faults.lose_node(NAMESPACE, pod)).await;
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
+    let failure = loss(|faults, pod| faults.taint_lost_node(NAMESPACE, pod)).await;
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_deleted_by_stranger_is_gone() {
+    let failure = loss(|faults, pod| faults.delete_pod(NAMESPACE, pod)).await;
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loss_is_noticed_after_watch_expired() {
+    for form in [ExpiredForm::Event, ExpiredForm::HttpStatus] {
+        let failure = loss(|faults, pod| {
+            faults.expire_watches(form);
+            faults.cut_connections();
+            faults.delete_pod(NAMESPACE, pod);
+        })
+        .await;
+        assert_eq!(failure.kind, FailureKind::Gone, "{form:?}: {}", failure.chain());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_survives_outage_of_api_server() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let faults = fixture.double.faults();
+    let script =
+        "for i in 1 2 3 4 5 6 7 8; do echo $i; echo $i >> /tmp/log; sleep 0.3; done; exit 7";
+    let captured = Arc::new(Captured::default());
+    let running = environment.exec(shell(script), captured.clone());
+    let outage = async {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while captured.bytes(OutputStream::Stdout).is_empty() {
+            assert!(tokio::time::Instant::now() < deadline, "it did not begin");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        faults.stop_listening();
+        let service = environment.dependency().expect("the API server");
+        assert!(!service.check().await, "it is down");
+        assert!(service.is_down());
+        faults.resume_listening();
+        assert!(service.check().await, "it is up");
+    };
+    let (ended, ()) = tokio::join!(running, outage);
+    assert_eq!(ended.unwrap_or_else(|f| panic!("{}", f.chain())).code, 7);
+    assert_eq!(captured.bytes(OutputStream::Stdout), b"1\n2\n3\n4\n5\n6\n7\n8\n");
+    let (_, log, _) = run(environment.as_ref(), "cat /tmp/log").await;
+    assert_eq!(log, b"1\n2\n3\n4\n5\n6\n7\n8\n", "it ran once");
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_whose_removal_failed_is_removed_later() {
+    let fixture = PodFixture::with(|options| options.schedule_timeout_sec = 60);
+    let faults = fixture.double.faults();
+    faults.unschedulable(Some("1 Insufficient cpu"));
+    faults.deny_access("delete", "pods");
+    let created = fixture.provider.create(request(IMAGE));
+    assert!(tokio::time::timeout(Duration::from_millis(500), created).await.is_err());
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    let tried = || fixture.double.requests().iter().any(|request| request.verb == "delete");
+    while !tried() {
+        assert!(tokio::time::Instant::now() < deadline, "it was not tried");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(fixture.double.pods().len(), 1);
+    faults.clear();
+    while !fixture.double.pods().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "a pod is left");
+        fixture.provider.remove_deferred().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

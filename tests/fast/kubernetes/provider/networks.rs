@@ -1,0 +1,123 @@
+//! Trials without network: the policy, and the probe that shows whether it has an effect.
+
+use rollout_tests::wait;
+use rollout_worker::environment::FailureKind;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Image of probes, with an `nc` that can do as much as a probe needs.
+const PROBE: &str = "registry.test/probe:1";
+const NC: &[u8] = b"#!/bin/bash\n[ \"$1 $2 $3\" = '-w 3 -z' ] || exit 64\n\
+    timeout 3 bash -c \"echo > /dev/tcp/$4/$5\" 2>/dev/null\n";
+
+fn fixture() -> PodFixture {
+    let fixture = PodFixture::with(|options| {
+        options.network_policy_enforced = NetworkEnforcement::Probe;
+        options.network_probe_timeout_sec = 3;
+        PROBE.clone_into(&mut options.probe_image);
+    });
+    fixture.double.image(PROBE, ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755));
+    fixture
+}
+
+fn closed() -> CreateRequest {
+    CreateRequest { network: NetworkPolicy::NoNetwork, ..request(IMAGE) }
+}
+
+/// Pods of probes that were created so far.
+fn probes(double: &KubeDouble) -> usize {
+    let events = double.objects("events");
+    let started = events.iter().filter(|event| {
+        let name = event["involvedObject"]["name"].as_str().unwrap_or_default();
+        event["reason"] == "Scheduled" && name.starts_with("rollout-probe-")
+    });
+    started.count()
+}
+
+fn policies(double: &KubeDouble) -> Vec<Value> {
+    double.objects("networkpolicies")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_of_enforced_policies_lets_closed_trials_run() {
+    let fixture = fixture();
+    let made = futures_util::future::join_all((0..4).map(|_| fixture.provider.create(closed())));
+    let connect =
+        format!("echo > /dev/tcp/{}", fixture.double.url()["http://".len()..].replace(':', "/"));
+    let script = format!("bash -c '{connect}' 2>/dev/null && echo open || echo closed");
+    for environment in made.await {
+        let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+        assert_eq!(run(environment.as_ref(), &script).await.1, b"closed\n");
+        environment.set_network(&NetworkPolicy::Public).await.expect("changed");
+        assert_eq!(run(environment.as_ref(), &script).await.1, b"open\n");
+        environment.destroy().await.expect("destroyed");
+    }
+    assert_eq!(probes(&fixture.double), 1, "once for the process");
+    assert_eq!(policies(&fixture.double).len(), 1);
+    assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_of_ignored_policies_makes_closed_trials_unsupported() {
+    let fixture = fixture();
+    fixture.double.faults().ignore_network_policies();
+    for _ in 0..2 {
+        let failure = fixture.provider.create(closed()).await.expect_err("not enforced");
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+        assert!(failure.message.contains("ignores network policies"), "{failure}");
+    }
+    assert_eq!(probes(&fixture.double), 1, "once for the process");
+    let open = fixture.create().await;
+    let failure = open.set_network(&NetworkPolicy::NoNetwork).await.expect_err("not enforced");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    open.destroy().await.expect("destroyed");
+    assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_that_cannot_start_is_no_verdict() {
+    let fixture = fixture();
+    let working = ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755);
+    let missing = working.clone().pull(rollout_tests::kube::PullOutcome::Missing);
+    fixture.double.image(PROBE, missing);
+    let failure = fixture.provider.create(closed()).await.expect_err("no probe");
+    assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
+    assert!(failure.message.contains("cannot probe network policies"), "{failure}");
+    assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+    fixture.double.image(PROBE, working);
+    let environment = fixture.provider.create(closed()).await;
+    let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_without_caller_is_removed_and_repeated() {
+    let fixture = fixture();
+    let environment = fixture.create().await;
+    {
+        let mut changing = std::pin::pin!(environment.set_network(&NetworkPolicy::NoNetwork));
+        let probing = async || probes(&fixture.double) == 1;
+        tokio::select! {
+            _ = &mut changing => panic!("the probe takes time"),
+            () = wait::until_async(DEADLINE, "a probe", probing) => {}
+        }
+    }
+    environment.set_network(&NetworkPolicy::NoNetwork).await.expect("changed");
+    let what = "only the environment is left";
+    wait::until_async(DEADLINE, what, async || fixture.double.pods().len() == 1).await;
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn network_policy_of_another_content_is_noticed() {
+    let fixture = PodFixture::new();
+    let foreign = json!({
+        "metadata": {"name": "rollout-no-network", "namespace": NAMESPACE},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+    });
+    fixture.double.create("networkpolicies", NAMESPACE, foreign).expect("created");
+    let failure = fixture.provider.create(closed()).await.expect_err("a foreign policy");
+    assert_eq!(failure.kind, FailureKind::NotPermitted, "{}", failure.chain());
+    assert!(failure.message.contains("rollout-no-network"), "{failure}");
+}

@@ -1,0 +1,9 @@
+//! `docker-compose.yml` and `Dockerfile`: images built from local files, and a run over their services.
+
+mod images;
+mod stack;
+
+use std::time::Duration;
+
+/// Time for a stack to start, for a run, and for a stack to stop.
+const DEADLINE: Duration = Duration::from_secs(300);

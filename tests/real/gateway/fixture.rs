@@ -1,0 +1,105 @@
+//! Jobs whose agents are Python programs that call models through the gateway.
+
+use std::path::{Path, PathBuf};
+
+use rollout_tests::model_server::ModelServer;
+use rollout_tests::program::RunningProgram;
+use rollout_tests::project::Project;
+use serde_json::Value;
+
+use crate::REAL_KEY;
+
+/// Functions of agents: `call` returns the reply of the model, and writes all that was seen of it to
+/// `/logs/agent/<name>`, after its end `/logs/agent/<name>.whole`.
+const CLIENT: &str = r#"
+import json, os, sys, threading, urllib.error, urllib.request
+BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+
+def call(name, body, path="/chat/completions", base=BASE, key=KEY, header="Authorization"):
+    value = "Bearer " + key if header == "Authorization" else key
+    request = urllib.request.Request(
+        base + path, json.dumps(body).encode(),
+        {"Content-Type": "application/json", header: value})
+    seen = b""
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            status = reply.status
+            with open("/logs/agent/" + name, "wb", buffering=0) as file:
+                while True:
+                    piece = reply.read1(65536)
+                    if not piece:
+                        break
+                    file.write(piece)
+                    seen += piece
+        last = b"data: [DONE]" if base == BASE else b"message_stop"
+        if body.get("stream") and last not in seen[-100:]:
+            raise ConnectionError("cut")
+        os.rename("/logs/agent/" + name, "/logs/agent/" + name + ".whole")
+    except urllib.error.HTTPError as error:
+        status, seen = error.code, error.read()
+    return status, seen
+
+def chat(text, **more):
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+"#;
+
+/// A project whose one trial runs `agent` with the functions above, with further keys of its model
+/// servers.
+pub(crate) fn project(server: &ModelServer, agent: &str, more: &str, environment: &str) -> Project {
+    let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    let origin = server.origin();
+    let program = format!(
+        "cat >/tmp/agent.py <<'PYTHON'\n{CLIENT}\n{agent}\nPYTHON\npython3 /tmp/agent.py\n"
+    );
+    let execute = Value::String(program);
+    project.write_file(
+        "job.yaml",
+        &format!(
+            "name: calls\n\
+             environment: {{type: process, provider_config: {{ignore_dockerfile: true{environment}}}}}\n\
+             gateway:\n  upstreams:\n  \
+             - {{name: main, url: '{origin}/v1', key_env: MODEL_KEY{more}}}\n  \
+             - {{name: claude, dialect: anthropic, url: '{origin}', key_env: MODEL_KEY{more}}}\n\
+             retry: {{max_attempts: 1}}\n\
+             agents:\n  - name: caller\n    execute: {execute}\n\
+             datasets: [{{path: tasks}}]\n"
+        ),
+    );
+    project.write_small_task("echo 1 >/logs/verifier/reward.txt\n");
+    project
+}
+
+/// Starts the run.
+pub(crate) fn start(project: &Project) -> RunningProgram {
+    let mut command = project.command(&["run", "job.yaml", "-q"]);
+    command.env("MODEL_KEY", REAL_KEY);
+    project.start(command)
+}
+
+/// The lines of the calls file of the trial.
+pub(crate) fn lines(trial: &rollout_tests::results::TrialDirectory) -> Vec<Value> {
+    let text = trial.text("gateway/calls.jsonl").expect("calls");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// The files below a directory.
+pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = std::fs::read_dir(directory) else { return found };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            found.extend(files(&entry.path()));
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// The lines of one type, by the numbers of their calls.
+pub(crate) fn of_type<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    let mut found: Vec<_> = lines.iter().filter(|line| line["type"] == kind).collect();
+    found.sort_by_key(|line| line["call"].as_u64());
+    found
+}

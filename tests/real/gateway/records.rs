@@ -1,0 +1,155 @@
+//! Records of calls, compared with the server's own log.
+
+use std::time::Duration;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_server::{ModelAnswer, ModelServer};
+
+use crate::fixture::{lines, of_type, project, start};
+use crate::{DEADLINE, REAL_KEY};
+
+/// Calls of every endpoint, whole and as streams; a conversation of two calls and a branch.
+const AGENT: &str = r#"
+first = chat("héllo", max_tokens=3)
+status, reply = call("one", first)
+assert status == 200, reply
+text = json.loads(reply)["choices"][0]["message"]["content"]
+history = first["messages"] + [{"role": "assistant", "content": text}]
+for number, more in enumerate(["yes", "no"]):
+    body = {**first, "messages": history + [{"role": "user", "content": more}], "stream": True}
+    status, reply = call("branch%d" % number, body)
+    assert status == 200 and reply.endswith(b"data: [DONE]\n\n"), reply
+status, reply = call("text", {"model": "m", "prompt": [7, 8], "stream": True}, "/completions")
+assert status == 200, reply
+origin, key = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_API_KEY"]
+for stream in [False, True]:
+    body = {"model": "c", "max_tokens": 2, "stream": stream,
+            "messages": [{"role": "user", "content": "hi"}]}
+    status, reply = call("claude%d" % stream, body, "/v1/messages?beta=true", origin, key, "x-api-key")
+    assert status == 200, reply
+"#;
+
+#[test]
+fn records_equal_log_of_server_call_by_call_in_sandbox() {
+    for network in ["host", "none"] {
+        let server = ModelServer::start(Duration::from_millis(1));
+        let environment = format!(", network: {network}");
+        let more = ", capture: tokens, prices: {input: 1000000, output: 2000000}";
+        let project = project(&server, AGENT, more, &environment);
+        let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+        let trial = project.results("calls").trial("caller", "t");
+        let (lines, calls) = (lines(&trial), server.calls());
+        let (begun, ended) = (of_type(&lines, "begun"), of_type(&lines, "ended"));
+        assert_eq!((begun.len(), ended.len()), (calls.len(), calls.len()), "{lines:#?}");
+        for ((begun, ended), call) in begun.iter().zip(&ended).zip(&calls) {
+            assert_eq!(begun["request"]["text"].as_str().map(str::as_bytes), Some(&*call.request));
+            assert_eq!(ended["reply"]["text"].as_str().map(str::as_bytes), Some(&*call.reply));
+            let digest = Digest::sha256(&call.reply).to_string();
+            assert_eq!(ended["reply"]["digest"], digest);
+            let path = begun["path"].as_str().expect("a path");
+            assert!(call.path.ends_with(path), "{path} {}", call.path);
+            assert_eq!(
+                (&ended["end"], &ended["status"]),
+                (&"complete".into(), &call.status.into())
+            );
+            let bearer = call.headers.get("authorization").map(|value| value.as_bytes());
+            let key = call.headers.get("x-api-key").map_or(bearer, |value| Some(value.as_bytes()));
+            let key = key.and_then(|key| std::str::from_utf8(key).ok()).expect("a key");
+            assert!(key.ends_with(REAL_KEY), "{key}");
+        }
+        assert_summary(&trial, &ended);
+        assert_trajectories(&trial);
+    }
+}
+
+/// Fails unless the figures of the trial are those of its calls.
+#[track_caller]
+fn assert_summary(trial: &rollout_tests::results::TrialDirectory, ended: &[&serde_json::Value]) {
+    let sum = |key: &str| -> u64 {
+        ended.iter().map(|line| line["usage"][key].as_u64().expect("usage")).sum()
+    };
+    let gateway = &trial.result["gateway"];
+    assert_eq!(gateway["calls"], ended.len(), "{gateway:#}");
+    assert_eq!((&gateway["failed_calls"], &gateway["cut_calls"]), (&0.into(), &0.into()));
+    assert_eq!(gateway["usage"]["input"], sum("input"));
+    assert_eq!(gateway["usage"]["output"], sum("output"));
+    let cost = sum("input") as f64 + 2.0 * sum("output") as f64;
+    assert!((gateway["cost"].as_f64().expect("a cost") - cost).abs() < 1e-6, "{gateway:#}");
+    assert!((trial.result["cost"].as_f64().expect("a cost") - cost).abs() < 1e-6);
+}
+
+/// Fails unless the two branches and the other calls are trajectories with masks.
+#[track_caller]
+fn assert_trajectories(trial: &rollout_tests::results::TrialDirectory) {
+    let text = trial.text("gateway/trajectories.jsonl").expect("trajectories");
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let calls: Vec<_> = lines.iter().map(|line| line["calls"].to_string()).collect();
+    assert_eq!(calls, ["[1,2]", "[1,3]", "[4]", "[5]", "[6]"]);
+    assert_eq!(lines[0]["by"], "tokens");
+    assert_eq!(lines[3]["by"], "messages");
+    let list = |name: &str| lines[0][name].as_array().cloned().expect("a list");
+    let (ids, mask, logprobs) = (list("ids"), list("mask"), list("logprobs"));
+    assert_eq!((ids.len(), mask.len()), (mask.len(), logprobs.len()));
+    for ((id, mask), logprob) in ids.iter().zip(&mask).zip(&logprobs) {
+        let expected = (*mask == 1).then(|| -id.as_f64().expect("an id") / 128.0);
+        assert_eq!(logprob.as_f64(), expected);
+    }
+    assert_eq!(mask.iter().filter(|bit| **bit == 1).count(), "w0 w1 w2 ".len() + "w0 w1 w2 ".len());
+}
+
+#[test]
+fn reply_that_breaks_off_is_recorded_and_seen_as_cut_in_sandbox() {
+    let server = ModelServer::start(Duration::ZERO);
+    server.command([ModelAnswer::Cut(2)]);
+    let agent = r#"
+try:
+    call("cut", chat("x", stream=True))
+except Exception as error:
+    print("broke off:", type(error).__name__)
+else:
+    print("whole")
+status, reply = call("again", chat("x", stream=True))
+assert status == 200
+"#;
+    let project = project(&server, agent, "", "");
+    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("calls").trial("caller", "t");
+    let output = trial.text("command/stdout.txt").expect("output");
+    assert!(output.starts_with("broke off:"), "{output}");
+    let lines = lines(&trial);
+    let (begun, ended) = (of_type(&lines, "begun"), of_type(&lines, "ended"));
+    assert_eq!((&ended[0]["end"], &ended[1]["end"]), (&"cut".into(), &"complete".into()));
+    assert_eq!(begun[1]["repeats"], 1, "the second call repeats the first");
+    let reply = ended[0]["reply"]["text"].as_str().map(str::as_bytes);
+    assert_eq!(reply, Some(&*server.calls()[0].reply));
+}
+
+#[test]
+fn reply_is_forwarded_byte_for_byte_without_capture_and_reduced_with_it_in_sandbox() {
+    let agent = r#"
+status, plain = call("plain", chat("x", stream=True))
+status, whole = call("whole", chat("x"))
+assert b'"logprobs":null' in plain and b"token_ids" not in plain + whole, plain
+print(plain.decode() + whole.decode(), end="")
+"#;
+    for capture in ["as_is", "tokens"] {
+        let server = ModelServer::start(Duration::ZERO);
+        let project = project(&server, agent, &format!(", capture: {capture}"), "");
+        let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+        let trial = project.results("calls").trial("caller", "t");
+        let calls = server.calls();
+        let asked = calls[0].request.windows(13).any(|part| part == b"include_usage");
+        assert_eq!(asked, capture == "tokens");
+        let seen = trial.text("command/stdout.txt").expect("output");
+        let sent: Vec<u8> = calls.iter().flat_map(|call| call.reply.clone()).collect();
+        assert_eq!(seen.as_bytes() == sent, capture == "as_is", "{seen}");
+        if capture == "tokens" {
+            let lines = lines(&trial);
+            let begun = of_type(&lines, "begun");
+            let added: Vec<_> = begun[0]["added"].as_array().expect("added").clone();
+            assert_eq!(added, ["stream_options.include_usage", "logprobs", "return_token_ids"]);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Hostile clients: no answer of status 500, and others are served meanwhile.
+
+use std::io::{Read as _, Write as _};
+
+use serde_json::{Value, json};
+
+use crate::{DaemonProcess, project, submission, submitted};
+
+#[test]
+fn malformed_requests_get_errors_of_the_client() {
+    let project = project().tasks(["slow/second"], &[]);
+    let daemon = DaemonProcess::start(&project, &["--max-running", "0"]);
+    let deep_json = "[".repeat(200_000);
+    let deep_yaml = format!("agents: {}", "[".repeat(200_000));
+    let bombs = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n\
+                 c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\n";
+    let bodies: [(&str, &[u8]); 12] = [
+        ("application/json", b""),
+        ("application/json", b"{"),
+        ("application/json", b"null"),
+        ("application/json", b"\xff\xfe"),
+        ("application/json", b"{\"document\": 7}"),
+        ("application/json", b"{\"document\": {}, \"extra\": 1}"),
+        ("application/json", b"{\"document\": {}, \"priority\": 99999}"),
+        ("application/json", deep_json.as_bytes()),
+        ("application/yaml", deep_yaml.as_bytes()),
+        ("application/yaml", bombs.as_bytes()),
+        ("application/yaml", b"\xff\xff"),
+        ("image/png", b"x"),
+    ];
+    for (media, body) in bodies {
+        let headers = [("content-type", media)];
+        let answer = daemon.client.send("POST", "/v1/runs", &headers, body).expect("an answer");
+        assert!((400..500).contains(&answer.status), "{media}: {}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        assert_eq!(answer.json()["request_id"].as_str(), answer.header("x-request-id"));
+    }
+    for path in [
+        "/v1/runs/..%2f..%2fetc%2fpasswd",
+        "/v1/runs/%00",
+        "/v1/runs/r000000000000000000000000",
+        "/v1/runs/../../etc/passwd",
+        "/v1/runs/%ff",
+        "/v1/runs/r000000000000000000000000/items/%ff%fe",
+        "/v1/runs?limit=x",
+        "/v1/runs?cursor=..",
+        "/v1/runs?unknown=1",
+        "/v1/../v1/runs%ff",
+        "/",
+    ] {
+        let answer = daemon.client.get(path);
+        assert!((400..500).contains(&answer.status), "{path}: {}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path}");
+    }
+    let answer = daemon.client.send("PATCH", "/v1/runs", &[], b"").expect("an answer");
+    assert_eq!(answer.expect(405).header("content-type"), Some("application/problem+json"));
+    let id = submitted(&daemon.client, &submission(&project, 1));
+    assert_eq!(daemon.client.get("/v1/runs").json()["runs"][0]["id"], json!(id));
+}
+
+#[test]
+fn large_body_is_refused_before_it_is_read() {
+    let project = project();
+    let daemon = DaemonProcess::start(&project, &["--max-body", "1"]);
+    let mut stream = daemon.client.connect();
+    let head = "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1073741824\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 413");
+
+    let mut stream = daemon.client.connect();
+    let head = "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("sent");
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    while stream.write_all(chunk.as_bytes()).is_ok() {}
+    let _open = daemon.client.get("/healthz").expect(200);
+}
+
+#[test]
+fn idle_connections_keep_no_client_out() {
+    let project = project();
+    let daemon = DaemonProcess::start(&project, &["--max-connections", "64"]);
+    let mut idle = Vec::new();
+    for number in 0..1000 {
+        let mut stream = daemon.client.connect();
+        if number % 2 == 0 {
+            // The head of a request that never ends. The server may have closed the connection.
+            let _closed = stream.write_all(b"GET /v1/runs HTTP/1.1\r\nhost: local");
+        }
+        idle.push(stream);
+        if number % 100 == 0 {
+            let list = daemon.client.get("/v1/runs").expect(200).json();
+            assert_eq!(list["runs"], Value::Array(Vec::new()));
+        }
+    }
+    let _served = daemon.client.get("/healthz").expect(200);
+}

@@ -1,0 +1,106 @@
+//! The real daemon: `rollout serve` on a free port, over HTTP.
+
+mod abuse;
+mod cluster;
+mod events;
+mod items;
+mod jobs;
+mod openapi;
+mod remote;
+mod resume;
+mod share;
+mod tls;
+mod tokens;
+
+use std::time::Duration;
+
+use rollout_tests::http::HttpClient;
+use rollout_tests::program::RunningProgram;
+use rollout_tests::project::Project;
+use rollout_tests::wait;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Longest duration of a run on a busy machine with two processors.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// An empty project for the program under test.
+fn project() -> Project {
+    Project::new(env!("CARGO_BIN_EXE_rollout-under-test"))
+}
+
+/// A daemon of a project.
+struct DaemonProcess {
+    process: RunningProgram,
+    client: HttpClient,
+}
+
+impl DaemonProcess {
+    /// Starts a daemon that lets documents use the project's tasks in process sandboxes.
+    fn start(project: &Project, options: &[&str]) -> Self {
+        let tasks = project.path().join("tasks").display().to_string();
+        let mut words = vec![
+            "serve",
+            "--dir",
+            "state",
+            "--listen",
+            "127.0.0.1:0",
+            "--allow-path",
+            &tasks,
+            "--allow-provider",
+            "process",
+        ];
+        words.extend(options);
+        Self::started(project.rollout(&words))
+    }
+
+    fn started(process: RunningProgram) -> Self {
+        let mut port = None;
+        wait::until(wait::LONG_DEADLINE, "the daemon listens", || {
+            let text = process.stdout();
+            let line = text.lines().find(|line| line.starts_with("listening on "));
+            port = line.and_then(|line| line.rsplit(':').next()?.parse().ok());
+            port.is_some()
+        });
+        Self { process, client: HttpClient::new(port.expect("a port")) }
+    }
+
+    /// Ends the daemon with the trials that run, whose sandboxes it removes.
+    fn stop(mut self) {
+        for _ in 0..2 {
+            self.process.signal(Signal::TERM);
+        }
+        let _ended = self.process.wait(DEADLINE);
+    }
+
+    /// Waits until a run is in one of these states, and returns it.
+    #[track_caller]
+    fn wait_for(&self, id: &str, states: &[&str]) -> Value {
+        let mut run = Value::Null;
+        let reached = wait::holds_within(DEADLINE, || {
+            run = self.client.get(&format!("/v1/runs/{id}")).expect(200).json();
+            states.iter().any(|state| run["state"] == *state)
+        });
+        assert!(reached, "not {states:?}: {run:#}\n{}", self.process.stderr());
+        run
+    }
+}
+
+/// A submission of a job that runs every task of the project.
+fn submission(project: &Project, attempts: u32) -> Value {
+    json!({ "document": {
+        "name": "slow",
+        "n_attempts": attempts,
+        "n_concurrent_trials": 2,
+        "environment": { "type": "process" },
+        "agents": [{ "name": "oracle" }],
+        "datasets": [{ "path": project.path().join("tasks") }],
+    } })
+}
+
+/// Submits a job and returns the id of its run.
+#[track_caller]
+fn submitted(client: &HttpClient, submission: &Value) -> String {
+    let run = client.post("/v1/runs", &[], submission).expect(201).json();
+    run["id"].as_str().expect("an id").to_owned()
+}

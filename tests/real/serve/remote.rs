@@ -1,0 +1,95 @@
+//! Jobs that the command line sends to a server.
+
+use std::fs;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use rollout_tests::wait;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{DEADLINE, DaemonProcess, project};
+
+/// A project with a job of slow trials, and a daemon that may use none of its directories.
+fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {
+    let values = [("PROVIDER", "process"), ("ATTEMPTS", attempts)];
+    let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
+    let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
+    let words = [&words[..], &["--allow-provider", "process"]].concat();
+    let daemon = DaemonProcess::started(project.rollout(&words));
+    let port = daemon.client.connect().peer_addr().expect("an address").port();
+    (project, daemon, format!("http://127.0.0.1:{port}"))
+}
+
+#[test]
+fn job_and_its_datasets_are_sent_once_and_followed_to_the_end() {
+    let (project, daemon, url) = with_daemon("3");
+    let run = ["run", "job.yaml", "--executor", "remote", "--remote-endpoint", &url];
+    let first = project.rollout(&run).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(first.stdout.matches("trial_settled").count(), 3, "{}", first.stdout);
+    assert!(first.stdout.contains("3 of 3 trials settled"), "{}", first.stdout);
+    let uploads =
+        || fs::read_dir(project.path().join("state/datasets")).expect("a directory").count();
+    assert_eq!(uploads(), 1);
+    let again = project.rollout(&[&run[..], &["--json"]].concat()).wait(DEADLINE);
+    let again = again.expect_code(ExitCode::Success);
+    assert_eq!(uploads(), 1, "the server has the dataset");
+    let last: serde_json::Value =
+        serde_json::from_str(again.stdout.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(last["state"], json!("completed"));
+    let items = format!("/v1/runs/{}/items", last["id"].as_str().expect("an id"));
+    let items = daemon.client.get(&items).expect(200).json();
+    assert_eq!(items["items"][0]["name"], json!("oracle/tasks/second__1"));
+}
+
+#[test]
+fn detached_run_goes_on_and_obeys_commands_on_its_url() {
+    let (project, daemon, url) = with_daemon("300");
+    let run = ["run", "job.yaml", "--remote-endpoint", &url];
+    let mut following = project.rollout(&run);
+    wait::until(DEADLINE, "a trial has ended", || following.stdout().contains("trial_settled"));
+    following.signal(Signal::INT);
+    let detached = following.wait(DEADLINE).expect_code(ExitCode::Success);
+    let detached = detached.expect_stderr("the run goes on");
+    let line = detached.stdout.lines().next().expect("a line").to_owned();
+    let address = line.strip_prefix("submitted ").expect("a URL");
+    let status = project.rollout(&["status", address]).wait(DEADLINE);
+    assert!(status.stdout.contains("running"), "{}", status.stdout);
+    let cancelled = project.rollout(&["cancel", address]).wait(DEADLINE);
+    let _cancelled = cancelled.expect_code(ExitCode::Success);
+    let id = address.rsplit('/').next().expect("an id");
+    daemon.wait_for(id, &["cancelled"]);
+
+    let second = project.rollout(&[&run[..], &["--detach"]].concat()).wait(DEADLINE);
+    let second = second.expect_code(ExitCode::Success);
+    assert_eq!(second.stdout.lines().count(), 1, "{}", second.stdout);
+    daemon.stop();
+}
+
+#[test]
+fn following_outlives_a_restart_of_the_server() {
+    let (project, mut daemon, url) = with_daemon("8");
+    let mut following = project.rollout(&["run", "job.yaml", "--remote-endpoint", &url]);
+    wait::until(DEADLINE, "a trial has ended", || following.stdout().contains("trial_settled"));
+    daemon.process.signal(Signal::KILL);
+    let _killed = daemon.process.wait(DEADLINE);
+    assert!(!following.has_ended());
+    let port = url.rsplit(':').next().expect("a port").to_owned();
+    let address = format!("127.0.0.1:{port}");
+    let words = ["serve", "--dir", "state", "--listen", &address, "--allow-provider", "process"];
+    let _daemon = DaemonProcess::started(project.rollout(&words));
+    let ended = following.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(ended.stdout.matches("trial_settled").count(), 8, "{}", ended.stdout);
+}
+
+#[test]
+fn refusal_of_the_server_is_the_error_of_the_command() {
+    let (project, _daemon, url) = with_daemon("1");
+    project.write_file("job.yaml", "agents: [{name: oracle}]\ntask_env: [HOME]\n\
+        environment: {type: process, provider_config: {network: none}}\ndatasets: [{path: tasks}]\n");
+    let refused = project.rollout(&["run", "job.yaml", "--remote-endpoint", &url]).wait(DEADLINE);
+    let _refused = refused.expect_code(ExitCode::Config).expect_stderr("provider_config");
+    let unreachable = ["run", "job.yaml", "--remote-endpoint", "http://127.0.0.1:1"];
+    let _unreachable =
+        project.rollout(&unreachable).wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+}

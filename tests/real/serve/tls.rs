@@ -1,0 +1,51 @@
+//! HTTPS with a certificate in files.
+
+use std::fs;
+use std::process::Command;
+
+use rollout_tests::print_notice;
+use rollout_tests::project::Project;
+use rollout_tests::wait;
+
+use crate::{DaemonProcess, project};
+
+/// Writes a new certificate for `localhost` and its key.
+fn write_certificate(project: &Project) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("made");
+    let path = |name: &str| project.path().join(name);
+    fs::write(path("key.pem"), made.signing_key.serialize_pem()).expect("written");
+    fs::write(path("cert.pem"), made.cert.pem()).expect("written");
+}
+
+/// Gets the health check with `curl`, which trusts the certificate in a file alone.
+fn is_trusted(project: &Project, port: u16, certificate: &str) -> bool {
+    let url = format!("https://localhost:{port}/healthz");
+    let mut curl = Command::new("curl");
+    let certificate = project.path().join(certificate);
+    curl.args(["-sS", "--cacert"]).arg(certificate).args(["--noproxy", "*", &url]);
+    let ended = curl.output().expect("curl ran before");
+    ended.status.success() && ended.stdout == b"ok\n"
+}
+
+#[test]
+fn certificate_is_read_again_when_it_changes() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        print_notice("SKIPPED: needs curl");
+        return;
+    }
+    let project = project();
+    write_certificate(&project);
+    fs::copy(project.path().join("cert.pem"), project.path().join("first.pem")).expect("copied");
+    let options = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let daemon = DaemonProcess::start(&project, &options);
+    assert!(daemon.process.stdout().contains("https://"));
+    let port = daemon.client.connect().peer_addr().expect("an address").port();
+    assert!(is_trusted(&project, port, "first.pem"));
+    write_certificate(&project);
+    wait::until(wait::LONG_DEADLINE, "the new certificate is used", || {
+        is_trusted(&project, port, "cert.pem")
+    });
+    assert!(!is_trusted(&project, port, "first.pem"));
+    let plain = daemon.client.send("GET", "/healthz", &[], b"");
+    assert!(plain.is_none(), "an answer without TLS");
+}

@@ -1,0 +1,121 @@
+//! Users by bearer tokens.
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use rollout_tests::wait;
+use serde_json::{Value, json};
+
+use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+
+/// Entries of a file of tokens: name, role, token.
+fn tokens(entries: &[(&str, &str, &str)]) -> String {
+    let entry = |(name, role, token): &(&str, &str, &str)| {
+        let sha256 = Digest::sha256(token.as_bytes()).hex();
+        format!("[[tokens]]\nname = '{name}'\nrole = '{role}'\nsha256 = '{sha256}'\n")
+    };
+    entries.iter().map(entry).collect()
+}
+
+fn with_users() -> (Project, DaemonProcess) {
+    let users = [
+        ("ada", "submit", "ada-token"),
+        ("ada", "read", "ada-reads"),
+        ("bob", "submit", "bob-token"),
+        ("root", "admin", "root-token"),
+    ];
+    let project = project().tasks(["slow/second"], &[]).write("tokens.toml", &tokens(&users));
+    let options = ["--tokens", "tokens.toml", "--max-running", "0"];
+    let daemon = DaemonProcess::start(&project, &options);
+    (project, daemon)
+}
+
+#[test]
+fn users_see_and_control_their_own_runs_only() {
+    let (project, daemon) = with_users();
+    let user = |token: &str| daemon.client.with_token(token);
+    let (ada, bob, root) = (user("ada-token"), user("bob-token"), user("root-token"));
+    let of_ada = submitted(&ada, &submission(&project, 1));
+    let of_bob = submitted(&bob, &submission(&project, 1));
+    let ids = |list: Value| -> Vec<String> {
+        let runs = list["runs"].as_array().expect("runs");
+        runs.iter().map(|run| run["id"].as_str().expect("an id").to_owned()).collect()
+    };
+    assert_eq!(ids(ada.get("/v1/runs").json()), std::slice::from_ref(&of_ada));
+    assert_eq!(ids(ada.get("/v1/runs?user=bob").json()), [""; 0]);
+    assert_eq!(ids(root.get("/v1/runs").json()), [&*of_bob, &*of_ada]);
+    let path = format!("/v1/runs/{of_bob}");
+    let _hidden = ada.get(&path).expect(404);
+    let _hidden = ada.post(&format!("{path}/cancel"), &[], &Value::Null).expect(404);
+    let _hidden = ada.send("DELETE", &path, &[], b"").expect("an answer").expect(404);
+    let _shown = root.get(&path).expect(200);
+
+    let reader = user("ada-reads");
+    let _shown = reader.get(&format!("/v1/runs/{of_ada}")).expect(200);
+    let refused = reader.post("/v1/runs", &[], &submission(&project, 1)).expect(403);
+    assert_eq!(refused.json()["type"], json!("urn:rollout:problem:forbidden"));
+    let _refused = reader.post(&format!("/v1/runs/{of_ada}/cancel"), &[], &Value::Null).expect(403);
+    // Keys of different users are different keys.
+    let key = [("idempotency-key", "same")];
+    let first = ada.post("/v1/runs", &key, &submission(&project, 1)).expect(201).json();
+    let second = bob.post("/v1/runs", &key, &submission(&project, 2)).expect(201).json();
+    assert_ne!(first["id"], second["id"]);
+}
+
+#[test]
+fn requests_without_a_valid_token_are_refused() {
+    let (project, daemon) = with_users();
+    for client in [daemon.client.clone(), daemon.client.with_token("wrong")] {
+        for path in ["/v1/runs", "/v1/runs/x", "/metrics", "/v1/openapi.json", "/nowhere"] {
+            let refused = client.get(path).expect(401);
+            assert_eq!(refused.header("www-authenticate"), Some("Bearer"), "{path}");
+        }
+        let _refused = client.post("/v1/runs", &[], &submission(&project, 1)).expect(401);
+        let _open = client.get("/healthz").expect(200);
+    }
+    let basic = [("authorization", "Basic cm9vdC10b2tlbg==")];
+    let refused = daemon.client.send("GET", "/v1/runs", &basic, b"").expect("an answer");
+    let _refused = refused.expect(401);
+}
+
+#[test]
+fn changed_tokens_count_without_a_restart() {
+    let (project, daemon) = with_users();
+    let carol = daemon.client.with_token("carol-token");
+    let _unknown = carol.get("/v1/runs").expect(401);
+    project.write_file("tokens.toml", &tokens(&[("carol", "read", "carol-token")]));
+    wait::until(wait::LONG_DEADLINE, "the new token is known", || {
+        carol.get("/v1/runs").status == 200
+    });
+    let _removed = daemon.client.with_token("ada-token").get("/v1/runs").expect(401);
+}
+
+#[test]
+fn daemon_without_tokens_listens_on_this_host_only() {
+    let project = project().tasks(["slow/second"], &[]);
+    let refused = project.rollout(&["serve", "--dir", "state", "--listen", "0.0.0.0:0"]);
+    let _refused = refused.wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr("--tokens");
+    let daemon = DaemonProcess::start(&project, &[]);
+    for header in [("origin", "https://evil.example"), ("host", "evil.example")] {
+        let refused = daemon.client.send("GET", "/v1/runs", &[header], b"").expect("an answer");
+        assert!(matches!(refused.status, 400 | 403), "{header:?}: {}", refused.text());
+    }
+}
+
+#[test]
+fn document_uses_nothing_that_the_operator_does_not_list() {
+    let (project, daemon) = with_users();
+    let ada = daemon.client.with_token("ada-token");
+    let mut job = submission(&project, 1);
+    job["document"]["datasets"] = json!([{ "path": "/etc" }]);
+    job["document"]["jobs_dir"] = json!("/srv");
+    job["document"]["environment"]["provider_config"] = json!({ "network": "none" });
+    job["document"]["task_env"] = json!(["PATH"]);
+    let problem = ada.post("/v1/runs", &[], &job).expect(422).json();
+    let details = problem["details"].to_string();
+    for part in ["path /etc", "jobs_dir", "provider_config", "${PATH}"] {
+        assert!(details.contains(part), "{part}: {problem:#}");
+    }
+    let files = std::fs::read_dir(project.path().join("state/runs")).expect("a directory");
+    assert_eq!(files.count(), 0);
+}
