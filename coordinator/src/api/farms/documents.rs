@@ -37,7 +37,7 @@ pub(super) struct OpenFarmSettings {
     /// Names of the readers of completions; `["train"]` by default.
     consumers: Option<Vec<String>>,
     /// Bounds on what the farm holds: `open_groups`, `open_samples`, `unacknowledged`,
-    /// `remembered_groups`, `journal_bytes`.
+    /// `remembered_groups`, `cancelled_groups`, `journal_bytes`.
     #[schema(value_type = Object)]
     limits: FarmLimits,
     /// How many versions behind the newest one a policy version may be: `admission`, `queue`,

@@ -18,6 +18,7 @@ const fn limit_word(limit: BusyLimit) -> &'static str {
         BusyLimit::OpenGroups => "open_groups",
         BusyLimit::OpenSamples => "open_samples",
         BusyLimit::Unacknowledged => "unacknowledged",
+        BusyLimit::CancelledGroups => "cancelled_groups",
     }
 }
 

@@ -60,7 +60,8 @@ impl HostedFarm {
     /// # Errors
     /// [`FarmError`].
     pub async fn cancel_group(&self, group: GroupId) -> Result<CancelReceipt, FarmError> {
-        self.session().await?.cancel(group).await.map_err(|_| self.gone())
+        let cancelled = self.session().await?.cancel(group).await;
+        cancelled.map_err(|error| FarmError::of_submission(error).unwrap_or_else(|| self.gone()))
     }
 
     /// Reads the completions of a consumer, by default the first one, after a cursor. Waits up to

@@ -78,7 +78,7 @@ impl From<RecordError> for FarmError {
 }
 
 impl FarmError {
-    /// The error of a submission; `None` if the session of the farm has ended.
+    /// The error of a submission or a cancellation; `None` if the session of the farm has ended.
     pub(super) fn of_submission(error: SubmitError) -> Option<Self> {
         match error {
             SubmitError::Refused(refusal) => Some(Self::Refused(refusal)),

@@ -21,7 +21,7 @@ use crate::workloads::farm::{CompletionPage, FarmDocuments, FarmEnded, FarmHandl
 /// Stops that wait for the run.
 const STOP_CAPACITY: usize = 4;
 
-/// Why a group was not admitted.
+/// Why a group was not admitted or not cancelled.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The farm refuses it.
@@ -142,9 +142,9 @@ impl FarmSession {
     /// Cancels a group as [`FarmHandle::cancel`] does.
     ///
     /// # Errors
-    /// [`FarmEnded`].
-    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
-        self.handle.cancel(group).await
+    /// [`SubmitError`].
+    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, SubmitError> {
+        Ok(self.handle.cancel(group).await??)
     }
 
     /// Pauses the farm as [`FarmHandle::pause`] does.

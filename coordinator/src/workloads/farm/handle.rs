@@ -74,10 +74,13 @@ impl FarmHandle {
     /// Cancels a group, also one that was not submitted yet: its id is never admitted then.
     ///
     /// # Errors
-    /// [`FarmEnded`].
-    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
+    /// [`FarmEnded`]; the answer of the farm may be that it can keep no more ids.
+    pub async fn cancel(
+        &self,
+        group: GroupId,
+    ) -> Result<Result<CancelReceipt, AdmissionRefusal>, FarmEnded> {
         match self.ask(|id| FarmInput::Cancel { id, group }).await? {
-            FarmReply::Cancelled(receipt) => Ok(receipt),
+            FarmReply::Cancelled(answer) => Ok(answer),
             _ => Err(FarmEnded),
         }
     }
