@@ -1,5 +1,7 @@
 //! Farms over HTTP: groups, completions and control.
 
+use std::io::Write as _;
+
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::model_server::ModelServer;
@@ -277,6 +279,24 @@ fn stream_that_connects_again_gets_every_completion_once() {
     let cursors = json!({ "cursors": received });
     let _taken = daemon.client.post(&format!("{path}/ack"), &[], &cursors).expect(200);
     assert_eq!(next_event(&mut lines).expect("an event").1, "end");
+    daemon.stop();
+}
+
+#[test]
+fn reader_that_goes_frees_its_place() {
+    let project = farm_project();
+    // Two answers may last.
+    let daemon = DaemonProcess::start(&project, &["--max-connections", "4"]);
+    let path = opened(&daemon.client, &farm_request(&project, "true"));
+    wait_for(&daemon.client, &path, "running");
+    for _ in 0..6 {
+        let mut stream = daemon.client.connect();
+        let head = format!("GET {path}/completions?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+    }
+    wait::until(LONG_DEADLINE, "a reader has a place", || {
+        daemon.client.get(&format!("{path}/completions?wait=1")).status == 200
+    });
     daemon.stop();
 }
 
