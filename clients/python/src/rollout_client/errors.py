@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .farm_models import FarmInfo
     from .models import Problem, Run
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "ConflictError",
     "ContentError",
     "EventStreamError",
+    "FarmFailedError",
     "ForbiddenError",
     "IdempotencyConflictError",
+    "InvalidGroupError",
     "InvalidJobError",
     "InvalidRequestError",
     "MissingDatasetError",
@@ -63,6 +66,15 @@ class WaitTimeoutError(RolloutError):
         super().__init__(message)
         self.run = run
         """The run as it was seen last."""
+
+
+class FarmFailedError(RolloutError):
+    """The last session of a farm failed; it continues when the server is started again."""
+
+    def __init__(self, message: str, farm: FarmInfo) -> None:
+        super().__init__(message)
+        self.farm = farm
+        """The farm as it was seen last."""
 
 
 class ApiError(RolloutError):
@@ -135,7 +147,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The state of the run does not allow this, or the run is damaged (409)."""
+    """The state of the run, farm or group does not allow this, or the run is damaged (409)."""
 
 
 class IdempotencyConflictError(ConflictError):
@@ -146,12 +158,19 @@ class InvalidJobError(ApiError):
     """The job document has faults, listed in `details`; nothing was started (422)."""
 
 
+class InvalidGroupError(ApiError):
+    """The request for a group is invalid (422)."""
+
+
 class MissingDatasetError(InvalidJobError):
     """The document names a dataset that was not uploaded (422)."""
 
 
 class BusyError(ApiError):
-    """The server takes no more for now; `retry_after_sec` says when to try again (429)."""
+    """The server takes no more for now; `retry_after_sec` says when to try again (429).
+
+    A full farm states its limit in `problem`: `limit`, `depth` and `max`.
+    """
 
 
 class UnavailableError(ApiError):
@@ -184,6 +203,8 @@ def api_error(problem: Problem, retry_after_sec: float | None) -> ApiError:
     """Return the error for a problem."""
     if problem.type.endswith(":idempotency-conflict"):
         return IdempotencyConflictError(problem, retry_after_sec)
+    if problem.type.endswith(":invalid-group"):
+        return InvalidGroupError(problem, retry_after_sec)
     if problem.type.endswith(":missing-dataset"):
         return MissingDatasetError(problem, retry_after_sec)
     default = ServerError if problem.status >= 500 else ApiError
