@@ -16,7 +16,6 @@ from rollout_client._operations import Request
 from rollout_client.farm_models import (
     CompletedGroup,
     Completion,
-    FarmInfo,
     InlineTask,
     ModelEndpoint,
     SubmittedGroup,
@@ -49,11 +48,24 @@ def page(*completions: dict[str, Any]) -> Any:
     return answer({"completions": list(completions), "next_after": after})
 
 
-def farm(state: str, **values: Any) -> Any:
-    return answer({"id": "f1", "name": "f", "user": "u", "state": state, **values})
+def farm(*, closed: bool = False, open_groups: int = 1) -> Any:
+    names = ["policy_version", "last_cursor", "queued_samples", "begun_samples", "unacknowledged"]
+    status = {"name": "f", "closed": closed, "open_groups": open_groups, "totals": {}}
+    document = {
+        "id": "f1",
+        "name": "f",
+        "user": "u",
+        "priority": 0,
+        "state": "closed" if closed else "running",
+        "is_final": False,
+        "created_at": "2026-01-31T10:00:00Z",
+        "settings": {"name": "f"},
+        "status": {**status, **dict.fromkeys(names, 0)},
+    }
+    return answer(document)
 
 
-ENDED = [page(), farm("closed"), page()]
+ENDED = [page(), farm(closed=True, open_groups=0), page()]
 
 
 def request_for(**options: Any) -> tuple[str, Request]:
@@ -130,9 +142,9 @@ def test_completions_end_with_the_farm() -> None:
     assert queries[-1] == "consumer=train&after=4&limit=100&wait=0"
 
 
-def test_completion_that_comes_while_the_farm_ends_is_read() -> None:
-    last = [page(), farm("closed"), page(completion(1)), *ENDED]
-    assert read(Script([page(), farm("running"), *last])) == [1]
+def test_completion_that_comes_while_the_farm_closes_is_read() -> None:
+    closing = [page(), farm(), page(), farm(closed=True), page(), farm(closed=True, open_groups=0)]
+    assert read(Script([*closing, page(completion(1)), *ENDED])) == [1]
 
 
 def test_completions_are_read_on_after_restarts_and_lost_answers() -> None:
@@ -156,10 +168,8 @@ def test_completion_that_was_acknowledged_meanwhile_is_not_emitted() -> None:
 
 
 def test_failed_farm_ends_completions_with_an_error() -> None:
-    failure = {"code": 8, "message": "no space"}
-    with pytest.raises(errors.FarmFailedError, match="it failed: no space") as caught:
-        read(Script([page(), farm("failed", failure=failure)]))
-    assert isinstance(caught.value.farm, FarmInfo)
+    with pytest.raises(errors.ConflictError):
+        read(Script([page(completion(1)), problem(409, "failed")]))
 
 
 def test_long_wait_of_the_server_is_no_timeout() -> None:
@@ -191,6 +201,13 @@ def test_group_without_completions_that_were_acknowledged_is_not_whole() -> None
     assert not found.is_whole
 
 
+def test_group_that_was_acknowledged_meanwhile_is_not_emitted() -> None:
+    former = answer({"group": "g", "end": "complete"})
+    script = Script([page(completion(1, group_end="complete")), former, *ENDED])
+    script.run(programs.groups(script.context, WINDOW))
+    assert script.emitted == []
+
+
 def test_acknowledgement_has_a_request_for_each_consumer() -> None:
     def one(cursor: int, consumer: str) -> Completion:
         script = Script([page(completion(cursor, consumer=consumer)), *ENDED])
@@ -208,5 +225,11 @@ def test_acknowledgement_has_a_request_for_each_consumer() -> None:
         {"consumer": "eval", "cursors": [3]},
         {"cursors": [4]},
     ]
-    script = Script([answer({"acknowledged": count}) for count in (2, 1, 0)])
+    receipts = [{"acknowledged": count, "repeated": 0, "unknown": 0} for count in (2, 1, 0)]
+    script = Script([answer(receipt) for receipt in receipts])
     assert script.run(programs.acknowledge(script.context, Readings(), requests)) == 3
+
+
+def test_many_cursors_are_acknowledged_in_several_requests() -> None:
+    requests = operations.acknowledgements("f1", range(1, 5001), "train")
+    assert [len(cursors) for cursors, _ in requests] == [4096, 904]

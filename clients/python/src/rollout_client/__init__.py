@@ -17,7 +17,6 @@ from .errors import (
     ConflictError,
     ContentError,
     EventStreamError,
-    FarmFailedError,
     ForbiddenError,
     IdempotencyConflictError,
     InvalidGroupError,
@@ -57,6 +56,7 @@ from .farm_models import (
     SubmittedGroup,
     Trajectory,
     TrajectoryBasis,
+    UnreadableFarm,
 )
 from .models import (
     Artifact,
@@ -97,7 +97,6 @@ __all__ = [
     "Event",
     "EventStreamError",
     "Farm",
-    "FarmFailedError",
     "FarmInfo",
     "FarmPage",
     "FarmPause",
@@ -144,6 +143,7 @@ __all__ = [
     "TransportError",
     "UnauthorizedError",
     "UnavailableError",
+    "UnreadableFarm",
     "UnreadableRun",
     "Verify",
     "WaitTimeoutError",

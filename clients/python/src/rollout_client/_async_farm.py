@@ -47,6 +47,7 @@ class AsyncFarms:
         consumers: tuple[str, ...] = ("train",),
         limits: Mapping[str, int] | None = None,
         staleness: Mapping[str, int] | None = None,
+        priority: int = 0,
         idempotency_key: str | None = None,
     ) -> AsyncFarm:
         """Open a new farm. It is durable when this returns.
@@ -57,6 +58,7 @@ class AsyncFarms:
             consumers: Names of the readers of completions.
             limits: Bounds on what it holds, such as `open_samples`.
             staleness: Bounds on the age of policy versions: `admission`, `queue`, `in_flight`.
+            priority: Its samples take free slots before those of a lower priority, -1000 to 1000.
             idempotency_key: A text that no other farm of this user has. The same call with the same
                 key gives the same farm, also in another process. By default every call has a
                 random one.
@@ -69,7 +71,11 @@ class AsyncFarms:
         """
         settings = {"consumers": list(consumers), "limits": limits, "staleness": staleness}
         request = operations.creation(
-            name, document, settings=settings, idempotency_key=idempotency_key
+            name,
+            document,
+            settings=settings,
+            priority=priority,
+            idempotency_key=idempotency_key,
         )
         found = await self._shell.run(fetch(self._context, request, FarmInfo))
         return AsyncFarm(self._shell, self._context, found)
@@ -189,10 +195,10 @@ class AsyncFarm:
         )
 
     async def group(self, group: GroupRef) -> GroupStatus:
-        """Show a group that the farm holds.
+        """Show a group.
 
         Raises:
-            NotFoundError: It does not hold it, or not any more.
+            NotFoundError: The farm does not know it, or not any more.
         """
         return await self._shell.run(programs.group(self._context, self.id, group))
 
@@ -210,7 +216,7 @@ class AsyncFarm:
         page_size: int = 100,
         wait_sec: int = 30,
     ) -> AsyncGenerator[Completion, None]:
-        """Iterate over completions that were not acknowledged, until the farm has ended.
+        """Iterate over completions that were not acknowledged, until a closed farm has no more.
 
         Each comes once, in the order of cursors, also over restarts of the server. A new iterator,
         also of another process, begins with the oldest one that was not acknowledged.
@@ -222,7 +228,7 @@ class AsyncFarm:
             wait_sec: Seconds that a request waits for the first one, 0 to 60.
 
         Raises:
-            FarmFailedError: The last session of the farm failed.
+            ConflictError: The last session of the farm failed.
         """
         window = Window(self.id, consumer, after, page_size, wait_sec)
         return self._shell.iterate(programs.completions(self._context, self._readings, window))
@@ -234,7 +240,7 @@ class AsyncFarm:
         page_size: int = 100,
         wait_sec: int = 30,
     ) -> AsyncGenerator[CompletedGroup, None]:
-        """Iterate over groups that have ended, whole, until the farm has ended.
+        """Iterate over groups that have ended, whole, until a closed farm has no more.
 
         Dropped and cancelled groups come too: acknowledge every group. A group of which single
         completions were acknowledged before lacks them, and `is_whole` is false.
@@ -245,7 +251,7 @@ class AsyncFarm:
             wait_sec: Seconds that a request waits for the first one, 0 to 60.
 
         Raises:
-            FarmFailedError: The last session of the farm failed.
+            ConflictError: The last session of the farm failed.
         """
         window = Window(self.id, consumer, 0, page_size, wait_sec)
         return self._shell.iterate(programs.groups(self._context, window))
@@ -306,7 +312,7 @@ class AsyncFarm:
         return await self._shell.run(fetch(self._context, request, PausedFarm))
 
     async def resume(self, version: int | None = None) -> None:
-        """End a pause.
+        """End a pause. A farm whose last session failed is opened again.
 
         Args:
             version: Version of the policy from now on.
@@ -329,11 +335,11 @@ class AsyncFarm:
         await self.resume(version)
 
     async def close(self) -> FarmInfo:
-        """Admit no more groups. The farm ends when all have ended."""
+        """Admit no more groups. The farm ends when all completions are acknowledged."""
         request = build(operations.CLOSE, {"id": self.id})
         return await self._shell.run(fetch(self._context, request, FarmInfo))
 
     async def delete(self) -> None:
-        """Stop the farm, and remove its files."""
+        """Cancel the groups of the farm, and remove its files."""
         request = build(operations.DELETE, {"id": self.id})
         await self._shell.run(programs.command(self._context, request))

@@ -25,11 +25,14 @@ _FARM = "/v1/farms/{id}"
 _GROUP = f"{_FARM}/groups/{{group}}"
 _COMPLETION = f"{_FARM}/completions/{{cursor}}"
 
+# The server takes so many at once.
+_MAX_CURSORS = 4096
+
 CREATE = Operation(
     "POST",
     "/v1/farms",
     headers=("idempotency-key",),
-    fields=("name", "document", "settings"),
+    fields=("name", "document", "settings", "priority"),
     safety=Safety.IF_REFUSED,
 )
 FARMS = Operation("GET", "/v1/farms", query=("state", "user", "name", "limit", "cursor"))
@@ -77,6 +80,7 @@ def creation(
     document: JobDocument,
     *,
     settings: Mapping[str, Any],
+    priority: int,
     idempotency_key: str | None,
 ) -> Request:
     """Make the request that opens a farm. Keys are as in submissions of jobs.
@@ -86,7 +90,8 @@ def creation(
         OSError: The file cannot be read.
     """
     given = {key: value for key, value in settings.items() if value is not None}
-    body: dict[str, Any] = {"name": name, "document": job_text(document), "settings": given}
+    body: dict[str, Any] = {"name": name, "document": job_text(document)}
+    body.update(settings=given, priority=priority)
     key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
     if not key:
         return build(CREATE, body=body)
@@ -129,7 +134,7 @@ def completions(window: Window) -> Request:
 def acknowledgements(
     farm: str, taken: Iterable[CompletionRef | CompletedGroup], consumer: str | None
 ) -> list[tuple[list[int], Request]]:
-    """Make the requests that acknowledge completions, one for each consumer, with their cursors."""
+    """Make the requests that acknowledge completions of each consumer, with their cursors."""
     cursors: dict[str | None, list[int]] = {}
     for one in taken:
         if isinstance(one, CompletedGroup):
@@ -139,11 +144,13 @@ def acknowledgements(
             cursors.setdefault(one.consumer, []).append(one.cursor)
         else:
             cursors.setdefault(consumer, []).append(one)
-    return [
-        (found, build(ACKNOWLEDGE, {"id": farm}, body=_without_none(body)))
-        for owner, found in cursors.items()
-        for body in [{"consumer": owner, "cursors": found}]
-    ]
+    requests = []
+    for owner, all_of_it in cursors.items():
+        for begin in range(0, len(all_of_it), _MAX_CURSORS):
+            part = all_of_it[begin : begin + _MAX_CURSORS]
+            body = _without_none({"consumer": owner, "cursors": part})
+            requests.append((part, build(ACKNOWLEDGE, {"id": farm}, body=body)))
+    return requests
 
 
 def group_id(group: GroupRef) -> str:

@@ -13,7 +13,7 @@ from ._effects import Emit, Program
 from ._farm_operations import Window
 from ._operations import Request, build
 from ._programs import Context, call, fetch
-from .errors import AnswerError, FarmFailedError
+from .errors import AnswerError
 from .farm_models import (
     Acknowledgement,
     CompletedGroup,
@@ -154,37 +154,40 @@ def groups(context: Context, window: Window) -> Program[None]:
             begun.setdefault(completion.group, []).append(completion)
             if completion.group_end is not None:
                 found = begun.pop(completion.group)
-                yield Emit((yield from _completed(context, window.farm, found)))
+                whole = yield from _completed(context, window.farm, found)
+                if whole is not None:
+                    yield Emit(whole)
         reading.page.clear()
 
 
-def _completed(context: Context, farm: str, found: list[Completion]) -> Program[CompletedGroup]:
+def _completed(
+    context: Context, farm: str, found: list[Completion]
+) -> Program[CompletedGroup | None]:
     last = found[-1]
     if last.group_end is None:
         raise AnswerError(f"cannot read the group {last.group}: its last completion has no end")
     # Completions that were acknowledged alone are missing: the farm knows the number.
     status = yield from group(context, farm, last.group)
+    if status.n is None:
+        # All of them were acknowledged meanwhile.
+        return None
     found.sort(key=lambda completion: completion.index)
     return CompletedGroup(last.group, status.n, last.group_end, tuple(found))
 
 
 def _fill(context: Context, reading: Reading) -> Program[bool]:
-    """Read the next completions, wait until there are some; `False` when the farm has ended."""
-    has_ended = False
+    """Read the next completions, wait until there are some; `False` when none will be added."""
+    is_over = False
     while True:
         window = reading.window
-        request = operations.completions(replace(window, wait_sec=0) if has_ended else window)
+        request = operations.completions(replace(window, wait_sec=0) if is_over else window)
         page = yield from fetch(context, request, CompletionPage)
         new = {one.cursor: one for one in page.completions if one.cursor > window.after}
         if new:
             reading.page.update(new)
             reading.window = replace(window, after=max(new))
             return True
-        if has_ended:
+        if is_over:
             return False
-        found = yield from info(context, window.farm)
-        if found.state == "failed":
-            cause = "" if found.failure is None else f": {found.failure.message}"
-            raise FarmFailedError(f"cannot read completions of {found.id}: it failed{cause}", found)
         # One more look: the last completion may have come after the page.
-        has_ended = found.state == "closed"
+        is_over = (yield from info(context, window.farm)).is_over

@@ -48,6 +48,7 @@ class Farms:
         consumers: tuple[str, ...] = ("train",),
         limits: Mapping[str, int] | None = None,
         staleness: Mapping[str, int] | None = None,
+        priority: int = 0,
         idempotency_key: str | None = None,
     ) -> Farm:
         """Open a new farm. It is durable when this returns.
@@ -58,6 +59,7 @@ class Farms:
             consumers: Names of the readers of completions.
             limits: Bounds on what it holds, such as `open_samples`.
             staleness: Bounds on the age of policy versions: `admission`, `queue`, `in_flight`.
+            priority: Its samples take free slots before those of a lower priority, -1000 to 1000.
             idempotency_key: A text that no other farm of this user has. The same call with the same
                 key gives the same farm, also in another process. By default every call has a
                 random one.
@@ -70,7 +72,11 @@ class Farms:
         """
         settings = {"consumers": list(consumers), "limits": limits, "staleness": staleness}
         request = operations.creation(
-            name, document, settings=settings, idempotency_key=idempotency_key
+            name,
+            document,
+            settings=settings,
+            priority=priority,
+            idempotency_key=idempotency_key,
         )
         found = self._shell.run(fetch(self._context, request, FarmInfo))
         return Farm(self._shell, self._context, found)
@@ -188,10 +194,10 @@ class Farm:
         return self._shell.run(programs.submit(self._context, identity, request, max_wait_sec))
 
     def group(self, group: GroupRef) -> GroupStatus:
-        """Show a group that the farm holds.
+        """Show a group.
 
         Raises:
-            NotFoundError: It does not hold it, or not any more.
+            NotFoundError: The farm does not know it, or not any more.
         """
         return self._shell.run(programs.group(self._context, self.id, group))
 
@@ -209,7 +215,7 @@ class Farm:
         page_size: int = 100,
         wait_sec: int = 30,
     ) -> Generator[Completion, None, None]:
-        """Iterate over completions that were not acknowledged, until the farm has ended.
+        """Iterate over completions that were not acknowledged, until a closed farm has no more.
 
         Each comes once, in the order of cursors, also over restarts of the server. A new iterator,
         also of another process, begins with the oldest one that was not acknowledged.
@@ -221,7 +227,7 @@ class Farm:
             wait_sec: Seconds that a request waits for the first one, 0 to 60.
 
         Raises:
-            FarmFailedError: The last session of the farm failed.
+            ConflictError: The last session of the farm failed.
         """
         window = Window(self.id, consumer, after, page_size, wait_sec)
         return self._shell.iterate(programs.completions(self._context, self._readings, window))
@@ -233,7 +239,7 @@ class Farm:
         page_size: int = 100,
         wait_sec: int = 30,
     ) -> Generator[CompletedGroup, None, None]:
-        """Iterate over groups that have ended, whole, until the farm has ended.
+        """Iterate over groups that have ended, whole, until a closed farm has no more.
 
         Dropped and cancelled groups come too: acknowledge every group. A group of which single
         completions were acknowledged before lacks them, and `is_whole` is false.
@@ -244,7 +250,7 @@ class Farm:
             wait_sec: Seconds that a request waits for the first one, 0 to 60.
 
         Raises:
-            FarmFailedError: The last session of the farm failed.
+            ConflictError: The last session of the farm failed.
         """
         window = Window(self.id, consumer, 0, page_size, wait_sec)
         return self._shell.iterate(programs.groups(self._context, window))
@@ -305,7 +311,7 @@ class Farm:
         return self._shell.run(fetch(self._context, request, PausedFarm))
 
     def resume(self, version: int | None = None) -> None:
-        """End a pause.
+        """End a pause. A farm whose last session failed is opened again.
 
         Args:
             version: Version of the policy from now on.
@@ -328,11 +334,11 @@ class Farm:
         self.resume(version)
 
     def close(self) -> FarmInfo:
-        """Admit no more groups. The farm ends when all have ended."""
+        """Admit no more groups. The farm ends when all completions are acknowledged."""
         request = build(operations.CLOSE, {"id": self.id})
         return self._shell.run(fetch(self._context, request, FarmInfo))
 
     def delete(self) -> None:
-        """Stop the farm, and remove its files."""
+        """Cancel the groups of the farm, and remove its files."""
         request = build(operations.DELETE, {"id": self.id})
         self._shell.run(programs.command(self._context, request))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .farm_models import FarmInfo
     from .models import Problem, Run
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "ConflictError",
     "ContentError",
     "EventStreamError",
-    "FarmFailedError",
     "ForbiddenError",
     "IdempotencyConflictError",
     "InvalidGroupError",
@@ -66,15 +64,6 @@ class WaitTimeoutError(RolloutError):
         super().__init__(message)
         self.run = run
         """The run as it was seen last."""
-
-
-class FarmFailedError(RolloutError):
-    """The last session of a farm failed; it continues when the server is started again."""
-
-    def __init__(self, message: str, farm: FarmInfo) -> None:
-        super().__init__(message)
-        self.farm = farm
-        """The farm as it was seen last."""
 
 
 class ApiError(RolloutError):

@@ -98,12 +98,39 @@ class FarmInfo:
     """Its name."""
     user: str
     """The user who opened it."""
+    priority: int
+    """Its samples take free slots before those of a lower priority."""
     state: FarmState
     """Its state."""
+    is_final: bool
+    """Whether it has ended for good."""
+    created_at: datetime
+    """When it was opened."""
+    settings: Mapping[str, Any]
+    """Its settings."""
+    ended_at: datetime | None = None
+    """When it ended."""
     failure: RunFailure | None = None
-    """Why it failed."""
+    """Why its last session failed."""
     status: FarmStatus | None = None
-    """Its groups and samples; `None` unless it runs."""
+    """Its groups and samples; `None` until it is open."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no completion will be added: it is closed, and every sample has ended."""
+        if self.status is None:
+            return self.is_final
+        return self.is_final or (self.status.closed and self.status.open_groups == 0)
+
+
+@dataclass(frozen=True)
+class UnreadableFarm:
+    """A farm that the server cannot open; only administrators see it."""
+
+    id: str
+    """Its id."""
+    reason: str
+    """Why it cannot be opened."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +139,8 @@ class FarmPage:
 
     farms: tuple[FarmInfo, ...]
     """Farms, newest first."""
+    unreadable: tuple[UnreadableFarm, ...] = ()
+    """Farms that cannot be opened, on the first page."""
     next_cursor: str | None = None
     """Cursor of the next page; `None` on the last one."""
 
@@ -130,17 +159,17 @@ class SubmittedGroup:
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """A group that a farm holds."""
+    """A group. One that has ended and is acknowledged has its `end` only."""
 
     group: str
     """Its id."""
-    n: int
+    n: int | None = None
     """Samples that it owes."""
-    open: int
+    open: int | None = None
     """Samples that have not ended."""
-    usable: int
+    usable: int | None = None
     """Usable samples."""
-    refills: int
+    refills: int | None = None
     """Samples that were replaced."""
     end: GroupEnd | None = None
     """How it ended, if it has."""
@@ -150,6 +179,8 @@ class GroupStatus:
 class CancelledGroup:
     """The answer to a cancellation."""
 
+    group: str
+    """The id of the group."""
     samples: int
     """Samples that it ended."""
     unknown: bool
@@ -270,6 +301,10 @@ class Acknowledgement:
 
     acknowledged: int
     """Completions that were acknowledged now."""
+    repeated: int
+    """Completions that were acknowledged before."""
+    unknown: int
+    """Cursors that no completion of the consumer has."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +314,7 @@ class PausedFarm:
     paused: bool
     """Whether the farm is paused."""
     in_flight: int
-    """Model calls that the gateway has sent and that have not ended."""
+    """Samples that were begun and have not ended."""
 
 
 @dataclass(frozen=True)
