@@ -7,6 +7,9 @@ readonly python_polars=polars==2.1.0
 readonly python_helm=helm-python-sdk==0.2.2
 # Test, check and build the Python client; httpx is its dependency.
 readonly python_client=(httpx==0.28.1 pytest==9.2.0 mypy==2.4.1 ruff==0.17.6 hatchling==1.33.0)
+# Trainers, which the adapters of the Python client are tested with. TRL takes 6 GB: it brings torch.
+readonly python_verifiers=(verifiers==0.4.0 httpx==0.28.1 pytest==9.2.0)
+readonly python_trl=(trl==1.16.0 httpx==0.28.1 pytest==9.2.0)
 
 # Exports ROLLOUT_TEST_PYTHON, ROLLOUT_TEST_HELM and ROLLOUT_TEST_PYTHON_CLIENT: the interpreters, or
 # `no`.
@@ -16,6 +19,14 @@ python_find() {
   python_packages ROLLOUT_TEST_HELM helm_python "$python_helm" || status=1
   python_packages ROLLOUT_TEST_PYTHON_CLIENT httpx,pytest,mypy,ruff,hatchling \
     "${python_client[@]}" || status=1
+  return "$status"
+}
+
+# Exports ROLLOUT_TEST_PYTHON_VERIFIERS and ROLLOUT_TEST_PYTHON_TRL: the interpreters, or `no`.
+python_find_trainers() {
+  local status=0
+  python_packages ROLLOUT_TEST_PYTHON_VERIFIERS verifiers,pytest "${python_verifiers[@]}" || status=1
+  python_packages ROLLOUT_TEST_PYTHON_TRL trl,pytest "${python_trl[@]}" || status=1
   return "$status"
 }
 

@@ -6,7 +6,9 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+Server = TypeVar("Server", bound="ModelServer")
 
 BEGIN, END = 1, 2
 
@@ -33,16 +35,11 @@ def tokens(message: dict[str, Any]) -> list[int]:
     return [BEGIN, *(ord(letter) for letter in message["content"]), END]
 
 
-def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
-    """Return the token ids of a prompt: those of its messages, and the begin of the reply."""
-    return [one for message in messages for one in tokens(message)] + [BEGIN]
-
-
 class ModelServer:
-    """Answers chat completions."""
+    """Answers chat completions: always with the same word."""
 
     def __init__(self, word: str = "yes") -> None:
-        self.requests: list[dict[str, Any]] = []
+        self._word = word
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,7 +47,7 @@ class ModelServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                reply = json.dumps(server.reply(json.loads(body), word)).encode()
+                reply = json.dumps(server.reply(json.loads(body))).encode()
                 head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
                 head += f"content-length: {len(reply)}\r\n\r\n"
                 # At once: a second packet would wait for an acknowledgement of the first.
@@ -60,37 +57,38 @@ class ModelServer:
         self.origin = f"http://127.0.0.1:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
-    def reply(self, request: dict[str, Any], word: str) -> dict[str, Any]:
+    def sample(self, messages: list[dict[str, Any]]) -> tuple[str, list[int], list[float]]:
+        """Return the text of a reply, its token ids, and their log probabilities."""
+        ids = [*(ord(letter) for letter in self._word), END]
+        return self._word, ids, [-one / 1000 for one in ids]
+
+    def prompt_ids(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Return the token ids of a prompt: those of its messages, and the begin of the reply."""
+        return [one for message in messages for one in tokens(message)] + [BEGIN]
+
+    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a request."""
-        self.requests.append(request)
-        sampled = [*(ord(letter) for letter in word), END]
-        content = [
-            {"token": str(one), "logprob": -one / 1000, "top_logprobs": []} for one in sampled
-        ]
+        messages = request["messages"]
+        text, ids, logprobs = self.sample(messages)
+        content = [{"token": "x", "logprob": one, "top_logprobs": []} for one in logprobs]
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": word},
+            "message": {"role": "assistant", "content": text},
             "finish_reason": "stop",
-            "token_ids": sampled,
+            "token_ids": ids,
             "logprobs": {"content": content},
         }
-        ids = prompt_ids(request["messages"])
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(sampled)}
-        return {
-            "id": "c",
-            "object": "chat.completion",
-            "model": "m",
-            "choices": [choice],
-            "prompt_token_ids": ids,
-            "usage": usage,
-        }
+        prompt = self.prompt_ids(messages)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+        head = {"id": "c", "object": "chat.completion", "model": "m"}
+        return {**head, "choices": [choice], "prompt_token_ids": prompt, "usage": usage}
 
     def gateway(self) -> dict[str, Any]:
         """Return the gateway of a job that uses it."""
         upstream = {"name": "policy", "url": f"{self.origin}/v1", "capture": "tokens"}
         return {"upstreams": [upstream]}
 
-    def __enter__(self) -> ModelServer:
+    def __enter__(self: Server) -> Server:
         return self
 
     def __exit__(
