@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 VARIABLE = "ROLLOUT_TEST_ADAPTER"
-"""Variable with the package whose tests must run; tests of others are skipped without it."""
+"""Variable with the adapter whose tests must run; tests of others are skipped without its package."""
 
 
-def required(package: str, module: str) -> Any:
-    """Import a module of a package, or skip the tests of this file."""
-    if os.environ.get(VARIABLE) == package:
+def required(adapter: str, module: str) -> Any:
+    """Import a module that an adapter is tested with, or skip the tests of this file."""
+    if os.environ.get(VARIABLE) == adapter:
         return importlib.import_module(module)
     return pytest.importorskip(module)

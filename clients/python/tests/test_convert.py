@@ -19,6 +19,7 @@ from rollout_client.convert import (
     skyrl,
     slime,
     token_rows,
+    verifiers,
     verl,
 )
 
@@ -321,3 +322,33 @@ def test_nemo_gym_failures_are_rows_of_their_own_file_without_reward(tmp_path: P
 )
 def test_nemo_gym_collects_samples_again_that_nothing_decided(values: dict[str, Any]) -> None:
     assert gym_row(sample(0, **{**LOST, **values})) is None
+
+
+def test_verifiers_branches_share_the_nodes_of_shared_calls() -> None:
+    found = verifiers.episode(sample(0, TURNS, BRANCH), {"name": "t", "x": 1}, model="m")
+    assert (found["ok"], found["is_timeout"], found["errors"]) == (True, False, [])
+    assert found["task"] == {"type": "Task", "data": {"name": "t", "x": 1}}
+    (trace,) = found["traces"]
+    nodes = trace["nodes"]
+    assert [node["parent"] for node in nodes] == [None, 0, 1, 2, 1, 4]
+    assert [node["token_ids"] for node in nodes] == [[1, 2], [3, 4], [9], [5], [8], [5, 6]]
+    assert [node["sampled"] for node in nodes] == [False, True, False, True, False, True]
+    assert [node["logprobs"] for node in nodes][1::2] == [[-0.1, -0.2], [-0.3], [-0.4, -0.5]]
+    assert [call["node"] for call in trace["calls"]] == [1, 3, 5]
+    assert trace["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+    assert trace["stop_condition"] == "agent_completed"
+
+
+def test_verifiers_sample_without_a_verdict_has_an_error_and_no_reward() -> None:
+    (trace,) = verifiers.episode(WITHOUT_VERDICT, {})["traces"]
+    assert (trace["ok"], trace["rewards"]) == (False, {"reward": None})
+    assert trace["errors"][0]["type"] == "HarnessError"
+    assert trace["stop_condition"] == "harness_error"
+    timeout = verifiers.episode(sample(outcome="truncated"), {})
+    assert (timeout["ok"], timeout["is_timeout"]) == (True, True)
+
+
+def test_verifiers_trace_with_an_unknown_logprob_has_no_tokens() -> None:
+    holes = Trajectory((1,), "tokens", (1, 2), (0, 1), (None, None))
+    (trace,) = verifiers.episode(sample(0, holes), {})["traces"]
+    assert (trace["nodes"], trace["calls"], trace["ok"]) == ([], [], True)

@@ -54,10 +54,10 @@ fn python_client_passes_its_tests_against_the_program() {
 }
 
 /// Runs the tests of an adapter with the trainer's own package.
-fn test_adapter(package: &str) {
-    let Some(interpreter) = python::with_trainer(package) else { return };
-    let file = format!("tests/adapters/test_{package}.py");
-    let variables = [("ROLLOUT_TEST_ADAPTER", package)];
+fn test_adapter(adapter: &str) {
+    let Some(interpreter) = python::with_trainer(adapter) else { return };
+    let file = format!("tests/adapters/test_{adapter}.py");
+    let variables = [("ROLLOUT_TEST_ADAPTER", adapter)];
     run_module_with(&project(), &interpreter, &["pytest", &file], &variables);
 }
 
@@ -69,4 +69,9 @@ fn python_adapter_of_verifiers_works_with_its_package() {
 #[test]
 fn python_adapter_of_trl_works_with_its_package() {
     test_adapter("trl");
+}
+
+#[test]
+fn python_adapter_of_agent_lightning_works_with_its_package() {
+    test_adapter("agent_lightning");
 }

@@ -5,7 +5,7 @@ others: they are masked, dropped, `None`, or an error. None of them has reward 0
 asked for by `missing_reward=0.0`.
 """
 
-from . import areal, nemo_gym, rllm, skyrl, slime, verl
+from . import areal, nemo_gym, rllm, skyrl, slime, verifiers, verl
 from ._rows import MissingVerdictError, Sample, TokenRow, token_rows
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "skyrl",
     "slime",
     "token_rows",
+    "verifiers",
     "verl",
 ]
