@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 VARIABLE = "ROLLOUT_TEST_ADAPTER"
-"""Variable with the adapter whose tests must run; tests of others are skipped without its package."""
+"""The adapter whose tests must run; others are skipped without its package."""
 
 
 def required(adapter: str, module: str) -> Any:
