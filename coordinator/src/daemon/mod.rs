@@ -50,7 +50,7 @@ pub use self::event_feed::HostedEvent;
 pub use self::failure::{Explain, RunFailure, RunFault};
 pub use self::farms::{
     CompletionRead, FarmError, FarmPage, FarmQuery, FarmSubmission, GroupState, HostedFarm,
-    HostedFarmState, HostedFarmView, RecordedCalls, SubmittedFarm,
+    HostedFarmEnd, HostedFarmRecord, HostedFarmState, HostedFarmView, RecordedCalls, SubmittedFarm,
 };
 pub use self::hosted_run::{HostedRun, HostedRunState, HostedRunView};
 pub use self::id::{HostedFarmId, HostedId, HostedRunId, InvalidHostedId};

@@ -150,7 +150,7 @@ impl DaemonDir {
     pub(super) fn records<R: StoredRecord>(&self) -> Result<Vec<FoundRecord<R>>, RecordError> {
         let directory = self.root.join(R::Id::DIRECTORY);
         let failed = || RecordError::file("list", &directory);
-        let mut found = Vec::new();
+        let mut found: Vec<FoundRecord<R>> = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed())? {
             let path = entry.map_err(failed())?.path();
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

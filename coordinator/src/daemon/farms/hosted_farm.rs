@@ -121,7 +121,9 @@ impl HostedFarm {
 
     /// A snapshot.
     pub fn view(&self) -> HostedFarmView {
-        let (record, stage) = (self.record().clone(), self.stage.borrow().clone());
+        // One lock after the other: others take them in another order.
+        let record = self.record().clone();
+        let stage = self.stage.borrow().clone();
         let status = match &stage {
             FarmStage::Open(session) => Some(session.status()),
             FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => None,
@@ -182,7 +184,8 @@ impl HostedFarm {
 
     /// Whether it is to be opened.
     pub(super) fn is_due(&self) -> bool {
-        matches!(*self.stage.borrow(), FarmStage::Idle) && self.record().is_open()
+        let is_idle = matches!(*self.stage.borrow(), FarmStage::Idle);
+        is_idle && self.record().is_open()
     }
 
     /// Changes with every stage.

@@ -30,12 +30,12 @@ use tokio::sync::{Semaphore, watch};
 pub use self::calls::{CompletionRead, GroupState};
 pub use self::error::FarmError;
 pub use self::hosted_farm::{HostedFarm, HostedFarmState, HostedFarmView};
+pub use self::record::{HostedFarmEnd, HostedFarmRecord};
 pub use self::samples::RecordedCalls;
 pub use self::submit::{FarmSubmission, SubmittedFarm};
 pub use self::table::{FarmPage, FarmQuery};
 
 use self::hosted_farm::FarmStage;
-use self::record::HostedFarmRecord;
 use self::table::FarmTable;
 use super::Daemon;
 use super::id::HostedFarmId;
