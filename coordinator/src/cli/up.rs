@@ -1,8 +1,6 @@
 //! `rollout up`.
 
-use std::fs::DirBuilder;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;

@@ -3,6 +3,8 @@
 mod abuse;
 mod cluster;
 mod events;
+mod farm_kills;
+mod farms;
 mod items;
 mod jobs;
 mod openapi;
