@@ -7,6 +7,7 @@
 //! * `runs`: submission, list and control of runs
 //! * `items`: items of a run and their files; `output_follower`: output while it is written
 //! * `events`: events of a run as server-sent events
+//! * `farms`: farms, with their groups and completions
 //! * `documents`, `item_documents`: bodies; `body`: their reading; `problem`: errors
 //! * `metrics`: metrics of the daemon
 //! * `openapi`: the description of all of it
@@ -16,6 +17,7 @@ mod connections;
 mod datasets;
 mod documents;
 mod events;
+mod farms;
 mod gate;
 mod item_documents;
 mod items;
@@ -151,6 +153,7 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/runs/{id}/items/{item}/artifact", get(items::artifact))
         .route("/v1/datasets/{digest}", get(datasets::show).put(datasets::upload))
         .route("/v1/openapi.json", get(openapi_document))
+        .merge(farms::router())
         .with_state(Arc::clone(&state))
         .merge(monitoring.router())
         .fallback(async || ApiProblem::not_found("cannot find this path"))

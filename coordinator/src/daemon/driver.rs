@@ -16,8 +16,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::Daemon;
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
+use super::principal::AllowedVariables;
 use super::progress::{SessionProgress, SessionStage};
 use super::record::{HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState};
+use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
 #[cfg(feature = "nats")]
 use crate::config::Job;
@@ -125,7 +127,8 @@ async fn run_session(
     progress: &Arc<SessionProgress>,
     stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
-    let prepared = match prepare(daemon, run).await {
+    let variables = run.view().record.variables;
+    let prepared = match prepare(daemon, run.id(), variables).await {
         Ok(prepared) => prepared,
         Err(fault) => return unprepared(run, fault),
     };
@@ -148,8 +151,8 @@ async fn run_session(
 }
 
 /// Why a job cannot be prepared.
-struct PrepareFault {
-    failure: RunFailure,
+pub(super) struct PrepareFault {
+    pub(super) failure: RunFailure,
     /// Whether nothing else failed than fetches of repositories or registries.
     is_fetch: bool,
 }
@@ -185,11 +188,14 @@ fn is_config_error(error: &LaunchError) -> bool {
     )
 }
 
-/// Reads the job of a run with its datasets.
-async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<PreparedJob, PrepareFault> {
+/// Reads the job of a run or a farm with its datasets.
+pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
+    daemon: &Daemon,
+    id: &I,
+    variables: AllowedVariables,
+) -> Result<PreparedJob, PrepareFault> {
     let dir = Arc::clone(&daemon.dir);
-    let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
-    let variables = run.view().record.variables;
+    let (id, policy) = (id.clone(), daemon.options.policy.clone());
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
     supervise::blocking(move || {
         let path = dir.document(&id);
@@ -202,9 +208,9 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<PreparedJob, Prepar
             return Err(PrepareFault { failure, is_fetch: false });
         }
         let is_set = |name: &str| is_set(&variables, name, is_remote);
-        let jobs = dir.jobs().display().to_string();
+        let (jobs, name) = (dir.jobs().display().to_string(), id.to_string());
         let settings = vec![
-            CliSetting::text("name", "name", id.as_str()),
+            CliSetting::text("name", "name", &name),
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
         let options = JobOptions { settings, ..JobOptions::new(&is_set) };
@@ -254,7 +260,7 @@ fn request(
 
 /// The server and the pool of a job.
 #[cfg(feature = "nats")]
-fn remote(daemon: &Daemon, job: &Job) -> Result<Option<RemoteOptions>, RunFailure> {
+pub(super) fn remote(daemon: &Daemon, job: &Job) -> Result<Option<RemoteOptions>, RunFailure> {
     let Some(options) = daemon.options.nats.clone() else { return Ok(None) };
     let name = job.pool.as_deref().unwrap_or(DEFAULT_POOL);
     let pool = name.parse().map_err(|error| RunFailure {

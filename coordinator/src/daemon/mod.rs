@@ -9,6 +9,7 @@
 //! * `control`: cancel, pause, continue, delete
 //! * `inspect`: items and their files; `event_feed`: the durable events of a run for many readers
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
+//! * `farms`: farms, which have records of their own beside the runs
 //!
 //! It knows nothing of HTTP.
 
@@ -18,6 +19,7 @@ mod driver;
 mod error;
 mod event_feed;
 mod failure;
+mod farms;
 mod hosted_run;
 mod id;
 mod inspect;
@@ -46,8 +48,12 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 pub use self::error::DaemonError;
 pub use self::event_feed::HostedEvent;
 pub use self::failure::{Explain, RunFailure, RunFault};
+pub use self::farms::{
+    CompletionRead, FarmError, FarmPage, FarmQuery, FarmSubmission, GroupState, HostedFarm,
+    HostedFarmEnd, HostedFarmRecord, HostedFarmState, HostedFarmView, RecordedCalls, SubmittedFarm,
+};
 pub use self::hosted_run::{HostedRun, HostedRunState, HostedRunView};
-pub use self::id::{HostedRunId, InvalidHostedRunId};
+pub use self::id::{HostedFarmId, HostedId, HostedRunId, InvalidHostedId};
 pub use self::inspect::{ItemDetail, ItemFiles, ItemPage, ItemQuery};
 pub use self::policy::DocumentPolicy;
 pub use self::principal::{AllowedVariables, Principal, Role};
@@ -57,6 +63,7 @@ pub use self::record::{
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
+use self::farms::HostedFarms;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
 use crate::launch::host::HostPaths;
@@ -75,7 +82,9 @@ pub struct DaemonOptions {
     pub max_running: usize,
     /// Runs that wait.
     pub max_queued: usize,
-    /// Trials of all runs at a time.
+    /// Farms that have not ended. They do not count as runs.
+    pub max_farms: usize,
+    /// Trials of all runs and farms at a time.
     pub slots: usize,
     /// Rules for documents.
     pub policy: DocumentPolicy,
@@ -96,6 +105,7 @@ pub struct Daemon {
     dir: Arc<DaemonDir>,
     options: DaemonOptions,
     table: Mutex<RunTable>,
+    farms: HostedFarms,
     /// Sessions in this process.
     drivers: Mutex<HashMap<HostedRunId, Task<()>>>,
     /// Requests that change runs.
@@ -121,8 +131,9 @@ impl Daemon {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         options.policy.uploads = Some(dir.uploads());
         let slots = SlotPool::new(options.slots);
+        let farms = HostedFarms::open(&dir)?;
         let mut table = RunTable::default();
-        for found in dir.runs()? {
+        for found in dir.records::<HostedRunRecord>()? {
             match found.record {
                 Ok(record) if record.is_deleted => {
                     if let Err(error) = dir.remove(&record.id) {
@@ -148,6 +159,7 @@ impl Daemon {
             options,
             slots,
             table: Mutex::new(table),
+            farms,
             drivers: Mutex::default(),
             requests: Mutex::default(),
             wake: Notify::new(),
@@ -157,13 +169,14 @@ impl Daemon {
         }))
     }
 
-    /// Starts runs until the first stop, then waits for their sessions: the first stop drains them,
-    /// the second ends them at once. Runs that have not ended go on when the daemon is started again.
+    /// Starts runs and opens farms until the first stop, then waits for their sessions: the first stop
+    /// drains them, the second ends them at once. Runs that have not ended go on when the daemon is started again.
     pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
         loop {
             self.start_runs();
+            self.open_farms();
             let is_stopping = self.stopping().is_some();
-            if is_stopping && self.drivers().is_empty() {
+            if is_stopping && self.drivers().is_empty() && self.farms.are_closed() {
                 return;
             }
             tokio::select! {
@@ -195,6 +208,7 @@ impl Daemon {
             *stopping = Some(level);
         }
         drop(stopping);
+        self.farms.stop(level);
         for run in self.table().live() {
             if let Some(session) = run.session() {
                 // A session with full stops is being stopped.
@@ -239,10 +253,10 @@ impl Daemon {
 
     /// Does the work of a request to its end, also if its client goes: a half-done request would
     /// leave records that are not in the table.
-    async fn finish<T: Send + 'static>(
+    async fn finish<T: Send + 'static, E: From<DaemonError> + Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, DaemonError>> + Send + 'static,
-    ) -> Result<T, DaemonError> {
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
         let (send, result) = oneshot::channel();
         let task = supervise::spawn("request", async move {
             let result = work.await;
@@ -254,7 +268,7 @@ impl Daemon {
             requests.retain(|request| !request.is_finished());
             requests.push(task);
         }
-        result.await.map_err(|_| DaemonError::Unfinished)?
+        result.await.map_err(|_| E::from(DaemonError::Unfinished))?
     }
 
     /// Whether trials run on workers of a server.

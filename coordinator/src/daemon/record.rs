@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::failure::RunFailure;
 use super::id::HostedRunId;
 use super::principal::AllowedVariables;
+use super::state_dir::StoredRecord;
 
 /// Newest format of records.
 pub(super) const RECORD_FORMAT: u32 = 1;
@@ -50,6 +51,14 @@ pub struct HostedRunRecord {
     /// Whether its files are being removed.
     #[serde(default)]
     pub is_deleted: bool,
+}
+
+impl StoredRecord for HostedRunRecord {
+    type Id = HostedRunId;
+
+    fn id(&self) -> &HostedRunId {
+        &self.id
+    }
 }
 
 /// `Idempotency-Key` of a submission.
@@ -142,7 +151,7 @@ pub enum RecordError {
         #[source]
         source: std::io::Error,
     },
-    /// The record of a run is damaged.
+    /// A record is damaged.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.

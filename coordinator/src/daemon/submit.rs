@@ -13,14 +13,15 @@ use super::id::HostedRunId;
 use super::policy::DocumentPolicy;
 use super::principal::{AllowedVariables, Principal};
 use super::record::{HostedProgress, HostedRunRecord, RECORD_FORMAT, SubmissionKey, WantedState};
+use super::state_dir::StoredId;
 use super::{Daemon, DaemonError};
 use crate::config::{Diagnostics, Job, JobOptions, read_job};
 
 /// When to submit again after a refusal for lack of room.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Code of invalid documents, as that of the command line.
-const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
+pub(super) const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
 
 /// A job to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,11 +95,13 @@ impl Daemon {
         let now = Timestamp::now();
         let id = HostedRunId::new(now);
         let job = self.check(principal, &id, &submission.document).await?;
+        // A document without a name gets one from the clock, which says nothing.
+        let name = submission.name.unwrap_or(job.name);
         let record = HostedRunRecord {
             format: RECORD_FORMAT,
             id: id.clone(),
             user: user.clone(),
-            name: submission.name.unwrap_or(job),
+            name,
             variables: principal.variables.clone(),
             priority: submission.priority,
             created_at: now,
@@ -128,13 +131,13 @@ impl Daemon {
         Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
     }
 
-    /// Writes a document and checks it. Returns the name of its job.
-    async fn check(
+    /// Writes a document and checks it. Returns its job.
+    pub(super) async fn check<I: StoredId + Clone + Send + 'static>(
         &self,
         principal: &Principal,
-        id: &HostedRunId,
+        id: &I,
         document: &str,
-    ) -> Result<String, DaemonError> {
+    ) -> Result<Job, DaemonError> {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
         let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
         let (explain, is_remote) = (self.options.explain, self.is_remote());
@@ -146,14 +149,10 @@ impl Daemon {
                 CheckFault::Config(fault) => explain(fault.without_path(&path)),
                 CheckFault::Refused(failure) => failure,
             });
-            match checked {
-                // A document without a name gets one from the clock, which says nothing.
-                Ok(job) => Ok(job.name),
-                Err(failure) => {
-                    dir.discard_document(&id);
-                    Err(DaemonError::Invalid(failure))
-                }
-            }
+            checked.map_err(|failure| {
+                dir.discard_document(&id);
+                DaemonError::Invalid(failure)
+            })
         })
         .await
     }

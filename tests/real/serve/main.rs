@@ -3,6 +3,8 @@
 mod abuse;
 mod cluster;
 mod events;
+mod farm_kills;
+mod farms;
 mod items;
 mod jobs;
 mod openapi;
@@ -11,6 +13,7 @@ mod resume;
 mod share;
 mod tls;
 mod tokens;
+mod up;
 
 use std::time::Duration;
 
