@@ -98,7 +98,7 @@ fn worker_that_may_not_enter_container_listens_on_bridge_or_refuses_the_trial() 
         let (server, _ended, project) = run(network, task, &prefix);
         let trial = project.results("calls").trial("caller", "t");
         let error = &trial.result["error"];
-        assert_eq!(error["code"], "unsupported", "{:#}", trial.result);
+        assert_eq!(error["code"], "unsupported_by_environment", "{:#}", trial.result);
         let message = error["message"].as_str().expect("a message");
         assert!(message.starts_with("cannot reach the model gateway: "), "{message}");
         assert!(message.contains("run the worker as root on the engine's host"), "{message}");

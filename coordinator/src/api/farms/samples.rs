@@ -15,7 +15,7 @@ use super::find;
 use crate::api::connections::LongAnswer;
 use crate::api::problem::{ApiProblem, Problem};
 use crate::api::{ApiState, events, json};
-use crate::daemon::{FarmError, Principal, RecordedCalls};
+use crate::daemon::{FarmError, Principal};
 use crate::results::view;
 
 /// Pieces of a file that wait for the client.
@@ -54,8 +54,9 @@ pub(super) async fn record(
 /// Read the model calls of a sample
 ///
 /// The calls that the gateway recorded, merged into trajectories: `calls`, `by`, and with token ids
-/// `ids`, `mask` (1 for sampled tokens) and `logprobs`. `policy` has the versions of the policy when
-/// the group was requested and admitted, and when the sample ended.
+/// `ids`, `mask` (1 for sampled tokens) and `logprobs`. `policies` has the versions of the policy when
+/// each call was sent and ended, `policy` those when the group was requested and admitted, and when
+/// the sample ended.
 #[utoipa::path(
     get,
     path = "/v1/farms/{id}/completions/{cursor}/calls",
