@@ -57,7 +57,7 @@ struct Callers {
 impl Callers {
     fn new(samples: usize) -> Self {
         let pause = std::env::var("ROLLOUT_TEST_PAUSE_SEC").ok();
-        let pause = pause.map_or(12, |seconds| seconds.parse().expect("a number of seconds"));
+        let pause = pause.map_or(20, |seconds| seconds.parse().expect("a number of seconds"));
         Self {
             samples,
             pause: Duration::from_secs(pause),
@@ -90,8 +90,12 @@ impl Callers {
 
     /// Lets all agents begin together.
     fn begin(&self) {
-        let waiting: Vec<_> =
-            (0..self.samples).map(|_| self.barrier.accept().expect("an agent").0).collect();
+        self.barrier.set_nonblocking(true).expect("a socket");
+        let mut waiting = Vec::new();
+        wait::until(LONG_DEADLINE, "every agent waits to begin", || {
+            waiting.extend(self.barrier.accept().map(|(agent, _)| agent));
+            waiting.len() == self.samples
+        });
         for mut agent in waiting {
             agent.write_all(b"begin\n").expect("it waits");
         }
@@ -106,7 +110,7 @@ impl Callers {
         let id = "callers".parse().expect("an id");
         let group = GroupRequest::new(id, "tasks/t", u32::try_from(n).expect("few"));
         farm.submit(GroupRequest { policy_version: 1, ..group }).await.expect("admitted");
-        tokio::task::block_in_place(|| self.begin());
+        self.begin();
         let sent = || self.server.calls().len();
         wait::until(LONG_DEADLINE, "a call of each agent", || sent() == self.samples);
 
