@@ -7,7 +7,7 @@ readonly python_polars=polars==2.1.0
 readonly python_helm=helm-python-sdk==0.2.2
 # Test, check and build the Python client; httpx is its dependency.
 readonly python_client=(httpx==0.28.1 pytest==9.2.0 mypy==2.4.1 ruff==0.17.6 hatchling==1.33.0)
-# Makes a wheel with the program; --extended only.
+# Makes a wheel with the program.
 readonly python_maturin=maturin==1.16.0
 # Trainers, which the adapters of the Python client are tested with. TRL takes 6 GB: it brings torch.
 readonly python_verifiers=(verifiers==0.4.0 httpx==0.28.1 pytest==9.2.0)
@@ -17,22 +17,21 @@ readonly python_agent_lightning=(agentlightning==1.0.2 numpy==2.5.5 httpx-retrie
   pytest==9.2.0)
 
 # Exports ROLLOUT_TEST_PYTHON, ROLLOUT_TEST_HELM and ROLLOUT_TEST_PYTHON_CLIENT: the interpreters, or
-# `no`. With --extended also ROLLOUT_TEST_MATURIN.
+# `no`.
 python_find() {
   local status=0
   python_packages ROLLOUT_TEST_PYTHON polars "$python_polars" || status=1
   python_packages ROLLOUT_TEST_HELM helm_python "$python_helm" || status=1
   python_packages ROLLOUT_TEST_PYTHON_CLIENT httpx,pytest,mypy,ruff,hatchling \
     "${python_client[@]}" || status=1
-  if [ "$extent" = extended ]; then
-    python_packages ROLLOUT_TEST_MATURIN maturin "$python_maturin" || status=1
-  fi
   return "$status"
 }
 
-# Exports ROLLOUT_TEST_PYTHON_VERIFIERS, _TRL and _AGENT_LIGHTNING: the interpreters, or `no`.
-python_find_trainers() {
+# Exports ROLLOUT_TEST_MATURIN, ROLLOUT_TEST_PYTHON_VERIFIERS, _TRL and _AGENT_LIGHTNING: the
+# interpreters, or `no`.
+python_find_extended() {
   local status=0
+  python_packages ROLLOUT_TEST_MATURIN maturin "$python_maturin" || status=1
   python_packages ROLLOUT_TEST_PYTHON_VERIFIERS verifiers,pytest "${python_verifiers[@]}" || status=1
   python_packages ROLLOUT_TEST_PYTHON_TRL trl,pytest "${python_trl[@]}" || status=1
   python_command=$(python_3_12) python_packages ROLLOUT_TEST_PYTHON_AGENT_LIGHTNING \
