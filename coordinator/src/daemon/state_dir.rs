@@ -4,6 +4,8 @@
 //! <dir>/daemon.lock        locked by the daemon
 //! <dir>/runs/<id>.json     record of a run
 //! <dir>/runs/<id>.yaml     its job document
+//! <dir>/runs/<id>.trials   trials of an executor that were started, one item a line
+//! <dir>/runs/<id>.events   events of a search, a line of JSON each
 //! <dir>/datasets/<digest>/ an uploaded dataset
 //! <dir>/jobs/<id>/         its run directory
 //! <dir>/jobs/.rollout/     blobs and caches of all runs
@@ -12,11 +14,14 @@
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::event_feed::EventSource;
+use super::hosted_run::HostedRun;
 use super::id::HostedRunId;
-use super::record::{HostedRunRecord, RECORD_FORMAT, RecordError};
+use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
 use crate::engine::atomic_file;
 
 /// The directory of a daemon, locked while this lives.
@@ -83,6 +88,26 @@ impl DaemonDir {
     /// The job document of a run.
     pub(super) fn document(&self, id: &HostedRunId) -> PathBuf {
         self.root.join("runs").join(format!("{id}.yaml"))
+    }
+
+    /// The trials of an executor that were started.
+    pub(super) fn started_trials(&self, id: &HostedRunId) -> PathBuf {
+        self.root.join("runs").join(format!("{id}.trials"))
+    }
+
+    /// The events of a search.
+    fn search_log(&self, id: &HostedRunId) -> PathBuf {
+        self.root.join("runs").join(format!("{id}.events"))
+    }
+
+    /// The run of a record.
+    pub(super) fn hosted(&self, record: HostedRunRecord) -> Arc<HostedRun> {
+        let directory = self.run_dir(&record.id);
+        let events = match record.kind {
+            HostedKind::Job | HostedKind::Executor => EventSource::Journal(directory.clone()),
+            HostedKind::Tree => EventSource::Log(self.search_log(&record.id)),
+        };
+        Arc::new(HostedRun::new(record, directory, events))
     }
 
     fn record(&self, id: &HostedRunId) -> PathBuf {
@@ -152,6 +177,8 @@ impl DaemonDir {
             }
             _ => {}
         }
+        remove_file(&self.started_trials(id))?;
+        remove_file(&self.search_log(id))?;
         remove_file(&self.document(id))?;
         remove_file(&self.record(id))
     }
