@@ -4,8 +4,9 @@ use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::whole_number;
 use crate::daemon::{
-    HostedProgress, HostedRunState, HostedRunView, RunFailure, RunPage, UnreadableRun,
+    HostedKind, HostedProgress, HostedRunState, HostedRunView, RunFailure, RunPage, UnreadableRun,
 };
 
 /// A submission.
@@ -23,7 +24,7 @@ pub(super) struct SubmitRun {
     #[schema(max_length = 100)]
     pub(super) name: Option<String>,
     /// Runs with a higher priority start first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::json")]
     #[schema(minimum = -1000, maximum = 1000)]
     pub(super) priority: i32,
 }
@@ -32,9 +33,23 @@ pub(super) struct SubmitRun {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SubmittedKind {
-    /// Trials of a job.
+    /// All trials of a job.
     #[default]
     Job,
+    /// Trials of a job that its user starts one by one, until `finish`.
+    Executor,
+    /// A search over the commits of a repository: `document` is a search file.
+    Tree,
+}
+
+impl From<SubmittedKind> for HostedKind {
+    fn from(kind: SubmittedKind) -> Self {
+        match kind {
+            SubmittedKind::Job => Self::Job,
+            SubmittedKind::Executor => Self::Executor,
+            SubmittedKind::Tree => Self::Tree,
+        }
+    }
 }
 
 /// Parameters of a submission whose body is a job file.
@@ -42,10 +57,14 @@ pub(super) enum SubmittedKind {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SubmitQuery {
+    /// With a body of YAML: kind of the run.
+    #[serde(default)]
+    pub(super) kind: SubmittedKind,
     /// With a body of YAML: name for people, in place of the document's.
     pub(super) name: Option<String>,
     /// With a body of YAML: runs with a higher priority start first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query_option")]
+    #[param(minimum = -1000, maximum = 1000)]
     pub(super) priority: Option<i32>,
 }
 
@@ -61,6 +80,7 @@ pub(super) struct ListQuery {
     /// Only runs with this name.
     pub(super) name: Option<String>,
     /// Most runs of a page, from 1 to 500; 100 by default.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
     pub(super) cursor: Option<String>,
@@ -83,6 +103,8 @@ pub(super) struct RunList {
 pub(super) struct RunDocument {
     /// Its id.
     id: String,
+    /// Its kind.
+    kind: HostedKind,
     /// Name of its job.
     name: String,
     /// The user who submitted it.
@@ -124,6 +146,7 @@ impl From<HostedRunView> for RunDocument {
         let HostedRunView { record, state, .. } = view;
         Self {
             id: record.id.to_string(),
+            kind: record.kind,
             name: record.name,
             user: record.user,
             priority: record.priority,

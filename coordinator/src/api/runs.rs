@@ -13,7 +13,8 @@ use super::gate::require;
 use super::problem::{ApiProblem, Problem};
 use super::{ApiState, body, json};
 use crate::daemon::{
-    DaemonError, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery, SubmissionResult,
+    DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery,
+    SubmissionResult,
 };
 
 /// Runs of a page unless the request says otherwise.
@@ -85,12 +86,13 @@ pub(super) async fn submit(
     if let Some(run) = state.daemon.known(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &run));
     }
-    let (document, name, priority) = match media.as_str() {
+    let (kind, document, name, priority) = match media.as_str() {
         "application/json" | "" => from_json(&state, &bytes).await?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
-            (text.to_owned(), parameters.name, parameters.priority.unwrap_or_default())
+            let priority = parameters.priority.unwrap_or_default();
+            (parameters.kind.into(), text.to_owned(), parameters.name, priority)
         }
         other => {
             let message = format!(
@@ -102,7 +104,7 @@ pub(super) async fn submit(
         }
     };
     check_values(name.as_deref(), priority)?;
-    let submission = JobSubmission { document, name, priority, key, sha256 };
+    let submission = JobSubmission { kind, document, name, priority, key, sha256 };
     let (status, run) = match state.daemon.submit(&user, submission).await? {
         SubmissionResult::New(run) => (StatusCode::CREATED, run),
         SubmissionResult::Known(run) => (StatusCode::OK, run),
@@ -121,8 +123,8 @@ fn answer(status: StatusCode, run: &HostedRun) -> Response {
 async fn from_json(
     state: &ApiState,
     bytes: &[u8],
-) -> Result<(String, Option<String>, i32), ApiProblem> {
-    let SubmitRun { kind: _job, document, name, priority } = body::json(bytes)?;
+) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
+    let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
     let text = match document {
         serde_json::Value::String(text) => text,
         // JSON is YAML; lines give faults a place.
@@ -135,7 +137,7 @@ async fn from_json(
             return Err(ApiProblem::bad_request(message));
         }
     };
-    Ok((text, name, priority))
+    Ok((kind.into(), text, name, priority))
 }
 
 fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiProblem> {
@@ -217,6 +219,28 @@ pub(super) async fn show(
 ) -> Result<Response, ApiProblem> {
     let run = find(&state, &user, &id)?;
     Ok(json(&RunDocument::from(run.view())))
+}
+
+/// Show the overview of a search
+///
+/// The document of `rollout tree show DIR --json`.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/search",
+    tag = "runs",
+    params(("id" = String, Path, description = "The run, of the kind `tree`")),
+    responses(
+        (status = 200, description = "The overview", body = Object),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn search(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiProblem> {
+    let run = find(&state, &user, &id)?;
+    Ok(json(&state.daemon.search(&run).await?))
 }
 
 /// Cancel a run
