@@ -7,6 +7,8 @@ readonly python_polars=polars==2.1.0
 readonly python_helm=helm-python-sdk==0.2.2
 # Test, check and build the Python client; httpx is its dependency.
 readonly python_client=(httpx==0.28.1 pytest==9.2.0 mypy==2.4.1 ruff==0.17.6 hatchling==1.33.0)
+# Generates requests from the description of the HTTP API.
+readonly python_schemathesis=schemathesis==4.32.5
 
 # Exports ROLLOUT_TEST_PYTHON, ROLLOUT_TEST_HELM and ROLLOUT_TEST_PYTHON_CLIENT: the interpreters, or
 # `no`.
@@ -17,6 +19,11 @@ python_find() {
   python_packages ROLLOUT_TEST_PYTHON_CLIENT httpx,pytest,mypy,ruff,hatchling \
     "${python_client[@]}" || status=1
   return "$status"
+}
+
+# Exports ROLLOUT_TEST_SCHEMATHESIS, which takes minutes and many requests: for --extended only.
+python_find_schemathesis() {
+  python_packages ROLLOUT_TEST_SCHEMATHESIS schemathesis "$python_schemathesis"
 }
 
 # python_packages VARIABLE MODULE,… PACKAGE…
