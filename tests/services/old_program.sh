@@ -2,7 +2,7 @@
 # named commit. Sourced by tests/run.
 
 # Used while there is no release.
-readonly old_program_commit=${ROLLOUT_TEST_OLD_COMMIT:-e77c1ea74231b676c1210cb078a60d1610a15ae3}
+readonly old_program_commit=${ROLLOUT_TEST_OLD_COMMIT:-99020be53b5ae3b2876bec38bd82123c967ce4f0}
 
 # Exports ROLLOUT_TEST_OLD_PROGRAM: the program, or `no`. It is built once for each commit.
 old_program_find() {
