@@ -2,6 +2,7 @@
 
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::{IntoParams, ToSchema};
 
 use super::whole_number;
@@ -17,16 +18,23 @@ pub(super) struct SubmitRun {
     #[serde(default)]
     pub(super) kind: SubmittedKind,
     /// The job: the document of a job file as JSON, or the text of one in YAML.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(schema_with = document_schema)]
     pub(super) document: serde_json::Value,
     /// Name for people, in place of the document's.
     #[serde(default)]
-    #[schema(max_length = 100)]
+    #[schema(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub(super) name: Option<String>,
     /// Runs with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::json")]
     #[schema(minimum = -1000, maximum = 1000)]
     pub(super) priority: i32,
+}
+
+/// A document is an object, or the text of a file.
+fn document_schema() -> Schema {
+    let object = ObjectBuilder::new().schema_type(Type::Object);
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    OneOfBuilder::new().item(object).item(text).build().into()
 }
 
 /// Kinds of submissions.
@@ -61,6 +69,7 @@ pub(super) struct SubmitQuery {
     #[serde(default)]
     pub(super) kind: SubmittedKind,
     /// With a body of YAML: name for people, in place of the document's.
+    #[param(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub(super) name: Option<String>,
     /// With a body of YAML: runs with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::query_option")]
@@ -83,6 +92,7 @@ pub(super) struct ListQuery {
     #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
+    #[param(pattern = "^r[0-9a-f]{24}$")]
     pub(super) cursor: Option<String>,
 }
 

@@ -71,7 +71,7 @@ pub(super) async fn events(
     let EventsQuery { after } = body::query(query.as_deref())?;
     let after = match headers.get("last-event-id") {
         Some(value) => {
-            let number = value.to_str().ok().and_then(|text| text.parse().ok());
+            let number = value.to_str().ok().and_then(whole_number::parse);
             let wrong = "cannot use `Last-Event-ID`: it is not the number of an event";
             number.ok_or_else(|| ApiProblem::bad_request(wrong))?
         }

@@ -23,8 +23,8 @@ const DEFAULT_LIMIT: usize = 100;
 /// Longest idempotency key, bytes.
 const MAX_KEY_BYTES: usize = 255;
 
-/// Longest name, bytes.
-const MAX_NAME_BYTES: usize = 100;
+/// Longest name, characters.
+const MAX_NAME_CHARS: usize = 100;
 
 /// Priorities of users are between this number and its opposite.
 const MAX_PRIORITY: i32 = 1000;
@@ -49,7 +49,7 @@ pub(super) fn find(
     tag = "runs",
     params(
         SubmitQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A text that no other submission of this user has"),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]*$", description = "A text that no other submission of this user has"),
     ),
     request_body(
         content(
@@ -148,11 +148,11 @@ fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiProblem> {
         return Err(ApiProblem::bad_request(message));
     }
     let is_good = |name: &str| {
-        (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+        (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && !name.chars().any(char::is_control)
     };
     if name.is_some_and(|name| !is_good(name)) {
         let message = format!(
-            "cannot use the name: expected 1 to {MAX_NAME_BYTES} bytes without control characters"
+            "cannot use the name: expected 1 to {MAX_NAME_CHARS} characters without control characters"
         );
         return Err(ApiProblem::bad_request(message));
     }

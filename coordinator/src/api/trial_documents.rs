@@ -128,7 +128,7 @@ pub(super) struct TrialEventDocument {
 #[serde(deny_unknown_fields)]
 pub(super) struct ControlDocument {
     /// `stop`, `checkpoint` or `continue`.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, pattern = "^(stop|checkpoint|continue)$")]
     action: ControlAction,
     /// Name of a checkpoint, or another label.
     #[serde(default)]

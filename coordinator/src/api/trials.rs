@@ -367,7 +367,7 @@ pub(super) async fn artifacts(
     tag = "trials",
     params(
         ("id" = String, Path, description = "The run"),
-        ("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits"),
+        ("digest" = String, Path, pattern = "^sha256:[0-9a-f]{64}$", description = "`sha256:` and 64 hexadecimal digits"),
     ),
     responses(
         (status = 200, description = "Its content", body = Vec<u8>, content_type = "application/octet-stream"),

@@ -33,22 +33,25 @@ pub(super) fn json<'de, D: Deserializer<'de>, T: Whole>(deserializer: D) -> Resu
 /// As [`json`].
 pub(super) fn query<'de, D: Deserializer<'de>, T: Whole>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
+    parse(&text)
+        .ok_or_else(|| D::Error::invalid_value(de::Unexpected::Str(&text), &"a whole number"))
+}
+
+/// The number that a text is; `None` for another text.
+pub(super) fn parse<T: Whole>(text: &str) -> Option<T> {
     let digits = match text.split_once('.') {
         Some((digits, zeros)) if !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0') => {
             digits
         }
-        _ => &text,
+        _ => text,
     };
     let unsigned = digits.strip_prefix('-').unwrap_or(digits);
-    let is_number = !unsigned.is_empty() && unsigned.bytes().all(|byte| byte.is_ascii_digit());
-    let number = match digits.parse::<i128>() {
-        Ok(number) => Some(number),
-        // Too many digits.
-        Err(_) if is_number && !digits.starts_with('-') => Some(i128::MAX),
-        Err(_) => None,
-    };
-    let number = number.and_then(in_range);
-    number.ok_or_else(|| D::Error::invalid_value(de::Unexpected::Str(&text), &"a whole number"))
+    if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // It has too many digits otherwise.
+    let largest = || (!digits.starts_with('-')).then_some(i128::MAX);
+    digits.parse::<i128>().ok().or_else(largest).and_then(in_range)
 }
 
 /// Reads a number of a query that may be absent.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::{Project, repository};
-use rollout_tests::python;
+use rollout_tests::{python, wait};
 use serde_json::{Value, json};
 
 use crate::{DaemonProcess, project, submission, submitted};
@@ -20,12 +20,18 @@ const EXAMPLES: &str = "200";
 /// The seed of the requests: a failure can be repeated.
 const SEED: &str = "1";
 
-/// The description with examples of ids that exist, so that requests reach more than a 404.
+/// Statuses of requests that the schema accepts: documents, states and limits may refuse them.
+const CONFIG: &str = "[checks.positive_data_acceptance]\nexpected-statuses = \
+    ['2xx', '401', '403', '404', '409', '422', '429', '503']\n";
+
+/// The description for a server with these runs: requests with ids that exist reach more than a 404.
 fn description(project: &Project, daemon: &DaemonProcess) -> String {
     let text = fs::read_to_string(repository().join("docs/openapi.json")).expect("a description");
     let mut description: Value = serde_json::from_str(&text).expect("JSON");
-    let of_job = submitted(&daemon.client, &submission(project, 1));
-    daemon.wait_for(&of_job, &["completed"]);
+    let [of_job, to_delete] = [0, 1].map(|_| submitted(&daemon.client, &submission(project, 1)));
+    for id in [&of_job, &to_delete] {
+        daemon.wait_for(id, &["completed"]);
+    }
     let mut executor = submission(project, 2);
     executor["kind"] = json!("executor");
     let executor = submitted(&daemon.client, &executor);
@@ -35,19 +41,24 @@ fn description(project: &Project, daemon: &DaemonProcess) -> String {
         json!({ "trial": trials["trials"][0]["trial"], "spec": trials["trials"][0]["spec"] });
     let path = format!("/v1/runs/{executor}/trials");
     let started = daemon.client.post(&path, &[], &start).expect(201).json();
+    let trial = format!("{path}/{}", started["item"].as_str().expect("an item"));
+    wait::until(crate::DEADLINE, "the trial is settled", || {
+        daemon.client.get(&trial).expect(200).json()["state"] == "settled"
+    });
     let paths = description["paths"].as_object_mut().expect("paths");
     for (path, operations) in paths {
         let id = if path.contains("/trials") { &executor } else { &of_job };
-        for operation in operations.as_object_mut().expect("operations").values_mut() {
+        for (method, operation) in operations.as_object_mut().expect("operations") {
+            let id = if method == "delete" { &to_delete } else { id };
             let parameters = operation["parameters"].as_array_mut().into_iter().flatten();
             for parameter in parameters {
-                let example = match parameter["name"].as_str().expect("a name") {
+                let known = match parameter["name"].as_str().expect("a name") {
                     "id" => json!(id),
                     "item" if path.contains("/trials") => started["item"].clone(),
                     "item" => json!("oracle"),
                     _ => continue,
                 };
-                parameter["example"] = example;
+                parameter["schema"] = json!({ "type": "string", "enum": [known] });
             }
         }
     }
@@ -69,8 +80,18 @@ fn generated_requests_get_no_answer_that_the_description_does_not_have() {
     let examples = std::env::var("ROLLOUT_TEST_SCHEMATHESIS_EXAMPLES");
     let examples = examples.unwrap_or_else(|_| EXAMPLES.to_owned());
     let url = daemon.url();
+    let project = project.write("schemathesis.toml", CONFIG);
     let mut command = project.command_of(&interpreter, &["-m", "schemathesis.cli"]);
-    command.args(["run", &description, "--url", &url, "--checks", "all"]);
+    command.args([
+        "--config-file",
+        "schemathesis.toml",
+        "run",
+        &description,
+        "--url",
+        &url,
+        "--checks",
+        "all",
+    ]);
     command.args(["--header", "authorization: Bearer ada-token"]);
     command.args(["--max-examples", &examples, "--seed", SEED, "--continue-on-failure"]);
     // Streams last as long as their run.
