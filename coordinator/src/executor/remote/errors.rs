@@ -3,7 +3,7 @@
 use rollout_protocol::id::ItemId;
 use serde_json::Value;
 
-use super::transport::{ApiProblem, CallError};
+use super::transport::{CallError, ServerProblem};
 use crate::executor::ExecutorError;
 
 /// The error of a call about a trial.
@@ -22,7 +22,7 @@ pub(super) fn of_call(error: CallError) -> ExecutorError {
         CallError::Unreachable { reason, .. } => return ExecutorError::Unreachable { reason },
         CallError::Problem(problem) => problem,
     };
-    let ApiProblem { status, kind, reason, details, .. } = problem;
+    let ServerProblem { status, kind, reason, details, .. } = problem;
     let state = || state_word(details.first().map(String::as_str).unwrap_or_default());
     match kind.as_str() {
         "not-settled" => ExecutorError::NotSettled { state: state() },

@@ -30,7 +30,8 @@ pub(super) fn trial_events(
     from: u64,
 ) -> TrialEventStream {
     let path = format!("{path}/events?from={from}");
-    let events = EventSource { transport, path, trial, reader: None, sent: SentEvents::default() };
+    let events =
+        RemoteEvents { transport, path, trial, reader: None, sent: ForwardedEvents::default() };
     stream::try_unfold(events, |mut events| async move {
         let event = events.next_event().await?;
         Ok(event.map(|event| (event, events)))
@@ -38,40 +39,40 @@ pub(super) fn trial_events(
     .boxed()
 }
 
-struct EventSource {
+struct RemoteEvents {
     transport: Arc<ApiTransport>,
     path: String,
     trial: ItemId,
-    reader: Option<MessageReader>,
-    sent: SentEvents,
+    reader: Option<SseReader>,
+    sent: ForwardedEvents,
 }
 
-impl EventSource {
+impl RemoteEvents {
     async fn next_event(&mut self) -> Result<Option<TrialEvent>, ExecutorError> {
         loop {
             let Some(reader) = &mut self.reader else {
                 let opened = self.transport.open(&self.path).await;
                 let body = opened.map_err(|error| errors::of_trial(error, self.trial))?;
                 self.sent.begin_again();
-                self.reader = Some(MessageReader::new(body));
+                self.reader = Some(SseReader::new(body));
                 continue;
             };
             match reader.next_message().await {
-                Some(Message { kind, data }) if kind == "event" => {
+                Some(SseMessage { kind, data }) if kind == "event" => {
                     let event = read_event(&data)?;
                     if self.sent.is_new(&event, &data) {
                         return Ok(Some(event));
                     }
                 }
-                Some(Message { kind, .. }) if kind == "end" => {
+                Some(SseMessage { kind, .. }) if kind == "end" => {
                     if self.sent.has_all() {
                         return Ok(None);
                     }
                     // The record has fewer events than were sent: all of them are sent again.
-                    self.sent = SentEvents::default();
+                    self.sent = ForwardedEvents::default();
                     self.reader = None;
                 }
-                Some(Message { kind, data }) if kind == "error" => {
+                Some(SseMessage { kind, data }) if kind == "error" => {
                     let document: Value = serde_json::from_str(&data).unwrap_or_default();
                     if let Some(error) = errors::of_stream(&document, self.trial) {
                         return Err(error);
@@ -109,7 +110,7 @@ fn read_event(data: &str) -> Result<TrialEvent, ExecutorError> {
 /// The events that were sent, as far as they count: 16 bytes each. A stream that is opened again
 /// begins at its beginning, because another execution may have begun meanwhile.
 #[derive(Debug, Default)]
-struct SentEvents {
+struct ForwardedEvents {
     exec: Option<ExecId>,
     /// Number and hash of each event.
     events: Vec<(u64, u64)>,
@@ -117,7 +118,7 @@ struct SentEvents {
     compared: Option<usize>,
 }
 
-impl SentEvents {
+impl ForwardedEvents {
     fn begin_again(&mut self) {
         self.compared = (!self.events.is_empty()).then_some(0);
     }
@@ -153,24 +154,24 @@ impl SentEvents {
 
 /// A message of server-sent events.
 #[derive(Debug, PartialEq, Eq)]
-struct Message {
+struct SseMessage {
     kind: String,
     data: String,
 }
 
 /// Reads server-sent events.
-struct MessageReader {
+struct SseReader {
     pieces: BodyDataStream,
-    splitter: MessageSplitter,
+    splitter: SseSplitter,
 }
 
-impl MessageReader {
+impl SseReader {
     fn new(body: Body) -> Self {
-        Self { pieces: body.into_data_stream(), splitter: MessageSplitter::default() }
+        Self { pieces: body.into_data_stream(), splitter: SseSplitter::default() }
     }
 
     /// The next message; `None` when the stream has broken off.
-    async fn next_message(&mut self) -> Option<Message> {
+    async fn next_message(&mut self) -> Option<SseMessage> {
         loop {
             if let Some(message) = self.splitter.next_message() {
                 return Some(message);
@@ -183,7 +184,7 @@ impl MessageReader {
 
 /// Splits bytes into messages.
 #[derive(Debug, Default)]
-struct MessageSplitter {
+struct SseSplitter {
     buffer: Vec<u8>,
     /// Bytes of the buffer that were split.
     read: usize,
@@ -191,8 +192,8 @@ struct MessageSplitter {
     data: String,
 }
 
-impl MessageSplitter {
-    fn next_message(&mut self) -> Option<Message> {
+impl SseSplitter {
+    fn next_message(&mut self) -> Option<SseMessage> {
         while let Some(end) = self.buffer[self.read..].iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&self.buffer[self.read..self.read + end]);
             self.read += end + 1;
@@ -203,7 +204,7 @@ impl MessageSplitter {
                 self.data.push_str(data);
             } else if line.is_empty() && !self.kind.is_empty() {
                 let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
-                return Some(Message { kind, data });
+                return Some(SseMessage { kind, data });
             }
         }
         self.buffer.drain(..self.read);
@@ -233,9 +234,10 @@ mod tests {
 
     #[test]
     fn stream_that_is_opened_again_sends_nothing_twice() {
-        let mut sent = SentEvents::default();
-        let see =
-            |sent: &mut SentEvents, (event, data): (TrialEvent, String)| sent.is_new(&event, &data);
+        let mut sent = ForwardedEvents::default();
+        let see = |sent: &mut ForwardedEvents, (event, data): (TrialEvent, String)| {
+            sent.is_new(&event, &data)
+        };
         sent.begin_again();
         assert!(see(&mut sent, event(1, 0, "a")) && see(&mut sent, event(1, 1, "b")));
         assert!(sent.has_all());
@@ -258,11 +260,11 @@ mod tests {
     fn messages_are_read_from_pieces_of_any_size() {
         let text = "id: 0\nevent: event\ndata: {\"a\":1}\n\n: alive\n\nevent: end\ndata: {}\n\n";
         for size in [1, 7, text.len()] {
-            let mut splitter = MessageSplitter::default();
+            let mut splitter = SseSplitter::default();
             let mut found = Vec::new();
             for piece in text.as_bytes().chunks(size) {
                 splitter.buffer.extend_from_slice(piece);
-                while let Some(Message { kind, data }) = splitter.next_message() {
+                while let Some(SseMessage { kind, data }) = splitter.next_message() {
                     found.push((kind, data));
                 }
             }

@@ -254,21 +254,21 @@ impl TrialExecutor for RemoteExecutor {
 
     async fn trial_output(&self, trial: ItemId) -> Result<Option<OutputRef>, ExecutorError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct OutputAnswer {
             output: Option<OutputRef>,
         }
         let call = ApiCall::get(self.trial_path(trial, "/output"));
-        let answer: Answer = self.call_about(trial, call).await?;
+        let answer: OutputAnswer = self.call_about(trial, call).await?;
         Ok(answer.output)
     }
 
     async fn trial_artifacts(&self, trial: ItemId) -> Result<Vec<ArtifactRef>, ExecutorError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct ArtifactsAnswer {
             artifacts: Vec<ArtifactRef>,
         }
         let call = ApiCall::get(self.trial_path(trial, "/artifacts"));
-        let answer: Answer = self.call_about(trial, call).await?;
+        let answer: ArtifactsAnswer = self.call_about(trial, call).await?;
         Ok(answer.artifacts)
     }
 

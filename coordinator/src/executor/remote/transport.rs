@@ -96,12 +96,12 @@ pub(super) enum CallError {
         was_sent: bool,
     },
     /// The server answered with an error.
-    Problem(ApiProblem),
+    Problem(ServerProblem),
 }
 
 /// An error that the server states.
 #[derive(Debug)]
-pub(super) struct ApiProblem {
+pub(super) struct ServerProblem {
     pub(super) status: u16,
     /// Its kind, such as `not-found`; empty if a proxy answered.
     pub(super) kind: String,
@@ -208,7 +208,7 @@ impl ApiTransport {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        Err(CallError::Problem(ApiProblem::read(answer).await))
+        Err(CallError::Problem(ServerProblem::read(answer).await))
     }
 }
 
@@ -263,7 +263,7 @@ impl CallError {
     }
 }
 
-impl ApiProblem {
+impl ServerProblem {
     /// Whether the run of the executor waits for its start.
     pub(super) fn is_not_open(&self) -> bool {
         self.kind == "not-open"
@@ -336,7 +336,7 @@ mod tests {
     fn problem(status: u16, kind: &str) -> CallError {
         let document = serde_json::json!({ "type": format!("urn:rollout:problem:{kind}") });
         let status = StatusCode::from_u16(status).expect("a status");
-        CallError::Problem(ApiProblem::from_document(status, &document))
+        CallError::Problem(ServerProblem::from_document(status, &document))
     }
 
     #[test]
