@@ -82,6 +82,10 @@ pub const FARM_UNACKNOWLEDGED: u32 = 131_072;
 /// fit, and no trainer repeats a request after so many others.
 pub const FARM_REMEMBERED_GROUPS: u32 = 1_000_000;
 
+/// Cancelled ids and open groups of a farm, unless its settings say otherwise. A cancelled id is kept
+/// for ever, and every open group may be cancelled: with the longest ids, they take about 45 MB.
+pub const FARM_CANCELLED_GROUPS: u32 = 262_144;
+
 /// Bytes that the journal of a farm may grow before it is compacted, unless its settings say
 /// otherwise: a few seconds to read again, and many times the state of a usual farm.
 pub const FARM_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;

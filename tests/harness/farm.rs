@@ -80,5 +80,6 @@ pub fn request(project: &Path, program: &str, server: Option<(&str, Duration)>) 
         }),
         kubernetes_config: None,
         tracer: Tracer::default(),
+        slots: None,
     }
 }

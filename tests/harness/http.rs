@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Longest time for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A client of a server on a port of this host.
 #[derive(Debug, Clone)]
@@ -48,16 +48,17 @@ impl HttpClient {
     /// # Panics
     /// When the server does not accept one.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("a connection");
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a timeout");
-        stream
+        self.try_connect().expect("a connection")
     }
 
-    /// Sends a request with header lines and a body. `None` when the server closed the connection
-    /// before it answered.
-    ///
-    /// # Panics
-    /// When the server does not accept a connection.
+    fn try_connect(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        Ok(stream)
+    }
+
+    /// Sends a request with header lines and a body. `None` when the server does not accept a
+    /// connection, or closed it before it answered.
     pub fn send(
         &self,
         method: &str,
@@ -65,7 +66,7 @@ impl HttpClient {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Option<HttpAnswer> {
-        let mut stream = self.connect();
+        let mut stream = self.try_connect().ok()?;
         let mut head = self.head(method, path, headers);
         head.push_str(&format!("content-length: {}\r\nconnection: close\r\n\r\n", body.len()));
         stream.write_all(head.as_bytes()).ok()?;

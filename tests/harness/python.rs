@@ -24,6 +24,17 @@ pub fn with_schemathesis() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_SCHEMATHESIS", "schemathesis")
 }
 
+/// The interpreter with the package `maturin`; `None`, with a printed reason, without one.
+pub fn with_maturin() -> Option<PathBuf> {
+    interpreter("ROLLOUT_TEST_MATURIN", "maturin")
+}
+
+/// The interpreter with the package that an adapter of the Python client is for, `agent_lightning`,
+/// `trl` or `verifiers`, and with httpx and pytest; `None`, with a printed reason, without one.
+pub fn with_trainer(adapter: &str) -> Option<PathBuf> {
+    interpreter(&format!("ROLLOUT_TEST_PYTHON_{}", adapter.to_uppercase()), adapter)
+}
+
 /// The interpreter that `variable` names, set by `tests/run`; `no` skips the tests.
 fn interpreter(variable: &str, package: &str) -> Option<PathBuf> {
     match std::env::var_os(variable) {

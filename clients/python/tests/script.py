@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,8 @@ class Script:
     slept: list[float] = field(default_factory=list)
     now: float = 0.0
     is_open: bool = False
+    on_emit: Callable[[Any], None] = lambda _value: None
+    """Called with each value that is emitted."""
 
     def __post_init__(self) -> None:
         self._answers = iter(self.answers)
@@ -102,6 +104,7 @@ class Script:
             self.now += effect.seconds
         elif isinstance(effect, Emit):
             self.emitted.append(effect.value)
+            self.on_emit(effect.value)
         elif isinstance(effect, Block):
             return effect.function()
         elif isinstance(effect, Close):

@@ -53,14 +53,6 @@ def test_stream_in_random_pieces_gives_the_same_events() -> None:
         assert parsed(pieces) == EVENTS, seed
 
 
-def test_retry_of_the_server_is_read() -> None:
-    parser = SseParser()
-    parser.feed(b"retry: soon\n")
-    assert parser.retry_sec is None
-    parser.feed(b"retry: 1500\n")
-    assert parser.retry_sec == 1.5
-
-
 def test_event_beyond_the_limit_is_refused() -> None:
     parser = SseParser(max_event_bytes=100)
     for _ in range(3):

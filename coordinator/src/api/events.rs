@@ -22,7 +22,7 @@ use super::{ApiState, body, runs, whole_number};
 use crate::daemon::{Daemon, HostedEvent, HostedRun, Principal};
 
 /// Time between two signs of life on a stream without events.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Longest time between two looks at a run.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -69,14 +69,7 @@ pub(super) async fn events(
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
     let EventsQuery { after } = body::query(query.as_deref())?;
-    let after = match headers.get("last-event-id") {
-        Some(value) => {
-            let number = value.to_str().ok().and_then(whole_number::parse);
-            let wrong = "cannot use `Last-Event-ID`: it is not the number of an event";
-            number.ok_or_else(|| ApiProblem::bad_request(wrong))?
-        }
-        None => after,
-    };
+    let after = last_event_id(&headers)?.unwrap_or(after);
     let permit = stream_permit(&state)?;
     let changes = run.changes();
     let daemon = Arc::clone(&state.daemon);
@@ -88,6 +81,17 @@ pub(super) async fn events(
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     response.extensions_mut().insert(LongAnswer);
     Ok(response)
+}
+
+/// The number of the last event that a client received.
+///
+/// # Errors
+/// 400 for something else.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiProblem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let number = value.to_str().ok().and_then(whole_number::parse);
+    let wrong = "cannot use `Last-Event-ID`: it is not the number of an event";
+    number.map(Some).ok_or_else(|| ApiProblem::bad_request(wrong))
 }
 
 /// A place among the answers that last.

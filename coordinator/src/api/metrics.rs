@@ -67,6 +67,9 @@ impl Collector for RunsCollector {
         let by_state = totals.by_state.iter().map(|(state, count)| (*state, *count));
         let help = "Runs of the daemon, by state";
         gauges(&mut encoder, "daemon_runs", help, "state", by_state)?;
+        let farms = self.0.farm_totals();
+        let farms = farms.iter().map(|(state, count)| (state.as_str(), *count));
+        gauges(&mut encoder, "daemon_farms", "Farms of the daemon, by state", "state", farms)?;
         let help = "Runs whose record cannot be read";
         gauge(&mut encoder, "daemon_unreadable_runs", help, totals.unreadable)?;
         let help = "Trials of all runs that run now";

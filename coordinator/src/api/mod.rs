@@ -8,6 +8,7 @@
 //! * `items`: items of a run and their files; `output_follower`: output while it is written
 //! * `trials`, `trial_documents`: trials that a user starts one by one
 //! * `events`: events of a run as server-sent events; `export`: results for other tools
+//! * `farms`: farms, with their groups and completions
 //! * `documents`, `item_documents`: bodies; `body`, `whole_number`: their reading; `problem`: errors
 //! * `metrics`: metrics of the daemon
 //! * `openapi`: the description of all of it
@@ -18,6 +19,7 @@ mod datasets;
 mod documents;
 mod events;
 mod export;
+mod farms;
 mod gate;
 mod item_documents;
 mod items;
@@ -167,6 +169,7 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/runs/{id}/blobs/{digest}", get(trials::blob))
         .route("/v1/datasets/{digest}", get(datasets::show).put(datasets::upload))
         .route("/v1/openapi.json", get(openapi_document))
+        .merge(farms::router())
         .with_state(Arc::clone(&state))
         .merge(monitoring.router())
         .fallback(async || ApiProblem::not_found("cannot find this path"))

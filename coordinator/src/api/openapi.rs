@@ -3,14 +3,14 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
 
-use super::{datasets, events, export, items, problem, runs, trials};
+use super::{datasets, events, export, farms, items, problem, runs, trials};
 
 /// The API.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Rollout",
-        description = "Submit, watch and control runs of agents on tasks.",
+        description = "Submit, watch and control runs of agents on tasks, and farms of trainers.",
         license(name = "MIT OR Apache-2.0"),
     ),
     paths(
@@ -69,5 +69,7 @@ impl Modify for BearerTokens {
 
 /// The description of the API.
 pub fn openapi() -> serde_json::Value {
-    serde_json::to_value(ApiDescription::openapi()).unwrap_or_default()
+    let mut description = ApiDescription::openapi();
+    description.merge(farms::FarmsDescription::openapi());
+    serde_json::to_value(description).unwrap_or_default()
 }

@@ -23,8 +23,20 @@ pub(super) struct ApiProblem {
     pub(super) status: StatusCode,
     /// Its kind, for programs.
     kind: &'static str,
-    failure: RunFailure,
+    failure: Box<RunFailure>,
     retry_after: Option<Duration>,
+    busy: Option<BusyMembers>,
+}
+
+/// The limit that a request exceeds.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct BusyMembers {
+    /// The limit.
+    pub(super) limit: &'static str,
+    /// How much there is.
+    pub(super) depth: u64,
+    /// How much there may be.
+    pub(super) max: u64,
 }
 
 /// The document of an error.
@@ -47,6 +59,9 @@ pub(super) struct Problem {
     hints: Vec<String>,
     /// The id of the request, as in `x-request-id`.
     request_id: String,
+    /// With status 429: the limit that is reached, if it has a name.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    busy: Option<BusyMembers>,
 }
 
 impl ApiProblem {
@@ -59,7 +74,7 @@ impl ApiProblem {
     ) -> Self {
         let (message, details, hints) = (message.into(), Vec::new(), Vec::new());
         let failure = RunFailure { code: code.code(), message, details, hints };
-        Self { status, kind, failure, retry_after: None }
+        Self::from_failure(status, kind, failure)
     }
 
     /// A request that cannot be understood.
@@ -78,7 +93,13 @@ impl ApiProblem {
         kind: &'static str,
         failure: RunFailure,
     ) -> Self {
-        Self { status, kind, failure, retry_after: None }
+        Self { status, kind, failure: Box::new(failure), retry_after: None, busy: None }
+    }
+
+    /// States the limit that is reached.
+    pub(super) fn busy(mut self, members: BusyMembers) -> Self {
+        self.busy = Some(members);
+        self
     }
 
     /// Adds a suggested action.
@@ -101,8 +122,8 @@ impl ApiProblem {
 
     /// The reply to a request.
     pub(super) fn render(self, request_id: &str, of: HeaderMap) -> Response {
-        let Self { status, kind, failure, retry_after } = self;
-        let RunFailure { code, message, details, hints } = failure;
+        let Self { status, kind, failure, retry_after, busy } = self;
+        let RunFailure { code, message, details, hints } = *failure;
         let document = Problem {
             kind: format!("{TYPE_PREFIX}{kind}"),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
@@ -112,6 +133,7 @@ impl ApiProblem {
             details,
             hints,
             request_id: request_id.to_owned(),
+            busy,
         };
         let body = serde_json::to_vec(&document).unwrap_or_default();
         let mut response = (status, body).into_response();

@@ -76,12 +76,7 @@ pub(super) async fn submit(
     let bytes = body::read(&headers, body, state.max_body_bytes).await?;
     let parameters: SubmitQuery = body::query(query.as_deref())?;
     let media = media_type(&headers);
-    let mut hasher = Sha256::new();
-    for part in [media.as_bytes(), query.unwrap_or_default().as_bytes(), &bytes] {
-        hasher.update((part.len() as u64).to_be_bytes());
-        hasher.update(part);
-    }
-    let sha256: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = sha256([media.as_bytes(), query.unwrap_or_default().as_bytes(), &bytes]);
     // Its datasets may have been removed since.
     if let Some(run) = state.daemon.known(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &run));
@@ -112,6 +107,16 @@ pub(super) async fn submit(
     Ok(answer(status, &run))
 }
 
+/// SHA-256 of the parts of a submission, in hexadecimal digits.
+pub(super) fn sha256<const N: usize>(parts: [&[u8]; N]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn answer(status: StatusCode, run: &HostedRun) -> Response {
     let mut response = (status, json(&RunDocument::from(run.view()))).into_response();
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", run.id())) {
@@ -125,22 +130,29 @@ async fn from_json(
     bytes: &[u8],
 ) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
     let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
-    let text = match document {
-        serde_json::Value::String(text) => text,
+    Ok((kind.into(), document_text(state, document).await?, name, priority))
+}
+
+/// The text of a document, with the paths of uploaded datasets.
+pub(super) async fn document_text(
+    state: &ApiState,
+    document: serde_json::Value,
+) -> Result<String, ApiProblem> {
+    match document {
+        serde_json::Value::String(text) => Ok(text),
         // JSON is YAML; lines give faults a place.
         mut document @ serde_json::Value::Object(_) => {
             state.daemon.resolve_datasets(&mut document).await?;
-            serde_json::to_string_pretty(&document).unwrap_or_default()
+            Ok(serde_json::to_string_pretty(&document).unwrap_or_default())
         }
         _ => {
             let message = "cannot read `document`: expected an object, or the text of a job file";
-            return Err(ApiProblem::bad_request(message));
+            Err(ApiProblem::bad_request(message))
         }
-    };
-    Ok((kind.into(), text, name, priority))
+    }
 }
 
-fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiProblem> {
+pub(super) fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiProblem> {
     if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) {
         let message = format!(
             "cannot use the priority {priority}: expected -{MAX_PRIORITY} to {MAX_PRIORITY}"
@@ -159,7 +171,7 @@ fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiProblem> {
     Ok(())
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiProblem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiProblem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {

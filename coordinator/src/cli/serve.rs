@@ -63,6 +63,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_queued: u16,
 
+    /// Farms that have not ended; further ones are refused with 429. They do not count as runs
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_farms: u16,
+
     /// Trials of all runs at a time; free slots go to runs with the highest priority, then to the user
     /// who holds the fewest [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -206,6 +210,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         store_cache_mb: args.store_cache,
         max_running: usize::from(args.max_running),
         max_queued: usize::from(args.max_queued),
+        max_farms: usize::from(args.max_farms),
         slots: args.slots.map_or_else(processors, usize::from),
         policy: DocumentPolicy {
             paths: args.allow_path,

@@ -1,8 +1,6 @@
 //! `rollout up`.
 
-use std::fs::DirBuilder;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -82,8 +80,9 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
         directory,
         store: None,
         store_cache_mb: 0,
-        max_running: usize::from(u16::MAX),
+        max_running: 8,
         max_queued: 1000,
+        max_farms: 1000,
         slots: args.slots.map_or_else(processors, usize::from),
         policy: DocumentPolicy {
             paths,

@@ -15,10 +15,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
+use super::principal::AllowedVariables;
 use super::progress::{SessionProgress, SessionStage};
 use super::record::{
     HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
 };
+use super::state_dir::StoredId;
 use super::submit::{checked_job, is_set};
 use super::{Daemon, executor, search};
 use crate::config::{CliSetting, ErrorKind, JobOptions};
@@ -129,7 +131,8 @@ async fn run_session(
     session: &HostedSession,
     stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
-    let prepared = match prepare(daemon, run).await {
+    let variables = run.view().record.variables;
+    let prepared = match prepare(daemon, run.id(), variables).await {
         Ok(prepared) => prepared,
         Err(fault) => return unprepared(run, fault),
     };
@@ -157,8 +160,8 @@ async fn run_session(
 }
 
 /// Why a job cannot be prepared.
-struct PrepareFault {
-    failure: RunFailure,
+pub(super) struct PrepareFault {
+    pub(super) failure: RunFailure,
     /// Whether nothing else failed than fetches of repositories or registries.
     is_fetch: bool,
 }
@@ -196,11 +199,14 @@ fn is_config_error(error: &LaunchError) -> bool {
     )
 }
 
-/// Reads the job of a run with its datasets.
-async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<PreparedJob, PrepareFault> {
+/// Reads the job of a run or a farm with its datasets.
+pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
+    daemon: &Daemon,
+    id: &I,
+    variables: AllowedVariables,
+) -> Result<PreparedJob, PrepareFault> {
     let dir = Arc::clone(&daemon.dir);
-    let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
-    let variables = run.view().record.variables;
+    let (id, policy) = (id.clone(), daemon.options.policy.clone());
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
     supervise::blocking(move || {
         let path = dir.document(&id);
@@ -210,9 +216,9 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<PreparedJob, Prepar
             return Err(PrepareFault { failure, is_fetch: false });
         }
         let is_set = |name: &str| is_set(&variables, name, is_remote);
-        let jobs = dir.jobs().display().to_string();
+        let (jobs, name) = (dir.jobs().display().to_string(), id.to_string());
         let settings = vec![
-            CliSetting::text("name", "name", id.as_str()),
+            CliSetting::text("name", "name", &name),
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
         let options = JobOptions { settings, ..JobOptions::new(&is_set) };

@@ -13,6 +13,7 @@
 //!   durable events of a run for many readers
 //! * `search`: a session of a search; `search_log`: its events
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
+//! * `farms`: farms, which have records of their own beside the runs
 //!
 //! It knows nothing of HTTP.
 
@@ -24,6 +25,7 @@ mod event_feed;
 mod executor;
 mod export;
 mod failure;
+mod farms;
 mod hosted_run;
 mod id;
 mod inspect;
@@ -58,8 +60,12 @@ pub use self::event_feed::HostedEvent;
 pub use self::executor::{HostedExecutor, StartError};
 pub use self::export::HostedExport;
 pub use self::failure::{Explain, RunFailure, RunFault};
+pub use self::farms::{
+    CompletionRead, FarmError, FarmPage, FarmQuery, FarmSubmission, GroupState, HostedFarm,
+    HostedFarmEnd, HostedFarmRecord, HostedFarmState, HostedFarmView, RecordedCalls, SubmittedFarm,
+};
 pub use self::hosted_run::{HostedRun, HostedRunState, HostedRunView};
-pub use self::id::{HostedRunId, InvalidHostedRunId};
+pub use self::id::{HostedFarmId, HostedId, HostedRunId, InvalidHostedId};
 pub use self::inspect::{ItemDetail, ItemFiles, ItemPage, ItemQuery};
 pub use self::policy::DocumentPolicy;
 pub use self::principal::{AllowedVariables, Principal, Role};
@@ -70,6 +76,7 @@ pub use self::record::{
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
+use self::farms::HostedFarms;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
 use crate::launch::host::HostPaths;
@@ -88,7 +95,9 @@ pub struct DaemonOptions {
     pub max_running: usize,
     /// Runs that wait.
     pub max_queued: usize,
-    /// Trials of all runs at a time.
+    /// Farms that have not ended. They do not count as runs.
+    pub max_farms: usize,
+    /// Trials of all runs and farms at a time.
     pub slots: usize,
     /// Rules for documents.
     pub policy: DocumentPolicy,
@@ -109,6 +118,7 @@ pub struct Daemon {
     dir: Arc<DaemonDir>,
     options: DaemonOptions,
     table: Mutex<RunTable>,
+    farms: HostedFarms,
     /// Sessions in this process.
     drivers: Mutex<HashMap<HostedRunId, Task<()>>>,
     /// Requests that change runs.
@@ -136,8 +146,9 @@ impl Daemon {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         options.policy.uploads = Some(dir.uploads());
         let slots = SlotPool::new(options.slots);
+        let farms = HostedFarms::open(&dir)?;
         let mut table = RunTable::default();
-        for found in dir.runs()? {
+        for found in dir.records::<HostedRunRecord>()? {
             match found.record {
                 Ok(record) if record.is_deleted => {
                     if let Err(error) = dir.remove(&record.id) {
@@ -162,6 +173,7 @@ impl Daemon {
             options,
             slots,
             table: Mutex::new(table),
+            farms,
             drivers: Mutex::default(),
             requests: Mutex::default(),
             wake: Notify::new(),
@@ -172,13 +184,14 @@ impl Daemon {
         }))
     }
 
-    /// Starts runs until the first stop, then waits for their sessions: the first stop drains them,
-    /// the second ends them at once. Runs that have not ended go on when the daemon is started again.
+    /// Starts runs and opens farms until the first stop, then waits for their sessions: the first stop
+    /// drains them, the second ends them at once. Runs that have not ended go on when the daemon is started again.
     pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
         loop {
             self.start_runs();
+            self.open_farms();
             let is_stopping = self.stopping().is_some();
-            if is_stopping && self.drivers().is_empty() {
+            if is_stopping && self.drivers().is_empty() && self.farms.are_closed() {
                 return;
             }
             tokio::select! {
@@ -210,6 +223,7 @@ impl Daemon {
             *stopping = Some(level);
         }
         drop(stopping);
+        self.farms.stop(level);
         for run in self.table().live() {
             if let Some(session) = run.session() {
                 // A session with full stops is being stopped.
@@ -254,10 +268,10 @@ impl Daemon {
 
     /// Does the work of a request to its end, also if its client goes: a half-done request would
     /// leave records that are not in the table.
-    async fn finish<T: Send + 'static>(
+    async fn finish<T: Send + 'static, E: From<DaemonError> + Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, DaemonError>> + Send + 'static,
-    ) -> Result<T, DaemonError> {
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
         let (send, result) = oneshot::channel();
         let task = supervise::spawn("request", async move {
             let result = work.await;
@@ -269,7 +283,7 @@ impl Daemon {
             requests.retain(|request| !request.is_finished());
             requests.push(task);
         }
-        result.await.map_err(|_| DaemonError::Unfinished)?
+        result.await.map_err(|_| E::from(DaemonError::Unfinished))?
     }
 
     /// Whether trials run on workers of a server.

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::failure::RunFailure;
 use super::id::HostedRunId;
 use super::principal::AllowedVariables;
+use super::state_dir::StoredRecord;
 
 /// Newest format of records. Format 1 has jobs only.
 pub(super) const RECORD_FORMAT: u32 = 2;
@@ -78,6 +79,14 @@ impl HostedKind {
             Self::Job => 1,
             Self::Executor | Self::Tree => 2,
         }
+    }
+}
+
+impl StoredRecord for HostedRunRecord {
+    type Id = HostedRunId;
+
+    fn id(&self) -> &HostedRunId {
+        &self.id
     }
 }
 
@@ -171,7 +180,7 @@ pub enum RecordError {
         #[source]
         source: std::io::Error,
     },
-    /// The record of a run is damaged.
+    /// A record is damaged.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.

@@ -6,21 +6,27 @@
 //! <dir>/runs/<id>.yaml     its job document
 //! <dir>/runs/<id>.trials   trials of an executor that were started, one item a line
 //! <dir>/runs/<id>.events   events of a search, a line of JSON each
+//! <dir>/farms/<id>.json    record of a farm
+//! <dir>/farms/<id>.yaml    its job document
 //! <dir>/datasets/<digest>/ an uploaded dataset
-//! <dir>/jobs/<id>/         its run directory
+//! <dir>/jobs/<id>/         run directory of a run or of a farm
 //! <dir>/jobs/.rollout/     blobs and caches of all runs
 //! ```
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::event_feed::EventSource;
 use super::hosted_run::HostedRun;
-use super::id::HostedRunId;
+use super::id::{HostedFarmId, HostedRunId};
 use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
 use crate::engine::atomic_file;
 
@@ -31,13 +37,36 @@ pub(super) struct DaemonDir {
     _lock: File,
 }
 
-/// A run in the directory.
-#[derive(Debug)]
-pub(super) struct FoundRun {
+/// An id of something that has a record in the directory.
+pub(super) trait StoredId: Display + FromStr + Ord {
+    /// Directory of the records.
+    const DIRECTORY: &'static str;
+}
+
+impl StoredId for HostedRunId {
+    const DIRECTORY: &'static str = "runs";
+}
+
+impl StoredId for HostedFarmId {
+    const DIRECTORY: &'static str = "farms";
+}
+
+/// A record in the directory.
+pub(super) trait StoredRecord: Serialize + DeserializeOwned {
     /// Its id.
-    pub(super) id: HostedRunId,
+    type Id: StoredId;
+
+    /// Its id.
+    fn id(&self) -> &Self::Id;
+}
+
+/// A run or a farm in the directory.
+#[derive(Debug)]
+pub(super) struct FoundRecord<R: StoredRecord> {
+    /// Its id.
+    pub(super) id: R::Id,
     /// Its record, if it can be read.
-    pub(super) record: Result<HostedRunRecord, RecordError>,
+    pub(super) record: Result<R, RecordError>,
 }
 
 impl DaemonDir {
@@ -47,9 +76,9 @@ impl DaemonDir {
     /// # Errors
     /// [`RecordError`].
     pub(super) fn open(root: &Path) -> Result<Self, RecordError> {
-        for directory in
-            [root.to_owned(), root.join("runs"), root.join("jobs"), root.join("datasets")]
-        {
+        let names = [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets"];
+        let directories = names.map(|name| root.join(name));
+        for directory in std::iter::once(root.to_owned()).chain(directories) {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -64,8 +93,11 @@ impl DaemonDir {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(RecordError::InUse { path: root });
         }
-        let runs = root.join("runs");
-        atomic_file::remove_unfinished(&runs).map_err(RecordError::file("clear", &runs))?;
+        for name in [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY] {
+            let records = root.join(name);
+            atomic_file::remove_unfinished(&records)
+                .map_err(RecordError::file("clear", &records))?;
+        }
         remove_unfinished_uploads(&root.join("datasets"))?;
         Ok(Self { root, _lock: lock })
     }
@@ -80,24 +112,24 @@ impl DaemonDir {
         self.root.join("datasets")
     }
 
-    /// The run directory of a run.
-    pub(super) fn run_dir(&self, id: &HostedRunId) -> PathBuf {
-        self.jobs().join(id.as_str())
+    /// The run directory of a run or a farm.
+    pub(super) fn run_dir(&self, id: &impl StoredId) -> PathBuf {
+        self.jobs().join(id.to_string())
     }
 
-    /// The job document of a run.
-    pub(super) fn document(&self, id: &HostedRunId) -> PathBuf {
-        self.root.join("runs").join(format!("{id}.yaml"))
+    /// The job document of a run or a farm.
+    pub(super) fn document<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.yaml"))
     }
 
     /// The trials of an executor that were started.
-    pub(super) fn started_trials(&self, id: &HostedRunId) -> PathBuf {
-        self.root.join("runs").join(format!("{id}.trials"))
+    pub(super) fn started_trials<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.trials"))
     }
 
     /// The events of a search.
-    fn search_log(&self, id: &HostedRunId) -> PathBuf {
-        self.root.join("runs").join(format!("{id}.events"))
+    fn search_log<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.events"))
     }
 
     /// The run of a record.
@@ -110,46 +142,46 @@ impl DaemonDir {
         Arc::new(HostedRun::new(record, directory, events))
     }
 
-    fn record(&self, id: &HostedRunId) -> PathBuf {
-        self.root.join("runs").join(format!("{id}.json"))
+    fn record<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.json"))
     }
 
     /// Writes a document that is not durable yet. Blocks.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub(super) fn write_document(&self, id: &HostedRunId, text: &str) -> Result<(), RecordError> {
+    pub(super) fn write_document(&self, id: &impl StoredId, text: &str) -> Result<(), RecordError> {
         let path = self.document(id);
         atomic_file::replace(&path, text.as_bytes()).map_err(RecordError::file("write", &path))
     }
 
-    /// Replaces the record of a run, durably. Blocks.
+    /// Replaces a record, durably. Blocks.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub(super) fn write_record(&self, record: &HostedRunRecord) -> Result<(), RecordError> {
-        let path = self.record(&record.id);
+    pub(super) fn write_record(&self, record: &impl StoredRecord) -> Result<(), RecordError> {
+        let path = self.record(record.id());
         let mut text = serde_json::to_vec_pretty(record)
             .map_err(|error| RecordError::file("encode", &path)(error.into()))?;
         text.push(b'\n');
         atomic_file::replace(&path, &text).map_err(RecordError::file("write", &path))
     }
 
-    /// Every run, oldest first. Removes documents without a record: their submissions were not
+    /// Every record of a kind, oldest first. Removes documents without a record: their submissions were not
     /// answered. Blocks.
     ///
     /// # Errors
     /// When the directory cannot be listed.
-    pub(super) fn runs(&self) -> Result<Vec<FoundRun>, RecordError> {
-        let directory = self.root.join("runs");
+    pub(super) fn records<R: StoredRecord>(&self) -> Result<Vec<FoundRecord<R>>, RecordError> {
+        let directory = self.root.join(R::Id::DIRECTORY);
         let failed = || RecordError::file("list", &directory);
-        let mut found = Vec::new();
+        let mut found: Vec<FoundRecord<R>> = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed())? {
             let path = entry.map_err(failed())?.path();
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let Ok(id) = stem.parse::<HostedRunId>() else { continue };
+            let Ok(id) = stem.parse::<R::Id>() else { continue };
             match path.extension().and_then(|extension| extension.to_str()) {
-                Some("json") => found.push(FoundRun { record: read_record(&path, &id), id }),
+                Some("json") => found.push(FoundRecord { record: read_record(&path, &id), id }),
                 Some("yaml") if !self.record(&id).exists() => remove_file(&path)?,
                 _ => {}
             }
@@ -159,17 +191,17 @@ impl DaemonDir {
     }
 
     /// Removes a document whose submission was refused. Blocks.
-    pub(super) fn discard_document(&self, id: &HostedRunId) {
+    pub(super) fn discard_document(&self, id: &impl StoredId) {
         if let Err(error) = remove_file(&self.document(id)) {
             tracing::warn!("cannot remove a refused document: {error}");
         }
     }
 
-    /// Removes all files of a run, the record last. Blocks.
+    /// Removes all files of a run or a farm, the record last. Blocks.
     ///
     /// # Errors
     /// [`RecordError`]; the rest stays for another attempt.
-    pub(super) fn remove(&self, id: &HostedRunId) -> Result<(), RecordError> {
+    pub(super) fn remove(&self, id: &impl StoredId) -> Result<(), RecordError> {
         let run_dir = self.run_dir(id);
         match fs::remove_dir_all(&run_dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -203,7 +235,7 @@ fn remove_unfinished_uploads(uploads: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
-fn read_record(path: &Path, id: &HostedRunId) -> Result<HostedRunRecord, RecordError> {
+fn read_record<R: StoredRecord>(path: &Path, id: &R::Id) -> Result<R, RecordError> {
     let damaged = |reason: String| RecordError::Damaged { path: path.to_owned(), reason };
     let text = fs::read(path).map_err(RecordError::file("read", path))?;
     let value: serde_json::Value =
@@ -213,11 +245,10 @@ fn read_record(path: &Path, id: &HostedRunId) -> Result<HostedRunRecord, RecordE
         let found = u32::try_from(format).unwrap_or(u32::MAX);
         return Err(RecordError::Newer { path: path.to_owned(), found });
     }
-    let record: HostedRunRecord =
-        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
-    match record.id == *id {
+    let record: R = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+    match record.id() == id {
         true => Ok(record),
-        false => Err(damaged(format!("it is of the run {}", record.id))),
+        false => Err(damaged(format!("it is the record of {}", record.id()))),
     }
 }
 

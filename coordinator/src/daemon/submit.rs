@@ -14,14 +14,15 @@ use super::policy::DocumentPolicy;
 use super::principal::{AllowedVariables, Principal};
 use super::record::{HostedKind, HostedProgress, HostedRunRecord, SubmissionKey, WantedState};
 use super::search::checked_tree;
+use super::state_dir::StoredId;
 use super::{Daemon, DaemonError};
 use crate::config::{Diagnostics, Job, JobOptions, read_job};
 
 /// When to submit again after a refusal for lack of room.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Code of invalid documents, as that of the command line.
-const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
+pub(super) const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
 
 /// A job to run, or another kind of run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,14 +97,26 @@ impl Daemon {
         self.check_room()?;
         let now = Timestamp::now();
         let id = HostedRunId::new(now);
-        let kind = submission.kind;
-        let job = self.check(principal, &id, kind, &submission.document).await?;
+        let (kind, document) = (submission.kind, &submission.document);
+        // A document without a name gets one from the clock, which says nothing.
+        let named = match kind {
+            HostedKind::Job | HostedKind::Executor => {
+                self.check(principal, &id, document).await?.name
+            }
+            HostedKind::Tree => {
+                let check = |path: &_, policy: &_, variables: &_, is_remote| {
+                    checked_tree(path, policy, variables, is_remote, None)
+                };
+                self.check_with(principal, &id, document, check).await?.name
+            }
+        };
+        let name = submission.name.unwrap_or(named);
         let record = HostedRunRecord {
             format: kind.format(),
             id: id.clone(),
             kind,
             user: user.clone(),
-            name: submission.name.unwrap_or(job),
+            name,
             variables: principal.variables.clone(),
             priority: submission.priority,
             created_at: now,
@@ -134,36 +147,37 @@ impl Daemon {
         Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
     }
 
-    /// Writes a document and checks it. Returns the name of its job.
-    async fn check(
+    /// Writes a job document and checks it. Returns its job.
+    pub(super) async fn check<I: StoredId + Clone + Send + 'static>(
         &self,
         principal: &Principal,
-        id: &HostedRunId,
-        kind: HostedKind,
+        id: &I,
         document: &str,
-    ) -> Result<String, DaemonError> {
+    ) -> Result<Job, DaemonError> {
+        self.check_with(principal, id, document, checked_job).await
+    }
+
+    /// Writes a document and reads it with `check`.
+    async fn check_with<I: StoredId + Clone + Send + 'static, T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        id: &I,
+        document: &str,
+        check: impl FnOnce(&Path, &DocumentPolicy, &AllowedVariables, bool) -> Result<T, CheckFault>
+        + Send
+        + 'static,
+    ) -> Result<T, DaemonError> {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
         let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
         let (explain, is_remote) = (self.options.explain, self.is_remote());
         supervise::blocking(move || {
             dir.write_document(&id, &document)?;
             let path = dir.document(&id);
-            // A document without a name gets one from the clock, which says nothing.
-            let checked = match kind {
-                HostedKind::Job | HostedKind::Executor => {
-                    checked_job(&path, &policy, &variables, is_remote).map(|job| job.name)
-                }
-                HostedKind::Tree => {
-                    checked_tree(&path, &policy, &variables, is_remote, None).map(|tree| tree.name)
-                }
-            };
-            match checked.map_err(|fault| fault.explain(explain, &path)) {
-                Ok(name) => Ok(name),
-                Err(failure) => {
-                    dir.discard_document(&id);
-                    Err(DaemonError::Invalid(failure))
-                }
-            }
+            let checked = check(&path, &policy, &variables, is_remote);
+            checked.map_err(|fault| {
+                dir.discard_document(&id);
+                DaemonError::Invalid(fault.explain(explain, &path))
+            })
         })
         .await
     }

@@ -19,13 +19,14 @@ fn explain(fault: RunFault) -> RunFailure {
 }
 
 /// A daemon that starts no run.
-fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
+pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
     let options = DaemonOptions {
         directory: directory.to_owned(),
         store: None,
         store_cache_mb: 0,
         max_running: 0,
         max_queued,
+        max_farms: 1,
         slots: 1,
         policy: DocumentPolicy::default(),
         host: None,
@@ -37,7 +38,7 @@ fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
     Daemon::open(options).expect("a daemon")
 }
 
-fn user(name: &str, role: Role) -> Principal {
+pub(super) fn user(name: &str, role: Role) -> Principal {
     Principal { name: name.to_owned(), role, variables: AllowedVariables::All }
 }
 

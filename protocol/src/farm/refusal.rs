@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::group::InvalidGroup;
 
-/// Why a group was not admitted. Nothing of it is kept.
+/// Why a group was not admitted, or an unknown one not cancelled. Nothing of it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum AdmissionRefusal {
     /// The farm holds as much as it may: send the group again later.
-    #[error("cannot admit the group: {depth} of {max} {limit}; send it again later")]
+    #[error("cannot take the group: {depth} of {max} {limit}; send it again later")]
     Busy {
         /// The limit.
         limit: BusyLimit,
@@ -66,6 +66,8 @@ pub enum BusyLimit {
     OpenSamples,
     /// Samples without an acknowledgement.
     Unacknowledged,
+    /// Cancelled groups and open ones.
+    CancelledGroups,
 }
 
 impl fmt::Display for BusyLimit {
@@ -74,6 +76,7 @@ impl fmt::Display for BusyLimit {
             Self::OpenGroups => "open groups",
             Self::OpenSamples => "open samples",
             Self::Unacknowledged => "samples without an acknowledgement",
+            Self::CancelledGroups => "cancelled and open groups",
         })
     }
 }
@@ -88,7 +91,7 @@ mod tests {
         let text = serde_json::to_string(&busy).expect("JSON");
         assert_eq!(text, r#"{"code":"busy","limit":"open_samples","depth":10,"max":16}"#);
         assert!(busy.is_retryable() && !AdmissionRefusal::Conflict.is_retryable());
-        let expected = "cannot admit the group: 10 of 16 open samples; send it again later";
+        let expected = "cannot take the group: 10 of 16 open samples; send it again later";
         assert_eq!(busy.to_string(), expected);
         let invalid = AdmissionRefusal::Invalid { reason: InvalidGroup::Empty };
         let text = serde_json::to_string(&invalid).expect("JSON");

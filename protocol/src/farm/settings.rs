@@ -39,8 +39,11 @@ pub struct FarmLimits {
     /// consumer has not acknowledged.
     pub unacknowledged: u32,
     /// Ended and acknowledged groups whose ids are remembered: a group that is sent again after that
-    /// is a new one. Cancelled ids are remembered for ever.
+    /// is a new one.
     pub remembered_groups: u32,
+    /// Cancelled groups, whose ids are remembered for ever, and open ones, which may be cancelled. A
+    /// farm that has as many admits no group, and takes no cancellation of an unknown one.
+    pub cancelled_groups: u32,
     /// Bytes that the journal may grow before it is compacted, at least
     /// [`limits::MIN_FARM_JOURNAL_BYTES`].
     pub journal_bytes: u64,
@@ -53,6 +56,7 @@ impl Default for FarmLimits {
             open_samples: limits::FARM_OPEN_SAMPLES,
             unacknowledged: limits::FARM_UNACKNOWLEDGED,
             remembered_groups: limits::FARM_REMEMBERED_GROUPS,
+            cancelled_groups: limits::FARM_CANCELLED_GROUPS,
             journal_bytes: limits::FARM_JOURNAL_BYTES,
         }
     }
@@ -141,9 +145,11 @@ impl FarmSettings {
         if names.len() != count || !(1..=limits::FARM_CONSUMERS).contains(&count) || !are_named {
             return Err(InvalidFarmSettings::Consumers);
         }
-        let FarmLimits { open_groups, open_samples, unacknowledged, .. } = self.limits;
+        let FarmLimits { open_groups, open_samples, unacknowledged, cancelled_groups, .. } =
+            self.limits;
         let limits = [
             ("open_groups", open_groups),
+            ("cancelled_groups", cancelled_groups),
             ("open_samples", open_samples),
             ("unacknowledged", unacknowledged),
         ];

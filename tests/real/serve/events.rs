@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// An event of a stream: its number, its kind and its document.
-type StreamedEvent = (u64, String, Value);
+pub(crate) type StreamedEvent = (u64, String, Value);
 
 /// The next event of a stream; `None` when the stream ends.
-fn next_event(lines: &mut HttpLines) -> Option<StreamedEvent> {
+pub(crate) fn next_event(lines: &mut HttpLines) -> Option<StreamedEvent> {
     let (mut seq, mut kind, mut data) = (0, String::new(), None);
     loop {
         let line = lines.next()?;

@@ -5,6 +5,8 @@ mod cluster;
 mod events;
 mod executor;
 mod export;
+mod farm_kills;
+mod farms;
 mod items;
 mod jobs;
 mod openapi;
@@ -15,6 +17,7 @@ mod search;
 mod share;
 mod tls;
 mod tokens;
+mod up;
 
 use std::time::Duration;
 

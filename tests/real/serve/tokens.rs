@@ -17,7 +17,8 @@ pub(crate) fn tokens(entries: &[(&str, &str, &str)]) -> String {
     entries.iter().map(entry).collect()
 }
 
-fn with_users() -> (Project, DaemonProcess) {
+/// A daemon with users and roles, which starts no run.
+pub(crate) fn with_users() -> (Project, DaemonProcess) {
     let users = [
         ("ada", "submit", "ada-token"),
         ("ada", "read", "ada-reads"),

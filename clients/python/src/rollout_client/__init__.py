@@ -1,13 +1,15 @@
-"""Client of the HTTP API of Rollout: submit, follow and control runs of jobs.
+"""Client of the HTTP API of Rollout: submit, follow and control runs of jobs, and farms.
 
 `Client` is synchronous, `AsyncClient` is for asyncio; they have the same methods.
 """
 
 from ._async import AsyncClient
+from ._async_farm import AsyncFarm, AsyncFarms
 from ._operations import ItemRef, JobDocument, RunRef
 from ._retry import RetryPolicy
 from ._settings import VERSION, Verify
 from ._sync import Client
+from ._sync_farm import Farm, Farms
 from .errors import (
     AnswerError,
     ApiError,
@@ -17,6 +19,7 @@ from .errors import (
     EventStreamError,
     ForbiddenError,
     IdempotencyConflictError,
+    InvalidGroupError,
     InvalidJobError,
     InvalidRequestError,
     MissingDatasetError,
@@ -27,6 +30,33 @@ from .errors import (
     UnauthorizedError,
     UnavailableError,
     WaitTimeoutError,
+)
+from .farm_models import (
+    Acknowledgement,
+    CancelledGroup,
+    CompletedGroup,
+    Completion,
+    CompletionPage,
+    CompletionRef,
+    FarmInfo,
+    FarmPage,
+    FarmPause,
+    FarmState,
+    FarmStatus,
+    FarmTotals,
+    GroupEnd,
+    GroupPolicy,
+    GroupRef,
+    GroupStatus,
+    InlineTask,
+    ModelEndpoint,
+    Outcome,
+    PausedFarm,
+    PolicyVersions,
+    SubmittedGroup,
+    Trajectory,
+    TrajectoryBasis,
+    UnreadableFarm,
 )
 from .models import (
     Artifact,
@@ -48,18 +78,40 @@ from .models import (
 __version__ = VERSION
 
 __all__ = [
+    "Acknowledgement",
     "AnswerError",
     "ApiError",
     "Artifact",
     "AsyncClient",
+    "AsyncFarm",
+    "AsyncFarms",
     "BusyError",
+    "CancelledGroup",
     "Client",
+    "CompletedGroup",
+    "Completion",
+    "CompletionPage",
+    "CompletionRef",
     "ConflictError",
     "ContentError",
     "Event",
     "EventStreamError",
+    "Farm",
+    "FarmInfo",
+    "FarmPage",
+    "FarmPause",
+    "FarmState",
+    "FarmStatus",
+    "FarmTotals",
+    "Farms",
     "ForbiddenError",
+    "GroupEnd",
+    "GroupPolicy",
+    "GroupRef",
+    "GroupStatus",
     "IdempotencyConflictError",
+    "InlineTask",
+    "InvalidGroupError",
     "InvalidJobError",
     "InvalidRequestError",
     "Item",
@@ -69,8 +121,12 @@ __all__ = [
     "ItemState",
     "JobDocument",
     "MissingDatasetError",
+    "ModelEndpoint",
     "NotFoundError",
+    "Outcome",
     "Output",
+    "PausedFarm",
+    "PolicyVersions",
     "Problem",
     "Progress",
     "RetryPolicy",
@@ -81,9 +137,13 @@ __all__ = [
     "RunRef",
     "RunState",
     "ServerError",
+    "SubmittedGroup",
+    "Trajectory",
+    "TrajectoryBasis",
     "TransportError",
     "UnauthorizedError",
     "UnavailableError",
+    "UnreadableFarm",
     "UnreadableRun",
     "Verify",
     "WaitTimeoutError",

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import _events, _operations, _programs
+from ._async_farm import AsyncFarms
 from ._async_shell import AsyncShell
 from ._datasets import upload
 from ._download import download
@@ -63,6 +64,8 @@ class AsyncClient:
         """
         self._shell = AsyncShell(Settings.read(url, token, verify, timeout_sec))
         self._context = Context(retry or RetryPolicy())
+        self.farms = AsyncFarms(self._shell, self._context)
+        """The farms of the server."""
 
     async def __aenter__(self) -> AsyncClient:
         """Return the client."""

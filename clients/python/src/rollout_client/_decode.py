@@ -15,6 +15,9 @@ from .errors import AnswerError
 
 D = TypeVar("D")
 
+# Lists of numbers are long: they are checked at once.
+_NUMBERS: dict[Any, set[type]] = {int: {int}, float | None: {float, type(None)}}
+
 
 def read_object(body: bytes | str, what: str) -> dict[str, Any]:
     """Read a JSON object.
@@ -78,6 +81,8 @@ def _value(expected: Any, value: Any, place: str) -> Any:
         # A value that a newer server has added is passed on as it is.
         return value
     if origin is tuple and isinstance(value, list):
+        if set(map(type, value)) <= _NUMBERS.get(arguments[0], set()):
+            return tuple(value)
         return tuple(_value(arguments[0], part, place) for part in value)
     if origin is Mapping or expected is Mapping:
         expected = dict

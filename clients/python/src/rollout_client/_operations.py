@@ -107,6 +107,8 @@ class Request:
     """Whether its answer may pause for any time."""
     file: Path | None = None
     """File with its body, in place of `body`."""
+    wait_sec: float = 0.0
+    """Seconds that the server may wait before it answers."""
 
     @property
     def request_id(self) -> str:
@@ -195,7 +197,7 @@ def submission(
         OSError: The file cannot be read.
     """
     kind: SubmissionKind = "job"
-    body: dict[str, Any] = {"kind": kind, "document": _job(document), "priority": priority}
+    body: dict[str, Any] = {"kind": kind, "document": job_text(document), "priority": priority}
     if name is not None:
         body["name"] = name
     key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
@@ -211,7 +213,13 @@ def upload(digest: str, archive: Path, size_bytes: int) -> Request:
     return replace(request, headers={**request.headers, **headers}, file=archive)
 
 
-def _job(document: JobDocument) -> Mapping[str, Any] | str:
+def job_text(document: JobDocument) -> Mapping[str, Any] | str:
+    """Return a job as it is sent: its document, or its text.
+
+    Raises:
+        ValueError: The document is no job document.
+        OSError: The file cannot be read.
+    """
     if isinstance(document, os.PathLike):
         return Path(document).read_text(encoding="utf-8")
     if isinstance(document, str) and ":" not in document:

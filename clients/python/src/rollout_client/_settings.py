@@ -87,7 +87,7 @@ class Settings:
 
     def timeout(self, request: Request) -> httpx.Timeout:
         """Return the time limits of a request."""
-        read: float | None = self.timeout_sec
+        read: float | None = self.timeout_sec + request.wait_sec
         if request.is_endless:
             # Output may pause for any time: keep-alive of the connection finds a lost server.
             read = _EVENTS_SEC if "text/event-stream" in request.headers["accept"] else None

@@ -34,8 +34,6 @@ class SseParser:
         self._data: list[str] = []
         self._data_bytes = 0
         self._last_id = ""
-        self.retry_sec: float | None = None
-        """The pause before a new connection that the server asks for."""
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Take the next bytes, and return the events that they complete.
@@ -81,8 +79,6 @@ class SseParser:
             self._data_bytes += len(value)
         elif name == "id" and "\0" not in value:
             self._last_id = value
-        elif name == "retry" and value.isascii() and value.isdigit():
-            self.retry_sec = int(value) / 1000
 
     def _dispatch(self) -> ServerEvent | None:
         kind, data = self._kind or "message", self._data

@@ -1,4 +1,5 @@
 """The synchronous client."""
+# Made from _async.py by tests/sync_source.py.
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ._operations import ItemRef, JobDocument, RunRef
 from ._programs import Context
 from ._retry import RetryPolicy
 from ._settings import Settings, Verify
+from ._sync_farm import Farms
 from ._sync_shell import SyncShell
 from .models import (
     Artifact,
@@ -63,6 +65,8 @@ class Client:
         """
         self._shell = SyncShell(Settings.read(url, token, verify, timeout_sec))
         self._context = Context(retry or RetryPolicy())
+        self.farms = Farms(self._shell, self._context)
+        """The farms of the server."""
 
     def __enter__(self) -> Client:
         """Return the client."""

@@ -16,6 +16,7 @@ __all__ = [
     "EventStreamError",
     "ForbiddenError",
     "IdempotencyConflictError",
+    "InvalidGroupError",
     "InvalidJobError",
     "InvalidRequestError",
     "MissingDatasetError",
@@ -135,7 +136,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The state of the run does not allow this, or the run is damaged (409)."""
+    """The state of the run, farm or group does not allow this, or the run is damaged (409)."""
 
 
 class IdempotencyConflictError(ConflictError):
@@ -146,12 +147,19 @@ class InvalidJobError(ApiError):
     """The job document has faults, listed in `details`; nothing was started (422)."""
 
 
+class InvalidGroupError(ApiError):
+    """The request for a group is invalid (422)."""
+
+
 class MissingDatasetError(InvalidJobError):
     """The document names a dataset that was not uploaded (422)."""
 
 
 class BusyError(ApiError):
-    """The server takes no more for now; `retry_after_sec` says when to try again (429)."""
+    """The server takes no more for now; `retry_after_sec` says when to try again (429).
+
+    A full farm states its limit in `problem`: `limit`, `depth` and `max`.
+    """
 
 
 class UnavailableError(ApiError):
@@ -184,6 +192,8 @@ def api_error(problem: Problem, retry_after_sec: float | None) -> ApiError:
     """Return the error for a problem."""
     if problem.type.endswith(":idempotency-conflict"):
         return IdempotencyConflictError(problem, retry_after_sec)
+    if problem.type.endswith(":invalid-group"):
+        return InvalidGroupError(problem, retry_after_sec)
     if problem.type.endswith(":missing-dataset"):
         return MissingDatasetError(problem, retry_after_sec)
     default = ServerError if problem.status >= 500 else ApiError

@@ -245,6 +245,12 @@ class Problem:
     """Suggested actions."""
     request_id: str
     """The id of the request, as in the log of the server."""
+    limit: str | None = None
+    """Of a farm that is full: the limit."""
+    depth: int | None = None
+    """Of a farm that is full: how much it holds."""
+    max: int | None = None
+    """Of a farm that is full: how much it may hold."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ use crate::engine::{
 use crate::launch::embedded::{self, EmbeddedRun, FinishedSession};
 use crate::launch::host::{self, HostPaths, environment};
 use crate::launch::local::{equip, variables};
+use crate::launch::slot_pool::SlotShare;
 use crate::launch::store::{StoreCache, open_for_run};
 use crate::launch::{LaunchError, planning};
 use crate::results::files::Registration;
@@ -71,7 +72,8 @@ impl FarmEngine {
     /// Runs the farm until it is over or stopped.
     pub(super) async fn run(self) -> Result<EngineOutcome, LaunchError> {
         let Self { request, stops, opened } = self;
-        let FarmRequest { settings, job, datasets, host, kubernetes_config, tracer, .. } = request;
+        let FarmRequest { settings, job, datasets, host, kubernetes_config, .. } = request;
+        let FarmRequest { tracer, slots, .. } = request;
         settings.check().map_err(LaunchError::FarmSettings)?;
         if job.agents.len() != 1 {
             return Err(LaunchError::FarmAgents { agents: job.agents.len() });
@@ -111,14 +113,14 @@ impl FarmEngine {
         }
         let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
         let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
-        prepared.run_locally(host, tracer, stops, opened).await
+        prepared.run_locally((host, slots), tracer, stops, opened).await
     }
 }
 
 impl PreparedFarm {
     async fn run_locally(
         self,
-        host: HostPaths,
+        (host, slots): (HostPaths, Option<SlotShare>),
         tracer: rollout_worker::traces::Tracer,
         stops: mpsc::Receiver<StopLevel>,
         opened: oneshot::Sender<OpenedFarm>,
@@ -130,7 +132,7 @@ impl PreparedFarm {
         let Self { job, layout, store, planner, events, .. } = self;
         let (registered, registration) = oneshot::channel();
         let variables = variables(&job, environment());
-        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, None);
+        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);
         let ran = embedded::run(EmbeddedRun {
             options,
             planner,

@@ -9,4 +9,4 @@ mod session;
 mod tests;
 
 pub use request::FarmRequest;
-pub use session::{FarmSession, SubmitError};
+pub use session::{FarmOutcome, FarmSession, SubmitError};

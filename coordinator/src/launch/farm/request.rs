@@ -11,6 +11,7 @@ use crate::engine::LockWaitPolicy;
 use crate::launch::host::HostPaths;
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
+use crate::launch::slot_pool::SlotShare;
 use crate::sources::datasets::Dataset;
 
 /// A farm to open.
@@ -40,4 +41,6 @@ pub struct FarmRequest {
     pub kubernetes_config: Option<PathBuf>,
     /// Takes the spans of samples in this process.
     pub tracer: Tracer,
+    /// The farm's part in a pool of slots that runs of this process share.
+    pub slots: Option<SlotShare>,
 }

@@ -10,7 +10,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::engine::{FarmEngine, OpenedFarm};
 use super::request::FarmRequest;
@@ -21,7 +21,7 @@ use crate::workloads::farm::{CompletionPage, FarmDocuments, FarmEnded, FarmHandl
 /// Stops that wait for the run.
 const STOP_CAPACITY: usize = 4;
 
-/// Why a group was not admitted.
+/// Why a group was not admitted or not cancelled.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The farm refuses it.
@@ -42,31 +42,39 @@ pub struct FarmSession {
     run_dir: PathBuf,
     handle: FarmHandle,
     documents: Arc<FarmDocuments>,
-    stops: mpsc::Sender<StopLevel>,
-    ended: oneshot::Receiver<FarmOutcome>,
+    stops: FarmStops,
+    ended: Mutex<oneshot::Receiver<FarmOutcome>>,
 }
 
-type FarmOutcome = Result<EngineOutcome, LaunchError>;
+/// The end of a farm's session.
+pub type FarmOutcome = Result<EngineOutcome, LaunchError>;
 
-impl Drop for FarmSession {
+/// Stops the run when it is dropped.
+#[derive(Debug)]
+struct FarmStops(mpsc::Sender<StopLevel>);
+
+impl Drop for FarmStops {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ended = self.stops.try_send(StopLevel::Kill);
+        let _ended = self.0.try_send(StopLevel::Kill);
     }
 }
 
 impl FarmSession {
     /// Opens a farm, or continues one: plans its tasks, takes the lock of its run, replays the
-    /// journal, and starts or finds its workers. Everything that earlier sessions answered holds.
+    /// journal, and starts or finds its workers. Everything that earlier sessions answered holds. A
+    /// caller that drops the future kills the run.
     ///
     /// # Errors
     /// [`LaunchError`]; nothing was changed then.
     pub async fn open(request: FarmRequest) -> Result<Self, LaunchError> {
         let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
+        let stops = FarmStops(stops);
         let (send, opened) = oneshot::channel();
         let mut ended = run_on_thread(request, stopped, send)?;
         match opened.await {
             Ok(OpenedFarm { run, run_dir, handle, documents }) => {
+                let ended = Mutex::new(ended);
                 Ok(Self { run, run_dir, handle, documents, stops, ended })
             }
             Err(_) => match join(&mut ended).await {
@@ -134,9 +142,9 @@ impl FarmSession {
     /// Cancels a group as [`FarmHandle::cancel`] does.
     ///
     /// # Errors
-    /// [`FarmEnded`].
-    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
-        self.handle.cancel(group).await
+    /// [`SubmitError`].
+    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, SubmitError> {
+        Ok(self.handle.cancel(group).await??)
     }
 
     /// Pauses the farm as [`FarmHandle::pause`] does.
@@ -167,7 +175,21 @@ impl FarmSession {
     pub async fn close(mut self) -> FarmOutcome {
         // It may have ended already.
         let _ended = self.handle.close().await;
-        join(&mut self.ended).await
+        join(self.ended.get_mut()).await
+    }
+
+    /// Waits for the end of the session. The first caller gets the outcome.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn wait(&self) -> FarmOutcome {
+        join(&mut *self.ended.lock().await).await
+    }
+
+    /// Asks for the end of the session, as [`stop`](Self::stop) does, without waiting for it.
+    pub fn request_stop(&self, level: StopLevel) {
+        // It may have ended already; one with full stops is being stopped.
+        let _ended = self.stops.0.try_send(level);
     }
 
     /// Ends the session without waiting for samples that have not begun, and with `Kill` for none.
@@ -177,8 +199,8 @@ impl FarmSession {
     /// [`LaunchError`].
     pub async fn stop(mut self, level: StopLevel) -> FarmOutcome {
         // It may have ended already.
-        let _ended = self.stops.send(level).await;
-        join(&mut self.ended).await
+        let _ended = self.stops.0.send(level).await;
+        join(self.ended.get_mut()).await
     }
 }
 

@@ -94,6 +94,11 @@ impl FarmDocuments {
         &self.plan
     }
 
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn BlobStore> {
+        &self.store
+    }
+
     /// Finds the task of a request and stores its documents.
     ///
     /// # Errors

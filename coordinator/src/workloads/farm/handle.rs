@@ -1,12 +1,14 @@
 //! Handles of a farm: every answer is given when the records behind it are durable.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use rollout_protocol::farm::{
-    AckReceipt, AdmissionRefusal, AdmittedGroup, CancelReceipt, Completion, FarmStatus, GroupId,
-    GroupStatus, SubmitReceipt,
+    AckReceipt, AdmissionRefusal, AdmittedGroup, CancelReceipt, Completion, FarmStatus, GroupEnd,
+    GroupId, GroupStatus, SubmitReceipt,
 };
 use rollout_protocol::limits::COMPLETIONS_PER_READ;
 use tokio::time::{Instant, timeout_at};
@@ -72,10 +74,13 @@ impl FarmHandle {
     /// Cancels a group, also one that was not submitted yet: its id is never admitted then.
     ///
     /// # Errors
-    /// [`FarmEnded`].
-    pub async fn cancel(&self, group: GroupId) -> Result<CancelReceipt, FarmEnded> {
+    /// [`FarmEnded`]; the answer of the farm may be that it can keep no more ids.
+    pub async fn cancel(
+        &self,
+        group: GroupId,
+    ) -> Result<Result<CancelReceipt, AdmissionRefusal>, FarmEnded> {
         match self.ask(|id| FarmInput::Cancel { id, group }).await? {
-            FarmReply::Cancelled(receipt) => Ok(receipt),
+            FarmReply::Cancelled(answer) => Ok(answer),
             _ => Err(FarmEnded),
         }
     }
@@ -139,6 +144,39 @@ impl FarmHandle {
     /// and acknowledged.
     pub fn group(&self, group: &GroupId) -> Option<GroupStatus> {
         self.shared.state().core.group_status(group)
+    }
+
+    /// How a group ended that the farm remembers and no longer holds: it is acknowledged, or was
+    /// cancelled before it came.
+    pub fn former_group(&self, group: &GroupId) -> Option<GroupEnd> {
+        self.shared.state().core.former_group(group)
+    }
+
+    /// A durable completion that its consumer has not acknowledged.
+    pub fn completion(&self, cursor: u64) -> Option<Arc<Completion>> {
+        self.shared.state().readable.get(&cursor).cloned()
+    }
+
+    /// Cancels every group, acknowledges every completion and closes the farm: the run ends when its
+    /// executions have ended.
+    ///
+    /// # Errors
+    /// [`FarmEnded`].
+    pub async fn discard(&self) -> Result<(), FarmEnded> {
+        // No group comes after this.
+        self.close().await?;
+        let groups = self.shared.state().core.open_groups();
+        try_join_all(groups.into_iter().map(|group| self.cancel(group))).await?;
+        let mut cursors: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for completion in self.shared.state().readable.values() {
+            cursors.entry(completion.consumer.clone()).or_default().push(completion.cursor);
+        }
+        for (consumer, cursors) in cursors {
+            for chunk in cursors.chunks(COMPLETIONS_PER_READ) {
+                self.acknowledge(consumer.clone(), chunk.to_vec()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the completions of a consumer after a cursor that it has not acknowledged, at most

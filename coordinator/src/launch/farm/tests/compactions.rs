@@ -32,7 +32,10 @@ async fn compacted_journal_keeps_state_and_forgets_acknowledged_groups() {
     let mut sizes = Vec::new();
     for session in 0..3 {
         let farm = fixture.open_in(&run_dir, compacting());
-        assert_eq!(farm.handle.cancel(group_id("never")).await.expect("cancelled").samples, 0);
+        assert_eq!(
+            farm.handle.cancel(group_id("never")).await.expect("open").expect("cancelled").samples,
+            0
+        );
         for round in 0..6 {
             let group = format!("g{session}-{round}");
             let limit = Some(100);

@@ -57,8 +57,8 @@ async fn first_session(fixture: &FarmFixture) {
     for request in requests() {
         farm.submit(request).await.expect("admitted");
     }
-    farm.handle.cancel(group_id("cancelled")).await.expect("cancelled");
-    farm.handle.cancel(group_id("unseen")).await.expect("cancelled");
+    farm.handle.cancel(group_id("cancelled")).await.expect("open").expect("cancelled");
+    farm.handle.cancel(group_id("unseen")).await.expect("open").expect("cancelled");
     farm.handle.pause().await.expect("paused");
     farm.handle.resume(Some(2)).await.expect("resumed");
     farm.read(0, 7).await;

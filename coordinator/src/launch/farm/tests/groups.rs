@@ -86,14 +86,19 @@ async fn cancelled_and_refused_groups_run_nothing() {
     let limits = FarmLimits { open_samples: 4, ..FarmLimits::default() };
     let settings = FarmSettings { limits, ..FarmSettings::new("f") };
     let farm = fixture.open_in(&fixture.run_dir(), settings);
-    assert!(farm.handle.cancel(group_id("unseen")).await.expect("cancelled").unknown);
+    assert!(
+        farm.handle.cancel(group_id("unseen")).await.expect("open").expect("cancelled").unknown
+    );
     let refused = farm.submit(request("unseen", 1)).await.expect_err("refused");
     assert!(matches!(refused, SubmitError::Refused(AdmissionRefusal::Cancelled)));
     farm.handle.pause().await.expect("paused");
     farm.submit(request("a", 3)).await.expect("admitted");
     let refused = farm.submit(request("b", 2)).await.expect_err("refused");
     assert!(matches!(refused, SubmitError::Refused(AdmissionRefusal::Busy { depth: 3, .. })));
-    assert_eq!(farm.handle.cancel(group_id("a")).await.expect("cancelled").samples, 3);
+    assert_eq!(
+        farm.handle.cancel(group_id("a")).await.expect("open").expect("cancelled").samples,
+        3
+    );
     let completions = farm.read(0, 3).await;
     let is_cancelled = |one: &Arc<Completion>| {
         matches!(one.result.end, SampleEnd::Cancelled { .. }) && one.result.reward.is_none()

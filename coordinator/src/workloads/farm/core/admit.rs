@@ -80,11 +80,24 @@ impl FarmCore {
         }
     }
 
+    /// Groups that are cancelled or may be.
+    fn cancellable(&self) -> u64 {
+        (self.cancelled.len() + self.open_groups) as u64
+    }
+
+    /// Whether the id of an unknown group can be kept for ever.
+    pub(super) fn check_tombstone(&self) -> Result<(), AdmissionRefusal> {
+        let (depth, max) = (self.cancellable(), self.settings.limits.cancelled_groups.into());
+        let limit = BusyLimit::CancelledGroups;
+        if depth < max { Ok(()) } else { Err(AdmissionRefusal::Busy { limit, depth, max }) }
+    }
+
     fn check_limits(&self, n: u32) -> Result<(), AdmissionRefusal> {
         let limits = &self.settings.limits;
         let open = self.open_samples as u64;
         let bounds = [
             (BusyLimit::OpenGroups, self.open_groups as u64, 1, limits.open_groups),
+            (BusyLimit::CancelledGroups, self.cancellable(), 1, limits.cancelled_groups),
             (BusyLimit::OpenSamples, open, n, limits.open_samples),
             (
                 BusyLimit::Unacknowledged,

@@ -3,7 +3,7 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::{
-    AckReceipt, CancelReason, CancelReceipt, FarmRecord, GroupEnd, GroupId,
+    AckReceipt, AdmissionRefusal, CancelReason, CancelReceipt, FarmRecord, GroupEnd, GroupId,
 };
 
 use super::FarmCore;
@@ -78,24 +78,31 @@ impl FarmCore {
         }
     }
 
-    fn cancel(&mut self, at: Timestamp, id: GroupId, out: &mut FarmOutput) -> CancelReceipt {
+    fn cancel(
+        &mut self,
+        at: Timestamp,
+        id: GroupId,
+        out: &mut FarmOutput,
+    ) -> Result<CancelReceipt, AdmissionRefusal> {
         if let Some(group) = self.groups.get(&id) {
             let (end, samples) = (group.end, group.open().into());
             if end.is_some() {
-                return CancelReceipt { end, ..CancelReceipt::default() };
+                return Ok(CancelReceipt { end, ..CancelReceipt::default() });
             }
             self.cancel_group(at, &id, CancelReason::Requested, Some(GroupEnd::Cancelled), out);
-            return CancelReceipt { samples, ..CancelReceipt::default() };
+            return Ok(CancelReceipt { samples, ..CancelReceipt::default() });
         }
         if self.cancelled.contains(&id) {
-            return CancelReceipt { end: Some(GroupEnd::Cancelled), ..CancelReceipt::default() };
+            let end = Some(GroupEnd::Cancelled);
+            return Ok(CancelReceipt { end, ..CancelReceipt::default() });
         }
         let digest = Digest::sha256(id.as_str().as_bytes());
         if let Some(finished) = self.finished.get(&digest) {
-            return CancelReceipt { end: Some(finished.end), ..CancelReceipt::default() };
+            return Ok(CancelReceipt { end: Some(finished.end), ..CancelReceipt::default() });
         }
+        self.check_tombstone()?;
         self.commit(at, FarmRecord::Tombstoned { group: id }, out);
-        CancelReceipt { unknown: true, ..CancelReceipt::default() }
+        Ok(CancelReceipt { unknown: true, ..CancelReceipt::default() })
     }
 
     fn acknowledge(

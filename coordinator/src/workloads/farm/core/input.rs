@@ -97,7 +97,7 @@ pub enum FarmReply {
     /// To [`FarmInput::Submit`].
     Submitted(Result<SubmitReceipt, AdmissionRefusal>),
     /// To [`FarmInput::Cancel`].
-    Cancelled(CancelReceipt),
+    Cancelled(Result<CancelReceipt, AdmissionRefusal>),
     /// To [`FarmInput::Acknowledge`].
     Acknowledged(AckReceipt),
     /// To the other inputs: the state after it.

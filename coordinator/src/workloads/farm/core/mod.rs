@@ -36,7 +36,7 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::{
-    Completion, FarmPause, FarmSettings, FarmStatus, FarmTotals, FinishedGroup, GroupId,
+    Completion, FarmPause, FarmSettings, FarmStatus, FarmTotals, FinishedGroup, GroupEnd, GroupId,
     GroupStatus, SampleKey, SampleSlot,
 };
 use rollout_protocol::id::ItemId;
@@ -171,6 +171,21 @@ impl FarmCore {
             refills: group.refills,
             end: group.end,
         })
+    }
+
+    /// How a group ended that the farm remembers and no longer holds.
+    pub fn former_group(&self, id: &GroupId) -> Option<GroupEnd> {
+        if self.cancelled.contains(id) {
+            return Some(GroupEnd::Cancelled);
+        }
+        let finished = self.finished.get(&Digest::sha256(id.as_str().as_bytes()));
+        finished.map(|group| group.end)
+    }
+
+    /// Groups that have not ended.
+    pub fn open_groups(&self) -> Vec<GroupId> {
+        let open = self.groups.iter().filter(|(_, group)| group.end.is_none());
+        open.map(|(id, _)| id.clone()).collect()
     }
 
     /// The state of the farm.

@@ -201,9 +201,13 @@ impl FarmFixture {
     }
 
     fn cancel(&mut self, name: &str) -> CancelReceipt {
+        self.try_cancel(name).expect("cancelled")
+    }
+
+    fn try_cancel(&mut self, name: &str) -> Result<CancelReceipt, AdmissionRefusal> {
         let id = self.next_id();
         match self.handle(FarmInput::Cancel { id, group: group_id(name) }).pop() {
-            Some(FarmReply::Cancelled(receipt)) => receipt,
+            Some(FarmReply::Cancelled(answer)) => answer,
             other => panic!("no answer to a cancellation: {other:?}"),
         }
     }

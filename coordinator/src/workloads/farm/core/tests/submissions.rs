@@ -5,6 +5,22 @@ use rollout_protocol::farm::{BusyLimit, GroupEnd};
 use super::*;
 
 #[test]
+fn full_list_of_cancelled_ids_refuses_and_forgets_none() {
+    let mut farm = FarmFixture::with_settings(|settings| settings.limits.cancelled_groups = 2);
+    assert!(farm.cancel("unseen").unknown);
+    farm.admit(request("open", 1));
+    let busy = AdmissionRefusal::Busy { limit: BusyLimit::CancelledGroups, depth: 2, max: 2 };
+    assert_eq!(farm.submit(request("more", 1)), Err(busy.clone()));
+    assert_eq!(farm.try_cancel("other"), Err(busy));
+    // An open group can always be cancelled.
+    assert_eq!(farm.cancel("open").samples, 1);
+    for known in ["open", "unseen"] {
+        assert_eq!(farm.cancel(known).end, Some(GroupEnd::Cancelled));
+        assert_eq!(farm.submit(request(known, 1)), Err(AdmissionRefusal::Cancelled));
+    }
+}
+
+#[test]
 fn same_request_again_changes_nothing_and_other_content_is_conflict() {
     let mut farm = FarmFixture::new();
     farm.admit(request("g", 2));

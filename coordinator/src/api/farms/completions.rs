@@ -1,0 +1,99 @@
+//! Completions of a farm: reading and acknowledgement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use rollout_protocol::farm::AckReceipt;
+use rollout_protocol::limits::COMPLETIONS_PER_READ;
+
+use super::documents::{
+    AcknowledgeCompletions, AcknowledgedDocument, CompletionList, CompletionsQuery,
+};
+use super::find;
+use crate::api::gate::require;
+use crate::api::problem::{ApiProblem, Problem};
+use crate::api::{ApiState, body, events, json};
+use crate::daemon::{Principal, Role};
+
+/// Completions of an answer unless the request says otherwise.
+const DEFAULT_LIMIT: usize = 100;
+
+/// Longest wait for a completion, seconds.
+const MAX_WAIT_SEC: u64 = 60;
+
+/// Read completions
+///
+/// Shows what the consumer has not acknowledged, in the order of the cursors, also after a restart of
+/// the server. Waits for the first one as long as `wait` says, and is empty if none came.
+#[utoipa::path(
+    get,
+    path = "/v1/farms/{id}/completions",
+    tag = "farms",
+    params(("id" = String, Path, description = "The farm"), CompletionsQuery),
+    responses(
+        (status = 200, description = "Completions", body = CompletionList),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn read(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let farm = find(&state, &user, &id)?;
+    let CompletionsQuery { consumer, after, limit, wait } = body::query(query.as_deref())?;
+    if wait > MAX_WAIT_SEC {
+        let message = format!("cannot wait for {wait} seconds: expected 0 to {MAX_WAIT_SEC}");
+        return Err(ApiProblem::bad_request(message));
+    }
+    // A reader that goes drops this future, and with it the permit.
+    let _permit = if wait > 0 { Some(events::stream_permit(&state)?) } else { None };
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).clamp(1, COMPLETIONS_PER_READ);
+    let wait = Duration::from_secs(wait);
+    let read = farm.completions(consumer.as_deref(), after, limit, wait).await?;
+    let completions = read.completions.iter().map(|one| &**one).collect();
+    Ok(json(&CompletionList { completions, next_after: read.next_after }))
+}
+
+/// Acknowledge completions
+///
+/// They are never shown again. Durable when the answer arrives; cursors that are unknown, or were
+/// acknowledged before, are no error.
+#[utoipa::path(
+    post,
+    path = "/v1/farms/{id}/ack",
+    tag = "farms",
+    params(("id" = String, Path, description = "The farm")),
+    request_body = AcknowledgeCompletions,
+    responses(
+        (status = 200, description = "Numbers of completions", body = AcknowledgedDocument),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn acknowledge(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiProblem> {
+    require(&user, Role::Submit)?;
+    let farm = find(&state, &user, &id)?;
+    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let AcknowledgeCompletions { consumer, cursors } = body::json(&bytes)?;
+    if cursors.len() > COMPLETIONS_PER_READ {
+        let message = format!(
+            "cannot acknowledge {} completions at once: expected at most {COMPLETIONS_PER_READ}",
+            cursors.len()
+        );
+        return Err(ApiProblem::bad_request(message));
+    }
+    let receipt = farm.acknowledge(consumer.as_deref(), cursors).await?;
+    let AckReceipt { acknowledged, repeated, unknown } = receipt;
+    Ok(json(&AcknowledgedDocument { acknowledged, repeated, unknown }))
+}

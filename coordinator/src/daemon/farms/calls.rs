@@ -1,0 +1,120 @@
+//! Calls of trainers: groups, completions and acknowledgements. Answers are given when the records
+//! behind them are durable; every call can be repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::farm::{
+    AckReceipt, CancelReceipt, Completion, GroupEnd, GroupId, GroupRequest, GroupStatus,
+    SubmitReceipt,
+};
+
+use super::error::FarmError;
+use super::hosted_farm::HostedFarm;
+use crate::workloads::farm::CompletionPage;
+
+/// The state of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupState {
+    /// The farm holds it.
+    Held(GroupStatus),
+    /// It has ended, and the farm remembers its id only.
+    Former(GroupEnd),
+}
+
+/// Completions of one read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompletionRead {
+    /// The completions, in the order of their cursors.
+    pub completions: Vec<Arc<Completion>>,
+    /// Where the next read begins.
+    pub next_after: u64,
+    /// Whether no more will come: the farm has ended.
+    pub is_over: bool,
+}
+
+impl HostedFarm {
+    /// Submits a group. The same request again has no further effect.
+    ///
+    /// # Errors
+    /// [`FarmError`].
+    pub async fn submit(&self, request: GroupRequest) -> Result<SubmitReceipt, FarmError> {
+        let submitted = self.session().await?.submit(request).await;
+        submitted.map_err(|error| FarmError::of_submission(error).unwrap_or_else(|| self.gone()))
+    }
+
+    /// The state of a group.
+    ///
+    /// # Errors
+    /// [`FarmError`].
+    pub async fn group(&self, group: &GroupId) -> Result<GroupState, FarmError> {
+        let session = self.session().await?;
+        let handle = session.handle();
+        let held = handle.group(group).map(GroupState::Held);
+        let found = held.or_else(|| handle.former_group(group).map(GroupState::Former));
+        found.ok_or(FarmError::NoGroup)
+    }
+
+    /// Cancels a group, also one that was not submitted yet.
+    ///
+    /// # Errors
+    /// [`FarmError`].
+    pub async fn cancel_group(&self, group: GroupId) -> Result<CancelReceipt, FarmError> {
+        let cancelled = self.session().await?.cancel(group).await;
+        cancelled.map_err(|error| FarmError::of_submission(error).unwrap_or_else(|| self.gone()))
+    }
+
+    /// Reads the completions of a consumer, by default the first one, after a cursor. Waits up to
+    /// `wait` for the first one.
+    ///
+    /// # Errors
+    /// [`FarmError`].
+    pub async fn completions(
+        &self,
+        consumer: Option<&str>,
+        after: u64,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<CompletionRead, FarmError> {
+        let consumer = self.consumer(consumer)?;
+        let over = CompletionRead { completions: Vec::new(), next_after: after, is_over: true };
+        let session = match self.session().await {
+            Err(FarmError::Ended) => return Ok(over),
+            session => session?,
+        };
+        match session.completions(&consumer, after, limit, wait).await {
+            Ok(CompletionPage { completions, next_after }) => {
+                Ok(CompletionRead { completions, next_after, is_over: false })
+            }
+            Err(_) => match self.gone() {
+                FarmError::Ended => Ok(over),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Acknowledges completions of a consumer, by default the first one. A farm that has ended has no
+    /// others.
+    ///
+    /// # Errors
+    /// [`FarmError`].
+    pub async fn acknowledge(
+        &self,
+        consumer: Option<&str>,
+        cursors: Vec<u64>,
+    ) -> Result<AckReceipt, FarmError> {
+        let consumer = self.consumer(consumer)?;
+        let repeated = AckReceipt { repeated: cursors.len() as u64, ..AckReceipt::default() };
+        let session = match self.session().await {
+            Err(FarmError::Ended) => return Ok(repeated),
+            session => session?,
+        };
+        match session.acknowledge(&consumer, cursors).await {
+            Ok(receipt) => Ok(receipt),
+            Err(_) => match self.gone() {
+                FarmError::Ended => Ok(repeated),
+                error => Err(error),
+            },
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A session of a farm: from its document to its end.
+
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_worker::traces::Tracer;
+
+use super::hosted_farm::{FarmStage, HostedFarm};
+use super::record::HostedFarmEnd;
+use crate::daemon::Daemon;
+use crate::daemon::driver::prepare;
+#[cfg(feature = "nats")]
+use crate::daemon::driver::remote;
+use crate::daemon::failure::{RunFailure, RunFault};
+use crate::daemon::record::RecordError;
+use crate::engine::LockWaitPolicy;
+use crate::launch::LaunchError;
+use crate::launch::farm::{FarmRequest, FarmSession};
+use crate::plan::PreparedJob;
+
+/// The end of a session.
+enum FarmSessionEnd {
+    /// The farm was closed, and nothing is left.
+    Ended(HostedFarmEnd),
+    /// The daemon stops, or the farm is being removed.
+    Stopped,
+    /// It failed, and can be tried again.
+    Failed(RunFailure),
+}
+
+/// Runs a session to its end and writes the record.
+pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
+    let end = run_session(daemon, farm).await;
+    let written = match end {
+        FarmSessionEnd::Stopped => return,
+        FarmSessionEnd::Ended(end) => {
+            tracing::info!("farm {} has ended", farm.id());
+            let note = farm.update(&daemon.dir, |record| {
+                record.end = Some(end);
+                Ok::<(), RecordError>(())
+            });
+            note.await
+        }
+        FarmSessionEnd::Failed(failure) => {
+            tracing::error!("farm {}: {}", farm.id(), failure.message);
+            let note = farm.update(&daemon.dir, |record| {
+                record.failure = Some(failure);
+                Ok::<(), RecordError>(())
+            });
+            note.await
+        }
+    };
+    if let Err(error) = written {
+        // The journal has everything: the next session finds the same.
+        tracing::error!("cannot note the end of a session of farm {}: {error}", farm.id());
+    }
+}
+
+async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
+    let mut stopping = daemon.farms.stopping.subscribe();
+    let session = {
+        let opening = open(daemon, farm);
+        // Dropping it stops what was begun.
+        tokio::select! {
+            opened = opening => opened,
+            _ = stopping.wait_for(Option::is_some) => return FarmSessionEnd::Stopped,
+        }
+    };
+    let session = match session {
+        Ok(Some(session)) => Arc::new(session),
+        Ok(None) => return FarmSessionEnd::Stopped,
+        Err(failure) => return FarmSessionEnd::Failed(failure),
+    };
+    farm.set_stage(FarmStage::Open(Arc::clone(&session)));
+    tracing::info!("farm {} is open", farm.id());
+    let mut ending = Box::pin(session.wait());
+    loop {
+        tokio::select! {
+            outcome = &mut ending => {
+                return match outcome {
+                    Ok(outcome) if outcome.cancelled => FarmSessionEnd::Stopped,
+                    Ok(_) => {
+                        let (at, status) = (Timestamp::now(), session.status());
+                        FarmSessionEnd::Ended(HostedFarmEnd { at, status })
+                    }
+                    Err(error) => FarmSessionEnd::Failed(launch_failure(daemon, error)),
+                };
+            }
+            // The sender lives as long as the daemon.
+            Ok(()) = stopping.changed() => {
+                let level = *stopping.borrow_and_update();
+                level.into_iter().for_each(|level| session.request_stop(level));
+            }
+        }
+    }
+}
+
+/// Opens the farm; `None` if it was deleted before.
+async fn open(daemon: &Daemon, farm: &HostedFarm) -> Result<Option<FarmSession>, RunFailure> {
+    // It is never closed.
+    let _turn = daemon.farms.openings.acquire().await.ok();
+    if !farm.record().is_open() {
+        return Ok(None);
+    }
+    farm.set_stage(FarmStage::Opening);
+    let variables = farm.record().variables.clone();
+    let prepared = prepare(daemon, farm.id(), variables).await.map_err(|fault| fault.failure)?;
+    let request = request(daemon, farm, prepared)?;
+    let opened = Box::pin(FarmSession::open(request)).await;
+    opened.map(Some).map_err(|error| launch_failure(daemon, error))
+}
+
+fn launch_failure(daemon: &Daemon, error: LaunchError) -> RunFailure {
+    (daemon.options.explain)(RunFault::Launch(Box::new(error)))
+}
+
+fn request(
+    daemon: &Daemon,
+    farm: &HostedFarm,
+    prepared: PreparedJob,
+) -> Result<FarmRequest, RunFailure> {
+    let options = &daemon.options;
+    let PreparedJob { job, datasets, .. } = prepared;
+    #[cfg(feature = "nats")]
+    let remote = remote(daemon, job.pool.as_deref())?;
+    let (settings, priority) = {
+        let record = farm.record();
+        (record.settings.clone(), record.priority)
+    };
+    Ok(FarmRequest {
+        settings,
+        job,
+        datasets,
+        store: options.store.clone(),
+        store_cache_mb: options.store_cache_mb,
+        // Only an earlier daemon can own a run of this directory, and this one has its lock.
+        wait_policy: LockWaitPolicy::default(),
+        #[cfg(feature = "nats")]
+        remote,
+        host: options.host.clone(),
+        kubernetes_config: options.kubernetes_config.clone(),
+        tracer: Tracer::default(),
+        slots: Some(daemon.slots.share(farm.user(), priority)),
+    })
+}

@@ -1,0 +1,243 @@
+//! A farm of the daemon: its record and its session.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rollout_protocol::farm::FarmStatus;
+use rollout_worker::supervise;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use utoipa::ToSchema;
+
+use super::error::FarmError;
+use super::record::HostedFarmRecord;
+use crate::daemon::id::HostedFarmId;
+use crate::daemon::record::RecordError;
+use crate::daemon::state_dir::DaemonDir;
+use crate::launch::farm::FarmSession;
+
+/// How long a request waits for a farm that is being opened.
+const OPEN_WAIT: Duration = Duration::from_secs(10);
+
+/// When to send a request again to a farm that is not open.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// State of a farm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, serde::Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedFarmState {
+    /// It waits to be opened.
+    Queued,
+    /// It reads its job, makes its plan and reads its journal.
+    Starting,
+    /// Its samples run.
+    Running,
+    /// No sample begins; running ones go on.
+    Paused,
+    /// It admits no more groups.
+    Closed,
+    /// Its last session failed.
+    Failed,
+}
+
+impl HostedFarmState {
+    /// Its word in documents and labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Closed => "closed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The session of a farm in this process.
+#[derive(Debug, Clone)]
+pub(super) enum FarmStage {
+    /// There is none.
+    Idle,
+    /// It waits for others that are being opened.
+    Queued,
+    /// It is being opened.
+    Opening,
+    /// It is open.
+    Open(Arc<FarmSession>),
+}
+
+/// A farm of the daemon.
+#[derive(Debug)]
+pub struct HostedFarm {
+    id: HostedFarmId,
+    user: String,
+    directory: PathBuf,
+    record: Mutex<HostedFarmRecord>,
+    stage: watch::Sender<FarmStage>,
+    /// Held while the record is written.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// A snapshot of a farm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedFarmView {
+    /// Its record.
+    pub record: HostedFarmRecord,
+    /// Its state.
+    pub state: HostedFarmState,
+    /// The state of its groups and samples, if it is open or has ended.
+    pub status: Option<FarmStatus>,
+}
+
+impl HostedFarm {
+    pub(super) fn new(record: HostedFarmRecord, directory: PathBuf) -> Self {
+        Self {
+            id: record.id.clone(),
+            user: record.user.clone(),
+            directory,
+            record: Mutex::new(record),
+            stage: watch::Sender::new(FarmStage::Idle),
+            writing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &HostedFarmId {
+        &self.id
+    }
+
+    /// The user who opened it.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// The directory of its run, which exists once its first session has begun.
+    pub fn directory(&self) -> &PathBuf {
+        &self.directory
+    }
+
+    /// A snapshot.
+    pub fn view(&self) -> HostedFarmView {
+        // One lock after the other: others take them in another order.
+        let record = self.record().clone();
+        let stage = self.stage.borrow().clone();
+        let status = match &stage {
+            FarmStage::Open(session) => Some(session.status()),
+            FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => None,
+        };
+        let status = status.or_else(|| record.end.as_ref().map(|end| end.status.clone()));
+        let state = state(&record, &stage, status.as_ref());
+        HostedFarmView { record, state, status }
+    }
+
+    /// The consumer with this name; the first one without a name.
+    pub(super) fn consumer(&self, name: Option<&str>) -> Result<String, FarmError> {
+        let record = self.record();
+        let mut consumers = record.settings.consumers.iter();
+        let found = match name {
+            Some(name) => consumers.find(|known| *known == name),
+            None => consumers.next(),
+        };
+        let missing = || FarmError::NoConsumer(name.unwrap_or_default().to_owned());
+        found.cloned().ok_or_else(missing)
+    }
+
+    /// Its session. Waits a moment for one that is being opened.
+    ///
+    /// # Errors
+    /// [`FarmError::Ended`], [`FarmError::Failed`] or [`FarmError::NotOpen`].
+    pub(super) async fn session(&self) -> Result<Arc<FarmSession>, FarmError> {
+        let until = Instant::now() + OPEN_WAIT;
+        let mut stage = self.stage.subscribe();
+        loop {
+            let now = stage.borrow_and_update().clone();
+            match now {
+                FarmStage::Open(session) => return Ok(session),
+                FarmStage::Idle => self.check_open()?,
+                FarmStage::Queued | FarmStage::Opening => {}
+            }
+            // The sender lives as long as the farm.
+            if timeout_at(until, stage.changed()).await.is_err() {
+                return Err(FarmError::NotOpen { retry_after: RETRY_AFTER });
+            }
+        }
+    }
+
+    /// The error of a request whose session has ended.
+    pub(super) fn gone(&self) -> FarmError {
+        let not_open = FarmError::NotOpen { retry_after: RETRY_AFTER };
+        self.check_open().err().unwrap_or(not_open)
+    }
+
+    fn check_open(&self) -> Result<(), FarmError> {
+        let record = self.record();
+        match (&record.end, &record.failure) {
+            _ if record.is_deleted => Err(FarmError::NotFound),
+            (Some(_), _) => Err(FarmError::Ended),
+            (None, Some(failure)) => Err(FarmError::Failed(failure.clone())),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Whether it is to be opened.
+    pub(super) fn is_due(&self) -> bool {
+        let is_idle = matches!(*self.stage.borrow(), FarmStage::Idle);
+        is_idle && self.record().is_open()
+    }
+
+    /// Changes with every stage.
+    pub(super) fn stage(&self) -> watch::Receiver<FarmStage> {
+        self.stage.subscribe()
+    }
+
+    pub(super) fn set_stage(&self, stage: FarmStage) {
+        self.stage.send_replace(stage);
+    }
+
+    /// Changes the record, durably; a change that `change` refuses has no effect.
+    ///
+    /// # Errors
+    /// The refusal, or that of the file system.
+    pub(super) async fn update<E: From<RecordError> + Send + 'static>(
+        &self,
+        dir: &Arc<DaemonDir>,
+        change: impl FnOnce(&mut HostedFarmRecord) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _turn = self.writing.lock().await;
+        let mut record = self.record().clone();
+        change(&mut record)?;
+        if record == *self.record() {
+            return Ok(());
+        }
+        let (dir, written) = (Arc::clone(dir), record.clone());
+        supervise::blocking(move || dir.write_record(&written)).await?;
+        *self.record() = record;
+        Ok(())
+    }
+
+    pub(super) fn record(&self) -> MutexGuard<'_, HostedFarmRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a farm with this record; `status` is that of its session.
+fn state(
+    record: &HostedFarmRecord,
+    stage: &FarmStage,
+    status: Option<&FarmStatus>,
+) -> HostedFarmState {
+    if record.end.is_some() {
+        return HostedFarmState::Closed;
+    }
+    match (stage, status) {
+        (FarmStage::Open(_), Some(status)) if status.closed => HostedFarmState::Closed,
+        (FarmStage::Open(_), Some(status)) if status.pause.is_some() => HostedFarmState::Paused,
+        (FarmStage::Open(_), _) => HostedFarmState::Running,
+        (FarmStage::Opening, _) => HostedFarmState::Starting,
+        (FarmStage::Idle, _) if record.failure.is_some() => HostedFarmState::Failed,
+        (FarmStage::Idle | FarmStage::Queued, _) => HostedFarmState::Queued,
+    }
+}

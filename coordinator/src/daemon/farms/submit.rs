@@ -1,0 +1,129 @@
+//! Acceptance of farms.
+
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::farm::FarmSettings;
+use rollout_worker::supervise;
+
+use super::error::FarmError;
+use super::hosted_farm::HostedFarm;
+use super::record::HostedFarmRecord;
+use crate::daemon::failure::RunFailure;
+use crate::daemon::id::HostedFarmId;
+use crate::daemon::principal::Principal;
+use crate::daemon::record::{RECORD_FORMAT, SubmissionKey};
+use crate::daemon::submit::{CONFIG_CODE, RETRY_AFTER};
+use crate::daemon::{Daemon, DaemonError};
+
+/// A farm to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FarmSubmission {
+    /// The job document, YAML or JSON.
+    pub document: String,
+    /// Its settings.
+    pub settings: FarmSettings,
+    /// Its samples take free slots before those of a lower priority.
+    pub priority: i32,
+    /// Idempotency key.
+    pub key: Option<String>,
+    /// SHA-256 of the whole submission, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// The result of a submission.
+#[derive(Debug)]
+pub enum SubmittedFarm {
+    /// A new farm.
+    New(Arc<HostedFarm>),
+    /// The farm that was opened before under the same key.
+    Known(Arc<HostedFarm>),
+}
+
+impl Daemon {
+    /// Accepts a farm: its record is durable when this returns.
+    ///
+    /// # Errors
+    /// [`FarmError`]; nothing was accepted.
+    pub async fn submit_farm(
+        self: &Arc<Self>,
+        principal: &Principal,
+        submission: FarmSubmission,
+    ) -> Result<SubmittedFarm, FarmError> {
+        let (daemon, principal) = (Arc::clone(self), principal.clone());
+        self.finish(async move { daemon.accept_farm(&principal, submission).await }).await
+    }
+
+    /// The farm that a user opened before under a key.
+    ///
+    /// # Errors
+    /// [`DaemonError::KeyConflict`] if that submission was another one.
+    pub fn known_farm(
+        &self,
+        principal: &Principal,
+        key: Option<&str>,
+        sha256: &str,
+    ) -> Result<Option<Arc<HostedFarm>>, FarmError> {
+        let Some(key) = key else { return Ok(None) };
+        let known = self.farms.table().by_key(&principal.name, key);
+        let Some(known) = known else { return Ok(None) };
+        let is_same = matches!(&known.record().submission, Some(one) if one.sha256 == sha256);
+        if is_same { Ok(Some(known)) } else { Err(DaemonError::KeyConflict.into()) }
+    }
+
+    async fn accept_farm(
+        &self,
+        principal: &Principal,
+        submission: FarmSubmission,
+    ) -> Result<SubmittedFarm, FarmError> {
+        let _turn = self.submitting.lock().await;
+        let key = submission.key.as_deref();
+        if let Some(known) = self.known_farm(principal, key, &submission.sha256)? {
+            return Ok(SubmittedFarm::Known(known));
+        }
+        if self.stopping().is_some() {
+            return Err(DaemonError::Stopping.into());
+        }
+        submission.settings.check()?;
+        let (depth, max) = (self.farms.table().open(), self.options.max_farms);
+        if depth >= max {
+            let (depth, max, retry_after) = (depth as u64, max as u64, RETRY_AFTER);
+            return Err(FarmError::TooMany { depth, max, retry_after });
+        }
+        let now = Timestamp::now();
+        let id = HostedFarmId::new(now);
+        let job = self.check(principal, &id, &submission.document).await?;
+        if job.agents.len() != 1 {
+            self.dir.discard_document(&id);
+            return Err(DaemonError::Invalid(wrong_agents(job.agents.len())).into());
+        }
+        let record = HostedFarmRecord {
+            format: RECORD_FORMAT,
+            id: id.clone(),
+            user: principal.name.clone(),
+            variables: principal.variables.clone(),
+            priority: submission.priority,
+            created_at: now,
+            submission: submission.key.map(|key| SubmissionKey { key, sha256: submission.sha256 }),
+            settings: submission.settings,
+            end: None,
+            failure: None,
+            is_deleted: false,
+        };
+        let (dir, written) = (Arc::clone(&self.dir), record.clone());
+        supervise::blocking(move || dir.write_record(&written)).await?;
+        let farm = Arc::new(HostedFarm::new(record, self.dir.run_dir(&id)));
+        self.farms.table().insert(Arc::clone(&farm));
+        self.wake.notify_one();
+        Ok(SubmittedFarm::New(farm))
+    }
+}
+
+fn wrong_agents(agents: usize) -> RunFailure {
+    RunFailure {
+        code: CONFIG_CODE,
+        message: format!("cannot open the farm: its job has {agents} agents"),
+        details: Vec::new(),
+        hints: vec!["use a job with one agent".to_owned()],
+    }
+}

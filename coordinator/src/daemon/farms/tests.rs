@@ -1,0 +1,89 @@
+//! Tests of farms in the daemon without sessions.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::farm::{FarmSettings, GroupRequest};
+
+use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
+use crate::daemon::tests::{daemon, user};
+use crate::daemon::{Daemon, DaemonError, Role};
+
+/// A job that is valid without its tasks.
+const JOB: &str = "agents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
+
+fn farm(key: Option<&str>, document: &str) -> FarmSubmission {
+    FarmSubmission {
+        document: document.to_owned(),
+        settings: FarmSettings::new("policy"),
+        priority: 0,
+        key: key.map(str::to_owned),
+        sha256: document.len().to_string(),
+    }
+}
+
+fn accepted(result: Result<SubmittedFarm, FarmError>) -> Arc<HostedFarm> {
+    match result.expect("accepted") {
+        SubmittedFarm::New(farm) | SubmittedFarm::Known(farm) => farm,
+    }
+}
+
+fn farms(directory: &Path) -> Arc<Daemon> {
+    daemon(directory, 9)
+}
+
+#[tokio::test]
+async fn farm_and_its_key_outlive_the_daemon_and_others_do_not_see_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let id = {
+        let daemon = farms(directory.path());
+        accepted(daemon.submit_farm(&ada, farm(Some("k"), JOB)).await).id().clone()
+    };
+    let daemon = farms(directory.path());
+    let again = daemon.submit_farm(&ada, farm(Some("k"), JOB)).await.expect("the same");
+    assert!(matches!(again, SubmittedFarm::Known(known) if *known.id() == id));
+    let other = daemon.submit_farm(&ada, farm(Some("k"), &format!("{JOB}#"))).await;
+    assert!(matches!(other, Err(FarmError::Daemon(DaemonError::KeyConflict))));
+    let view = daemon.find_farm(&ada, &id).expect("her farm").view();
+    assert_eq!((view.state, view.status), (HostedFarmState::Queued, None));
+    let bob = user("bob", Role::Submit);
+    assert!(matches!(daemon.find_farm(&bob, &id), Err(FarmError::NotFound)));
+    let query = FarmQuery { limit: 9, ..FarmQuery::default() };
+    assert_eq!(daemon.list_farms(&bob, &query).farms, []);
+    assert_eq!(daemon.list_farms(&user("root", Role::Admin), &query).farms.len(), 1);
+}
+
+#[tokio::test]
+async fn one_more_farm_than_allowed_is_refused_until_one_is_deleted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let daemon = farms(directory.path());
+    let first = accepted(daemon.submit_farm(&ada, farm(None, JOB)).await);
+    let refused = daemon.submit_farm(&ada, farm(None, JOB)).await;
+    assert!(matches!(refused, Err(FarmError::TooMany { depth: 1, max: 1, .. })));
+    daemon.delete_farm(&first).await.expect("deleted");
+    let request = GroupRequest::new("g".parse().expect("an id"), "t", 1);
+    assert!(matches!(first.submit(request).await, Err(FarmError::NotFound)));
+    let left = std::fs::read_dir(directory.path().join("farms")).expect("a directory");
+    assert_eq!(left.count(), 0);
+    accepted(daemon.submit_farm(&ada, farm(None, JOB)).await);
+}
+
+#[tokio::test]
+async fn refused_farm_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ada = user("ada", Role::Submit);
+    let daemon = farms(directory.path());
+    let two = "agents: [{name: oracle}, {name: nop}]\ndatasets: [{repo: 'https://host/r'}]\n";
+    for document in ["", "agents: 7", two] {
+        let refused = daemon.submit_farm(&ada, farm(None, document)).await;
+        let is_invalid = matches!(refused, Err(FarmError::Daemon(DaemonError::Invalid(_))));
+        assert!(is_invalid, "{document}: {refused:?}");
+    }
+    let unnamed = FarmSubmission { settings: FarmSettings::new("a/b"), ..farm(None, JOB) };
+    let refused = daemon.submit_farm(&ada, unnamed).await;
+    assert!(matches!(refused, Err(FarmError::Settings(_))), "{refused:?}");
+    let left = std::fs::read_dir(directory.path().join("farms")).expect("a directory");
+    assert_eq!(left.count(), 0);
+}
