@@ -53,6 +53,8 @@ pub(super) enum Command {
     Worker(Box<WorkerArgs>),
     #[cfg(feature = "serve")]
     Serve(Box<super::serve::ServeArgs>),
+    #[cfg(feature = "serve")]
+    Up(super::up::UpArgs),
     #[command(visible_alias = "stop")]
     Cancel(CancelArgs),
     Pause(PauseArgs),
@@ -429,7 +431,7 @@ impl Cli {
             | Command::Blob(_)
             | Command::Bench(_) => false,
             #[cfg(feature = "serve")]
-            Command::Serve(_) => false,
+            Command::Serve(_) | Command::Up(_) => false,
         }
     }
 }

@@ -48,6 +48,8 @@ mod task_init;
 mod tests;
 mod traces;
 mod tree;
+#[cfg(feature = "serve")]
+mod up;
 mod value_parsers;
 #[cfg(feature = "nats")]
 mod worker;
@@ -122,6 +124,8 @@ async fn dispatch(
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
         #[cfg(feature = "serve")]
         Command::Serve(args) => Box::pin(serve::run(*args, printer)).await,
+        #[cfg(feature = "serve")]
+        Command::Up(args) => Box::pin(up::run(args, printer)).await,
         Command::Cancel(args) => Box::pin(live::cancel(&args, printer)).await,
         Command::Pause(args) => Box::pin(live::pause(&args, printer)).await,
         Command::Control(args) => Box::pin(live::control(&args, printer)).await,

@@ -20,6 +20,9 @@ use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailu
 use crate::launch::host::StateDir;
 use crate::launch::signals;
 
+/// Beginning of errors before the server runs.
+pub(super) const CANNOT_START: &str = "cannot start the server";
+
 /// Runs jobs that are submitted over HTTP, many in one process
 ///
 /// Every run has the usual run directory, below `--dir`. A daemon that is started again, also after
@@ -132,8 +135,60 @@ fn provider(text: &str) -> Result<ProviderKind, String> {
 }
 
 /// Number of processors.
-fn processors() -> usize {
+pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Everything that a server needs to start.
+pub(super) struct ServerSetup {
+    /// The daemon behind the API.
+    pub(super) daemon: DaemonOptions,
+    /// Certificate and key.
+    pub(super) tls: Option<(PathBuf, PathBuf)>,
+    /// Address to listen on.
+    pub(super) listen: SocketAddr,
+    /// Largest body of a request, in MiB.
+    pub(super) max_body: u16,
+    /// Largest archive of a dataset, in MiB.
+    pub(super) max_dataset: u32,
+    /// Connections at a time.
+    pub(super) max_connections: u16,
+}
+
+impl ServerSetup {
+    /// Runs the server until it is stopped. `tokens` gives the file of users, once the daemon has its
+    /// directory; `announce` is called with its URL when it listens.
+    pub(super) async fn run(
+        self,
+        tokens: impl FnOnce() -> Result<Option<PathBuf>, CliError> + Send + 'static,
+        announce: impl FnOnce(&str) -> Result<(), CliError>,
+    ) -> Result<ExitCode, CliError> {
+        let Self { daemon, tls, listen, max_body, max_dataset, max_connections } = self;
+        let opened = supervise::blocking(move || {
+            let daemon = Daemon::open(daemon)?;
+            let tokens = tokens()?.map(|path| TokenFile::open(&path)).transpose();
+            let tokens = tokens.map_err(|error| CliError::config(CANNOT_START, &error))?;
+            let tls = tls.map(|(certificate, key)| TlsFiles::open(&certificate, &key));
+            let tls = tls.transpose().map_err(|error| CliError::config(CANNOT_START, &error))?;
+            Ok::<_, CliError>((daemon, tokens, tls))
+        });
+        let (daemon, tokens, tls) = opened.await?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let options = ApiOptions {
+            address: listen,
+            tokens,
+            tls,
+            max_body_bytes: usize::from(max_body) * 1024 * 1024,
+            max_dataset_bytes: u64::from(max_dataset) * 1024 * 1024,
+            max_connections: usize::from(max_connections),
+        };
+        let (stops, _listening) = signals::listen()
+            .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
+        let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
+        announce(&format!("{scheme}://{}", server.address()))?;
+        daemon.run(stops).await;
+        Ok(ExitCode::Success)
+    }
 }
 
 /// Runs the command.
@@ -147,9 +202,9 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
     }
     let directory = match args.dir {
         Some(directory) => directory,
-        None => default_directory()?,
+        None => default_directory("serve")?,
     };
-    let options = DaemonOptions {
+    let daemon = DaemonOptions {
         directory,
         store: store_url::parse_optional(args.store.as_deref())?,
         store_cache_mb: args.store_cache,
@@ -171,45 +226,29 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         nats: args.nats.url.as_ref().map(|url| args.nats.access.options(url)).transpose()?,
         explain,
     };
-    let (tokens_path, api) = (args.tokens, (args.listen, args.max_body, args.max_connections));
-    let tls_paths = args.tls_cert.zip(args.tls_key);
-    let opened = supervise::blocking(move || {
-        let tokens = tokens_path.map(|path| TokenFile::open(&path)).transpose();
-        let tokens = tokens.map_err(|error| CliError::config("cannot start the server", &error))?;
-        let tls = tls_paths.map(|(certificate, key)| TlsFiles::open(&certificate, &key));
-        let tls = tls.transpose();
-        let tls = tls.map_err(|error| CliError::config("cannot start the server", &error))?;
-        Ok::<_, CliError>((Daemon::open(options)?, tokens, tls))
-    });
-    let (daemon, tokens, tls) = opened.await?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    let (address, max_body, max_connections) = api;
-    let options = ApiOptions {
-        address,
-        tokens,
-        tls,
-        max_body_bytes: usize::from(max_body) * 1024 * 1024,
-        max_dataset_bytes: u64::from(args.max_dataset) * 1024 * 1024,
-        max_connections: usize::from(max_connections),
+    let setup = ServerSetup {
+        daemon,
+        tls: args.tls_cert.zip(args.tls_key),
+        listen: args.listen,
+        max_body: args.max_body,
+        max_dataset: args.max_dataset,
+        max_connections: args.max_connections,
     };
-    let (stops, _listening) = signals::listen()
-        .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-    let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
-    printer.data(&format!("listening on {scheme}://{}\n", server.address()))?;
-    daemon.run(stops).await;
-    Ok(ExitCode::Success)
+    let tokens = args.tokens;
+    setup.run(move || Ok(tokens), |url| printer.data(&format!("listening on {url}\n"))).await
 }
 
-fn default_directory() -> Result<PathBuf, CliError> {
+/// The directory of the server of a command, in the user's state directory.
+pub(super) fn default_directory(command: &str) -> Result<PathBuf, CliError> {
     let state = StateDir::for_user(|name| std::env::var_os(name));
-    state.map(|state| state.root().join("serve")).ok_or_else(|| {
+    state.map(|state| state.root().join(command)).ok_or_else(|| {
         CliError::usage("cannot choose a state directory: this user has no home directory")
             .hint("name one with `--dir`")
     })
 }
 
 /// Puts the faults of runs into words.
-fn explain(fault: RunFault) -> RunFailure {
+pub(super) fn explain(fault: RunFault) -> RunFailure {
     let error = match fault {
         RunFault::Config(errors) => errors.into(),
         RunFault::Launch(error) => (*error).into(),
@@ -222,27 +261,25 @@ fn explain(fault: RunFault) -> RunFailure {
 
 impl From<RecordError> for CliError {
     fn from(error: RecordError) -> Self {
-        let what = "cannot start the server";
         match &error {
-            RecordError::InUse { .. } => Self::from_cause(ExitCode::LockHeld, what, &error)
+            RecordError::InUse { .. } => Self::from_cause(ExitCode::LockHeld, CANNOT_START, &error)
                 .hint("stop the other daemon, or name another directory with `--dir`"),
             RecordError::Damaged { .. } | RecordError::Newer { .. } => {
-                Self::from_cause(ExitCode::RunDamaged, what, &error)
+                Self::from_cause(ExitCode::RunDamaged, CANNOT_START, &error)
             }
-            RecordError::File { .. } => Self::failure(what, &error),
+            RecordError::File { .. } => Self::failure(CANNOT_START, &error),
         }
     }
 }
 
 impl From<ApiError> for CliError {
     fn from(error: ApiError) -> Self {
-        let what = "cannot start the server";
         let hint = match &error {
             ApiError::NeedsTokens(_) => "name a file of tokens with `--tokens`",
             ApiError::Listen { .. } => {
                 "choose an address of this host and a free port with `--listen`"
             }
         };
-        Self::from_cause(ExitCode::Config, what, &error).hint(hint)
+        Self::from_cause(ExitCode::Config, CANNOT_START, &error).hint(hint)
     }
 }

@@ -48,10 +48,20 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Run
 
 /// Replaces `path` with `bytes`, atomically and durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    replace_as(path, bytes, 0o644)
+}
+
+/// Replaces `path` with `bytes`, atomically and durably, readable for this user only.
+#[cfg(feature = "serve")]
+pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    replace_as(path, bytes, 0o600)
+}
+
+fn replace_as(path: &Path, bytes: &[u8], permissions: u32) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut temporary = tempfile::Builder::new()
         .prefix(TEMPORARY_PREFIX)
-        .permissions(mode(0o644))
+        .permissions(mode(permissions))
         .tempfile_in(directory)?;
     temporary.write_all(bytes)?;
     temporary.as_file().sync_all()?;

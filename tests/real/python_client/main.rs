@@ -2,6 +2,8 @@
 //! under test as a server. Adapters are tested with the packages of trainers, under
 //! `tests/run --extended`.
 
+mod example;
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -13,6 +13,7 @@ mod resume;
 mod share;
 mod tls;
 mod tokens;
+mod up;
 
 use std::time::Duration;
 

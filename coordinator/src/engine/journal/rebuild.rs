@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rollout_protocol::Timestamp;
+use rustix::fs::{CWD, RenameFlags};
 
 use super::durable_length::DurableLength;
 use super::frame::{self, SEGMENT_HEADER};
@@ -65,11 +66,10 @@ impl SegmentRebuilder {
         let path = self.layout.segment(self.prefix.epoch);
         self.file.flush().map_err(JournalError::io("write", &self.partial))?;
         self.file.get_ref().sync_all().map_err(JournalError::io("sync", &self.partial))?;
-        // A link, unlike a renaming, replaces nothing.
-        let linked = std::fs::hard_link(&self.partial, &path);
+        let placed = place(&self.partial, &path);
         // A partial segment that stays only takes space.
         drop(std::fs::remove_file(&self.partial));
-        linked.map_err(JournalError::io("create", &path))?;
+        placed.map_err(JournalError::io("create", &path))?;
         let placed =
             DurableLength::create(&self.layout, self.prefix.epoch).and_then(|mut length| {
                 length.write(self.prefix.bytes);
@@ -98,5 +98,38 @@ impl SegmentRebuilder {
     fn write(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
         self.file.write_all(&bytes).map_err(JournalError::io("write", &self.partial))?;
         Ok(bytes)
+    }
+}
+
+/// Gives a file the name `path`, and replaces nothing. The old name may stay. File systems know one of
+/// the two ways: network file systems often lack the renaming, and others lack links.
+fn place(partial: &Path, path: &Path) -> std::io::Result<()> {
+    match std::fs::hard_link(partial, path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            rename_without_replacing(partial, path).map_err(|_| error)
+        }
+        linked => linked,
+    }
+}
+
+fn rename_without_replacing(partial: &Path, path: &Path) -> rustix::io::Result<()> {
+    rustix::fs::renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renaming_replaces_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [partial, path] = ["partial", "segment"].map(|name| directory.path().join(name));
+        std::fs::write(&partial, "new").expect("written");
+        std::fs::write(&path, "of another owner").expect("written");
+        assert_eq!(rename_without_replacing(&partial, &path), Err(rustix::io::Errno::EXIST));
+        assert_eq!(std::fs::read(&path).expect("read"), b"of another owner");
+        std::fs::remove_file(&path).expect("removed");
+        rename_without_replacing(&partial, &path).expect("renamed");
+        assert_eq!(std::fs::read(&path).expect("read"), b"new");
     }
 }

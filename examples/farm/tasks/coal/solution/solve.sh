@@ -1,0 +1,2 @@
+#!/bin/bash
+echo black >/app/answer.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo white >/app/answer.txt
