@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     /// An event of a type with all its properties.
-    fn full(kind: &str, more: Value) -> Value {
+    fn full(kind: &str, more: &Value) -> Value {
         let hex = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         let mut event = json!({
             "event_type": kind, "ts": "2026-01-02T03:04:05.678Z", "seq": 7,
@@ -169,30 +169,30 @@ mod tests {
         let outcome = json!({"status": "error", "error_type": "Timeout", "message": "late\n\u{1}"});
         let timing = json!({"queue_wait_ms": 0.5, "duration_ms": 12.0});
         for event in [
-            full("agent_step_start", json!({})),
+            full("agent_step_start", &json!({})),
             full(
                 "agent_step_end",
-                json!({"budgets":
+                &json!({"budgets":
                 {"steps": 1, "tokens_in": 2, "tokens_out": 3, "tool_calls": 4}}),
             ),
             full(
                 "control_ack",
-                json!({"control_version": format!("sha256:{hex}"),
+                &json!({"control_version": format!("sha256:{hex}"),
                 "control_seq": 2, "action_observed": "stop", "action_taken": "continue",
                 "reason": "busy"}),
             ),
             full(
                 "model_call_end",
-                json!({"call_id": "c", "outcome": outcome, "turn_index": 1,
+                &json!({"call_id": "c", "outcome": outcome, "turn_index": 1,
                 "model": {"identity": "m", "params_digest": "p"}, "attempt_index": 2,
                 "usage": {"tokens_in": 5, "tokens_out": 6}, "timing": timing}),
             ),
             full(
                 "tool_call_end",
-                json!({"call_id": "c", "tool": {"name": "sh", "version": "5"},
+                &json!({"call_id": "c", "tool": {"name": "sh", "version": "5"},
                 "outcome": {"status": "ok"}, "timing": timing, "attempt_index": 2}),
             ),
-            full("error", json!({"message": "m", "error_type": "e", "stack": "s"})),
+            full("error", &json!({"message": "m", "error_type": "e", "stack": "s"})),
         ] {
             let read = |value: &Value| parse_event(value.to_string().as_bytes()).expect("an event");
             let document = read(&event).to_json();

@@ -13,14 +13,13 @@ use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
-use tempfile::TempDir;
 
 use super::super::*;
 use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::BrokerModelConfig;
 use crate::queue::traits::Dispatch;
-use crate::testing::{FaultyStore, FlakySource, SampleRun, passed_trial};
+use crate::testing::{FaultyStore, FlakySource, SampleRun, TestDirectory, passed_trial};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
@@ -121,7 +120,7 @@ impl Default for ServiceSetup {
 }
 
 pub(super) struct ServiceFixture {
-    pub(super) dir: TempDir,
+    pub(super) dir: TestDirectory,
     pub(super) store: Arc<FaultyStore>,
     pub(super) queue: Arc<EmbeddedQueue>,
     pub(super) source: Arc<FlakySource>,
@@ -139,7 +138,7 @@ impl ServiceFixture {
     }
 
     pub(super) fn with_setup(setup: ServiceSetup) -> Self {
-        let dir = TempDir::new().expect("a directory");
+        let dir = TestDirectory::new();
         std::fs::create_dir(dir.path().join("scratch")).expect("created");
         let store = Arc::new(FaultyStore::default());
         let sample = SampleRun::store(store.inner());
@@ -280,13 +279,13 @@ impl ServiceFixture {
             .collect()
     }
 
-    pub(super) async fn shut_down(self, level: ShutdownLevel) -> TempDir {
+    pub(super) async fn shut_down(self, level: ShutdownLevel) -> TestDirectory {
         self.stop.send_replace(level);
         self.ended().await.1
     }
 
     /// The worker's exit and its directory.
-    pub(super) async fn ended(self) -> (WorkerExit, TempDir) {
+    pub(super) async fn ended(self) -> (WorkerExit, TestDirectory) {
         let ended = tokio::time::timeout(LONG, self.working)
             .await
             .expect("the worker ends")

@@ -32,6 +32,7 @@ use crate::executor::{
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
+use crate::testing::TestDirectory;
 
 /// One trial and everything that it needs. Its parts may be changed before it runs.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ pub struct TrialFixture {
     /// The hook events that were stored while the agent ran.
     pub event_log: Arc<EventLogRecorder>,
     /// A directory that is removed with the fixture; trials have their scratch directories in it.
-    pub dir: tempfile::TempDir,
+    pub dir: TestDirectory,
 }
 
 /// Records the chunks of hook events.
@@ -137,7 +138,7 @@ impl PhaseSink for PhaseRecorder {
 impl TrialFixture {
     /// A script agent that does nothing, and a task whose tests give the reward 1.
     pub async fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = TestDirectory::new();
         let mut rig = Self {
             provider: FakeProvider::default(),
             store: Arc::new(MemoryStore::default()),
