@@ -51,10 +51,11 @@ pub struct FarmPage {
 
 impl FarmTable {
     pub(super) fn insert(&mut self, farm: Arc<HostedFarm>) {
-        if let Some(submission) = &farm.record().submission {
-            self.keys.insert((farm.user().to_owned(), submission.key.clone()), farm.id().clone());
+        let submission = farm.record().submission.clone();
+        if let Some(submission) = submission {
+            self.keys.insert((farm.user().to_owned(), submission.key), farm.id().clone());
         }
-        self.farms.insert(farm.id().clone(), Arc::clone(&farm));
+        self.farms.insert(farm.id().clone(), farm);
     }
 
     pub(super) fn insert_unreadable(&mut self, id: HostedFarmId, reason: String) {
