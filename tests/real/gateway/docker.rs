@@ -34,8 +34,7 @@ fn run(network: &str, task: &str, prefix: &[&str]) -> (ModelServer, ProgramExit,
         "job.yaml",
         &format!(
             "name: calls\n\
-             environment: {{type: docker, docker_image: 'debian:bookworm-slim', \
-             provider_config: {{network: {network}}}}}\n\
+             environment: {{type: docker, provider_config: {{network: {network}}}}}\n\
              gateway: {{upstreams: [{{name: main, url: '{origin}/v1', key_env: MODEL_KEY}}]}}\n\
              retry: {{max_attempts: 1}}\n\
              agents:\n  - name: caller\n    execute: {execute}\n\
