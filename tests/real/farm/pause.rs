@@ -150,7 +150,7 @@ impl Callers {
             assert!(!page.completions.is_empty(), "{} came", completions.len());
             completions.extend(page.completions);
         }
-        let blobs = store::open(&StoreUrl::from(store)).await.expect("a store");
+        let blobs = store::open(&StoreUrl::from(store.to_owned())).await.expect("a store");
         let (mut crossed, mut kept) = (0, 0);
         for completion in &completions {
             assert_eq!(completion.result.end, SampleEnd::Completed, "{completion:#?}");

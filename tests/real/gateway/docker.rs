@@ -34,8 +34,7 @@ fn run(network: &str, task: &str, prefix: &[&str]) -> (ModelServer, ProgramExit,
         "job.yaml",
         &format!(
             "name: calls\n\
-             environment: {{type: docker, docker_image: 'debian:bookworm-slim', \
-             provider_config: {{network: {network}}}}}\n\
+             environment: {{type: docker, provider_config: {{network: {network}}}}}\n\
              gateway: {{upstreams: [{{name: main, url: '{origin}/v1', key_env: MODEL_KEY}}]}}\n\
              retry: {{max_attempts: 1}}\n\
              agents:\n  - name: caller\n    execute: {execute}\n\
@@ -69,7 +68,7 @@ fn agent_in_container_reaches_gateway_with_and_without_network() {
         [("bridge", "", "eth0 lo"), ("bridge", without, "lo"), ("none", "", "lo")]
     {
         let (server, ended, project) = run(network, task, &[]);
-        ended.expect_code(ExitCode::Success);
+        let _ended = ended.expect_code(ExitCode::Success);
         let trial = project.results("calls").trial("caller", "t");
         let output = trial.text("command/stdout.txt").expect("output");
         assert_eq!(output, format!("200 127.0.0.1 {interfaces}\n"), "{network} {task}");
@@ -87,7 +86,7 @@ fn worker_that_may_not_enter_container_listens_on_bridge_or_refuses_the_trial() 
     // Without the capability to enter namespaces.
     let prefix = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"];
     let (server, ended, project) = run("bridge", "", &prefix);
-    ended.expect_code(ExitCode::Success);
+    let _ended = ended.expect_code(ExitCode::Success);
     let trial = project.results("calls").trial("caller", "t");
     let output = trial.text("command/stdout.txt").expect("output");
     assert!(output.starts_with("200 ") && !output.contains("127.0.0.1"), "{output}");
