@@ -177,17 +177,23 @@ def _completed(
 
 def _fill(context: Context, reading: Reading) -> Program[bool]:
     """Read the next completions, wait until there are some; `False` when none will be added."""
-    is_over = False
+    if (yield from _read(context, reading, 0)):
+        return True
     while True:
-        window = reading.window
-        request = operations.completions(replace(window, wait_sec=0) if is_over else window)
-        page = yield from fetch(context, request, CompletionPage)
-        new = {one.cursor: one for one in page.completions if one.cursor > window.after}
-        if new:
-            reading.page.update(new)
-            reading.window = replace(window, after=max(new))
+        is_over = (yield from info(context, reading.window.farm)).is_over
+        # The last completion may have come after the last look.
+        if (yield from _read(context, reading, 0 if is_over else reading.window.wait_sec)):
             return True
         if is_over:
             return False
-        # One more look: the last completion may have come after the page.
-        is_over = (yield from info(context, window.farm)).is_over
+
+
+def _read(context: Context, reading: Reading, wait_sec: int) -> Program[bool]:
+    """Read the next completions, and return whether there are some."""
+    window = replace(reading.window, wait_sec=wait_sec)
+    page = yield from fetch(context, operations.completions(window), CompletionPage)
+    new = {one.cursor: one for one in page.completions if one.cursor > window.after}
+    if new:
+        reading.page.update(new)
+        reading.window = replace(reading.window, after=max(new))
+    return bool(new)

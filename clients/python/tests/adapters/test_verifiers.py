@@ -36,6 +36,7 @@ async def served(daemon: Daemon, job: dict[str, Any]) -> AsyncIterator[tuple[Any
             yield env, farm
         finally:
             await env.close()
+            assert not serving.done(), "the server has ended"
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
@@ -76,7 +77,8 @@ def test_rollouts_are_episodes_with_tokens_and_reward(start: Callable[..., Daemo
                 assert branch.sampled_mask == [False] * 6 + [True] * 4 + [False] * 6 + [True] * 4
                 assert branch.logprobs[6:10] == [-one / 1000 for one in REPLY]
                 assert branch.logprobs[10:16] == [0.0] * 6
-            assert (await farm.page(wait_sec=1)).completions == ()
+            # The server acknowledges a sample after its reply.
+            await until(farm, lambda status: status.unacknowledged == 0)
 
     with ModelServer() as model:
         asyncio.run(go(start("--allow-model-server", model.origin), model))
