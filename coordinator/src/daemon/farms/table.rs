@@ -54,7 +54,7 @@ impl FarmTable {
         if let Some(submission) = &farm.record().submission {
             self.keys.insert((farm.user().to_owned(), submission.key.clone()), farm.id().clone());
         }
-        self.farms.insert(farm.id().clone(), Arc::clone(&farm));
+        self.farms.insert(farm.id().clone(), farm);
     }
 
     pub(super) fn insert_unreadable(&mut self, id: HostedFarmId, reason: String) {
