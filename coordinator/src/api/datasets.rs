@@ -55,7 +55,7 @@ pub(super) async fn show(
     path = "/v1/datasets/{digest}",
     tag = "datasets",
     params(("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "SHA-256 of the body, in hexadecimal digits")),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 204, description = "It is there"),
         (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),

@@ -37,6 +37,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct EventsQuery {
     /// Only events with a higher number; 0 for all. `Last-Event-ID` takes its place.
     #[serde(default, deserialize_with = "whole_number::query")]
+    #[param(value_type = usize)]
     after: u64,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct EventsQuery {
         ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event that was received"),
     ),
     responses(
-        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "Events", body = Object, content_type = "text/event-stream"),
         (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
     ),
 )]

@@ -1,5 +1,6 @@
 //! The description of the API in OpenAPI 3.1, generated from its types.
 
+use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
 
@@ -43,7 +44,7 @@ use super::{datasets, events, export, farms, items, problem, runs, trials};
         datasets::show,
         datasets::upload,
     ),
-    components(schemas(problem::Problem)),
+    components(schemas(problem::Problem, export::ExportedFormat)),
     modifiers(&BearerTokens),
     security(("token" = [])),
     tags(
@@ -71,5 +72,22 @@ impl Modify for BearerTokens {
 pub fn openapi() -> serde_json::Value {
     let mut description = ApiDescription::openapi();
     description.merge(farms::FarmsDescription::openapi());
-    serde_json::to_value(description).unwrap_or_default()
+    let mut document = serde_json::to_value(description).unwrap_or_default();
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    let paths = paths.into_iter().flat_map(|paths| paths.values_mut());
+    let operations = paths.filter_map(Value::as_object_mut).flat_map(|path| path.values_mut());
+    let parameters = operations.filter_map(|operation| operation.get_mut("parameters"));
+    let parameters = parameters.filter_map(Value::as_array_mut).flatten();
+    parameters.filter_map(|parameter| parameter.get_mut("schema")).for_each(remove_null);
+    document
+}
+
+/// Removes `null` from the types of a parameter: one without a value is absent.
+fn remove_null(schema: &mut Value) {
+    let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) else { return };
+    types.retain(|kind| kind != "null");
+    if let [kind] = types.as_slice() {
+        let kind = kind.clone();
+        schema["type"] = kind;
+    }
 }

@@ -80,6 +80,7 @@ pub(super) struct TrialsQuery {
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
     #[serde(default, deserialize_with = "whole_number::query_option")]
+    #[param(value_type = Option<usize>)]
     pub(super) cursor: Option<u64>,
 }
 
@@ -111,6 +112,7 @@ pub(super) struct PlannedDocument {
 pub(super) struct TrialEventsQuery {
     /// Only events with this number or a higher one.
     #[serde(default, deserialize_with = "whole_number::query")]
+    #[param(value_type = usize)]
     pub(super) from: u64,
 }
 

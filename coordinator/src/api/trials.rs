@@ -192,7 +192,7 @@ pub(super) async fn status(
         TrialEventsQuery,
     ),
     responses(
-        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "Events", body = Object, content_type = "text/event-stream"),
         (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
     ),
 )]

@@ -113,15 +113,25 @@ pub(super) async fn run(
             let is_invalid = !run.directory().exists()
                 && matches!(error, LaunchError::Search(SearchError::Baseline { .. }));
             let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            if failure.code == ExitCode::Cancelled.code() {
+                return stopped(run);
+            }
             if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
         }
     }
 }
 
+/// The end of a session that was stopped before the search had ended.
+fn stopped(run: &HostedRun) -> SessionEnd {
+    match *run.wanted().borrow() {
+        WantedState::Cancelled => SessionEnd::Completed { code: ExitCode::Success.code() },
+        WantedState::Running | WantedState::Paused => SessionEnd::Stopped,
+    }
+}
+
 fn ended(run: &HostedRun, manifest: &SearchManifest) -> SessionEnd {
-    let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
-    if !manifest.state.stopped && !is_cancelled {
-        return SessionEnd::Stopped;
+    if !manifest.state.stopped {
+        return stopped(run);
     }
     let counts = OutcomeCounts::from_manifest(manifest);
     let code = match counts.failed_by_infrastructure {

@@ -116,7 +116,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("r.events");
         let feed = Arc::new(EventFeed::new(EventSource::Log(path.clone())));
-        let append = |count: u64| {
+        let append = |count: i64| {
             let (file, last) = open(&path).expect("opened");
             let mut sink = LogSink { feed: Arc::clone(&feed), file, last };
             let batch: Vec<_> =

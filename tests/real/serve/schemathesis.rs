@@ -20,8 +20,9 @@ const EXAMPLES: &str = "200";
 /// The seed of the requests: a failure can be repeated.
 const SEED: &str = "1";
 
-/// Statuses of requests that the schema accepts: documents, states and limits may refuse them.
-const CONFIG: &str = "[checks.positive_data_acceptance]\nexpected-statuses = \
+/// The user, and statuses of requests that the schema accepts: documents, states and limits may
+/// refuse them.
+const CONFIG: &str = "[auth.openapi.token]\nbearer = 'ada-token'\n[checks.positive_data_acceptance]\nexpected-statuses = \
     ['2xx', '401', '403', '404', '409', '422', '429', '503']\n";
 
 /// The description for a server with these runs: requests with ids that exist reach more than a 404.
@@ -73,7 +74,7 @@ fn generated_requests_get_no_answer_that_the_description_does_not_have() {
     let project = project().tasks(["slow/second"], &[]);
     let users = [("ada", "submit", "ada-token")];
     let project = project.write("tokens.toml", &crate::tokens::tokens(&users));
-    let options = ["--tokens", "tokens.toml", "--max-running", "4", "--max-queued", "100000"];
+    let options = ["--tokens", "tokens.toml", "--max-running", "4", "--max-queued", "60000"];
     let mut daemon = DaemonProcess::start(&project, &options);
     daemon.client = daemon.client.with_token("ada-token");
     let description = description(&project, &daemon);
@@ -92,7 +93,6 @@ fn generated_requests_get_no_answer_that_the_description_does_not_have() {
         "--checks",
         "all",
     ]);
-    command.args(["--header", "authorization: Bearer ada-token"]);
     command.args(["--max-examples", &examples, "--seed", SEED, "--continue-on-failure"]);
     // Streams last as long as their run.
     command.args(["--request-timeout", "10", "--suppress-health-check", "all"]);

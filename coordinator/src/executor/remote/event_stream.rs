@@ -25,7 +25,7 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// The events of a trial from the event with the number `from` on.
 pub(super) fn trial_events(
     transport: Arc<ApiTransport>,
-    path: String,
+    path: &str,
     trial: ItemId,
     from: u64,
 ) -> TrialEventStream {

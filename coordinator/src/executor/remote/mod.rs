@@ -233,7 +233,7 @@ impl TrialExecutor for RemoteExecutor {
 
     fn trial_events(&self, trial: ItemId, from: u64) -> TrialEventStream {
         let path = self.trial_path(trial, "");
-        event_stream::trial_events(Arc::clone(&self.transport), path, trial, from)
+        event_stream::trial_events(Arc::clone(&self.transport), &path, trial, from)
     }
 
     async fn send_control(
