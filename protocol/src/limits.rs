@@ -325,6 +325,14 @@ pub const GATEWAY_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 /// up the worker's memory.
 pub const GATEWAY_TRY_BYTES: usize = 512 * 1024 * 1024;
 
+/// Token ids and log probabilities of a call, or tokens of a trajectory, from which they are in the
+/// binary file instead of JSON.
+pub const GATEWAY_INLINE_TOKENS: usize = 4096;
+
+/// Connections that one try may have to the model gateway at once. An agent with more subagents than
+/// that is not known; the limit keeps one agent from taking the connections of others.
+pub const GATEWAY_TRY_CONNECTIONS: usize = 512;
+
 /// Size of a reply that the model gateway records, bytes. A longer one is passed on and recorded
 /// without its bytes.
 pub const GATEWAY_REPLY_BYTES: usize = 64 * 1024 * 1024;

@@ -6,6 +6,7 @@ mod execution;
 mod harness;
 mod ideas;
 mod model_call;
+mod model_tokens;
 
 use std::collections::BTreeMap;
 
@@ -28,8 +29,12 @@ pub use harness::{
 };
 pub use ideas::{IdeasEnd, IdeasRecord};
 pub use model_call::{
-    CallAttempt, CallBegun, CallBody, CallEnd, CallEnded, CallLatency, CallTokens, ChoiceTokens,
-    GatewaySummary, ModelCallLine, ModelEndpoint, TokenUsage, TrajectoryBasis, TrajectoryRecord,
+    CallAttempt, CallBegun, CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, GatewaySummary,
+    ModelCallLine, ModelEndpoint, TokenUsage,
+};
+pub use model_tokens::{
+    CallTokens, ChoiceTokens, MissingTokens, TokenSection, TokenSections, TrajectoryBasis,
+    TrajectoryRecord,
 };
 
 /// How an item ended.

@@ -10,6 +10,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_tests::s3_process;
 use rollout_worker::executor::{Finished, PhaseSink};
+use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
@@ -50,6 +51,10 @@ impl Runner for DeadlyRunner {
 
     async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
         self.runner.ideas(context).await
+    }
+
+    fn model_calls(&self) -> Arc<RunCallTable> {
+        self.runner.model_calls()
     }
 }
 

@@ -19,7 +19,7 @@ use futures_util::stream;
 use rollout_worker::supervise;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// An answer on command, in place of the usual one.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,8 @@ pub struct LoggedCall {
 struct ServerShared {
     calls: Mutex<Vec<LoggedCall>>,
     commands: Mutex<VecDeque<ModelAnswer>>,
+    /// Answers that may begin, while it holds them back.
+    answers: Mutex<Option<Arc<Semaphore>>>,
     /// Pause before each event of a stream.
     pause: Duration,
 }
@@ -84,8 +86,8 @@ impl ModelServer {
         let listener = listener.expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("an address");
-        let (calls, commands) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(ServerShared { calls, commands, pause });
+        let (calls, commands, answers) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(ServerShared { calls, commands, answers, pause });
         let (stop, stopped) = oneshot::channel::<()>();
         let state = Arc::clone(&shared);
         let thread = supervise::thread("model-server", move || {
@@ -119,6 +121,18 @@ impl ModelServer {
     /// Answers the next calls in this way.
     pub fn command(&self, answers: impl IntoIterator<Item = ModelAnswer>) {
         lock(&self.shared.commands).extend(answers);
+    }
+
+    /// Answers no call from now on.
+    pub fn hold_answers(&self) {
+        *lock(&self.shared.answers) = Some(Arc::new(Semaphore::new(0)));
+    }
+
+    /// Answers so many of the calls that it has not answered, and those that come later.
+    pub fn answer(&self, calls: usize) {
+        if let Some(answers) = &*lock(&self.shared.answers) {
+            answers.add_permits(calls);
+        }
     }
 
     /// The calls so far.
@@ -164,6 +178,10 @@ async fn answer(
         });
         calls.len() - 1
     };
+    let answers = lock(&shared.answers).clone();
+    if let Some(answers) = answers {
+        answers.acquire().await.expect("it is never closed").forget();
+    }
     let sent = |status: u16, reply: &[u8]| {
         let call = &mut lock(&shared.calls)[index];
         (call.status, call.reply, call.finished) = (status, reply.to_vec(), true);

@@ -19,6 +19,11 @@ pub fn with_client_tools() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_PYTHON_CLIENT", "httpx, pytest, mypy, ruff and hatchling")
 }
 
+/// The interpreter with the package `schemathesis`; `None`, with a printed reason, without one.
+pub fn with_schemathesis() -> Option<PathBuf> {
+    interpreter("ROLLOUT_TEST_SCHEMATHESIS", "schemathesis")
+}
+
 /// The interpreter with the package `maturin`; `None`, with a printed reason, without one.
 pub fn with_maturin() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_MATURIN", "maturin")

@@ -54,6 +54,7 @@ pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass)
         class,
         work: OfferedWork::Trial(trial),
         rate_limits: RunRateLimits::default(),
+        model_calls: None,
     }
 }
 

@@ -176,6 +176,7 @@ impl ModelWorker {
             low_disk: false,
             gone: false,
             executions,
+            model_calls: Vec::new(),
         }
     }
 

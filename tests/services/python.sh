@@ -7,6 +7,8 @@ readonly python_polars=polars==2.1.0
 readonly python_helm=helm-python-sdk==0.2.2
 # Test, check and build the Python client; httpx is its dependency.
 readonly python_client=(httpx==0.28.1 pytest==9.2.0 mypy==2.4.1 ruff==0.17.6 hatchling==1.33.0)
+# Generates requests from the description of the HTTP API.
+readonly python_schemathesis=schemathesis==4.32.5
 # Makes a wheel with the program.
 readonly python_maturin=maturin==1.16.0
 # Trainers, which the adapters of the Python client are tested with. TRL takes 6 GB: it brings torch.
@@ -27,11 +29,12 @@ python_find() {
   return "$status"
 }
 
-# Exports ROLLOUT_TEST_MATURIN, ROLLOUT_TEST_PYTHON_VERIFIERS, _TRL and _AGENT_LIGHTNING: the
-# interpreters, or `no`.
+# Exports ROLLOUT_TEST_MATURIN, ROLLOUT_TEST_SCHEMATHESIS, ROLLOUT_TEST_PYTHON_VERIFIERS, _TRL and
+# _AGENT_LIGHTNING: the interpreters, or `no`.
 python_find_extended() {
   local status=0
   python_packages ROLLOUT_TEST_MATURIN maturin "$python_maturin" || status=1
+  python_packages ROLLOUT_TEST_SCHEMATHESIS schemathesis "$python_schemathesis" || status=1
   python_packages ROLLOUT_TEST_PYTHON_VERIFIERS verifiers,pytest "${python_verifiers[@]}" || status=1
   python_packages ROLLOUT_TEST_PYTHON_TRL trl,pytest "${python_trl[@]}" || status=1
   python_command=$(python_3_12) python_packages ROLLOUT_TEST_PYTHON_AGENT_LIGHTNING \

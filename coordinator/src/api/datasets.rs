@@ -27,7 +27,7 @@ const PART_TIMEOUT: Duration = Duration::from_secs(60);
     get,
     path = "/v1/datasets/{digest}",
     tag = "datasets",
-    params(("digest" = String, Path, description = "SHA-256 of its archive, in hexadecimal digits")),
+    params(("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "SHA-256 of its archive, in hexadecimal digits")),
     responses(
         (status = 204, description = "It is there"),
         (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
@@ -54,7 +54,7 @@ pub(super) async fn show(
     put,
     path = "/v1/datasets/{digest}",
     tag = "datasets",
-    params(("digest" = String, Path, description = "SHA-256 of the body, in hexadecimal digits")),
+    params(("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "SHA-256 of the body, in hexadecimal digits")),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses(
         (status = 204, description = "It is there"),
@@ -112,6 +112,6 @@ pub(super) async fn upload(
 }
 
 fn parsed(text: &str) -> Result<Digest, ApiProblem> {
-    let wrong = "cannot use the digest: expected 64 hexadecimal digits";
+    let wrong = "cannot use the digest: expected 64 lower-case hexadecimal digits";
     format!("sha256:{text}").parse().map_err(|_| ApiProblem::bad_request(wrong))
 }

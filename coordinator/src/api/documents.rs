@@ -2,10 +2,12 @@
 
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::{IntoParams, ToSchema};
 
+use super::whole_number;
 use crate::daemon::{
-    HostedProgress, HostedRunState, HostedRunView, RunFailure, RunPage, UnreadableRun,
+    HostedKind, HostedProgress, HostedRunState, HostedRunView, RunFailure, RunPage, UnreadableRun,
 };
 
 /// A submission.
@@ -16,25 +18,46 @@ pub(super) struct SubmitRun {
     #[serde(default)]
     pub(super) kind: SubmittedKind,
     /// The job: the document of a job file as JSON, or the text of one in YAML.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(schema_with = document_schema)]
     pub(super) document: serde_json::Value,
     /// Name for people, in place of the document's.
     #[serde(default)]
-    #[schema(max_length = 100)]
+    #[schema(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub(super) name: Option<String>,
     /// Runs with a higher priority start first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::json")]
     #[schema(minimum = -1000, maximum = 1000)]
     pub(super) priority: i32,
+}
+
+/// A document is an object, or the text of a file.
+fn document_schema() -> Schema {
+    let object = ObjectBuilder::new().schema_type(Type::Object);
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    OneOfBuilder::new().item(object).item(text).build().into()
 }
 
 /// Kinds of submissions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SubmittedKind {
-    /// Trials of a job.
+    /// All trials of a job.
     #[default]
     Job,
+    /// Trials of a job that its user starts one by one, until `finish`.
+    Executor,
+    /// A search over the commits of a repository: `document` is a search file.
+    Tree,
+}
+
+impl From<SubmittedKind> for HostedKind {
+    fn from(kind: SubmittedKind) -> Self {
+        match kind {
+            SubmittedKind::Job => Self::Job,
+            SubmittedKind::Executor => Self::Executor,
+            SubmittedKind::Tree => Self::Tree,
+        }
+    }
 }
 
 /// Parameters of a submission whose body is a job file.
@@ -42,10 +65,15 @@ pub(super) enum SubmittedKind {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SubmitQuery {
+    /// With a body of YAML: kind of the run.
+    #[serde(default)]
+    pub(super) kind: SubmittedKind,
     /// With a body of YAML: name for people, in place of the document's.
+    #[param(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub(super) name: Option<String>,
     /// With a body of YAML: runs with a higher priority start first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query_option")]
+    #[param(minimum = -1000, maximum = 1000)]
     pub(super) priority: Option<i32>,
 }
 
@@ -61,8 +89,10 @@ pub(super) struct ListQuery {
     /// Only runs with this name.
     pub(super) name: Option<String>,
     /// Most runs of a page, from 1 to 500; 100 by default.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
+    #[param(pattern = "^r[0-9a-f]{24}$")]
     pub(super) cursor: Option<String>,
 }
 
@@ -83,6 +113,8 @@ pub(super) struct RunList {
 pub(super) struct RunDocument {
     /// Its id.
     id: String,
+    /// Its kind.
+    kind: HostedKind,
     /// Name of its job.
     name: String,
     /// The user who submitted it.
@@ -124,6 +156,7 @@ impl From<HostedRunView> for RunDocument {
         let HostedRunView { record, state, .. } = view;
         Self {
             id: record.id.to_string(),
+            kind: record.kind,
             name: record.name,
             user: record.user,
             priority: record.priority,

@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::connections::LongAnswer;
 use super::problem::{ApiProblem, Problem};
-use super::{ApiState, body, runs};
+use super::{ApiState, body, runs, whole_number};
 use crate::daemon::{Daemon, HostedEvent, HostedRun, Principal};
 
 /// Time between two signs of life on a stream without events.
@@ -36,7 +36,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
     /// Only events with a higher number; 0 for all. `Last-Event-ID` takes its place.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query")]
     after: u64,
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn events(
 /// 400 for something else.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiProblem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let number = value.to_str().ok().and_then(whole_number::parse);
     let wrong = "cannot use `Last-Event-ID`: it is not the number of an event";
     number.map(Some).ok_or_else(|| ApiProblem::bad_request(wrong))
 }

@@ -7,17 +7,19 @@ use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use utoipa::{IntoParams, ToSchema};
 
 use super::connections::LongAnswer;
 use super::item_documents::{ArtifactList, ItemDocument, OutputDocument, OutputList};
 use super::problem::{ApiProblem, Problem};
-use super::{ApiState, body, events, json, output_follower, runs};
+use super::{ApiState, body, events, json, output_follower, runs, whole_number};
 use crate::daemon::{DaemonError, ItemQuery, Principal};
 use crate::results::view::{self, CapturedFile};
 
@@ -45,8 +47,10 @@ pub(super) struct ItemsQuery {
     /// Pattern of the task's name, or of `dataset/task`.
     task: Option<String>,
     /// Most items of a page, from 1 to 1000; 100 by default.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     limit: Option<usize>,
     /// `next` of the page before.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     cursor: Option<usize>,
 }
 
@@ -68,7 +72,7 @@ pub(super) struct OutputQuery {
     /// every output with a header each by default.
     name: Option<String>,
     /// The try; by default the one that settled the item, else the last one with output.
-    #[serde(rename = "try")]
+    #[serde(rename = "try", default, deserialize_with = "whole_number::query_option")]
     number: Option<u32>,
     /// Send the output of an item that runs as it is written, until the item is settled.
     #[serde(default)]
@@ -219,7 +223,7 @@ pub(super) async fn logs(
 }
 
 async fn send_files(
-    store: &Arc<dyn rollout_worker::store::BlobStore>,
+    store: &Arc<dyn BlobStore>,
     files: &[CapturedFile],
     pieces: &mpsc::Sender<Bytes>,
 ) {
@@ -308,10 +312,20 @@ pub(super) async fn artifact(
     let files = state.daemon.item_files(&run, &item, None).await?;
     let (digest, size_bytes) = files.artifact(&path).ok_or(DaemonError::NoFiles)?;
     let permit = events::stream_permit(&state)?;
-    let reader = files.store.get(&digest).await.map_err(|error| {
-        tracing::error!("cannot read an artifact: {error}");
+    blob_stream(&*files.store, &digest, size_bytes, permit).await
+}
+
+/// An answer with the content of a blob. `permit` is held until all is sent.
+pub(super) async fn blob_stream(
+    store: &dyn BlobStore,
+    digest: &Digest,
+    size_bytes: u64,
+    permit: OwnedSemaphorePermit,
+) -> Result<Response, ApiProblem> {
+    let reader = store.get(digest).await.map_err(|error| {
+        tracing::error!("cannot read a blob: {error}");
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        ApiProblem::new(status, "internal", ExitCode::Failure, "cannot read the artifact")
+        ApiProblem::new(status, "internal", ExitCode::Failure, "cannot read the content")
     })?;
     let pieces = stream::unfold((reader, permit), |(mut reader, permit)| async move {
         let mut piece = vec![0; PIECE_BYTES];

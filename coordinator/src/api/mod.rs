@@ -6,9 +6,10 @@
 //! * `datasets`: upload of datasets
 //! * `runs`: submission, list and control of runs
 //! * `items`: items of a run and their files; `output_follower`: output while it is written
-//! * `events`: events of a run as server-sent events
+//! * `trials`, `trial_documents`: trials that a user starts one by one
+//! * `events`: events of a run as server-sent events; `export`: results for other tools
 //! * `farms`: farms, with their groups and completions
-//! * `documents`, `item_documents`: bodies; `body`: their reading; `problem`: errors
+//! * `documents`, `item_documents`: bodies; `body`, `whole_number`: their reading; `problem`: errors
 //! * `metrics`: metrics of the daemon
 //! * `openapi`: the description of all of it
 
@@ -17,6 +18,7 @@ mod connections;
 mod datasets;
 mod documents;
 mod events;
+mod export;
 mod farms;
 mod gate;
 mod item_documents;
@@ -28,6 +30,9 @@ mod problem;
 mod runs;
 mod tls;
 mod tokens;
+mod trial_documents;
+mod trials;
+mod whole_number;
 
 use std::io;
 use std::net::SocketAddr;
@@ -145,12 +150,23 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/runs/{id}/pause", post(runs::pause))
         .route("/v1/runs/{id}/continue", post(runs::resume))
         .route("/v1/runs/{id}/events", get(events::events))
+        .route("/v1/runs/{id}/export", get(export::export))
         .route("/v1/runs/{id}/items", get(items::list))
         .route("/v1/runs/{id}/items/{item}", get(items::show))
         .route("/v1/runs/{id}/items/{item}/outputs", get(items::outputs))
         .route("/v1/runs/{id}/items/{item}/logs", get(items::logs))
         .route("/v1/runs/{id}/items/{item}/artifacts", get(items::artifacts))
         .route("/v1/runs/{id}/items/{item}/artifact", get(items::artifact))
+        .route("/v1/runs/{id}/search", get(runs::search))
+        .route("/v1/runs/{id}/finish", post(trials::finish))
+        .route("/v1/runs/{id}/trials", get(trials::list).post(trials::start))
+        .route("/v1/runs/{id}/trials/{item}", get(trials::status))
+        .route("/v1/runs/{id}/trials/{item}/events", get(trials::events))
+        .route("/v1/runs/{id}/trials/{item}/control", post(trials::control))
+        .route("/v1/runs/{id}/trials/{item}/cancel", post(trials::cancel))
+        .route("/v1/runs/{id}/trials/{item}/output", get(trials::output))
+        .route("/v1/runs/{id}/trials/{item}/artifacts", get(trials::artifacts))
+        .route("/v1/runs/{id}/blobs/{digest}", get(trials::blob))
         .route("/v1/datasets/{digest}", get(datasets::show).put(datasets::upload))
         .route("/v1/openapi.json", get(openapi_document))
         .merge(farms::router())

@@ -3,7 +3,7 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi as _};
 
-use super::{datasets, events, farms, items, problem, runs};
+use super::{datasets, events, export, farms, items, problem, runs, trials};
 
 /// The API.
 #[derive(utoipa::OpenApi)]
@@ -21,13 +21,25 @@ use super::{datasets, events, farms, items, problem, runs};
         runs::cancel,
         runs::pause,
         runs::resume,
+        runs::search,
         events::events,
+        export::export,
         items::list,
         items::show,
         items::outputs,
         items::logs,
         items::artifacts,
         items::artifact,
+        trials::finish,
+        trials::list,
+        trials::start,
+        trials::status,
+        trials::events,
+        trials::control,
+        trials::cancel,
+        trials::output,
+        trials::artifacts,
+        trials::blob,
         datasets::show,
         datasets::upload,
     ),
@@ -37,6 +49,7 @@ use super::{datasets, events, farms, items, problem, runs};
     tags(
         (name = "runs", description = "Runs of jobs"),
         (name = "items", description = "Items of runs: trials of a job"),
+        (name = "trials", description = "Trials that a user starts one by one, in a run of the kind `executor`"),
         (name = "datasets", description = "Datasets that jobs use, by digest"),
     ),
 )]

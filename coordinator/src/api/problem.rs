@@ -108,6 +108,12 @@ impl ApiProblem {
         self
     }
 
+    /// Adds a detail.
+    pub(super) fn detail(mut self, detail: &str) -> Self {
+        self.failure.details.push(detail.to_owned());
+        self
+    }
+
     /// States when to try again.
     pub(super) fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
@@ -180,6 +186,14 @@ impl From<DaemonError> for ApiProblem {
             }
             DaemonError::Conflict { .. } => {
                 Self::new(StatusCode::CONFLICT, "conflict", ExitCode::Config, text)
+            }
+            DaemonError::NotOpen => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-open", ExitCode::OutOfReach, text)
+                    .retry_after(Duration::from_secs(1))
+            }
+            DaemonError::Ended => Self::new(StatusCode::CONFLICT, "ended", ExitCode::Config, text),
+            DaemonError::SessionFailed(failure) => {
+                Self::from_failure(StatusCode::CONFLICT, "failed", failure)
             }
             DaemonError::Busy { retry_after, .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", ExitCode::OutOfReach, text)

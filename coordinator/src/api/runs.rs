@@ -13,7 +13,8 @@ use super::gate::require;
 use super::problem::{ApiProblem, Problem};
 use super::{ApiState, body, json};
 use crate::daemon::{
-    DaemonError, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery, SubmissionResult,
+    DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery,
+    SubmissionResult,
 };
 
 /// Runs of a page unless the request says otherwise.
@@ -22,8 +23,8 @@ const DEFAULT_LIMIT: usize = 100;
 /// Longest idempotency key, bytes.
 const MAX_KEY_BYTES: usize = 255;
 
-/// Longest name, bytes.
-const MAX_NAME_BYTES: usize = 100;
+/// Longest name, characters.
+const MAX_NAME_CHARS: usize = 100;
 
 /// Priorities of users are between this number and its opposite.
 const MAX_PRIORITY: i32 = 1000;
@@ -48,7 +49,7 @@ pub(super) fn find(
     tag = "runs",
     params(
         SubmitQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "A text that no other submission of this user has"),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]*$", description = "A text that no other submission of this user has"),
     ),
     request_body(
         content(
@@ -80,12 +81,13 @@ pub(super) async fn submit(
     if let Some(run) = state.daemon.known(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &run));
     }
-    let (document, name, priority) = match media.as_str() {
+    let (kind, document, name, priority) = match media.as_str() {
         "application/json" | "" => from_json(&state, &bytes).await?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
-            (text.to_owned(), parameters.name, parameters.priority.unwrap_or_default())
+            let priority = parameters.priority.unwrap_or_default();
+            (parameters.kind.into(), text.to_owned(), parameters.name, priority)
         }
         other => {
             let message = format!(
@@ -97,7 +99,7 @@ pub(super) async fn submit(
         }
     };
     check_values(name.as_deref(), priority)?;
-    let submission = JobSubmission { document, name, priority, key, sha256 };
+    let submission = JobSubmission { kind, document, name, priority, key, sha256 };
     let (status, run) = match state.daemon.submit(&user, submission).await? {
         SubmissionResult::New(run) => (StatusCode::CREATED, run),
         SubmissionResult::Known(run) => (StatusCode::OK, run),
@@ -126,12 +128,12 @@ fn answer(status: StatusCode, run: &HostedRun) -> Response {
 async fn from_json(
     state: &ApiState,
     bytes: &[u8],
-) -> Result<(String, Option<String>, i32), ApiProblem> {
-    let SubmitRun { kind: _job, document, name, priority } = body::json(bytes)?;
-    Ok((document_text(state, document).await?, name, priority))
+) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
+    let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
+    Ok((kind.into(), document_text(state, document).await?, name, priority))
 }
 
-/// The text of a job document, with the paths of uploaded datasets.
+/// The text of a document, with the paths of uploaded datasets.
 pub(super) async fn document_text(
     state: &ApiState,
     document: serde_json::Value,
@@ -158,11 +160,11 @@ pub(super) fn check_values(name: Option<&str>, priority: i32) -> Result<(), ApiP
         return Err(ApiProblem::bad_request(message));
     }
     let is_good = |name: &str| {
-        (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+        (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && !name.chars().any(char::is_control)
     };
     if name.is_some_and(|name| !is_good(name)) {
         let message = format!(
-            "cannot use the name: expected 1 to {MAX_NAME_BYTES} bytes without control characters"
+            "cannot use the name: expected 1 to {MAX_NAME_CHARS} characters without control characters"
         );
         return Err(ApiProblem::bad_request(message));
     }
@@ -229,6 +231,28 @@ pub(super) async fn show(
 ) -> Result<Response, ApiProblem> {
     let run = find(&state, &user, &id)?;
     Ok(json(&RunDocument::from(run.view())))
+}
+
+/// Show the overview of a search
+///
+/// The document of `rollout tree show DIR --json`.
+#[utoipa::path(
+    get,
+    path = "/v1/runs/{id}/search",
+    tag = "runs",
+    params(("id" = String, Path, description = "The run, of the kind `tree`")),
+    responses(
+        (status = 200, description = "The overview", body = Object),
+        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn search(
+    State(state): State<Arc<ApiState>>,
+    Extension(user): Extension<Principal>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiProblem> {
+    let run = find(&state, &user, &id)?;
+    Ok(json(&state.daemon.search(&run).await?))
 }
 
 /// Cancel a run

@@ -9,6 +9,7 @@ use rollout_worker::supervise;
 
 use super::error::{CliError, remedy, repair_hint};
 use super::output::Printer;
+use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::engine::RunError;
@@ -26,8 +27,8 @@ use crate::results::files::TrialFilesError;
 /// new or empty directory, from the records alone: it needs no blob store.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run of a server:
-    /// `nats://host:4222#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; a live run of a server:
+    /// `nats://host:4222#RUN`; or a run of `rollout serve`: `http://host:4280/v1/runs/ID`
     run_dir: PathBuf,
 
     /// Output format
@@ -52,6 +53,9 @@ const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of 
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
+        return of_server(run, args, printer).await;
+    }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("export", place.directory(), SEARCH_HINT)?;
     let ExportArgs { format, out, store, .. } = args;
@@ -74,6 +78,18 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
         let hint = hint(&error, &run_dir);
         hint.iter().fold(CliError::from(error), |failed, hint| failed.hint(hint))
     })?;
+    print_summary(&exported, printer)?;
+    Ok(ExitCode::Success)
+}
+
+/// Exports a run on a server, which has its own store.
+async fn of_server(run: RunUrl, args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let ExportArgs { format, out, store, .. } = args;
+    if store.is_some() {
+        let message = "`--store` cannot be used with a run on a server, which has its own store";
+        return Err(CliError::usage(message));
+    }
+    let exported = remote_api::export(run, format, out, printer).await?;
     print_summary(&exported, printer)?;
     Ok(ExitCode::Success)
 }

@@ -254,6 +254,7 @@ pub(super) fn explain(fault: RunFault) -> RunFailure {
         RunFault::Launch(error) => (*error).into(),
         RunFault::View(error) => error.into(),
         RunFault::Captured(error) => super::logs::failed(&error),
+        RunFault::Export(error) => error.into(),
     };
     let CliError { code, message, details, hints } = error;
     RunFailure { code: code.code(), message, details, hints }

@@ -7,7 +7,7 @@ use rollout_protocol::Timestamp;
 use rollout_worker::supervise;
 
 use super::hosted_run::HostedRun;
-use super::record::{HostedOutcome, HostedRunEnd, HostedRunRecord, WantedState};
+use super::record::{HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, WantedState};
 use super::{Daemon, DaemonError};
 
 /// Why a run that has ended takes no request.
@@ -60,6 +60,25 @@ impl Daemon {
             check_open("continue", record)?;
             record.wanted = WantedState::Running;
             record.failure = None;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Lets an executor take no more trials: its run ends when every started trial has a result.
+    ///
+    /// # Errors
+    /// [`DaemonError::Conflict`] for another run, and for one that was cancelled or has ended
+    /// otherwise.
+    pub async fn close(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
+        self.change(run, |record| {
+            if record.kind != HostedKind::Executor {
+                return Err(conflict("finish", "it is no executor"));
+            }
+            if !record.is_closed {
+                check_open("finish", record)?;
+                record.is_closed = true;
+            }
             Ok(())
         })
         .await

@@ -13,16 +13,16 @@ use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Daemon;
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::principal::AllowedVariables;
 use super::progress::{SessionProgress, SessionStage};
-use super::record::{HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState};
+use super::record::{
+    HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
+};
 use super::state_dir::StoredId;
-use super::submit::{CheckFault, checked_job, is_set};
-#[cfg(feature = "nats")]
-use crate::config::Job;
+use super::submit::{checked_job, is_set};
+use super::{Daemon, executor, search};
 use crate::config::{CliSetting, ErrorKind, JobOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
@@ -35,7 +35,7 @@ use crate::plan::{self, BuildError, PreparedJob};
 use crate::sources::datasets::BundleError;
 
 /// Stops that wait for a session.
-const STOP_CAPACITY: usize = 4;
+pub(super) const STOP_CAPACITY: usize = 4;
 
 /// Pool of jobs that name none.
 #[cfg(feature = "nats")]
@@ -52,7 +52,7 @@ pub(super) fn session(run: &HostedRun) -> (HostedSession, mpsc::Receiver<StopLev
 }
 
 /// The end of a session.
-enum SessionEnd {
+pub(super) enum SessionEnd {
     /// Everything is settled.
     Completed { code: u8 },
     /// The run was cancelled before it started.
@@ -73,10 +73,14 @@ pub(super) async fn drive(
     stops: mpsc::Receiver<StopLevel>,
 ) {
     let progress = Arc::clone(&session.progress);
-    let commands = enforce(Arc::clone(run), progress.stage());
-    let commanding = supervise::spawn("run commands", commands);
-    let end = run_session(daemon, run, &progress, stops).await;
-    drop(commanding);
+    let end = match run.kind() {
+        HostedKind::Job | HostedKind::Executor => {
+            let commands = enforce(Arc::clone(run), progress.stage());
+            let _commanding = supervise::spawn("run commands", commands);
+            run_session(daemon, run, &session, stops).await
+        }
+        HostedKind::Tree => search::run(daemon, run, &session, stops).await,
+    };
     match &end {
         SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
             tracing::error!("run {}: {}", run.id(), failure.message);
@@ -124,7 +128,7 @@ fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
 async fn run_session(
     daemon: &Daemon,
     run: &Arc<HostedRun>,
-    progress: &Arc<SessionProgress>,
+    session: &HostedSession,
     stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
     let variables = run.view().record.variables;
@@ -136,12 +140,17 @@ async fn run_session(
     if is_cancelled && !run.directory().exists() {
         return SessionEnd::NeverStarted;
     }
-    let request = match request(daemon, run, prepared, progress, stops) {
+    let request = match request(daemon, run, prepared, &session.progress, stops) {
         Ok(request) => request,
         Err(failure) => return unprepared(run, PrepareFault { failure, is_fetch: false }),
     };
-    match launch_run(request).await {
-        Ok(outcome) => ended(run, &outcome),
+    let launched = if run.kind() == HostedKind::Executor {
+        executor::run(daemon, run, request, session.stops.clone()).await
+    } else {
+        launch_run(request).await
+    };
+    match launched {
+        Ok(outcome) => ended(daemon, run, &outcome),
         Err(error) => {
             let is_invalid = is_config_error(&error) && !run.directory().exists();
             let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
@@ -168,12 +177,14 @@ fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
     }
 }
 
-fn ended(run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
+fn ended(daemon: &Daemon, run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
     if outcome.report.unwritten.count > 0 {
         let count = outcome.report.unwritten.count;
         tracing::warn!("run {}: cannot write the files of {count} trials", run.id());
     }
-    if outcome.cancelled {
+    // An executor that takes no more trials has ended though others of its plan have no result.
+    let is_closed = run.kind() == HostedKind::Executor && run.takes_no_trials();
+    if outcome.cancelled && (!is_closed || daemon.stopping().is_some()) {
         return SessionEnd::Stopped;
     }
     let has_failures = outcome.report.tally.failures.infrastructure > 0;
@@ -201,10 +212,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
         let path = dir.document(&id);
         // The operator's rules may have changed since the submission.
         if let Err(fault) = checked_job(&path, &policy, &variables, is_remote) {
-            let failure = match fault {
-                CheckFault::Config(fault) => explain(fault.without_path(&path)),
-                CheckFault::Refused(failure) => failure,
-            };
+            let failure = fault.explain(explain, &path);
             return Err(PrepareFault { failure, is_fetch: false });
         }
         let is_set = |name: &str| is_set(&variables, name, is_remote);
@@ -233,7 +241,7 @@ fn request(
     let options = &daemon.options;
     let PreparedJob { job, datasets, .. } = prepared;
     #[cfg(feature = "nats")]
-    let remote = remote(daemon, &job)?;
+    let remote = remote(daemon, job.pool.as_deref())?;
     let request = RunRequest {
         job,
         datasets,
@@ -258,11 +266,14 @@ fn request(
     Ok(request)
 }
 
-/// The server and the pool of a job.
+/// The server and the pool of a document.
 #[cfg(feature = "nats")]
-pub(super) fn remote(daemon: &Daemon, job: &Job) -> Result<Option<RemoteOptions>, RunFailure> {
+pub(super) fn remote(
+    daemon: &Daemon,
+    pool: Option<&str>,
+) -> Result<Option<RemoteOptions>, RunFailure> {
     let Some(options) = daemon.options.nats.clone() else { return Ok(None) };
-    let name = job.pool.as_deref().unwrap_or(DEFAULT_POOL);
+    let name = pool.unwrap_or(DEFAULT_POOL);
     let pool = name.parse().map_err(|error| RunFailure {
         code: ExitCode::Config.code(),
         message: format!("cannot use the pool `{name}`: {error}"),

@@ -46,6 +46,15 @@ pub enum DaemonError {
         /// Why it is not possible.
         reason: &'static str,
     },
+    /// No session of the run takes calls yet.
+    #[error("cannot use the executor: its run waits for its start")]
+    NotOpen,
+    /// The run has ended.
+    #[error("cannot use the executor: its run has ended")]
+    Ended,
+    /// The last session of the run failed.
+    #[error("{}", .0.message)]
+    SessionFailed(RunFailure),
     /// There are too many runs.
     #[error("cannot accept the run: {reason}")]
     Busy {

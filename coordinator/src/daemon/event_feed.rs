@@ -3,7 +3,7 @@
 //! the numbers of `rollout events`, so a reader that continues after a number misses none.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::failure::RunFault;
+use super::search_log;
 use crate::results::view::{NumberedEvent, RunDirectory, RunViewError};
 
 /// Events in memory for each run that has readers.
@@ -43,9 +44,19 @@ pub struct HostedEvent {
     pub json: Arc<str>,
 }
 
+/// Where the durable events of a run are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EventSource {
+    /// In the journal of this run directory.
+    Journal(PathBuf),
+    /// In this file, a line of JSON each.
+    Log(PathBuf),
+}
+
 /// The newest events of a run.
 #[derive(Debug)]
 pub(super) struct EventFeed {
+    source: EventSource,
     ring: Mutex<EventRing>,
     /// Held by the reader that looks at the journal.
     looking: tokio::sync::Mutex<()>,
@@ -71,12 +82,18 @@ struct LastLook {
 }
 
 impl EventFeed {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(source: EventSource) -> Self {
         Self {
+            source,
             ring: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             changes: watch::Sender::new(0),
         }
+    }
+
+    /// Where the events are.
+    pub(super) fn source(&self) -> &EventSource {
+        &self.source
     }
 
     /// Notes that the run may have new events.
@@ -93,12 +110,11 @@ impl EventFeed {
     /// the journal takes one of `reads`.
     pub(super) async fn next(
         &self,
-        run_dir: &Path,
         after: u64,
         reads: &Semaphore,
     ) -> Result<Vec<HostedEvent>, RunFault> {
         if self.ring().end <= after {
-            self.look(run_dir, after, reads).await?;
+            self.look(after, reads).await?;
         }
         {
             let ring = self.ring();
@@ -106,14 +122,14 @@ impl EventFeed {
                 return Ok(ring.after(after));
             }
         }
-        let directory = run_dir.to_owned();
+        let source = self.source.clone();
         // It is never closed.
         let _permit = reads.acquire().await.ok();
-        supervise::blocking(move || read_batch(&directory, after)).await
+        supervise::blocking(move || read_batch(&source, after)).await
     }
 
     /// Reads new events from the journal, unless that was just done.
-    async fn look(&self, run_dir: &Path, after: u64, reads: &Semaphore) -> Result<(), RunFault> {
+    async fn look(&self, after: u64, reads: &Semaphore) -> Result<(), RunFault> {
         let _turn = self.looking.lock().await;
         let change = *self.changes.borrow();
         let (end, last) = {
@@ -133,8 +149,8 @@ impl EventFeed {
         }
         let _permit = reads.acquire().await.ok();
         let (began, change) = (Instant::now(), *self.changes.borrow());
-        let directory = run_dir.to_owned();
-        let found = supervise::blocking(move || read_newest(&directory, end)).await?;
+        let source = self.source.clone();
+        let found = supervise::blocking(move || read_newest(&source, end)).await?;
         let mut ring = self.ring();
         ring.last_look = Some(LastLook { at: Instant::now(), took: began.elapsed(), change });
         ring.append(found);
@@ -184,25 +200,25 @@ struct NewestEvents {
 }
 
 /// Reads the newest events after a number; older ones are dropped. Blocks.
-fn read_newest(run_dir: &Path, after: u64) -> Result<NewestEvents, RunFault> {
+fn read_newest(source: &EventSource, after: u64) -> Result<NewestEvents, RunFault> {
     let mut newest = NewestEvents::default();
-    read(run_dir, |event| {
-        if event.seq > after {
+    read(source, |seq, event| {
+        if seq > after {
             if newest.events.len() == RING_EVENTS {
                 newest.dropped = newest.events.pop_front().map(|dropped| dropped.seq);
             }
-            newest.events.push_back(encoded(&event));
+            newest.events.push_back(event());
         }
     })?;
     Ok(newest)
 }
 
 /// Reads the first events after a number. Blocks.
-fn read_batch(run_dir: &Path, after: u64) -> Result<Vec<HostedEvent>, RunFault> {
+fn read_batch(source: &EventSource, after: u64) -> Result<Vec<HostedEvent>, RunFault> {
     let (mut batch, mut bytes) = (Vec::new(), 0);
-    read(run_dir, |event| {
-        if event.seq > after && batch.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
-            let event = encoded(&event);
+    read(source, |seq, event| {
+        if seq > after && batch.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
+            let event = event();
             bytes += event.json.len();
             batch.push(event);
         }
@@ -210,8 +226,25 @@ fn read_batch(run_dir: &Path, after: u64) -> Result<Vec<HostedEvent>, RunFault> 
     Ok(batch)
 }
 
-/// Passes the durable events of a run to `see`; a run without a journal has none.
-fn read(run_dir: &Path, mut see: impl FnMut(NumberedEvent)) -> Result<(), RunFault> {
+/// Passes the durable events of a run to `see`, with their numbers.
+fn read(
+    source: &EventSource,
+    mut see: impl FnMut(u64, &dyn Fn() -> HostedEvent),
+) -> Result<(), RunFault> {
+    match source {
+        EventSource::Journal(run_dir) => read_journal(run_dir, see),
+        EventSource::Log(path) => {
+            search_log::read(path, |event| see(event.seq, &|| event.clone()));
+            Ok(())
+        }
+    }
+}
+
+/// Reads a journal; a run without one has no events.
+fn read_journal(
+    run_dir: &Path,
+    mut see: impl FnMut(u64, &dyn Fn() -> HostedEvent),
+) -> Result<(), RunFault> {
     let directory = match RunDirectory::open(run_dir) {
         Err(RunViewError::NotRunDirectory { .. }) => return Ok(()),
         opened => opened.map_err(RunFault::View)?,
@@ -220,10 +253,12 @@ fn read(run_dir: &Path, mut see: impl FnMut(NumberedEvent)) -> Result<(), RunFau
     if directory.plan().is_err() {
         return Ok(());
     }
-    directory.view(None, Some(&mut see)).map(drop).map_err(RunFault::View)
+    let mut see_event = |event: NumberedEvent| see(event.seq, &|| encoded(&event));
+    directory.view(None, Some(&mut see_event)).map(drop).map_err(RunFault::View)
 }
 
-fn encoded(event: &NumberedEvent) -> HostedEvent {
+/// The event as readers get it.
+pub(super) fn encoded(event: &NumberedEvent) -> HostedEvent {
     let document = serde_json::to_value(event).unwrap_or_default();
     let kind = document["event"].as_str().unwrap_or("event").into();
     HostedEvent { seq: event.seq, kind, json: document.to_string().into() }

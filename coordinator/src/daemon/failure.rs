@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigErrors;
 use crate::launch::LaunchError;
+use crate::results::export::ExportError;
 use crate::results::view::{CapturedError, RunViewError};
 
 /// Why a run or a request about a run failed, with the code of the command line.
@@ -34,6 +35,8 @@ pub enum RunFault {
     View(RunViewError),
     /// Captured files cannot be read.
     Captured(CapturedError),
+    /// A run cannot be exported.
+    Export(ExportError),
 }
 
 /// Puts faults into words and gives them the codes of the command line.

@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_protocol::blob::BlobRef;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, watch};
 use utoipa::ToSchema;
 
-use super::event_feed::{EventFeed, HostedEvent};
+use super::event_feed::{EventFeed, EventSource, HostedEvent};
+use super::executor::HostedExecutor;
 use super::failure::RunFault;
 use super::id::HostedRunId;
 use super::progress::{SessionProgress, SessionStage};
-use super::record::{HostedOutcome, HostedProgress, HostedRunRecord, RecordError, WantedState};
+use super::record::{
+    HostedKind, HostedOutcome, HostedProgress, HostedRunRecord, RecordError, WantedState,
+};
+use super::run_blobs::RunBlobs;
 use super::state_dir::DaemonDir;
 use crate::engine::journal::RunLayout;
 
@@ -50,11 +55,13 @@ impl HostedRunState {
 #[derive(Debug)]
 pub struct HostedRun {
     id: HostedRunId,
+    kind: HostedKind,
     user: String,
     directory: PathBuf,
     feed: Arc<EventFeed>,
     inner: Mutex<RunInner>,
     wanted: watch::Sender<WantedState>,
+    blobs: RunBlobs,
     /// Held while the record is written.
     writing: tokio::sync::Mutex<()>,
 }
@@ -63,6 +70,8 @@ pub struct HostedRun {
 struct RunInner {
     record: HostedRunRecord,
     session: Option<HostedSession>,
+    /// The executor of the session, once it takes calls.
+    executor: Option<Arc<HostedExecutor>>,
 }
 
 /// A session of a run in this process.
@@ -84,14 +93,16 @@ pub struct HostedRunView {
 }
 
 impl HostedRun {
-    pub(super) fn new(record: HostedRunRecord, directory: PathBuf) -> Self {
+    pub(super) fn new(record: HostedRunRecord, directory: PathBuf, events: EventSource) -> Self {
         Self {
             id: record.id.clone(),
+            kind: record.kind,
             user: record.user.clone(),
             directory,
-            feed: Arc::new(EventFeed::new()),
+            feed: Arc::new(EventFeed::new(events)),
             wanted: watch::Sender::new(record.wanted),
-            inner: Mutex::new(RunInner { record, session: None }),
+            blobs: RunBlobs::default(),
+            inner: Mutex::new(RunInner { record, session: None, executor: None }),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -99,6 +110,11 @@ impl HostedRun {
     /// Its id.
     pub fn id(&self) -> &HostedRunId {
         &self.id
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> HostedKind {
+        self.kind
     }
 
     /// The user who submitted it.
@@ -158,13 +174,13 @@ impl HostedRun {
         after: u64,
         reads: &Semaphore,
     ) -> Result<Vec<HostedEvent>, RunFault> {
-        self.feed.next(&self.directory, after, reads).await
+        self.feed.next(after, reads).await
     }
 
     /// Whether it waits for a start, and with which priority.
     pub(super) fn queued_priority(&self) -> Option<i32> {
         let inner = self.inner();
-        let RunInner { record, session } = &*inner;
+        let RunInner { record, session, .. } = &*inner;
         let waits = session.is_none()
             && record.end.is_none()
             && record.failure.is_none()
@@ -186,6 +202,31 @@ impl HostedRun {
     pub(super) fn set_session(&self, session: Option<HostedSession>) {
         self.inner().session = session;
         self.feed.changed();
+    }
+
+    /// The executor of its session, once it takes calls.
+    pub(super) fn executor(&self) -> Option<Arc<HostedExecutor>> {
+        self.inner().executor.clone()
+    }
+
+    pub(super) fn set_executor(&self, executor: Option<Arc<HostedExecutor>>) {
+        self.inner().executor = executor;
+    }
+
+    /// Whether an executor takes no more trials: its user has finished or cancelled it.
+    pub(super) fn takes_no_trials(&self) -> bool {
+        let inner = self.inner();
+        inner.record.is_closed || inner.record.wanted == WantedState::Cancelled
+    }
+
+    /// Lets its users read blobs to which a result refers, before the result is in the journal.
+    pub fn share_blobs<'a>(&self, blobs: impl IntoIterator<Item = &'a BlobRef>) {
+        self.blobs.add_known(blobs);
+    }
+
+    /// The known blobs of its results.
+    pub(super) fn blobs(&self) -> &RunBlobs {
+        &self.blobs
     }
 
     /// The state that its user wants; changes with every request.

@@ -13,6 +13,7 @@ use tokio::sync::SemaphorePermit;
 use super::event_feed::HostedEvent;
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::HostedRun;
+use super::record::HostedKind;
 use super::{Daemon, DaemonError};
 use crate::launch::LaunchError;
 use crate::launch::store::find;
@@ -20,6 +21,8 @@ use crate::results::view::{
     self, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
     TrialRow, find_trial,
 };
+use crate::workloads::search::driver::{SearchDirectory, SearchError};
+use crate::workloads::search::report::SearchOverview;
 
 /// Runs whose journal is read at the same time: reading one takes a processor and memory.
 pub(super) const CONCURRENT_READS: usize = 4;
@@ -74,6 +77,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub async fn items(&self, run: &HostedRun, query: ItemQuery) -> Result<ItemPage, DaemonError> {
+        check_items(run)?;
         let _permit = self.read_permit().await;
         let directory = run.directory().clone();
         let page = supervise::blocking(move || {
@@ -101,6 +105,24 @@ impl Daemon {
             executions.push(RecordedExecution::read(store.as_deref(), item, execution).await);
         }
         Ok(ItemDetail { detail, executions })
+    }
+
+    /// The overview of a search, as `rollout tree show --json` prints it.
+    ///
+    /// # Errors
+    /// [`DaemonError::NoFiles`] before its first session has begun.
+    pub async fn search(&self, run: &HostedRun) -> Result<SearchOverview, DaemonError> {
+        if run.kind() != HostedKind::Tree {
+            let (action, reason) = ("show the overview of", "it is no search");
+            return Err(DaemonError::Conflict { action, reason });
+        }
+        let directory = SearchDirectory::new(run.directory());
+        let read = supervise::blocking(move || directory.read()).await;
+        let failed = |error: SearchError| {
+            self.failed(RunFault::Launch(Box::new(LaunchError::Search(error))))
+        };
+        let manifest = read.map_err(failed)?.ok_or(DaemonError::NoFiles)?;
+        Ok(SearchOverview::from_manifest(&manifest))
     }
 
     /// The files of the execution that settled an item, else of the newest one with a record; with
@@ -152,6 +174,7 @@ impl Daemon {
     }
 
     async fn detail(&self, run: &HostedRun, key: &str) -> Result<TrialDetail, DaemonError> {
+        check_items(run)?;
         let _permit = self.read_permit().await;
         let (directory, key) = (run.directory().clone(), key.to_owned());
         let detail = supervise::blocking(move || {
@@ -167,13 +190,16 @@ impl Daemon {
         detail.ok_or(DaemonError::NoItem)
     }
 
-    async fn store_of(&self, run: &HostedRun) -> Result<Arc<dyn BlobStore>, DaemonError> {
+    pub(super) async fn store_of(
+        &self,
+        run: &HostedRun,
+    ) -> Result<Arc<dyn BlobStore>, DaemonError> {
         let failed = |error: LaunchError| self.failed(RunFault::Launch(Box::new(error)));
         let url = find(None, run.directory()).map_err(|error| failed(error.into()))?;
         store::open_existing(&url).await.map_err(|error| failed(error.into()))
     }
 
-    async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         self.reads.acquire().await.ok()
     }
@@ -183,6 +209,15 @@ impl Daemon {
         let failure: RunFailure = (self.options.explain)(fault);
         DaemonError::Failed(failure)
     }
+}
+
+/// Refuses a search: its evals are in its overview.
+fn check_items(run: &HostedRun) -> Result<(), DaemonError> {
+    if run.kind() != HostedKind::Tree {
+        return Ok(());
+    }
+    let reason = "it is a search, whose evals are in its overview";
+    Err(DaemonError::Conflict { action: "read the items of", reason })
 }
 
 fn page(view: &view::RunView, query: &ItemQuery) -> Result<ItemPage, String> {

@@ -4,10 +4,14 @@
 //!
 //! * `state_dir`, `record`: files of the daemon
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
-//! * `submit`: acceptance of documents, with `policy`, the operator's rules for them
+//! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them
 //! * `datasets`: datasets that users upload
 //! * `control`: cancel, pause, continue, delete
-//! * `inspect`: items and their files; `event_feed`: the durable events of a run for many readers
+//! * `executor`: trials of a run that its user starts one by one
+//! * `export`: results in the formats of other tools
+//! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
+//!   durable events of a run for many readers
+//! * `search`: a session of a search; `search_log`: its events
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
 //! * `farms`: farms, which have records of their own beside the runs
 //!
@@ -18,6 +22,8 @@ mod datasets;
 mod driver;
 mod error;
 mod event_feed;
+mod executor;
+mod export;
 mod failure;
 mod farms;
 mod hosted_run;
@@ -27,12 +33,16 @@ mod policy;
 mod principal;
 mod progress;
 mod record;
+mod run_blobs;
 mod schedule;
+mod search;
+mod search_log;
 mod state_dir;
 mod submit;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tree_policy;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -47,6 +57,8 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 pub use self::error::DaemonError;
 pub use self::event_feed::HostedEvent;
+pub use self::executor::{HostedExecutor, StartError};
+pub use self::export::HostedExport;
 pub use self::failure::{Explain, RunFailure, RunFault};
 pub use self::farms::{
     CompletionRead, FarmError, FarmPage, FarmQuery, FarmSubmission, GroupState, HostedFarm,
@@ -58,7 +70,8 @@ pub use self::inspect::{ItemDetail, ItemFiles, ItemPage, ItemQuery};
 pub use self::policy::DocumentPolicy;
 pub use self::principal::{AllowedVariables, Principal, Role};
 pub use self::record::{
-    HostedOutcome, HostedProgress, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
+    HostedKind, HostedOutcome, HostedProgress, HostedRunEnd, HostedRunRecord, RecordError,
+    WantedState,
 };
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
@@ -119,6 +132,8 @@ pub struct Daemon {
     slots: Arc<SlotPool>,
     /// Readings of journals at a time.
     reads: Semaphore,
+    /// Exports at a time.
+    exports: Semaphore,
 }
 
 impl Daemon {
@@ -145,8 +160,7 @@ impl Daemon {
                     if record.end.is_none() {
                         record.failure = None;
                     }
-                    let run_dir = dir.run_dir(&record.id);
-                    table.insert(Arc::new(HostedRun::new(record, run_dir)));
+                    table.insert(dir.hosted(record));
                 }
                 Err(error) => {
                     tracing::error!("cannot read the run {}: {error}", found.id);
@@ -166,6 +180,7 @@ impl Daemon {
             submitting: tokio::sync::Mutex::default(),
             stopping: Mutex::default(),
             reads: Semaphore::new(inspect::CONCURRENT_READS),
+            exports: Semaphore::new(export::CONCURRENT_EXPORTS),
         }))
     }
 

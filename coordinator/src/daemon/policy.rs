@@ -60,7 +60,7 @@ impl DocumentPolicy {
     fn dataset(&self, dataset: &DatasetRef) -> Option<String> {
         match &dataset.source {
             DatasetSource::Path(path) => self.path(path),
-            DatasetSource::Registry(RegistryRef::Path(path)) => self.registry_file(path),
+            DatasetSource::Registry(RegistryRef::Path(path)) => self.operators_path(path),
             DatasetSource::Repository { url, .. } => self.repository(url),
             DatasetSource::Registry(RegistryRef::Url(url)) => {
                 let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
@@ -70,15 +70,15 @@ impl DocumentPolicy {
         }
     }
 
-    fn path(&self, path: &Path) -> Option<String> {
+    pub(super) fn path(&self, path: &Path) -> Option<String> {
         let is_allowed =
             resolved(path).is_some_and(|path| self.is_listed(&path) || self.is_uploaded(&path));
         (!is_allowed).then(|| refused(path))
     }
 
-    /// The entries of a registry name any repository, also a path of this host, so only the operator
-    /// may provide one: not an upload.
-    fn registry_file(&self, path: &Path) -> Option<String> {
+    /// A path that only the operator may provide: not an upload. The entries of a registry, for one,
+    /// name any repository, also a path of this host.
+    pub(super) fn operators_path(&self, path: &Path) -> Option<String> {
         let is_allowed =
             resolved(path).is_some_and(|path| self.is_listed(&path) && !self.is_uploaded(&path));
         (!is_allowed).then(|| refused(path))
@@ -108,7 +108,7 @@ impl DocumentPolicy {
         (!is_listed).then(|| format!("model server {url}: the operator does not allow it"))
     }
 
-    fn environment(&self, provider: &ProviderSpec) -> Vec<String> {
+    pub(super) fn environment(&self, provider: &ProviderSpec) -> Vec<String> {
         let kind = provider.kind();
         let mut found = Vec::new();
         if !ALWAYS_ALLOWED.contains(&kind) && !self.providers.contains(&kind) {

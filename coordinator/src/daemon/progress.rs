@@ -8,6 +8,7 @@ use rollout_protocol::error::ErrorClass;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::{ItemOutcome, Settlement};
+use rollout_protocol::search::SearchEvent;
 use tokio::sync::watch;
 
 use super::event_feed::EventFeed;
@@ -58,6 +59,11 @@ impl SessionProgress {
         Box::new(move |_| Ok(Box::new(ProgressSink(progress))))
     }
 
+    /// The feed that is told of every batch.
+    pub(super) fn feed(&self) -> Arc<EventFeed> {
+        Arc::clone(&self.feed)
+    }
+
     /// A snapshot.
     pub(super) fn snapshot(&self) -> HostedProgress {
         self.fold().snapshot()
@@ -82,7 +88,10 @@ impl SessionProgress {
         let mut opened = false;
         let mut fold = self.fold();
         for event in batch {
-            opened |= matches!(event.kind, EventKind::RunOpened);
+            opened |= matches!(
+                event.kind,
+                EventKind::RunOpened | EventKind::Search(SearchEvent::SearchStarted { .. })
+            );
             fold.apply(&event.kind);
         }
         drop(fold);
@@ -178,6 +187,7 @@ impl EventSink for ProgressSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::event_feed::EventSource;
     use crate::results::testing;
 
     fn settled(attempt: u32, reward: f64) -> RunEvent {
@@ -191,7 +201,8 @@ mod tests {
     fn progress_counts_results_of_the_last_session() {
         let progress = {
             let former = HostedProgress { settled: 7, ..Default::default() };
-            SessionProgress::new(former, Arc::new(EventFeed::new()))
+            let source = EventSource::Log("no-such-file".into());
+            SessionProgress::new(former, Arc::new(EventFeed::new(source)))
         };
         assert_eq!(progress.snapshot().settled, 7);
         let started = EventKind::RunStarted {

@@ -12,8 +12,8 @@ use super::id::HostedRunId;
 use super::principal::AllowedVariables;
 use super::state_dir::StoredRecord;
 
-/// Newest format of records.
-pub(super) const RECORD_FORMAT: u32 = 1;
+/// Newest format of records. Format 1 has jobs only.
+pub(super) const RECORD_FORMAT: u32 = 2;
 
 /// A run of the daemon, as its record file has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct HostedRunRecord {
     pub format: u32,
     /// The run.
     pub id: HostedRunId,
+    /// Kind of the run.
+    #[serde(default)]
+    pub kind: HostedKind,
     /// Name of the user who submitted it.
     pub user: String,
     /// Name of the job, for people.
@@ -38,6 +41,9 @@ pub struct HostedRunRecord {
     pub submission: Option<SubmissionKey>,
     /// The state that its user wants.
     pub wanted: WantedState,
+    /// Whether an executor takes no more trials.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_closed: bool,
     /// Its end; `None` while work is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<HostedRunEnd>,
@@ -51,6 +57,29 @@ pub struct HostedRunRecord {
     /// Whether its files are being removed.
     #[serde(default)]
     pub is_deleted: bool,
+}
+
+/// Kind of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedKind {
+    /// All trials of a job.
+    #[default]
+    Job,
+    /// Trials of a job that its user starts one by one.
+    Executor,
+    /// A search over the commits of a repository.
+    Tree,
+}
+
+impl HostedKind {
+    /// The first format of records that has this kind.
+    pub(super) const fn format(self) -> u32 {
+        match self {
+            Self::Job => 1,
+            Self::Executor | Self::Tree => 2,
+        }
+    }
 }
 
 impl StoredRecord for HostedRunRecord {

@@ -4,6 +4,8 @@
 //! <dir>/daemon.lock        locked by the daemon
 //! <dir>/runs/<id>.json     record of a run
 //! <dir>/runs/<id>.yaml     its job document
+//! <dir>/runs/<id>.trials   trials of an executor that were started, one item a line
+//! <dir>/runs/<id>.events   events of a search, a line of JSON each
 //! <dir>/farms/<id>.json    record of a farm
 //! <dir>/farms/<id>.yaml    its job document
 //! <dir>/datasets/<digest>/ an uploaded dataset
@@ -16,13 +18,16 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::event_feed::EventSource;
+use super::hosted_run::HostedRun;
 use super::id::{HostedFarmId, HostedRunId};
-use super::record::{RECORD_FORMAT, RecordError};
+use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
 use crate::engine::atomic_file;
 
 /// The directory of a daemon, locked while this lives.
@@ -117,6 +122,26 @@ impl DaemonDir {
         self.root.join(I::DIRECTORY).join(format!("{id}.yaml"))
     }
 
+    /// The trials of an executor that were started.
+    pub(super) fn started_trials<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.trials"))
+    }
+
+    /// The events of a search.
+    fn search_log<I: StoredId>(&self, id: &I) -> PathBuf {
+        self.root.join(I::DIRECTORY).join(format!("{id}.events"))
+    }
+
+    /// The run of a record.
+    pub(super) fn hosted(&self, record: HostedRunRecord) -> Arc<HostedRun> {
+        let directory = self.run_dir(&record.id);
+        let events = match record.kind {
+            HostedKind::Job | HostedKind::Executor => EventSource::Journal(directory.clone()),
+            HostedKind::Tree => EventSource::Log(self.search_log(&record.id)),
+        };
+        Arc::new(HostedRun::new(record, directory, events))
+    }
+
     fn record<I: StoredId>(&self, id: &I) -> PathBuf {
         self.root.join(I::DIRECTORY).join(format!("{id}.json"))
     }
@@ -184,6 +209,8 @@ impl DaemonDir {
             }
             _ => {}
         }
+        remove_file(&self.started_trials(id))?;
+        remove_file(&self.search_log(id))?;
         remove_file(&self.document(id))?;
         remove_file(&self.record(id))
     }

@@ -7,12 +7,13 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_worker::supervise;
 
-use super::failure::{RunFailure, RunFault};
+use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::HostedRun;
 use super::id::HostedRunId;
 use super::policy::DocumentPolicy;
 use super::principal::{AllowedVariables, Principal};
-use super::record::{HostedProgress, HostedRunRecord, RECORD_FORMAT, SubmissionKey, WantedState};
+use super::record::{HostedKind, HostedProgress, HostedRunRecord, SubmissionKey, WantedState};
+use super::search::checked_tree;
 use super::state_dir::StoredId;
 use super::{Daemon, DaemonError};
 use crate::config::{Diagnostics, Job, JobOptions, read_job};
@@ -23,10 +24,12 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Code of invalid documents, as that of the command line.
 pub(super) const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
 
-/// A job to run.
+/// A job to run, or another kind of run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSubmission {
-    /// The job document, YAML or JSON.
+    /// Kind of the run.
+    pub kind: HostedKind,
+    /// The document, YAML or JSON.
     pub document: String,
     /// Name for people, in place of the document's.
     pub name: Option<String>,
@@ -94,12 +97,24 @@ impl Daemon {
         self.check_room()?;
         let now = Timestamp::now();
         let id = HostedRunId::new(now);
-        let job = self.check(principal, &id, &submission.document).await?;
+        let (kind, document) = (submission.kind, &submission.document);
         // A document without a name gets one from the clock, which says nothing.
-        let name = submission.name.unwrap_or(job.name);
+        let named = match kind {
+            HostedKind::Job | HostedKind::Executor => {
+                self.check(principal, &id, document).await?.name
+            }
+            HostedKind::Tree => {
+                let check = |path: &_, policy: &_, variables: &_, is_remote| {
+                    checked_tree(path, policy, variables, is_remote, None)
+                };
+                self.check_with(principal, &id, document, check).await?.name
+            }
+        };
+        let name = submission.name.unwrap_or(named);
         let record = HostedRunRecord {
-            format: RECORD_FORMAT,
+            format: kind.format(),
             id: id.clone(),
+            kind,
             user: user.clone(),
             name,
             variables: principal.variables.clone(),
@@ -107,6 +122,7 @@ impl Daemon {
             created_at: now,
             submission: submission.key.map(|key| SubmissionKey { key, sha256: submission.sha256 }),
             wanted: WantedState::Running,
+            is_closed: false,
             end: None,
             failure: None,
             progress: HostedProgress::default(),
@@ -114,7 +130,7 @@ impl Daemon {
         };
         let (dir, written) = (Arc::clone(&self.dir), record.clone());
         supervise::blocking(move || dir.write_record(&written)).await?;
-        let run = Arc::new(HostedRun::new(record, self.dir.run_dir(&id)));
+        let run = self.dir.hosted(record);
         self.table().insert(Arc::clone(&run));
         self.wake.notify_one();
         Ok(SubmissionResult::New(run))
@@ -131,27 +147,36 @@ impl Daemon {
         Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
     }
 
-    /// Writes a document and checks it. Returns its job.
+    /// Writes a job document and checks it. Returns its job.
     pub(super) async fn check<I: StoredId + Clone + Send + 'static>(
         &self,
         principal: &Principal,
         id: &I,
         document: &str,
     ) -> Result<Job, DaemonError> {
+        self.check_with(principal, id, document, checked_job).await
+    }
+
+    /// Writes a document and reads it with `check`.
+    async fn check_with<I: StoredId + Clone + Send + 'static, T: Send + 'static>(
+        &self,
+        principal: &Principal,
+        id: &I,
+        document: &str,
+        check: impl FnOnce(&Path, &DocumentPolicy, &AllowedVariables, bool) -> Result<T, CheckFault>
+        + Send
+        + 'static,
+    ) -> Result<T, DaemonError> {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
         let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
         let (explain, is_remote) = (self.options.explain, self.is_remote());
         supervise::blocking(move || {
             dir.write_document(&id, &document)?;
             let path = dir.document(&id);
-            let checked = checked_job(&path, &policy, &variables, is_remote);
-            let checked = checked.map_err(|fault| match fault {
-                CheckFault::Config(fault) => explain(fault.without_path(&path)),
-                CheckFault::Refused(failure) => failure,
-            });
-            checked.map_err(|failure| {
+            let checked = check(&path, &policy, &variables, is_remote);
+            checked.map_err(|fault| {
                 dir.discard_document(&id);
-                DaemonError::Invalid(failure)
+                DaemonError::Invalid(fault.explain(explain, &path))
             })
         })
         .await
@@ -162,6 +187,36 @@ impl Daemon {
 pub(super) enum CheckFault {
     Config(RunFault),
     Refused(RunFailure),
+}
+
+impl CheckFault {
+    /// The fault of a document with parts that the operator's rules forbid.
+    pub(super) fn refused(noun: &str, details: Vec<String>) -> Self {
+        Self::Refused(RunFailure {
+            code: CONFIG_CODE,
+            message: format!("cannot accept the {noun}: the operator's rules forbid parts of it"),
+            details,
+            hints: vec![format!("ask the operator of the server to list what the {noun} needs")],
+        })
+    }
+
+    /// The fault of a document without content.
+    pub(super) fn empty(noun: &str) -> Self {
+        Self::Refused(RunFailure {
+            code: CONFIG_CODE,
+            message: format!("cannot read the {noun}: it has no content"),
+            details: Vec::new(),
+            hints: Vec::new(),
+        })
+    }
+
+    /// The failure in words, without the path of the document.
+    pub(super) fn explain(self, explain: Explain, document: &Path) -> RunFailure {
+        match self {
+            Self::Config(fault) => explain(fault.without_path(document)),
+            Self::Refused(failure) => failure,
+        }
+    }
 }
 
 /// Reads a document, without its datasets, and checks it against the operator's rules. Blocks.
@@ -178,25 +233,13 @@ pub(super) fn checked_job(
     if let Some(job) = &job {
         let details = policy.violations(job, variables);
         if !details.is_empty() {
-            let message = "cannot accept the job: the operator's rules forbid parts of it";
-            let hint = "ask the operator of the server to list what the job needs";
-            return Err(CheckFault::Refused(RunFailure {
-                code: CONFIG_CODE,
-                message: message.to_owned(),
-                details,
-                hints: vec![hint.to_owned()],
-            }));
+            return Err(CheckFault::refused("job", details));
         }
     }
     match problems.finish(job) {
         Ok((Some(job), _)) => Ok(job),
         // A document without structure has recorded an error.
-        Ok((None, _)) => Err(CheckFault::Refused(RunFailure {
-            code: CONFIG_CODE,
-            message: "cannot read the job: it has no content".to_owned(),
-            details: Vec::new(),
-            hints: Vec::new(),
-        })),
+        Ok((None, _)) => Err(CheckFault::empty("job")),
         Err(errors) => Err(CheckFault::Config(RunFault::Config(errors))),
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{
-    AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedRunState,
-    JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery, SubmissionResult,
+    AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
+    HostedRunState, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
+    SubmissionResult,
 };
 
 /// A job that is valid without its tasks.
@@ -43,6 +44,7 @@ pub(super) fn user(name: &str, role: Role) -> Principal {
 
 fn job(key: Option<&str>, document: &str) -> JobSubmission {
     JobSubmission {
+        kind: HostedKind::Job,
         document: document.to_owned(),
         name: None,
         priority: 0,

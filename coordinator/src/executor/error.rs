@@ -62,6 +62,26 @@ pub enum ExecutorError {
     /// The record of the trial cannot be read.
     #[error(transparent)]
     Record(#[from] CapturedError),
+    /// The server of a remote executor did not answer, or not in time.
+    #[error("cannot reach the server: {reason}")]
+    Unreachable {
+        /// The cause.
+        reason: String,
+    },
+    /// The server of a remote executor refused the call.
+    #[error("the server refused the call with status {status}: {reason}")]
+    Server {
+        /// Status of its answer.
+        status: u16,
+        /// Its reason.
+        reason: String,
+    },
+    /// The server of a remote executor cannot be used as named, or its answers cannot be read.
+    #[error("cannot use the server: {reason}")]
+    Remote {
+        /// The cause.
+        reason: String,
+    },
     /// A blob cannot be read to its end.
     #[error("cannot read a log of events to its end")]
     Read(#[source] std::io::Error),
@@ -75,11 +95,14 @@ impl ExecutorError {
             | Self::NotRunning { .. }
             | Self::NoAnswer
             | Self::Ended
+            | Self::Unreachable { .. }
             | Self::Read(_) => true,
             Self::UnknownTrial { .. }
             | Self::OtherSpec { .. }
             | Self::Refused { .. }
+            | Self::Remote { .. }
             | Self::Unsupported { .. } => false,
+            Self::Server { status, .. } => *status == 429 || *status >= 500,
             Self::Queue(error) => !matches!(error, QueueError::Denied { .. }),
             Self::Store(error) => error.is_transient(),
             Self::Record(error) => is_transient(error),
@@ -112,6 +135,8 @@ mod tests {
             (ExecutorError::Ended, RetryClass::Transient),
             (ExecutorError::UnknownTrial { trial: "t".to_owned() }, RetryClass::Permanent),
             (ExecutorError::Unsupported { operation: "cancel trials" }, RetryClass::Permanent),
+            (ExecutorError::Server { status: 503, reason: String::new() }, RetryClass::Transient),
+            (ExecutorError::Server { status: 403, reason: String::new() }, RetryClass::Permanent),
             (unreachable.into(), RetryClass::Transient),
             (denied.into(), RetryClass::Permanent),
         ] {

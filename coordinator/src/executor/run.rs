@@ -17,7 +17,7 @@ use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlReq
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::live_events::live_events;
 use super::recorded_events::BlobReader;
@@ -49,7 +49,7 @@ pub struct RunExecutor {
     requests: Arc<TrialRequests>,
     states: Arc<TrialStates>,
     stops: mpsc::Sender<StopLevel>,
-    ended: oneshot::Receiver<LaunchResult>,
+    ended: Mutex<oneshot::Receiver<LaunchResult>>,
 }
 
 type LaunchResult = Result<RunOutcome, LaunchError>;
@@ -71,18 +71,32 @@ impl RunExecutor {
     /// # Errors
     /// [`LaunchError`].
     pub async fn open(mut request: RunRequest) -> Result<Self, LaunchError> {
+        let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
+        request.stops = StopSource::Channel(stopped);
+        Self::open_stoppable(request, stops).await
+    }
+
+    /// Opens a run whose owner also stops it: `stops` sends to the channel of the request.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub(crate) async fn open_stoppable(
+        mut request: RunRequest,
+        stops: mpsc::Sender<StopLevel>,
+    ) -> Result<Self, LaunchError> {
         let states = Arc::<TrialStates>::default();
         let requests = Arc::new(TrialRequests::with_listener(Arc::clone(&states) as _));
         let (send, prepared) = oneshot::channel();
-        let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
         request.on_demand =
             Some(OnDemandTrials { requests: Arc::clone(&requests), prepared: send });
-        request.stops = StopSource::Channel(stopped);
         request.sinks.push(states.sink());
         let mut ended = run_on_thread(request)?;
         let opened = async { Some((prepared.await.ok()?, states.wait_opened().await?)) };
         match opened.await {
-            Some((parts, run)) => Ok(Self { run, parts, requests, states, stops, ended }),
+            Some((parts, run)) => {
+                let ended = Mutex::new(ended);
+                Ok(Self { run, parts, requests, states, stops, ended })
+            }
             None => match join(&mut ended).await {
                 Err(error) => Err(error),
                 // A run that ends before it is opened has returned its error.
@@ -106,9 +120,19 @@ impl RunExecutor {
     ///
     /// # Errors
     /// [`LaunchError`]; results are kept.
-    pub async fn finish(mut self) -> Result<RunOutcome, LaunchError> {
+    pub async fn finish(self) -> Result<RunOutcome, LaunchError> {
+        self.close();
+        self.wait_end().await
+    }
+
+    /// Takes no more trials: the run ends when every started one has a result.
+    pub(crate) fn close(&self) {
         self.requests.close();
-        join(&mut self.ended).await
+    }
+
+    /// Waits until the run has ended, and returns its outcome, once.
+    pub(crate) async fn wait_end(&self) -> Result<RunOutcome, LaunchError> {
+        join(&mut *self.ended.lock().await).await
     }
 
     /// Ends the run without waiting for trials that have not begun, and with `Kill` for none. They

@@ -9,6 +9,7 @@ use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::EnvironmentLabels;
 use rollout_worker::executor::{ExecutionContext, Finished, PhaseSink};
+use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
@@ -58,6 +59,10 @@ impl Runner for HintingRunner {
 
     fn disks(&self) -> Arc<DiskWatch> {
         self.inner.disks()
+    }
+
+    fn model_calls(&self) -> Arc<RunCallTable> {
+        self.inner.model_calls()
     }
 }
 

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{ExecutionContext, Finished, Slot};
+use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
@@ -205,6 +206,10 @@ impl Runner for PooledRunner {
 
     fn disks(&self) -> Arc<DiskWatch> {
         self.inner.disks()
+    }
+
+    fn model_calls(&self) -> Arc<RunCallTable> {
+        self.inner.model_calls()
     }
 }
 

@@ -25,8 +25,8 @@ pub use sample::{CancelReason, GroupEnd, LossCause, SampleEnd, SampleExecution, 
 pub use settings::{FarmLimits, FarmSettings, InvalidFarmSettings, StalenessBounds};
 pub use snapshot::{EndingSlot, FarmCounters, FinishedGroup, GroupSnapshot, OpenSlot};
 pub use status::{
-    AckReceipt, CancelReceipt, FarmPause, FarmStatus, FarmTotals, GroupStatus, SubmitReceipt,
-    SubmittedGroup,
+    AckReceipt, CancelReceipt, FarmModelCalls, FarmPause, FarmStatus, FarmTotals, GroupStatus,
+    SubmitReceipt, SubmittedGroup,
 };
 
 pub use crate::sample_key::{GroupId, InvalidGroupId, SampleKey};

@@ -68,6 +68,21 @@ pub struct FarmStatus {
     pub unacknowledged: u64,
     /// Sums over its whole life.
     pub totals: FarmTotals,
+    /// Model calls of its samples, if the job has a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_calls: Option<FarmModelCalls>,
+}
+
+/// Model calls of a farm's samples, as workers said at most a few seconds ago.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FarmModelCalls {
+    /// Calls that were sent and have not ended.
+    pub in_flight: u64,
+    /// Calls that a pause keeps back.
+    pub held: u64,
+    /// Workers that have not said that they apply the present pause and policy version: they may
+    /// still send calls.
+    pub unconfirmed_workers: u64,
 }
 
 /// A pause of a farm.

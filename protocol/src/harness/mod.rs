@@ -7,6 +7,7 @@
 
 mod control;
 mod control_session;
+mod event_json;
 mod hook_event;
 mod ids;
 mod integration_level;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::model_tokens::CallTokens;
 use crate::Timestamp;
 use crate::digest::Digest;
 use crate::spec::gateway::TokenPrices;
@@ -97,6 +98,9 @@ pub struct CallEnded {
     pub attempts: Vec<CallAttempt>,
     /// Times.
     pub latency: CallLatency,
+    /// Policy versions of the model server, if the run has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<CallPolicy>,
     /// Model, as the server names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -139,6 +143,25 @@ pub struct CallAttempt {
     /// Seconds to wait that the server asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_sec: Option<f64>,
+}
+
+/// Policy versions that the coordinator had announced for a call. They differ if the policy changed
+/// while the call was in flight.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallPolicy {
+    /// When the call was sent for the last time; absent if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatched: Option<u64>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+}
+
+impl CallPolicy {
+    /// Whether the policy changed while the call was in flight.
+    pub fn is_crossed(&self) -> bool {
+        self.dispatched.is_some() && self.dispatched != self.ended
+    }
 }
 
 /// Times of a call, seconds since the gateway had the whole request.
@@ -187,58 +210,6 @@ impl TokenUsage {
     }
 }
 
-/// Tokens of a call.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct CallTokens {
-    /// Ids of the prompt, if the server gave them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prompt_ids: Option<Vec<u32>>,
-    /// Choices, in the order of their indexes.
-    pub choices: Vec<ChoiceTokens>,
-}
-
-/// Tokens of one choice.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ChoiceTokens {
-    /// Index of the choice.
-    pub index: u64,
-    /// Ids of the sampled tokens, if the server gave them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ids: Option<Vec<u32>>,
-    /// Log probabilities of the sampled tokens, if the server gave them; `null` where it gave none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<Vec<Option<f64>>>,
-}
-
-/// A line of `gateway/trajectories.jsonl`: calls whose prompts continue each other exactly. A call
-/// that two others continue is in both of their lines.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TrajectoryRecord {
-    /// Its calls, each a continuation of the one before.
-    pub calls: Vec<u64>,
-    /// Items that were compared: token ids, or the messages of requests and replies.
-    pub by: TrajectoryBasis,
-    /// Token ids of the last prompt and its reply.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<u32>,
-    /// For each token, whether a model sampled it in one of these calls: 1 or 0.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mask: Vec<u8>,
-    /// For each token, its log probability; `null` for tokens that were not sampled or have none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub logprobs: Vec<Option<f64>>,
-}
-
-/// Items by which calls are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrajectoryBasis {
-    /// Token ids.
-    Tokens,
-    /// Messages.
-    Messages,
-}
-
 /// The calls of a trial in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewaySummary {
@@ -254,6 +225,14 @@ pub struct GatewaySummary {
     pub cost: f64,
     /// Trajectories.
     pub trajectories: u64,
+    /// Calls during which the policy version changed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub crossed_calls: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]
@@ -279,6 +258,7 @@ mod tests {
             error: None,
             attempts: Vec::new(),
             latency: CallLatency::default(),
+            policy: None,
             model: None,
             finish_reasons: Vec::new(),
             usage: None,

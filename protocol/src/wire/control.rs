@@ -1,8 +1,10 @@
 //! Control messages: urgent requests of a coordinator to workers. Only hints for speed; the
-//! authoritative state is in the journal and in the run's state, which workers watch.
+//! authoritative state is in the journal and in the run's state, which workers watch. The state of
+//! model calls is repeated while the run has a session.
 
 use serde::{Deserialize, Serialize};
 
+use super::model_calls::ModelCallState;
 use crate::id::{ExecId, RunId};
 
 /// How hard to stop. Ordered: a stop can only be made harder.
@@ -34,5 +36,12 @@ pub enum ControlMessage {
         exec: ExecId,
         /// How hard.
         level: StopLevel,
+    },
+    /// Pause or resume the model calls of a run, and say which policy version the servers have.
+    ModelCalls {
+        /// Run.
+        run: RunId,
+        /// The state from now on.
+        state: ModelCallState,
     },
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::model_calls::RunModelCalls;
 use super::stage::StageProgress;
 use crate::dependency::Dependency;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
@@ -54,6 +55,9 @@ pub struct Heartbeat {
     /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
     /// delivery whose claim is not answered.
     pub executions: Vec<ActiveExecution>,
+    /// Model calls of the runs among these executions whose state the worker knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_calls: Vec<RunModelCalls>,
 }
 
 impl Heartbeat {
@@ -75,6 +79,7 @@ impl Heartbeat {
             low_disk: false,
             gone: true,
             executions: Vec::new(),
+            model_calls: Vec::new(),
         }
     }
 }

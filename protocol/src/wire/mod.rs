@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod event_chunk;
 pub mod heartbeat;
 pub mod marker;
+pub mod model_calls;
 pub mod offer;
 pub mod output;
 pub mod position;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::model_calls::ModelCallState;
 use super::stage::PermitKinds;
 use crate::digest::Digest;
 use crate::id::{ItemId, RunId, TryId};
@@ -31,6 +32,9 @@ pub struct Offer {
     /// Rate limits of the run, per worker.
     #[serde(default, rename = "pacing", skip_serializing_if = "RunRateLimits::is_default")]
     pub rate_limits: RunRateLimits,
+    /// State of the run's model calls when it was offered, for workers that know of no newer one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_calls: Option<ModelCallState>,
 }
 
 /// Limits on how fast one worker processes one run. They do not affect the work itself, so they

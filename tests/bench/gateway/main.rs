@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollout_protocol::id::RunId;
 use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
 use rollout_tests::model_server::ModelServer;
 use rollout_worker::environment::ListenerRoute;
@@ -103,6 +104,7 @@ async fn open(
         prices: TokenPrices::default(),
     };
     let request = TryRequest {
+        run: RunId::from_bytes([1; 16]),
         upstreams: vec![Upstream { spec, key: Some("key".to_owned()) }],
         directory: directory.join("gateway"),
         redactor: Redactor::default(),

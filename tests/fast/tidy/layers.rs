@@ -29,9 +29,19 @@ const COORDINATOR: &[LayerRule] = &[
     ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
     (
         "daemon",
-        &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"],
+        &[
+            "config",
+            "sources",
+            "plan",
+            "engine",
+            "results",
+            "events",
+            "workloads",
+            "launch",
+            "executor",
+        ],
     ),
-    ("api", &["results", "serve", "daemon"]),
+    ("api", &["results", "serve", "executor", "daemon"]),
     (
         "cli",
         &[

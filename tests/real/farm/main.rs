@@ -1,5 +1,7 @@
-//! Farms whose samples run in process sandboxes: trainers that are killed, and groups that are
-//! cancelled while they run.
+//! Farms whose samples run in process sandboxes: trainers that are killed, groups that are cancelled
+//! while they run, and pauses of model calls.
+
+mod pause;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

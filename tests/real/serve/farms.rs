@@ -1,5 +1,7 @@
 //! Farms over HTTP: groups, completions and control.
 
+use std::io::Write as _;
+
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::model_server::ModelServer;
@@ -29,7 +31,11 @@ with urllib.request.urlopen(request, timeout=60) as reply:
 
 /// A project with the task `tasks/t`, whose reward is 1 if there is an answer.
 pub(crate) fn farm_project() -> Project {
-    project()
+    with_task(project())
+}
+
+fn with_task(project: Project) -> Project {
+    project
         .write("tasks/t/task.toml", "version = '1.0'\n")
         .write("tasks/t/instruction.md", "Write the answer.\n")
         .write("tasks/t/environment/Dockerfile", DOCKERFILE)
@@ -101,7 +107,7 @@ fn problem_type(answer: &HttpAnswer) -> String {
 #[test]
 fn group_is_admitted_once_read_until_acknowledged_and_remembered() {
     let project = farm_project();
-    let mut daemon = DaemonProcess::start(&project, &[]);
+    let daemon = DaemonProcess::start(&project, &[]);
     let client = daemon.client.clone();
     let request = farm_request(&project, "echo done >answer.txt");
     let key = [("idempotency-key", "k")];
@@ -151,15 +157,28 @@ fn group_is_admitted_once_read_until_acknowledged_and_remembered() {
     let former = client.get(&format!("{path}/groups/g")).expect(200).json();
     assert_eq!(former, json!({ "group": "g", "end": "complete" }));
     let _unknown = client.get(&format!("{path}/groups/h")).expect(404);
+    daemon.stop();
+    assert_no_leaks(&project);
+}
 
-    let cancelled = post("/groups/never-seen/cancel", &Value::Null).expect(200).json();
+#[test]
+fn cancelled_id_outlives_the_daemon_and_closed_farm_ends() {
+    let project = farm_project();
+    let mut daemon = DaemonProcess::start(&project, &[]);
+    let path = opened(&daemon.client, &farm_request(&project, "echo done >answer.txt"));
+    let _admitted = daemon.client.post(&format!("{path}/groups"), &[], &group("g", 2)).expect(201);
+    completions(&daemon.client, &path, 2);
+    let cancel = format!("{path}/groups/never-seen/cancel");
+    let cancelled = daemon.client.post(&cancel, &[], &Value::Null).expect(200).json();
     assert_eq!(cancelled["unknown"], true);
     daemon = restarted(&project, daemon);
     let client = &daemon.client;
     let refused = client.post(&format!("{path}/groups"), &[], &group("never-seen", 1)).expect(409);
     assert_eq!(problem_type(&refused), "conflict");
     let closed = client.post(&format!("{path}/close"), &[], &Value::Null).expect(200).json();
-    assert_eq!(closed["state"], "closed");
+    assert_eq!((&closed["state"], &closed["is_final"]), (&json!("closed"), &json!(false)));
+    let cursors = json!({ "cursors": [1, 2] });
+    let _taken = client.post(&format!("{path}/ack"), &[], &cursors).expect(200);
     wait::until(LONG_DEADLINE, "the farm ends", || {
         client.get(&path).expect(200).json()["is_final"] == true
     });
@@ -281,8 +300,27 @@ fn stream_that_connects_again_gets_every_completion_once() {
 }
 
 #[test]
+fn reader_that_goes_frees_its_place() {
+    let project = farm_project();
+    // Two answers may last.
+    let daemon = DaemonProcess::start(&project, &["--max-connections", "4"]);
+    let path = opened(&daemon.client, &farm_request(&project, "true"));
+    wait_for(&daemon.client, &path, "running");
+    for _ in 0..6 {
+        let mut stream = daemon.client.connect();
+        let head = format!("GET {path}/completions?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+    }
+    wait::until(LONG_DEADLINE, "a reader has a place", || {
+        daemon.client.get(&format!("{path}/completions?wait=1")).status == 200
+    });
+    daemon.stop();
+}
+
+#[test]
 fn users_see_and_use_their_own_farms_only() {
     let (project, daemon) = crate::tokens::with_users();
+    let project = with_task(project);
     let user = |token: &str| daemon.client.with_token(token);
     let (ada, bob, reader) = (user("ada-token"), user("bob-token"), user("ada-reads"));
     let path = opened(&ada, &farm_request(&project, "echo done >answer.txt"));

@@ -3,6 +3,8 @@
 mod abuse;
 mod cluster;
 mod events;
+mod executor;
+mod export;
 mod farm_kills;
 mod farms;
 mod items;
@@ -10,6 +12,8 @@ mod jobs;
 mod openapi;
 mod remote;
 mod resume;
+mod schemathesis;
+mod search;
 mod share;
 mod tls;
 mod tokens;
@@ -41,13 +45,19 @@ struct DaemonProcess {
 impl DaemonProcess {
     /// Starts a daemon that lets documents use the project's tasks in process sandboxes.
     fn start(project: &Project, options: &[&str]) -> Self {
+        Self::start_on(project, 0, options)
+    }
+
+    /// Starts such a daemon on a port.
+    fn start_on(project: &Project, port: u16, options: &[&str]) -> Self {
+        let address = format!("127.0.0.1:{port}");
         let tasks = project.path().join("tasks").display().to_string();
         let mut words = vec![
             "serve",
             "--dir",
             "state",
             "--listen",
-            "127.0.0.1:0",
+            &address,
             "--allow-path",
             &tasks,
             "--allow-provider",
@@ -66,6 +76,16 @@ impl DaemonProcess {
             port.is_some()
         });
         Self { process, client: HttpClient::new(port.expect("a port")) }
+    }
+
+    /// The port that it listens on.
+    fn port(&self) -> u16 {
+        self.client.connect().peer_addr().expect("an address").port()
+    }
+
+    /// Its URL.
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
     }
 
     /// Ends the daemon with the trials that run, whose sandboxes it removes.

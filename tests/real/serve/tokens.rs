@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// Entries of a file of tokens: name, role, token.
-fn tokens(entries: &[(&str, &str, &str)]) -> String {
+pub(crate) fn tokens(entries: &[(&str, &str, &str)]) -> String {
     let entry = |(name, role, token): &(&str, &str, &str)| {
         let sha256 = Digest::sha256(token.as_bytes()).hex();
         format!("[[tokens]]\nname = '{name}'\nrole = '{role}'\nsha256 = '{sha256}'\n")

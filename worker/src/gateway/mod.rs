@@ -5,7 +5,8 @@
 //!   `gateway` has the implementation, an HTTP proxy (`proxy`).
 //! * `dialect`, `sse`, `reply`, `capture`, `reply_stream`: protocols of model servers, without IO.
 //! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
-//!   gets the end of the reply.
+//!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines.
+//! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for.
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON.
 
 #[cfg(feature = "gateway")]
@@ -19,6 +20,8 @@ mod dialect;
 #[cfg(feature = "gateway")]
 mod messages;
 #[cfg(feature = "gateway")]
+mod open_calls;
+#[cfg(feature = "gateway")]
 pub mod proxy;
 #[cfg(feature = "gateway")]
 mod raw_object;
@@ -28,8 +31,11 @@ mod recorder;
 mod reply;
 #[cfg(feature = "gateway")]
 mod reply_stream;
+pub mod run_calls;
 #[cfg(feature = "gateway")]
 mod sse;
+#[cfg(feature = "gateway")]
+mod token_file;
 #[cfg(feature = "gateway")]
 mod trajectory;
 
@@ -42,9 +48,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::gateway::UpstreamSpec;
 
+use self::run_calls::RunCallTable;
 use crate::environment::ListenerRoute;
 use crate::secrets::Redactor;
 
@@ -56,11 +64,16 @@ pub trait ModelGateway: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`GatewayError`].
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError>;
+
+    /// The model calls of its runs, which coordinators pause.
+    fn run_calls(&self) -> Arc<RunCallTable>;
 }
 
 /// The needs of an execution.
 #[derive(Debug)]
 pub struct TryRequest {
+    /// The run of the execution.
+    pub run: RunId,
     /// The model servers, at most one of each dialect.
     pub upstreams: Vec<Upstream>,
     /// Directory for the files of the calls.
@@ -88,19 +101,21 @@ impl fmt::Debug for Upstream {
 #[async_trait]
 pub trait TryGateway: Send + Sync + fmt::Debug {
     /// Makes the gateway reachable from an environment; returns the variables that clients of the
-    /// model servers need there.
+    /// model servers need there. Former ways stay.
     ///
     /// # Errors
     /// [`GatewayError`].
     async fn serve(&self, route: ListenerRoute) -> Result<BTreeMap<String, String>, GatewayError>;
 
-    /// Time in which a model server did not answer: it does not count for the agent.
+    /// Time in which a model server did not answer, and in which it waited for a call during a
+    /// pause: it does not count for the agent. Times of several servers and of a pause are added up.
     fn stopped_time(&self) -> Duration;
 
-    /// Whether a model server does not answer at present.
+    /// Whether a model server does not answer, or it waits for a call during a pause.
     fn is_stopped(&self) -> bool;
 
-    /// Whether the last call that ended got no answer because its server could not be reached.
+    /// Whether the last call that ended got no answer because its server could not be reached, or
+    /// because of a pause.
     fn lost_last_call(&self) -> bool;
 
     /// Ends all calls and returns their records. Calls that come later are refused.

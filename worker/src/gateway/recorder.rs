@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::{
-    CallBegun, CallBody, CallEnd, CallEnded, GatewaySummary, ModelCallLine, ModelEndpoint,
+    CallBegun, CallBody, CallEnd, CallEnded, CallPolicy, CallTokens, GatewaySummary, ModelCallLine,
+    ModelEndpoint, TrajectoryRecord,
 };
 use rollout_protocol::spec::gateway::TokenPrices;
 use serde::Deserialize;
@@ -19,6 +20,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use super::call_log::CallLog;
+use super::token_file::TokenFile;
 use super::trajectory::{self, CallItems};
 use super::{TryCalls, dialect, messages};
 use crate::gateway::reply::ParsedReply;
@@ -50,6 +52,7 @@ const RECORDED_HEADERS: [&str; 10] = [
 #[derive(Debug)]
 pub(crate) struct Recorder {
     log: CallLog,
+    tokens: Arc<TokenFile>,
     redactor: Redactor,
     state: Mutex<RecorderState>,
     /// Requests that may be read at once: one, which bounds the memory for it.
@@ -64,6 +67,8 @@ struct RecorderState {
     summary: GatewaySummary,
     tokens: Vec<TokenCall>,
     messages: Vec<CallItems<Digest>>,
+    /// Policy versions of these calls.
+    policies: BTreeMap<u64, CallPolicy>,
     /// Items that `tokens` and `messages` hold, and those of the requests of calls that run.
     items: usize,
 }
@@ -134,7 +139,8 @@ impl Recorder {
     /// The system's error.
     pub(crate) async fn create(directory: &Path, redactor: Redactor) -> io::Result<Self> {
         let log = CallLog::create(directory).await?;
-        Ok(Self { log, redactor, state: Mutex::default(), reading: Semaphore::new(1) })
+        let tokens = Arc::new(TokenFile::new(directory));
+        Ok(Self { log, tokens, redactor, state: Mutex::default(), reading: Semaphore::new(1) })
     }
 
     /// Writes that a call begins. It survives the end of this process; [`Self::sync`] makes it
@@ -212,29 +218,46 @@ impl Recorder {
         ended.model = reply.model.as_deref().map(|model| self.masked(model));
         ended.finish_reasons = reply.finish_reasons.iter().map(|why| self.masked(why)).collect();
         ended.usage = reply.usage;
-        ended.tokens.clone_from(&reply.tokens);
-        let (end, status) = (ended.end, ended.status);
+        ended.tokens = self.recorded_tokens(reply.tokens.as_ref()).await?;
+        let (end, status, policy) = (ended.end, ended.status, ended.policy);
         let line_end = self.log.append(&ModelCallLine::Ended(Box::new(ended))).await?;
         self.log.sync_to(line_end).await?;
         let mut state = self.state();
         state.count(end, status, &reply, prices);
+        let is_crossed = policy.is_some_and(|policy| policy.is_crossed());
+        state.summary.crossed_calls += u64::from(is_crossed);
         if end == CallEnd::Complete {
             if state.incomplete.get(&call.digest) == Some(&call.number) {
                 state.incomplete.remove(&call.digest);
             }
             if dialect::samples(call.endpoint) && reply.finished {
+                state.policies.extend(policy.map(|policy| (call.number, policy)));
                 state.keep_items(call, reply);
             }
         }
         Ok(())
     }
 
+    /// Tokens for a record: long lists are in the file of tokens.
+    async fn recorded_tokens(&self, tokens: Option<&CallTokens>) -> io::Result<Option<CallTokens>> {
+        let Some(mut tokens) = tokens.cloned() else { return Ok(None) };
+        if tokens.count() < limits::GATEWAY_INLINE_TOKENS {
+            return Ok(Some(tokens));
+        }
+        let file = Arc::clone(&self.tokens);
+        supervise::blocking(move || file.pack_call(&mut tokens).map(|()| Some(tokens))).await
+    }
+
     /// Merges the calls, and returns their files and figures.
     pub(crate) async fn finish(&self) -> TryCalls {
-        let (mut summary, tokens, messages) = {
+        let (mut summary, merged) = {
             let mut state = self.state();
-            let tokens = std::mem::take(&mut state.tokens);
-            (state.summary.clone(), tokens, std::mem::take(&mut state.messages))
+            let merged = MergedCalls {
+                tokens: std::mem::take(&mut state.tokens),
+                messages: std::mem::take(&mut state.messages),
+                policies: std::mem::take(&mut state.policies),
+            };
+            (state.summary.clone(), merged)
         };
         summary.calls = self.state().calls;
         let mut files = Vec::new();
@@ -242,7 +265,10 @@ impl Recorder {
             files.push(self.log.path().to_owned());
         }
         let path = self.log.path().with_file_name(TRAJECTORIES_FILE);
-        let merging = supervise::blocking(move || write_trajectories(&path, tokens, &messages));
+        let merging = {
+            let tokens = Arc::clone(&self.tokens);
+            supervise::blocking(move || merged.write(&path, &tokens))
+        };
         match merging.await {
             Ok(None) => {}
             Ok(Some((path, count))) => {
@@ -251,6 +277,7 @@ impl Recorder {
             }
             Err(error) => tracing::warn!("cannot write the trajectories of a try: {error}"),
         }
+        files.extend(self.tokens.path().map(Path::to_owned));
         TryCalls { summary, files }
     }
 
@@ -340,31 +367,46 @@ fn prompt_ids(endpoint: ModelEndpoint, request: &[u8]) -> Option<Vec<u32>> {
     serde_json::from_str(prompt).or_else(|_| nested()).ok()
 }
 
-/// Writes the trajectories, the calls of each sorted by their numbers; returns the file and their
-/// count, if there are any.
-fn write_trajectories(
-    path: &Path,
-    mut tokens: Vec<TokenCall>,
-    messages: &[CallItems<Digest>],
-) -> io::Result<Option<(PathBuf, u64)>> {
-    // Calls may end in another order than that in which they began.
-    tokens.sort_by_key(|call| call.items.call);
-    let (calls, logprobs): (Vec<_>, Vec<_>) =
-        tokens.into_iter().map(|call| (call.items, call.logprobs)).unzip();
-    let mut messages = messages.to_vec();
-    messages.sort_by_key(|items| items.call);
-    let mut found = trajectory::by_tokens(&calls, &logprobs);
-    found.extend(trajectory::by_messages(&messages));
-    if found.is_empty() {
-        return Ok(None);
+/// Calls to merge.
+struct MergedCalls {
+    tokens: Vec<TokenCall>,
+    messages: Vec<CallItems<Digest>>,
+    policies: BTreeMap<u64, CallPolicy>,
+}
+
+impl MergedCalls {
+    /// Writes the trajectories, the calls of each sorted by their numbers; returns the file and
+    /// their count, if there are any.
+    fn write(self, path: &Path, tokens: &TokenFile) -> io::Result<Option<(PathBuf, u64)>> {
+        let policies = self.policies.clone();
+        let mut found = self.trajectories();
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let mut file = io::BufWriter::new(fs::File::create(path)?);
+        for trajectory in &mut found {
+            if !policies.is_empty() {
+                let policy = |call: &u64| policies.get(call).copied().unwrap_or_default();
+                trajectory.policies = trajectory.calls.iter().map(policy).collect();
+            }
+            tokens.pack_trajectory(trajectory)?;
+            serde_json::to_writer(&mut file, trajectory)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()?;
+        Ok(Some((path.to_owned(), found.len() as u64)))
     }
-    let mut file = io::BufWriter::new(fs::File::create(path)?);
-    for trajectory in &found {
-        serde_json::to_writer(&mut file, trajectory)?;
-        file.write_all(b"\n")?;
+
+    fn trajectories(mut self) -> Vec<TrajectoryRecord> {
+        // Calls may end in another order than that in which they began.
+        self.tokens.sort_by_key(|call| call.items.call);
+        let calls = self.tokens.into_iter().map(|call| (call.items, call.logprobs));
+        let (calls, logprobs): (Vec<_>, Vec<_>) = calls.unzip();
+        self.messages.sort_by_key(|items| items.call);
+        let mut found = trajectory::by_tokens(&calls, &logprobs);
+        found.extend(trajectory::by_messages(&self.messages));
+        found
     }
-    file.flush()?;
-    Ok(Some((path.to_owned(), found.len() as u64)))
 }
 
 #[cfg(test)]

@@ -105,7 +105,17 @@ pub(crate) fn by_messages<T: PartialEq>(calls: &[CallItems<T>]) -> Vec<Trajector
 }
 
 const fn trajectory(calls: Vec<u64>, by: TrajectoryBasis) -> TrajectoryRecord {
-    TrajectoryRecord { calls, by, ids: Vec::new(), mask: Vec::new(), logprobs: Vec::new() }
+    TrajectoryRecord {
+        calls,
+        by,
+        ids: Vec::new(),
+        ids_at: None,
+        mask: Vec::new(),
+        mask_at: None,
+        logprobs: Vec::new(),
+        logprobs_at: None,
+        policies: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Stops of executions by coordinators, and the shutdown of the worker.
+//! Stops of executions and pauses of model calls by coordinators, and the shutdown of the worker.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,6 +24,12 @@ pub(super) async fn handle_controls(shared: Arc<WorkerShared>) -> Infallible {
             Ok(ControlMessage::StopRun { run, level }) => shared.registry.stop_run(run, level),
             Ok(ControlMessage::StopExecution { exec, level, .. }) => {
                 shared.registry.stop_execution(exec, level);
+            }
+            Ok(ControlMessage::ModelCalls { run, state }) => {
+                // The coordinator waits to hear that every worker applies it.
+                if shared.model_calls.of(run).set(state) {
+                    shared.registry.note_change();
+                }
             }
             // A hint only: missed commands are repeated in answer to heartbeats and reports.
             Err(RecvError::Lagged(_)) => {}

@@ -85,6 +85,9 @@ async fn run_trial(
             unless_stopped(execution, fetching).await?
         }
     };
+    if let Some(state) = execution.offer.model_calls {
+        shared.model_calls.of(execution.offer.run).learn(state);
+    }
     let context = TrialContext {
         execution: execution_context(shared, execution),
         settings: documents.settings,

@@ -1,6 +1,7 @@
 //! The worker's periodic messages, from one ticker: lease extensions, reports of started
 //! executions, and heartbeats.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_protocol::wire::model_calls::RunModelCalls;
 use rollout_protocol::wire::report::ReportBody;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -132,5 +134,12 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
         low_disk,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
+        model_calls: model_calls(shared, executions),
     }
+}
+
+/// The model calls of the runs of executions.
+fn model_calls(shared: &WorkerShared, executions: &[Arc<Execution>]) -> Vec<RunModelCalls> {
+    let runs: BTreeSet<_> = executions.iter().map(|execution| execution.offer.run).collect();
+    runs.into_iter().filter_map(|run| shared.model_calls.counts(run)).collect()
 }

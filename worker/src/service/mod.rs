@@ -70,6 +70,7 @@ use crate::backoff::OutageLog;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
 use crate::executor::{ExecutionServices, Finished};
+use crate::gateway::run_calls::RunCallTable;
 use crate::metrics::WorkerMetrics;
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
@@ -96,6 +97,11 @@ pub trait Runner: Send + Sync + fmt::Debug {
 
     /// The disks that its executions depend on.
     fn disks(&self) -> Arc<DiskWatch> {
+        Arc::default()
+    }
+
+    /// The model calls of its executions, which coordinators pause. It is asked for once.
+    fn model_calls(&self) -> Arc<RunCallTable> {
         Arc::default()
     }
 
@@ -145,6 +151,10 @@ impl Runner for LocalRunner {
 
     fn disks(&self) -> Arc<DiskWatch> {
         Arc::clone(&self.services.disks)
+    }
+
+    fn model_calls(&self) -> Arc<RunCallTable> {
+        self.services.gateway.as_ref().map_or_else(Arc::default, |gateway| gateway.run_calls())
     }
 }
 
@@ -276,6 +286,8 @@ struct WorkerShared {
     /// Slots for executions with an environment.
     slots: Arc<SlotPool>,
     rate_limiters: RunRateLimiters,
+    /// Model calls of its runs.
+    model_calls: Arc<RunCallTable>,
     /// Stages of evals whose permits must be returned.
     ended_stages: mpsc::UnboundedSender<stage_permits::EndedStage>,
     /// Limit on claims that wait without a slot.
@@ -328,6 +340,7 @@ impl Worker {
             store_outage: OutageLog::new("the blob store"),
             spool_outage: OutageLog::new("the spool"),
             disks: runner.disks(),
+            model_calls: runner.model_calls(),
             low_disk: AtomicBool::new(false),
             config,
             source,

@@ -47,8 +47,7 @@ pub use self::memory::MemoryStore;
 pub use self::s3::S3Store;
 pub use self::s3_location::{InvalidS3Location, S3Location};
 pub use self::url::{InvalidStoreUrl, StoreUrl, open, open_existing};
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use self::verify::VerifyingReader;
+pub use self::verify::VerifyingReader;
 
 /// Stores blobs.
 #[async_trait]

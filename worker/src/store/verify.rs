@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::StoreError;
 
 /// Passes bytes on and fails at the end if they do not match the digest.
-pub(crate) struct VerifyingReader<R> {
+pub struct VerifyingReader<R> {
     inner: R,
     expected: Digest,
     store: String,
@@ -21,7 +21,9 @@ pub(crate) struct VerifyingReader<R> {
 }
 
 impl<R> VerifyingReader<R> {
-    pub(crate) fn new(
+    /// A reader of a blob with this digest in the store with this name. `on_damage` is called once, if
+    /// the content is another one.
+    pub fn new(
         inner: R,
         expected: Digest,
         store: &str,

@@ -75,6 +75,7 @@ impl SampleRun {
             class: SizeClass(0),
             work: OfferedWork::Trial(trial),
             rate_limits: RunRateLimits::default(),
+            model_calls: None,
         }
     }
 }

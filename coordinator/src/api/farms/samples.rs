@@ -15,7 +15,7 @@ use super::find;
 use crate::api::connections::LongAnswer;
 use crate::api::problem::{ApiProblem, Problem};
 use crate::api::{ApiState, events, json};
-use crate::daemon::{FarmError, Principal, RecordedCalls};
+use crate::daemon::{FarmError, Principal};
 use crate::results::view;
 
 /// Pieces of a file that wait for the client.
@@ -54,8 +54,9 @@ pub(super) async fn record(
 /// Read the model calls of a sample
 ///
 /// The calls that the gateway recorded, merged into trajectories: `calls`, `by`, and with token ids
-/// `ids`, `mask` (1 for sampled tokens) and `logprobs`. `policy` has the versions of the policy when
-/// the group was requested and admitted, and when the sample ended.
+/// `ids`, `mask` (1 for sampled tokens) and `logprobs`. `policies` has the versions of the policy when
+/// each call was sent and ended, `policy` those when the group was requested and admitted, and when
+/// the sample ended.
 #[utoipa::path(
     get,
     path = "/v1/farms/{id}/completions/{cursor}/calls",
@@ -77,13 +78,9 @@ pub(super) async fn calls(
     let farm = find(&state, &user, &id)?;
     let permit = events::stream_permit(&state)?;
     let found = state.daemon.sample_calls(&farm, parsed(&cursor)?).await?;
-    let RecordedCalls { policy, store, trajectories } = found;
-    let policy = serde_json::to_string(&policy).unwrap_or_default();
+    let policy = serde_json::to_string(&found.policy).unwrap_or_default();
     let (pieces, received) = mpsc::channel::<Bytes>(WAITING_PIECES);
-    let sending = supervise::spawn("trajectories", async move {
-        let Some(file) = trajectories else { return Ok(()) };
-        view::read_captured(&*store, &file, pieces).await
-    });
+    let sending = supervise::spawn("trajectories", found.send(pieces));
     let list = TrajectoryList {
         received,
         sending: Some(sending),

@@ -32,7 +32,7 @@ keys! {
         max_concurrent: "integer", "no limit", "Concurrent calls on each worker.";
         requests_per_minute: "integer", "no limit", "Calls per minute on each worker.";
         hold_sec: "number", "60",
-            "Longest time that a call waits for limits or an outage, s; then 503 or 429.";
+            "Longest time that a call waits for limits, a pause or an outage, s; then 503 or 429.";
         max_retries: "integer", "3",
             "Repetitions of a call after 429, 502, 503, 504 or 529.";
         prices: "table", "", "Prices of tokens.", "prices" => PriceKeys::ALL;

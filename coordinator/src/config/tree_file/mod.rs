@@ -212,7 +212,11 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base_dir(file)),
         context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base_dir(file)),
         search: search::read(fields),
-        profile: profile::read(&fields.take(TreeKeys::profile), base_dir(file)),
+        profile: profile::read(
+            &fields.take(TreeKeys::profile),
+            base_dir(file),
+            options.allows_profile_files,
+        ),
         results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| RESULTS_FILE.to_owned()),
         commands: commands::read(&fields.take(TreeKeys::commands), &default),

@@ -21,6 +21,8 @@ pub struct TreeOptions<'a> {
     /// Whether commands run on workers of a server. These announce their own variables, so none has
     /// to be set here.
     pub is_remote: bool,
+    /// Whether `profile` may name a file, which is then read.
+    pub allows_profile_files: bool,
 }
 
 /// Overrides of keys of the file; the fields are named after the keys.
@@ -69,7 +71,13 @@ impl<'a> TreeOptions<'a> {
     /// Default options: no overrides, the current time, the variables that `is_set` reports, and
     /// evals on this host.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { overrides: TreeOverrides::default(), now: Zoned::now(), is_set, is_remote: false }
+        Self {
+            overrides: TreeOverrides::default(),
+            now: Zoned::now(),
+            is_set,
+            is_remote: false,
+            allows_profile_files: true,
+        }
     }
 
     pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Diagnostics) {

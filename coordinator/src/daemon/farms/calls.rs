@@ -40,7 +40,11 @@ impl HostedFarm {
     /// [`FarmError`].
     pub async fn submit(&self, request: GroupRequest) -> Result<SubmitReceipt, FarmError> {
         let submitted = self.session().await?.submit(request).await;
-        submitted.map_err(|error| FarmError::of_submission(error).unwrap_or_else(|| self.gone()))
+        match submitted.map_err(FarmError::of_submission) {
+            Ok(receipt) => Ok(receipt),
+            Err(Some(error)) => Err(error),
+            Err(None) => Err(self.gone().await),
+        }
     }
 
     /// The state of a group.
@@ -61,7 +65,11 @@ impl HostedFarm {
     /// [`FarmError`].
     pub async fn cancel_group(&self, group: GroupId) -> Result<CancelReceipt, FarmError> {
         let cancelled = self.session().await?.cancel(group).await;
-        cancelled.map_err(|error| FarmError::of_submission(error).unwrap_or_else(|| self.gone()))
+        match cancelled.map_err(FarmError::of_submission) {
+            Ok(receipt) => Ok(receipt),
+            Err(Some(error)) => Err(error),
+            Err(None) => Err(self.gone().await),
+        }
     }
 
     /// Reads the completions of a consumer, by default the first one, after a cursor. Waits up to
@@ -86,7 +94,7 @@ impl HostedFarm {
             Ok(CompletionPage { completions, next_after }) => {
                 Ok(CompletionRead { completions, next_after, is_over: false })
             }
-            Err(_) => match self.gone() {
+            Err(_) => match self.gone().await {
                 FarmError::Ended => Ok(over),
                 error => Err(error),
             },
@@ -111,7 +119,7 @@ impl HostedFarm {
         };
         match session.acknowledge(&consumer, cursors).await {
             Ok(receipt) => Ok(receipt),
-            Err(_) => match self.gone() {
+            Err(_) => match self.gone().await {
                 FarmError::Ended => Ok(repeated),
                 error => Err(error),
             },

@@ -24,7 +24,10 @@ impl HostedFarm {
     /// [`FarmError`].
     pub async fn set_policy_version(&self, version: u64) -> Result<FarmStatus, FarmError> {
         let session = self.session().await?;
-        session.handle().set_policy_version(version).await.map_err(|_| self.gone())
+        match session.handle().set_policy_version(version).await {
+            Ok(status) => Ok(status),
+            Err(_) => Err(self.gone().await),
+        }
     }
 
     /// Pauses the farm.
@@ -32,7 +35,10 @@ impl HostedFarm {
     /// # Errors
     /// [`FarmError`].
     pub async fn pause(&self) -> Result<FarmStatus, FarmError> {
-        self.session().await?.pause().await.map_err(|_| self.gone())
+        match self.session().await?.pause().await {
+            Ok(status) => Ok(status),
+            Err(_) => Err(self.gone().await),
+        }
     }
 
     /// Closes the farm: no more groups are admitted, and it ends when every sample has ended and every
@@ -47,7 +53,7 @@ impl HostedFarm {
         };
         match session.handle().close().await {
             Ok(_) => Ok(()),
-            Err(_) => match self.gone() {
+            Err(_) => match self.gone().await {
                 FarmError::Ended => Ok(()),
                 error => Err(error),
             },
@@ -75,7 +81,10 @@ impl Daemon {
             .await?;
             self.wake.notify_one();
         }
-        farm.session().await?.resume(version).await.map_err(|_| farm.gone())
+        match farm.session().await?.resume(version).await {
+            Ok(status) => Ok(status),
+            Err(_) => Err(farm.gone().await),
+        }
     }
 
     /// Cancels the groups of a farm and removes its record and its run directory. Its blobs stay until

@@ -122,7 +122,7 @@ fn request(
     let options = &daemon.options;
     let PreparedJob { job, datasets, .. } = prepared;
     #[cfg(feature = "nats")]
-    let remote = remote(daemon, &job)?;
+    let remote = remote(daemon, job.pool.as_deref())?;
     let (settings, priority) = {
         let record = farm.record();
         (record.settings.clone(), record.priority)

@@ -166,10 +166,17 @@ impl HostedFarm {
         }
     }
 
-    /// The error of a request whose session has ended.
-    pub(super) fn gone(&self) -> FarmError {
-        let not_open = FarmError::NotOpen { retry_after: RETRY_AFTER };
-        self.check_open().err().unwrap_or(not_open)
+    /// The error of a request whose session has ended. Waits until the end of the session is noted.
+    pub(super) async fn gone(&self) -> FarmError {
+        let until = Instant::now() + OPEN_WAIT;
+        let mut stage = self.stage.subscribe();
+        loop {
+            let is_noted = !matches!(*stage.borrow_and_update(), FarmStage::Open(_));
+            if is_noted || timeout_at(until, stage.changed()).await.is_err() {
+                let not_open = FarmError::NotOpen { retry_after: RETRY_AFTER };
+                return self.check_open().err().unwrap_or(not_open);
+            }
+        }
     }
 
     fn check_open(&self) -> Result<(), FarmError> {

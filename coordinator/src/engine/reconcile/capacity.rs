@@ -102,6 +102,7 @@ mod tests {
             low_disk: false,
             gone: false,
             executions: Vec::new(),
+            model_calls: Vec::new(),
         }
     }
 

@@ -9,10 +9,12 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::embedded::EmbeddedQueue;
+use rollout_worker::queue::traits::Dispatch;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot};
 
+use super::model_calls::tell_workers;
 use super::request::FarmRequest;
 use crate::config::Job;
 use crate::engine::core::RemoteTimeouts;
@@ -44,6 +46,8 @@ pub(super) struct OpenedFarm {
     pub(super) run_dir: PathBuf,
     pub(super) handle: FarmHandle,
     pub(super) documents: Arc<FarmDocuments>,
+    /// Tells workers the state of model calls.
+    pub(super) calls: Option<Task<()>>,
 }
 
 /// A farm to run.
@@ -93,6 +97,7 @@ impl FarmEngine {
         let documents = Arc::new(FarmDocuments::new(Arc::new(plan), Arc::clone(&store)));
         let (planner, handle) = FarmPlanner::new(settings.clone(), documents.needs());
         let planner = planner.with_rate_limit(job.worker_rate_limits);
+        let planner = planner.with_gateway(job.settings.gateway.is_some());
         let (events, _logging) = log_warnings();
         let (layout, wait_policy) = (RunLayout::new(&run_dir), request.wait_policy);
         let prepared = PreparedFarm {
@@ -128,7 +133,8 @@ impl PreparedFarm {
         let kind = self.job.settings.environment.provider.kind();
         host::check_services([kind], &host, &self.layout.sandboxes()).await?;
         let options = self.open_options(None, RemoteTimeouts::default());
-        let start = self.start(opened);
+        let queue = Arc::<EmbeddedQueue>::default();
+        let start = self.start(Arc::clone(&queue) as Arc<dyn Dispatch>, opened);
         let Self { job, layout, store, planner, events, .. } = self;
         let (registered, registration) = oneshot::channel();
         let variables = variables(&job, environment());
@@ -137,7 +143,7 @@ impl PreparedFarm {
             options,
             planner,
             store,
-            queue: Arc::<EmbeddedQueue>::default(),
+            queue,
             slots: job.n_concurrent_trials,
             events,
             stops,
@@ -182,8 +188,13 @@ impl PreparedFarm {
     }
 
     /// The steps to take when the run is open.
-    pub(super) fn start(&self, opened: oneshot::Sender<OpenedFarm>) -> FarmStart {
+    pub(super) fn start(
+        &self,
+        dispatch: Arc<dyn Dispatch>,
+        opened: oneshot::Sender<OpenedFarm>,
+    ) -> FarmStart {
         FarmStart {
+            dispatch: self.job.settings.gateway.is_some().then_some(dispatch),
             settings: self.settings.clone(),
             layout: self.layout.clone(),
             url: self.url.clone(),
@@ -197,6 +208,8 @@ impl PreparedFarm {
 
 /// The beginning of a session that owns the run.
 pub(super) struct FarmStart {
+    /// The queue, if workers must be told of model calls.
+    dispatch: Option<Arc<dyn Dispatch>>,
     settings: FarmSettings,
     layout: RunLayout,
     url: StoreUrl,
@@ -209,7 +222,7 @@ pub(super) struct FarmStart {
 impl FarmStart {
     /// Writes the settings, registers the run in its store, and tells the session.
     pub(super) async fn open(self, run: RunId) -> Result<Registration, RunError> {
-        let Self { settings, layout, url, store, handle, documents, opened } = self;
+        let Self { dispatch, settings, layout, url, store, handle, documents, opened } = self;
         let run_dir = layout.root().to_owned();
         let path = run_dir.join(SETTINGS_FILE);
         supervise::blocking(move || atomic_file::write_json(&path, &settings)).await?;
@@ -218,8 +231,9 @@ impl FarmStart {
             path: run_dir.clone(),
             reason: rollout_worker::backoff::error_chain(&error),
         })?;
+        let calls = dispatch.map(|queue| tell_workers(run, queue, handle.model_calls()));
         // A user that has gone has stopped the run.
-        let _gone = opened.send(OpenedFarm { run, run_dir, handle, documents });
+        let _gone = opened.send(OpenedFarm { run, run_dir, handle, documents, calls });
         Ok(registration)
     }
 }

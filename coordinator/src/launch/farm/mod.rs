@@ -1,6 +1,7 @@
 //! A farm in this process: its run, and the session of its users.
 
 mod engine;
+mod model_calls;
 #[cfg(feature = "nats")]
 mod remote;
 mod request;

@@ -35,7 +35,7 @@ impl PreparedFarm {
         };
         let kv = Some(KvLockOptions { kv_store: Arc::clone(&server.kv_store), info });
         let options = self.open_options(kv, server.timeouts);
-        let start = self.start(opened);
+        let start = self.start(Arc::clone(&server.dispatch), opened);
         let Self { store, planner, events, .. } = self;
         let (run, lock, planner) =
             engine::open_run(options, planner, events.clone(), &mut stops).await?;

@@ -8,7 +8,7 @@ use rollout_protocol::farm::{AckReceipt, CancelReceipt, FarmStatus};
 use rollout_protocol::farm::{AdmissionRefusal, GroupId, GroupRequest, SubmitReceipt};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise;
+use rollout_worker::supervise::{self, Task};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -44,6 +44,8 @@ pub struct FarmSession {
     documents: Arc<FarmDocuments>,
     stops: FarmStops,
     ended: Mutex<oneshot::Receiver<FarmOutcome>>,
+    /// Tells workers the state of model calls.
+    _calls: Option<Task<()>>,
 }
 
 /// The end of a farm's session.
@@ -73,9 +75,9 @@ impl FarmSession {
         let (send, opened) = oneshot::channel();
         let mut ended = run_on_thread(request, stopped, send)?;
         match opened.await {
-            Ok(OpenedFarm { run, run_dir, handle, documents }) => {
+            Ok(OpenedFarm { run, run_dir, handle, documents, calls }) => {
                 let ended = Mutex::new(ended);
-                Ok(Self { run, run_dir, handle, documents, stops, ended })
+                Ok(Self { run, run_dir, handle, documents, stops, ended, _calls: calls })
             }
             Err(_) => match join(&mut ended).await {
                 Err(error) => Err(error),

@@ -14,6 +14,7 @@ use rollout_protocol::limits::COMPLETIONS_PER_READ;
 use tokio::time::{Instant, timeout_at};
 
 use super::core::{FarmInput, FarmReply};
+use super::model_calls::FarmCalls;
 use super::state::FarmShared;
 
 /// The session of a farm has ended. Everything that was answered is kept; what was not answered may
@@ -51,9 +52,18 @@ impl FarmHandle {
         make: impl FnOnce(u64) -> FarmInput,
     ) -> Result<FarmStatus, FarmEnded> {
         match self.ask(make).await? {
-            FarmReply::Status(status) => Ok(*status),
+            FarmReply::Status(status) => Ok(self.with_calls(*status)),
             _ => Err(FarmEnded),
         }
+    }
+
+    fn with_calls(&self, status: FarmStatus) -> FarmStatus {
+        FarmStatus { model_calls: self.shared.calls.counts(), ..status }
+    }
+
+    /// The side towards workers of its samples' model calls.
+    pub fn model_calls(&self) -> FarmCalls {
+        FarmCalls::new(Arc::clone(&self.shared))
     }
 
     /// Submits a group whose documents are stored. The same group again has no further effect.
@@ -110,12 +120,16 @@ impl FarmHandle {
         self.ask_status(|id| FarmInput::PolicyVersion { id, version }).await
     }
 
-    /// Pauses the farm: no sample begins, and no deadline passes.
+    /// Pauses the farm: no sample begins, no deadline passes, and no new model call is sent. Calls
+    /// in flight go on; the status counts them. Returns when all workers keep new calls back, or
+    /// after ten seconds; the status counts workers that have not said so.
     ///
     /// # Errors
     /// [`FarmEnded`].
     pub async fn pause(&self) -> Result<FarmStatus, FarmEnded> {
-        self.ask_status(|id| FarmInput::Pause { id }).await
+        let status = self.ask_status(|id| FarmInput::Pause { id }).await?;
+        self.shared.calls.wait_until_applied().await;
+        Ok(self.with_calls(status))
     }
 
     /// Ends a pause, with the version of the policy from now on if it changed.
@@ -137,7 +151,8 @@ impl FarmHandle {
 
     /// The state of the farm, which may be ahead of the journal by a moment.
     pub fn status(&self) -> FarmStatus {
-        self.shared.state().core.status()
+        let status = self.shared.state().core.status();
+        self.with_calls(status)
     }
 
     /// The state of a group that the farm holds; `None` for one that was never admitted, or is ended

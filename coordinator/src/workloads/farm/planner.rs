@@ -26,6 +26,8 @@ pub struct FarmPlanner {
     shared: Arc<FarmShared>,
     lanes: Vec<WorkerRequirements>,
     rate_limits: RunRateLimits,
+    /// Whether its samples have a model gateway.
+    has_gateway: bool,
     /// Effects of the last decisions.
     decided: Vec<FarmEffect>,
     /// Effects that wait for a batch of records.
@@ -42,6 +44,7 @@ impl FarmPlanner {
             shared,
             lanes,
             rate_limits: RunRateLimits::default(),
+            has_gateway: false,
             decided: Vec::new(),
             waiting: VecDeque::new(),
         };
@@ -52,6 +55,13 @@ impl FarmPlanner {
     #[must_use]
     pub fn with_rate_limit(mut self, rate_limits: RunRateLimits) -> Self {
         self.rate_limits = rate_limits;
+        self
+    }
+
+    /// Sets whether its samples have a model gateway, whose calls a pause keeps back.
+    #[must_use]
+    pub fn with_gateway(mut self, has_gateway: bool) -> Self {
+        self.has_gateway = has_gateway;
         self
     }
 }
@@ -90,7 +100,10 @@ impl Planner for FarmPlanner {
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
-        let sample = self.shared.state().core.begun(ordinal);
+        let state = self.shared.state();
+        let sample = state.core.begun(ordinal);
+        let model_calls = self.has_gateway.then(|| state.core.model_calls());
+        drop(state);
         let BegunSample { trial_ref, class, .. } =
             sample.expect("a sample is known until its item is settled");
         Offer {
@@ -101,6 +114,7 @@ impl Planner for FarmPlanner {
             class,
             work: OfferedWork::Trial(trial_ref),
             rate_limits: self.rate_limits,
+            model_calls,
         }
     }
 
@@ -142,10 +156,15 @@ impl Planner for FarmPlanner {
 
     fn decide(&mut self, now: Timestamp) -> PlannerDecisions {
         let mut state = self.shared.state();
+        let is_first = !state.has_started();
         let FarmStep { records, withdrawn, forgotten, effects } = state.decide(now);
         let cancelled = withdrawn.into_iter().filter_map(|ordinal| state.core.begun(ordinal));
         let cancelled = cancelled.map(|sample| new_item(&sample)).collect();
+        let replayed = is_first.then(|| state.core.model_calls());
         drop(state);
+        if let Some(model_calls) = replayed {
+            self.shared.calls.want(model_calls);
+        }
         // A reader may have come before the journal was replayed.
         self.shared.wake_readers();
         self.decided = effects;

@@ -9,6 +9,7 @@ use rollout_protocol::id::ItemId;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::core::{FarmCore, FarmEffect, FarmInput, FarmOutput, FarmReply};
+use super::model_calls::SharedCalls;
 
 /// A farm of this process.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct FarmShared {
     pub(super) growth: Arc<Notify>,
     /// The newest cursor that can be read.
     pub(super) newest: watch::Sender<u64>,
+    /// Model calls of its samples.
+    pub(super) calls: SharedCalls,
 }
 
 #[derive(Debug)]
@@ -67,7 +70,12 @@ impl FarmShared {
             started: false,
             ended: false,
         };
-        Self { state: Mutex::new(state), growth: Arc::default(), newest: watch::Sender::new(0) }
+        Self {
+            state: Mutex::new(state),
+            growth: Arc::default(),
+            newest: watch::Sender::new(0),
+            calls: SharedCalls::default(),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, FarmState> {
@@ -105,7 +113,10 @@ impl FarmShared {
                 effect => state.show(effect),
             }
         }
+        let model_calls = state.core.model_calls();
         drop(state);
+        // Before the replies: a pause is answered when workers apply it.
+        self.calls.want(model_calls);
         self.wake_readers();
         for (sender, reply) in replies {
             // A caller that no longer waits asks again.
@@ -154,6 +165,11 @@ impl FarmState {
             FarmRecord::Late(late) => self.drop_if_covered(&self.core.item(&late.sample)),
             _ => {}
         }
+    }
+
+    /// Whether the session has decided anything.
+    pub(super) fn has_started(&self) -> bool {
+        self.started
     }
 
     /// Shows durable completions, and hides acknowledged ones.

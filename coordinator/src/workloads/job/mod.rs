@@ -122,6 +122,7 @@ impl Planner for JobPlanner {
             class: self.plan.tasks()[task].class,
             work: OfferedWork::Trial(trial_ref),
             rate_limits: self.rate_limits,
+            model_calls: None,
         }
     }
 

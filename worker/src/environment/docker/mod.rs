@@ -8,7 +8,7 @@
 //! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
 //! * `compose`: environments with services.
-//! * `network`: network access of a container.
+//! * `network`: network access of a container; `loopback`: listeners of this process inside it.
 //! * `oom`, `storage`: memory kills and storage, which have to be watched.
 //! * `prune`: removal of unused images.
 //! * `reap`, `labels`: removal of what dead processes left behind; `deferred_removal`: of what this
@@ -32,6 +32,8 @@ mod image;
 mod kill;
 mod labels;
 mod lock;
+#[cfg(target_os = "linux")]
+mod loopback;
 mod network;
 mod oom;
 mod prune;
@@ -360,7 +362,7 @@ impl Environment for DockerEnvironment {
     }
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
-        self.container.host_address().await.map(ListenerRoute::HostAddress)
+        self.container.listener_route().await
     }
 
     async fn oom_killed(&self) -> bool {

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use super::container::Container;
 use super::failure::says;
-use crate::environment::{Failure, FailureKind};
+use crate::environment::{Failure, FailureKind, ListenerRoute};
 
 /// The engine's default network.
 const BRIDGE: &str = "bridge";
@@ -103,8 +103,32 @@ impl Container {
         self.switch(is_open(policy)?).await
     }
 
+    /// How its processes reach a listener of this process: on their loopback interface if this
+    /// process may listen there, which needs no network; otherwise on the engine's host.
+    pub(super) async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        #[cfg(target_os = "linux")]
+        let why = match self.listen_inside().await {
+            Ok(listener) => return Ok(ListenerRoute::OwnLoopback(listener)),
+            Err(why) => why,
+        };
+        #[cfg(not(target_os = "linux"))]
+        let why = "this host is not Linux";
+        tracing::debug!("cannot listen in the container {}: {why}", self.name);
+        match self.host_address().await {
+            Ok(address) => Ok(ListenerRoute::HostAddress(address)),
+            Err(failure) if failure.kind == FailureKind::Unsupported => {
+                let text = format!(
+                    "{failure}, and the worker cannot listen in it: {why}; run the worker as root \
+                     on the engine's host, or use the network `bridge`"
+                );
+                Err(Failure::new(FailureKind::Unsupported, text))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// The address under which its processes reach the engine's host.
-    pub(super) async fn host_address(&self) -> Result<IpAddr, Failure> {
+    async fn host_address(&self) -> Result<IpAddr, Failure> {
         let networks = self.inspect().await?.network_settings.and_then(|found| found.networks);
         let networks = networks.unwrap_or_default();
         let mut gateways = networks.values().filter_map(|network| network.gateway.as_deref());

@@ -11,7 +11,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use hyper::{Response, StatusCode};
 use rollout_protocol::record::{
-    CallAttempt, CallBody, CallEnd, CallEnded, CallLatency, ModelEndpoint,
+    CallAttempt, CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint,
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -21,9 +21,11 @@ use super::route::{OwnReply, recorded_headers};
 use super::server::{self, Admission, ModelServer};
 use super::{OpenTry, headers};
 use crate::gateway::capture::{self, Added};
+use crate::gateway::open_calls::OpenCall;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+use crate::gateway::run_calls::SentCall;
 
 /// Pieces of a reply that wait for the agent.
 const PENDING_PIECES: usize = 8;
@@ -53,18 +55,23 @@ type ReplyHead = oneshot::Sender<Response<ReplyBody>>;
 
 /// The course of a call so far.
 #[derive(Debug)]
-struct Course {
+struct Course<'a> {
+    open: OpenCall<'a>,
     began: Instant,
     queued: Duration,
     first_byte: Option<Duration>,
     attempts: Vec<CallAttempt>,
+    /// The present sending.
+    sent: Option<SentCall>,
+    /// The policy version of the last sending.
+    dispatched: Option<u64>,
 }
 
 /// The answer to a call.
 enum Answer<'a> {
     /// The server's.
     Reply(Response<Incoming>, Admission<'a>),
-    /// The gateway's own. `outage`: because the server cannot be reached.
+    /// The gateway's own. `outage`: because the server cannot be reached, or calls are paused.
     Own { reply: OwnReply, outage: bool },
     /// The agent has gone.
     Gone,
@@ -101,7 +108,7 @@ impl Call {
             Ok(begun) => begun,
             Err(error) => return self.refuse_unrecorded(&error, head),
         };
-        let mut course = Course::begin();
+        let mut course = Course::begin(self.opened.open_calls.open());
         let answered = async {
             // The record survives the end of this process already; that of the host may wait until
             // the answer comes.
@@ -124,7 +131,7 @@ impl Call {
                 self.reply_unanswered(begun, course, reply, outage, head).await;
             }
             Ok(Answer::Gone) => {
-                let ended = course.ended(begun.number, CallEnd::AgentGone, None, None);
+                let ended = self.ended(course, begun.number, CallEnd::AgentGone, None, None);
                 self.record(begun, ended, (0, None), ParsedReply::default()).await;
             }
             Err(error) => self.refuse_unrecorded(&error, head),
@@ -132,7 +139,7 @@ impl Call {
     }
 
     /// Sends the call until it has an answer that counts.
-    async fn answer(&self, request: &Bytes, course: &mut Course) -> Answer<'_> {
+    async fn answer(&self, request: &Bytes, course: &mut Course<'_>) -> Answer<'_> {
         let deadline = course.began + self.server.hold();
         let (mut retries, mut outage) = (0, false);
         let uri = match self.server.uri(&self.path) {
@@ -140,10 +147,17 @@ impl Call {
             Err(reply) => return Answer::Own { reply, outage },
         };
         loop {
+            course.sent = None;
+            if course.open.wait_for_resume(deadline).await.is_err() {
+                return Answer::Own { reply: OwnReply::paused(), outage: true };
+            }
             let admission = match self.server.admit(deadline).await {
                 Ok(admission) => admission,
                 Err(reply) => return Answer::Own { reply, outage },
             };
+            // A pause may have begun meanwhile.
+            let Some(sent) = course.open.send() else { continue };
+            course.dispatch(sent);
             course.queued = course.began.elapsed();
             let sent = self.server.send(uri.clone(), &self.headers, request.clone()).await;
             let response = match sent {
@@ -192,7 +206,7 @@ impl Call {
     async fn pass_on(
         &self,
         begun: BegunCall,
-        mut course: Course,
+        mut course: Course<'_>,
         response: Response<Incoming>,
         added: Added,
         head: ReplyHead,
@@ -226,7 +240,7 @@ impl Call {
             PassedOn::TooLarge => (CallEnd::Cut, Some(TOO_LARGE.to_owned())),
             PassedOn::AgentGone => (CallEnd::AgentGone, None),
         };
-        let ended = course.ended(begun.number, kind, Some(parts.status), why);
+        let ended = self.ended(course, begun.number, kind, Some(parts.status), why);
         let recorded = self.record(begun, ended, (bytes, body.as_deref()), parsed).await;
         let last = match end {
             PassedOn::Complete if recorded => Ok(Bytes::from(held)),
@@ -245,7 +259,7 @@ impl Call {
         body: &mut Incoming,
         stream: &mut ReplyStream,
         pieces: &mpsc::Sender<io::Result<Bytes>>,
-        course: &mut Course,
+        course: &mut Course<'_>,
     ) -> PassedOn {
         let closed = self.opened.wait_until_closed();
         tokio::pin!(closed);
@@ -280,7 +294,7 @@ impl Call {
     async fn reply_unanswered(
         &self,
         begun: BegunCall,
-        course: Course,
+        course: Course<'_>,
         reply: OwnReply,
         outage: bool,
         head: ReplyHead,
@@ -288,7 +302,8 @@ impl Call {
         self.opened.lost_last_call.store(outage, Ordering::Relaxed);
         let (response, body) = reply.response(self.server.dialect());
         let why = Some(reply.message);
-        let ended = course.ended(begun.number, CallEnd::Unanswered, Some(reply.status), why);
+        let status = Some(reply.status);
+        let ended = self.ended(course, begun.number, CallEnd::Unanswered, status, why);
         let bytes = Some(body.as_bytes());
         if self.record(begun, ended, (body.len() as u64, bytes), ParsedReply::default()).await {
             let _sent = head.send(response);
@@ -311,6 +326,38 @@ impl Call {
         recorded.is_ok()
     }
 
+    /// The record of the end, without what the reply says.
+    fn ended(
+        &self,
+        course: Course<'_>,
+        call: u64,
+        end: CallEnd,
+        status: Option<StatusCode>,
+        error: Option<String>,
+    ) -> CallEnded {
+        let ended = self.opened.open_calls.policy_version();
+        let policy = ended.map(|_| CallPolicy { dispatched: course.dispatched, ended });
+        CallEnded {
+            call,
+            ended_at: rollout_protocol::Timestamp::now(),
+            end,
+            status: status.map(|status| status.as_u16()),
+            error,
+            attempts: course.attempts,
+            latency: CallLatency {
+                queued_sec: course.queued.as_secs_f64(),
+                first_byte_sec: course.first_byte.map(|after| after.as_secs_f64()),
+                total_sec: course.began.elapsed().as_secs_f64(),
+            },
+            policy,
+            model: None,
+            finish_reasons: Vec::new(),
+            usage: None,
+            tokens: None,
+            reply: CallBody::default(),
+        }
+    }
+
     fn refuse_unrecorded(&self, error: &io::Error, head: ReplyHead) {
         tracing::error!("cannot record a model call: {error}");
         let message = "the gateway cannot record the call";
@@ -319,38 +366,16 @@ impl Call {
     }
 }
 
-impl Course {
-    fn begin() -> Self {
+impl<'a> Course<'a> {
+    fn begin(open: OpenCall<'a>) -> Self {
         let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
-        Self { began: Instant::now(), queued, first_byte, attempts }
+        let (sent, dispatched) = (None, None);
+        Self { open, began: Instant::now(), queued, first_byte, attempts, sent, dispatched }
     }
 
-    /// The record of the end, without what the reply says.
-    fn ended(
-        self,
-        call: u64,
-        end: CallEnd,
-        status: Option<StatusCode>,
-        error: Option<String>,
-    ) -> CallEnded {
-        CallEnded {
-            call,
-            ended_at: rollout_protocol::Timestamp::now(),
-            end,
-            status: status.map(|status| status.as_u16()),
-            error,
-            attempts: self.attempts,
-            latency: CallLatency {
-                queued_sec: self.queued.as_secs_f64(),
-                first_byte_sec: self.first_byte.map(|after| after.as_secs_f64()),
-                total_sec: self.began.elapsed().as_secs_f64(),
-            },
-            model: None,
-            finish_reasons: Vec::new(),
-            usage: None,
-            tokens: None,
-            reply: CallBody::default(),
-        }
+    fn dispatch(&mut self, sent: SentCall) {
+        self.dispatched = sent.version;
+        self.sent = Some(sent);
     }
 }
 

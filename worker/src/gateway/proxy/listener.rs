@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -16,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit};
 
 use super::{OpenTry, TryTable, any_port, headers, route};
 use crate::gateway::GatewayError;
@@ -113,21 +112,44 @@ impl HostListeners {
 /// A connection that is served.
 #[derive(Debug, Default)]
 struct Connection {
-    /// Whether it sent a valid key.
-    has_key: AtomicBool,
+    /// Its place among those of the execution whose valid key it sent last.
+    place: StdMutex<Option<ConnectionPlace>>,
     closed: Notify,
 }
 
+/// A place among the connections of an execution.
+#[derive(Debug)]
+struct ConnectionPlace {
+    key: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The execution has as many connections as it may have.
+struct TooManyConnections;
+
 impl Connection {
-    fn has_key(&self) -> bool {
-        self.has_key.load(Ordering::Relaxed)
+    fn place(&self) -> MutexGuard<'_, Option<ConnectionPlace>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the key of a request.
-    fn check_key(&self, scope: &ListenerScope, sent: &HeaderMap) {
-        if headers::sent_key(sent).is_some_and(|key| scope.find(key).is_some()) {
-            self.has_key.store(true, Ordering::Relaxed);
+    fn has_key(&self) -> bool {
+        self.place().is_some()
+    }
+
+    /// Counts it for the execution whose key a request has, if that is a valid one.
+    fn check_key(&self, scope: &ListenerScope, sent: &HeaderMap) -> Result<(), TooManyConnections> {
+        let Some(opened) = headers::sent_key(sent).and_then(|key| scope.find(key)) else {
+            return Ok(());
+        };
+        let mut place = self.place();
+        if place.as_ref().is_some_and(|place| place.key == opened.key) {
+            return Ok(());
         }
+        let permit = Arc::clone(&opened.connections).try_acquire_owned();
+        let permit = permit.map_err(|_| TooManyConnections)?;
+        *place = Some(ConnectionPlace { key: opened.key.clone(), _permit: permit });
+        drop(place);
+        Ok(())
     }
 
     /// Waits until it must end: it is closed, or has had no valid key for too long.
@@ -185,9 +207,14 @@ async fn serve(stream: TcpStream, scope: ListenerScope, connection: Arc<Connecti
         tracing::debug!("cannot set TCP_NODELAY: {error}");
     }
     let answer = service_fn(|request: Request<Incoming>| {
-        connection.check_key(&scope, request.headers());
+        let counted = connection.check_key(&scope, request.headers());
         let scope = scope.clone();
-        async move { Ok::<_, Infallible>(route::answer(&scope, request).await) }
+        async move {
+            Ok::<_, Infallible>(match counted {
+                Ok(()) => route::answer(&scope, request).await,
+                Err(TooManyConnections) => route::too_many_connections(&request),
+            })
+        }
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);

@@ -37,7 +37,9 @@ use tokio::sync::{Semaphore, watch};
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
 use self::server::ModelServer;
+use super::open_calls::OpenCalls;
 use super::recorder::Recorder;
+use super::run_calls::RunCallTable;
 use super::{GatewayError, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect};
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -52,6 +54,7 @@ const RECENT_SERVERS: NonZeroUsize = NonZeroUsize::new(32).expect("it is not zer
 #[derive(Debug, Default)]
 pub struct Gateway {
     tries: Arc<TryTable>,
+    run_calls: Arc<RunCallTable>,
     listeners: HostListeners,
     clients: Clients,
     servers: Mutex<ServerTable>,
@@ -106,7 +109,7 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { upstreams, directory, redactor } = request;
+        let TryRequest { run, upstreams, directory, redactor } = request;
         let mut servers = BTreeMap::new();
         for upstream in &upstreams {
             servers.insert(upstream.spec.dialect, self.server(upstream)?);
@@ -119,8 +122,10 @@ impl ModelGateway for Gateway {
             key: key.clone(),
             servers,
             before,
+            open_calls: OpenCalls::new(self.run_calls.of(run)),
             recorder,
             memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
+            connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
             lost_last_call: AtomicBool::new(false),
@@ -130,8 +135,12 @@ impl ModelGateway for Gateway {
             opened,
             tries: Arc::clone(&self.tries),
             listeners: self.listeners.clone(),
-            own_listener: Mutex::default(),
+            own_listeners: Mutex::default(),
         }))
+    }
+
+    fn run_calls(&self) -> Arc<RunCallTable> {
+        Arc::clone(&self.run_calls)
     }
 }
 
@@ -165,13 +174,18 @@ struct OpenTry {
     servers: BTreeMap<ModelDialect, Arc<ModelServer>>,
     /// Downtimes of the servers when it was opened.
     before: Vec<Duration>,
+    /// Its calls that wait for their replies.
+    open_calls: OpenCalls,
     recorder: Recorder,
     /// Memory for its requests, KiB.
     memory: Arc<Semaphore>,
+    /// Connections with its key that it may have besides the present ones.
+    connections: Arc<Semaphore>,
     /// Its calls that may still run.
     calls: Mutex<Vec<Task<()>>>,
     closed: watch::Sender<bool>,
-    /// Whether the last call that ended has no answer because a server could not be reached.
+    /// Whether the last call that ended has no answer because a server could not be reached, or
+    /// because of a pause.
     lost_last_call: AtomicBool,
 }
 
@@ -203,14 +217,15 @@ struct TryHandle {
     opened: Arc<OpenTry>,
     tries: Arc<TryTable>,
     listeners: HostListeners,
-    own_listener: Mutex<Option<Listener>>,
+    /// Listeners in its environments' own networks.
+    own_listeners: Mutex<Vec<Listener>>,
 }
 
 impl TryHandle {
     fn forget(&self) {
         self.tries.entries().remove(&self.opened.key);
         self.opened.closed.send_replace(true);
-        *self.own_listener.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.own_listeners.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -228,7 +243,7 @@ impl TryGateway for TryHandle {
             ListenerRoute::OwnLoopback(socket) => {
                 let listener = Listener::of_try(socket, &self.opened)?;
                 let address = listener.address();
-                *self.own_listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+                self.own_listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
                 address
             }
         };
@@ -243,11 +258,14 @@ impl TryGateway for TryHandle {
 
     fn stopped_time(&self) -> Duration {
         let times = self.opened.servers.values().zip(&self.opened.before);
-        times.map(|(server, before)| server.downtime().saturating_sub(*before)).sum()
+        let down: Duration =
+            times.map(|(server, before)| server.downtime().saturating_sub(*before)).sum();
+        down + self.opened.open_calls.waited()
     }
 
     fn is_stopped(&self) -> bool {
-        self.opened.servers.values().any(|server| server.is_down())
+        let waits = self.opened.open_calls.is_waiting();
+        waits || self.opened.servers.values().any(|server| server.is_down())
     }
 
     fn lost_last_call(&self) -> bool {

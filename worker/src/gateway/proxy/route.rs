@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
@@ -20,6 +20,9 @@ use super::{OpenTry, headers};
 use crate::gateway::{dialect, recorder};
 use crate::supervise;
 
+/// Seconds after which agents may try again while calls are kept back for an unknown time.
+pub(super) const RETRY_AFTER_SEC: u64 = 5;
+
 /// A reply of the gateway itself.
 #[derive(Debug)]
 pub(super) struct OwnReply {
@@ -32,6 +35,13 @@ pub(super) struct OwnReply {
 impl OwnReply {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after: None }
+    }
+
+    /// For a call during a pause of its run.
+    pub(super) fn paused() -> Self {
+        let message = "model calls of the run are paused";
+        let reply = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { retry_after: Some(RETRY_AFTER_SEC), ..reply }
     }
 
     /// Its response, and the body for the record.
@@ -70,6 +80,18 @@ pub(super) async fn answer(
         }
         Err(refusal) => refusal.response(dialect).0,
     }
+}
+
+/// The answer to a request on a connection beyond those that its execution may have. The connection
+/// ends after it.
+pub(super) fn too_many_connections(request: &Request<Incoming>) -> Response<ReplyBody> {
+    let most = limits::GATEWAY_TRY_CONNECTIONS;
+    let message = format!("the execution has {most} connections to the gateway already");
+    let refusal = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
+    let refusal = OwnReply { retry_after: Some(RETRY_AFTER_SEC), ..refusal };
+    let (mut response, _) = refusal.response(dialect_of(request.uri().path()));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn dialect_of(path: &str) -> ModelDialect {

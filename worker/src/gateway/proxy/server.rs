@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::client::{Clients, HttpClient};
 use super::headers;
-use super::route::OwnReply;
+use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::dependency::{Dependency, Probe};
 use crate::gateway::{GatewayError, Upstream};
 use crate::rate_limit::RunRateLimiter;
@@ -27,9 +27,6 @@ use crate::supervise::{self, Task};
 
 /// Time between two probes of a server that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Seconds after which agents may try again while a server does not answer.
-const RETRY_AFTER_SEC: u64 = 5;
 
 /// First and longest wait after an answer that asks to wait without saying how long.
 const MIN_BACK_OFF: Duration = Duration::from_millis(500);

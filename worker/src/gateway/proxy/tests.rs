@@ -5,15 +5,21 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response};
+use rollout_protocol::id::RunId;
 use rollout_protocol::spec::gateway::{CaptureMode, TokenPrices, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+
+mod connections;
+mod pauses;
 
 use super::*;
 use crate::secrets::Redactor;
 use crate::supervise;
 
 const HOST: ListenerRoute = ListenerRoute::HostAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+
+const RUN: RunId = RunId::from_bytes([1; 16]);
 
 /// A server that answers every call with `{}`, after a pause.
 async fn server(pause: Duration) -> (String, Task<()>) {
@@ -60,6 +66,7 @@ fn upstream(url: &str, hold_sec: f64, max_concurrent: Option<u32>) -> Upstream {
 
 async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dyn TryGateway> {
     let request = TryRequest {
+        run: RUN,
         upstreams: vec![upstream],
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
@@ -185,6 +192,7 @@ async fn invalid_address_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     for url in ["ftp://h", "h", "http://h?x=1", "http://"] {
         let request = TryRequest {
+            run: RUN,
             upstreams: vec![upstream(url, 1.0, None)],
             directory: directory.path().join("gateway"),
             redactor: Redactor::default(),

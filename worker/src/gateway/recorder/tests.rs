@@ -24,6 +24,7 @@ fn ended(call: u64, end: CallEnd) -> CallEnded {
         error: None,
         attempts: vec![CallAttempt { status: Some(200), error: None, retry_after_sec: None }],
         latency: CallLatency::default(),
+        policy: None,
         model: None,
         finish_reasons: Vec::new(),
         usage: None,
@@ -33,8 +34,12 @@ fn ended(call: u64, end: CallEnd) -> CallEnded {
 }
 
 fn reply(prompt: &[u32], ids: &[u32]) -> ParsedReply {
-    let choice = ChoiceTokens { index: 0, ids: Some(ids.to_vec()), logprobs: None };
-    let tokens = CallTokens { prompt_ids: Some(prompt.to_vec()), choices: vec![choice] };
+    let choice = ChoiceTokens { index: 0, ids: Some(ids.to_vec()), ..ChoiceTokens::default() };
+    let tokens = CallTokens {
+        prompt_ids: Some(prompt.to_vec()),
+        choices: vec![choice],
+        ..CallTokens::default()
+    };
     ParsedReply { tokens: Some(tokens), finished: true, ..ParsedReply::default() }
 }
 
@@ -137,4 +142,38 @@ fn prompt_ids_are_read_in_both_forms() {
     for other in [r#"{"prompt":"text"}"#, r#"{"prompt":[[1],[2]]}"#, r#"{"prompt":[-1]}"#, "{}"] {
         assert_eq!(ids(other), None, "{other}");
     }
+}
+
+#[tokio::test]
+async fn long_lists_of_tokens_are_in_the_binary_file_and_short_ones_in_the_lines() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    let prompt: Vec<u32> = (0..5000).collect();
+    record(&recorder, b"{\"a\":1}", CallEnd::Complete, reply(&prompt, &[7, 8])).await;
+    let longer = [prompt.clone(), vec![7, 8, 9]].concat();
+    record(&recorder, b"{\"a\":2}", CallEnd::Complete, reply(&longer, &[10])).await;
+    record(&recorder, b"{\"a\":3}", CallEnd::Complete, reply(&[1], &[2])).await;
+    let calls = recorder.finish().await;
+    let names: Vec<_> = calls.files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+    assert_eq!(names, ["calls.jsonl", "trajectories.jsonl", "tokens.bin"]);
+    let file = fs::read(&calls.files[2]).expect("tokens");
+    let tokens = |call: usize| -> CallTokens {
+        let ended = lines(&calls).into_iter().filter(|line| line["type"] == "ended").nth(call);
+        serde_json::from_value(ended.expect("a line")["tokens"].clone()).expect("tokens")
+    };
+    let mut first = tokens(0);
+    assert_eq!((&first.prompt_ids, &first.choices[0].ids), (&None, &None));
+    first.unpack(&file).expect("whole");
+    assert_eq!(first.prompt_ids, Some(prompt));
+    assert_eq!(first.choices[0].ids, Some(vec![7, 8]));
+    assert_eq!(tokens(2).prompt_ids, Some(vec![1]));
+    let text = fs::read_to_string(&calls.files[1]).expect("trajectories");
+    let mut found: Vec<TrajectoryRecord> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(text.len() < 2000 && file.len() > 4 * 4 * 5000, "{} {}", text.len(), file.len());
+    found[0].unpack(&file).expect("whole");
+    assert_eq!(found[0].calls, [1, 2]);
+    assert_eq!(found[0].ids, [longer, vec![10]].concat());
+    assert_eq!(found[0].mask.iter().map(|bit| u32::from(*bit)).sum::<u32>(), 3);
+    assert_eq!((found[1].ids.clone(), found[1].mask.clone()), (vec![1, 2], vec![0, 1]));
 }

@@ -209,6 +209,7 @@ impl ReplyParser {
             index,
             ids: choice.ids,
             logprobs: choice.logprobs,
+            ..ChoiceTokens::default()
         });
         let choices = choices.collect();
         ParsedReply {
@@ -216,7 +217,11 @@ impl ReplyParser {
             finished: self.finished || !finish_reasons.is_empty(),
             finish_reasons,
             usage: self.usage.finish().filter(|_| self.endpoint != ModelEndpoint::CountTokens),
-            tokens: has_tokens.then_some(CallTokens { prompt_ids: self.prompt_ids, choices }),
+            tokens: has_tokens.then(|| CallTokens {
+                prompt_ids: self.prompt_ids,
+                choices,
+                ..CallTokens::default()
+            }),
             message,
         }
     }

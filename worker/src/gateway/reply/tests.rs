@@ -62,9 +62,14 @@ fn completions_stream_keeps_ids_of_prompt_from_first_part() {
                 "logprobs": {"token_logprobs": [null]}, "finish_reason": "stop"}]}),
         ],
     );
-    let choice =
-        ChoiceTokens { index: 0, ids: Some(vec![1, 2]), logprobs: Some(vec![Some(-1.0), None]) };
-    let tokens = CallTokens { prompt_ids: Some(vec![9]), choices: vec![choice] };
+    let choice = ChoiceTokens {
+        index: 0,
+        ids: Some(vec![1, 2]),
+        logprobs: Some(vec![Some(-1.0), None]),
+        ..ChoiceTokens::default()
+    };
+    let tokens =
+        CallTokens { prompt_ids: Some(vec![9]), choices: vec![choice], ..CallTokens::default() };
     assert_eq!(reply.tokens, Some(tokens));
     assert_eq!(reply.message, Some(json!({"role": "assistant", "content": "ab"})));
 }

@@ -176,6 +176,7 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
         low_disk: false,
         gone: false,
         executions: Vec::new(),
+        model_calls: Vec::new(),
     }
 }
 

@@ -138,6 +138,7 @@ fn offer(r: u8, n: u8, try_id: TryId) -> Offer {
         class: SizeClass(0),
         work: OfferedWork::Trial(trial),
         rate_limits: RunRateLimits::default(),
+        model_calls: None,
     }
 }
 

@@ -4,14 +4,17 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass, TrialError};
 use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
 use tokio::time::Instant;
 
 use super::run::TrialRun;
 use super::variables::ScriptEnv;
 use crate::dependency::Dependency;
+use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, PhaseSink, RecordFile};
 use crate::gateway::{TryCalls, TryGateway, TryRequest, Upstream};
@@ -47,7 +50,7 @@ impl FinishedCalls {
     }
 }
 
-/// A clock that stands still while a model server does not answer.
+/// A clock that stands still while a model server does not answer, or a pause keeps calls back.
 #[derive(Debug)]
 pub(super) struct AgentClock {
     gateway: Arc<dyn TryGateway>,
@@ -70,18 +73,41 @@ impl TrialRun<'_> {
             Ok(Upstream { spec: spec.clone(), key: key.map_err(SetupError::Unset)? })
         };
         let upstreams = spec.upstreams.iter().map(upstream).collect::<Result<_, SetupError>>()?;
-        let route = self.attempt.running_environment().listener_route().await;
-        let route = route.map_err(SetupError::GatewayRoute)?;
         let request = TryRequest {
+            run: ctx.execution.labels.run,
             upstreams,
             directory: self.outputs.scratch().join(DIRECTORY),
             redactor: self.attempt.redactor.clone(),
         };
         let opened = gateway.open(request).await.map_err(SetupError::Gateway)?;
-        self.models.env = opened.serve(route).await.map_err(SetupError::Gateway)?;
         self.models.gateway = Some(opened);
+        self.serve_gateway().await
+    }
+
+    /// Makes the gateway reachable from the agent's environment. Its network may be another one than
+    /// in the step before, if it was restarted.
+    pub(super) async fn serve_gateway(&mut self) -> Result<(), SetupError> {
+        let Some(gateway) = self.models.gateway.clone() else { return Ok(()) };
+        let route = self.attempt.environment.expect_running().listener_route().await;
+        let route = route.and_then(|route| check_route(route, &self.ctx.task));
+        let route = route.map_err(SetupError::GatewayRoute)?;
+        self.models.env = gateway.serve(route).await.map_err(SetupError::Gateway)?;
         Ok(())
     }
+}
+
+/// Refuses a way over a network that an agent of the task does not have.
+fn check_route(route: ListenerRoute, task: &TaskSpec) -> Result<ListenerRoute, Failure> {
+    let network = |step: &StepSpec| {
+        step.agent.network.clone().unwrap_or_else(|| task.environment.network.clone())
+    };
+    let needs_network = matches!(route, ListenerRoute::HostAddress(_));
+    if needs_network && task.steps.iter().any(|step| network(step) != NetworkPolicy::Public) {
+        let text = "the agent of a step has no network, and the worker cannot listen in its \
+                    environment; run the worker as root on the engine's host";
+        return Err(Failure::new(FailureKind::Unsupported, text));
+    }
+    Ok(route)
 }
 
 impl ModelCalls {
@@ -124,7 +150,10 @@ impl ModelCalls {
         let file = |path: std::path::PathBuf| {
             let name = path.file_name()?.to_str()?.to_owned();
             let bytes = fs::metadata(&path).ok()?.len();
-            Some(RecordFile::text(path, format!("{DIRECTORY}/{name}"), bytes, false))
+            let is_text = name.ends_with(".jsonl");
+            let file = RecordFile::text(path, format!("{DIRECTORY}/{name}"), bytes, false);
+            let media_type = if is_text { file.media_type } else { MediaType::Bytes };
+            Some(RecordFile { media_type, ..file })
         };
         FinishedCalls {
             summary: Some(Box::new(calls.summary)),
@@ -137,19 +166,23 @@ impl AgentClock {
     /// Returns when the clock has reached the limit. Outages of the environment's engine do not
     /// count either.
     pub(super) async fn wait_for_limit(&self, limit: Duration, engine: Option<&Dependency>) {
-        let downtime = || engine.map(Dependency::downtime).unwrap_or_default();
-        let (began, models, engine_before) =
-            (Instant::now(), self.gateway.stopped_time(), downtime());
-        let mut shown = false;
+        let engine_time = || engine.map(Dependency::downtime).unwrap_or_default();
+        let (began, engine_before) = (Instant::now(), engine_time());
+        let (mut models, mut looked) = (self.gateway.stopped_time(), began);
+        let (mut stood, mut shown) = (Duration::ZERO, false);
         loop {
             let stopped = self.gateway.is_stopped();
             if stopped != shown {
                 self.phases.parked(stopped.then_some(Kind::ModelServer));
                 shown = stopped;
             }
-            let stood = self.gateway.stopped_time().saturating_sub(models).min(self.max_stop);
-            let stood = stood + downtime().saturating_sub(engine_before);
-            let left = limit.saturating_sub(began.elapsed().saturating_sub(stood));
+            // Servers that do not answer during a pause stop the clock once.
+            let (now, models_now) = (Instant::now(), self.gateway.stopped_time());
+            stood += models_now.saturating_sub(models).min(now - looked);
+            (models, looked) = (models_now, now);
+            let engine_stood = engine_time().saturating_sub(engine_before);
+            let stood = stood.min(self.max_stop) + engine_stood;
+            let left = limit.saturating_sub((now - began).saturating_sub(stood));
             if left.is_zero() {
                 return;
             }

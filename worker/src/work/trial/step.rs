@@ -123,12 +123,16 @@ impl TrialRun<'_> {
         self.attempt.enter(Phase::AgentExecution);
         let limit = self.ctx.agent.limits.execute(step.agent.timeout_sec);
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
+        let index = self.steps.len().saturating_sub(1);
+        if index > 0 {
+            let served = Box::pin(self.serve_gateway()).await;
+            served.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        }
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
         let mut harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
         let environment = self.attempt.environment.expect_running();
-        let index = self.steps.len().saturating_sub(1);
         let redactor = &self.attempt.redactor;
         let mut monitor = HarnessMonitor::new(self.ctx, harness.as_ref(), index, redactor);
         let overdue = monitor.wait_until_overdue(environment);

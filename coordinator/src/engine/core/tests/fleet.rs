@@ -564,6 +564,7 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         low_disk: false,
         gone: false,
         executions,
+        model_calls: Vec::new(),
     }
 }
 

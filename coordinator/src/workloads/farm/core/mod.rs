@@ -40,6 +40,7 @@ use rollout_protocol::farm::{
     GroupStatus, SampleKey, SampleSlot,
 };
 use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::model_calls::ModelCallState;
 
 use self::group::GroupEntry;
 use self::queue::SampleQueue;
@@ -202,7 +203,14 @@ impl FarmCore {
             begun_samples: (self.open_samples - queued) as u64,
             unacknowledged: self.completions.len() as u64,
             totals: self.totals,
+            model_calls: None,
         }
+    }
+
+    /// The state of its samples' model calls.
+    pub fn model_calls(&self) -> ModelCallState {
+        let paused = self.paused_since.is_some();
+        ModelCallState { paused, policy_version: self.policy_version }
     }
 
     /// The item of a generation.

@@ -107,7 +107,7 @@ impl Planner for EvalPlanner {
             WorkKind::Eval => OfferedWork::Eval,
             WorkKind::Ideas => OfferedWork::Ideas,
         };
-        Offer { run, item, try_id, spec, class, work, rate_limits }
+        Offer { run, item, try_id, spec, class, work, rate_limits, model_calls: None }
     }
 
     fn lanes(&self) -> &[WorkerRequirements] {

@@ -40,6 +40,7 @@ fn offer(n: u8) -> Offer {
         class: SizeClass(0),
         work: OfferedWork::Trial(trial),
         rate_limits: RunRateLimits::default(),
+        model_calls: None,
     }
 }
 

@@ -1,0 +1,232 @@
+//! A session of a search over the commits of a repository. It resumes what earlier sessions left, as
+//! `rollout tree run` does. A search takes no commands while it runs: pausing it ends its session in
+//! order, and cancelling it ends the session at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise::{self, Task};
+use rollout_worker::traces::Tracer;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::driver::{STOP_CAPACITY, SessionEnd};
+use super::failure::{RunFailure, RunFault};
+use super::hosted_run::{HostedRun, HostedSession};
+use super::policy::DocumentPolicy;
+use super::principal::AllowedVariables;
+use super::record::WantedState;
+use super::submit::{CheckFault, is_set};
+use super::{Daemon, search_log};
+use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
+use crate::engine::{LockWaitPolicy, RunError};
+use crate::launch::LaunchError;
+use crate::launch::search::{self, SearchRequest};
+use crate::workloads::search::driver::{
+    ManifestClock, SearchError, SearchOpenOptions, check_baseline,
+};
+use crate::workloads::search::manifest::SearchManifest;
+use crate::workloads::search::report::OutcomeCounts;
+
+/// Where a search is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SearchPlace<'a> {
+    /// Its name, which is that of its directory.
+    pub(super) name: &'a str,
+    /// Parent of its directory.
+    pub(super) runs_root: &'a Path,
+}
+
+/// Reads a search document and checks it against the operator's rules. Blocks.
+pub(super) fn checked_tree(
+    path: &Path,
+    policy: &DocumentPolicy,
+    variables: &AllowedVariables,
+    is_remote: bool,
+    place: Option<SearchPlace<'_>>,
+) -> Result<TreeFile, CheckFault> {
+    let is_set = |name: &str| is_set(variables, name, is_remote);
+    let read = |overrides| {
+        // A file of the server is read only after the rules allow it; profiles are never.
+        let options = TreeOptions {
+            overrides,
+            is_remote,
+            allows_profile_files: false,
+            ..TreeOptions::new(&is_set)
+        };
+        let mut problems = Diagnostics::default();
+        let tree = read_tree(path, &options, &mut problems);
+        (tree, problems)
+    };
+    let (tree, problems) = read(TreeOverrides::default());
+    if let Some(tree) = &tree {
+        let details = policy.tree_violations(tree, variables);
+        if !details.is_empty() {
+            return Err(CheckFault::refused("search", details));
+        }
+    }
+    let (tree, problems) = match place {
+        None => (tree, problems),
+        Some(SearchPlace { name, runs_root }) => read(TreeOverrides {
+            tree_run_id: Some(name.to_owned()),
+            runs_root: Some(runs_root.to_owned()),
+            ..TreeOverrides::default()
+        }),
+    };
+    match problems.finish(tree) {
+        Ok((Some(tree), _)) => Ok(tree),
+        // A document without structure has recorded an error.
+        Ok((None, _)) => Err(CheckFault::empty("search")),
+        Err(errors) => Err(CheckFault::Config(RunFault::Config(errors))),
+    }
+}
+
+/// Runs a session of a search to its end.
+pub(super) async fn run(
+    daemon: &Daemon,
+    run: &Arc<HostedRun>,
+    session: &HostedSession,
+    stops: mpsc::Receiver<StopLevel>,
+) -> SessionEnd {
+    let had_begun = run.directory().exists();
+    let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
+    if is_cancelled && !had_begun {
+        return SessionEnd::NeverStarted;
+    }
+    let tree = match prepare(daemon, run).await {
+        Ok(tree) => tree,
+        Err(failure) if had_begun => return SessionEnd::Failed(failure),
+        Err(failure) => return SessionEnd::Invalid(failure),
+    };
+    let (send, forwarded) = mpsc::channel(STOP_CAPACITY);
+    let _forwarding = forward(Arc::clone(run), stops, send);
+    let request = match request(daemon, tree, session, forwarded) {
+        Ok(request) => request,
+        Err(failure) if had_begun => return SessionEnd::Failed(failure),
+        Err(failure) => return SessionEnd::Invalid(failure),
+    };
+    match launch(request).await {
+        Ok(manifest) => ended(run, &manifest),
+        Err(error) => {
+            let is_invalid = !run.directory().exists()
+                && matches!(error, LaunchError::Search(SearchError::Baseline { .. }));
+            let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
+        }
+    }
+}
+
+fn ended(run: &HostedRun, manifest: &SearchManifest) -> SessionEnd {
+    let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
+    if !manifest.state.stopped && !is_cancelled {
+        return SessionEnd::Stopped;
+    }
+    let counts = OutcomeCounts::from_manifest(manifest);
+    let code = match counts.failed_by_infrastructure {
+        _ if !counts.has_only_failures() => ExitCode::Success,
+        0 => ExitCode::NothingMeasured,
+        _ => ExitCode::Infrastructure,
+    };
+    SessionEnd::Completed { code: code.code() }
+}
+
+/// Reads the document, and the baseline of a search that has not begun.
+async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, RunFailure> {
+    let dir = Arc::clone(&daemon.dir);
+    let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
+    let variables = run.view().record.variables;
+    let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
+    supervise::blocking(move || {
+        let (path, jobs) = (dir.document(&id), dir.jobs());
+        let place = SearchPlace { name: id.as_str(), runs_root: &jobs };
+        // The operator's rules may have changed since the submission.
+        let tree = checked_tree(&path, &policy, &variables, is_remote, Some(place));
+        let tree = tree.map_err(|fault| fault.explain(explain, &path))?;
+        match check_baseline(&tree) {
+            Ok(warnings) => {
+                for warning in warnings {
+                    tracing::warn!("run {id}: {warning}");
+                }
+                Ok(tree)
+            }
+            Err(error) => Err(explain(RunFault::Launch(Box::new(error.into())))),
+        }
+    })
+    .await
+}
+
+fn request(
+    daemon: &Daemon,
+    tree: TreeFile,
+    session: &HostedSession,
+    stops: mpsc::Receiver<StopLevel>,
+) -> Result<SearchRequest, RunFailure> {
+    #[cfg(feature = "nats")]
+    let remote = super::driver::remote(daemon, None)?;
+    Ok(SearchRequest {
+        options: SearchOpenOptions {
+            tree,
+            dry_run: false,
+            resume: true,
+            rerun_evals: false,
+            force_regenerate_ideas: false,
+            clock: ManifestClock::System,
+        },
+        store: daemon.options.store.clone(),
+        // Only an earlier daemon can own a run of this directory, and this one has its lock.
+        wait_policy: LockWaitPolicy::default(),
+        fail_unable: false,
+        #[cfg(feature = "nats")]
+        remote,
+        stops,
+        sinks: vec![session.progress.sink(), search_log::sink(session.progress.feed())],
+        tracer: Tracer::default(),
+    })
+}
+
+/// Forwards the stops of the daemon, and those that follow from what the user wants.
+fn forward(
+    run: Arc<HostedRun>,
+    mut stops: mpsc::Receiver<StopLevel>,
+    send: mpsc::Sender<StopLevel>,
+) -> Task<()> {
+    supervise::spawn("search stops", async move {
+        let mut wanted = run.wanted();
+        loop {
+            let level = match *wanted.borrow_and_update() {
+                WantedState::Running => None,
+                WantedState::Paused => Some(StopLevel::Drain),
+                WantedState::Cancelled => Some(StopLevel::Kill),
+            };
+            if let Some(level) = level
+                && send.send(level).await.is_err()
+            {
+                return;
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() { return },
+                level = stops.recv() => match level {
+                    Some(level) if send.send(level).await.is_ok() => {}
+                    _ => return,
+                },
+            }
+        }
+    })
+}
+
+/// Runs a search on a thread of its own: it may not depend on other work of this process.
+async fn launch(request: SearchRequest) -> Result<SearchManifest, LaunchError> {
+    let (send, ended) = oneshot::channel();
+    let runtime = Handle::current();
+    let started = supervise::thread("search", move || {
+        let result = runtime.block_on(Box::pin(search::run(request)));
+        // A driver that has gone needs no result.
+        let _gone = send.send(result);
+    });
+    match started {
+        Ok(_detached) => ended.await.map_err(|_| RunError::PartEnded("the search"))?,
+        Err(error) => Err(LaunchError::Outputs(error)),
+    }
+}

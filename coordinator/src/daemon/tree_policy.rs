@@ -1,0 +1,126 @@
+//! Rules for search documents that come over the network.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::policy::DocumentPolicy;
+use super::principal::AllowedVariables;
+use crate::config::TreeFile;
+
+impl DocumentPolicy {
+    /// The violations of a search, a line each.
+    pub(super) fn tree_violations(
+        &self,
+        tree: &TreeFile,
+        variables: &AllowedVariables,
+    ) -> Vec<String> {
+        let mut found = Vec::new();
+        if tree.runs_root != Path::new("tree_runs") {
+            found.push("runs_root: the server keeps searches in its own directory".to_owned());
+        }
+        // Git reads settings of a repository, which may name commands: not one that a user uploaded.
+        found.extend(self.operators_path(&tree.repository));
+        found.extend(self.path(&tree.root_baseline_csv));
+        found.extend(tree.context_ideas_dirs.iter().filter_map(|path| self.path(path)));
+        let (mut environments, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for (_, command) in tree.commands.named() {
+            let environment = &command.environment;
+            environments.extend(environment.context.iter().filter_map(|path| self.path(path)));
+            environments.extend(self.environment(&environment.provider));
+            let values = command.env.values();
+            names.extend(values.flat_map(|value| value.template.variables()).map(|(name, _)| name));
+        }
+        found.extend(environments);
+        found.extend(names.into_iter().filter(|name| !variables.contains(name)).map(|name| {
+            format!("${{{name}}}: your token may not use this variable of the server")
+        }));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use rollout_protocol::spec::environment::ProviderKind;
+
+    use super::*;
+    use crate::daemon::search::checked_tree;
+    use crate::daemon::submit::CheckFault;
+
+    fn details(policy: &DocumentPolicy, text: &str) -> Vec<String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tree.yaml");
+        std::fs::write(&path, text).expect("written");
+        let variables = AllowedVariables::Named(BTreeSet::new());
+        match checked_tree(&path, policy, &variables, true, None) {
+            Err(CheckFault::Refused(failure)) => failure.details,
+            Err(CheckFault::Config(fault)) => vec![format!("{fault:?}")],
+            Ok(_) => Vec::new(),
+        }
+    }
+
+    /// A search on a directory of the operator.
+    fn document(root: &Path, rest: &str) -> String {
+        let root = root.display();
+        format!(
+            "repository: {root}/repository\nroot_baseline_csv: {root}/baseline.csv\n\
+             environment: {{type: process}}\ncommands:\n  ideas: {{run: a}}\n  \
+             implement: {{run: b}}\n  sweep: {{run: c, env: {{KEY: '${{SECRET:-x}}'}}}}\n{rest}"
+        )
+    }
+
+    fn with_files() -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(root.path().join("repository")).expect("made");
+        std::fs::write(root.path().join("baseline.csv"), "config_id\n").expect("written");
+        let path = root.path().canonicalize().expect("a path");
+        (root, path)
+    }
+
+    #[test]
+    fn search_uses_nothing_that_the_operator_does_not_list() {
+        let (_root, path) = with_files();
+        let found = details(&DocumentPolicy::default(), &document(&path, "runs_root: /srv\n"));
+        let found = found.join("\n");
+        for part in ["runs_root", "/repository", "/baseline.csv", "type process", "${SECRET}"] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+        let policy = DocumentPolicy {
+            paths: vec![path.clone()],
+            providers: [ProviderKind::Process].into(),
+            ..DocumentPolicy::default()
+        };
+        let found = details(&policy, &document(&path, ""));
+        assert_eq!(found.len(), 1, "only the variable: {found:?}");
+        let found = details(&policy, &document(&path, "").replace("repository:", "#"));
+        assert!(found.iter().any(|line| line.starts_with("path .:")), "{found:?}");
+    }
+
+    #[test]
+    fn profile_in_a_file_is_refused_and_repository_may_not_be_an_upload() {
+        let (_root, path) = with_files();
+        let text = document(&path, "profile: /etc/passwd\n").replace("${SECRET:-x}", "x");
+        let policy = DocumentPolicy {
+            paths: vec![path.clone()],
+            providers: [ProviderKind::Process].into(),
+            ..DocumentPolicy::default()
+        };
+        let found = details(&policy, &text).join("\n");
+        assert!(found.contains("or a table") && !found.contains("root:"), "{found}");
+        let upload = path.join("0".repeat(64));
+        std::fs::rename(path.join("repository"), &upload).expect("renamed");
+        std::fs::create_dir(path.join("repository")).expect("made");
+        std::fs::rename(&upload, path.join("repository").join("0".repeat(64))).expect("renamed");
+        let uploads = path.join("repository");
+        let uploaded = uploads.join("0".repeat(64));
+        let text = document(&path, "").replace("${SECRET:-x}", "x");
+        let text = text.replace(
+            &format!("repository: {}/repository", path.display()),
+            &format!("repository: {}", uploaded.display()),
+        );
+        let policy = DocumentPolicy { uploads: Some(uploads), ..policy };
+        let found = details(&policy, &text).join("\n");
+        assert!(found.contains("does not allow"), "{found}");
+    }
+}
