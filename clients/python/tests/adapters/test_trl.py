@@ -1,8 +1,7 @@
-"""Trainers of TRL that learn from a farm: a tiny policy that is to say one word of four."""
+"""A trainer of TRL that learns from a farm: a tiny policy that is to say one word of four."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from daemon import Daemon
 from model_server import AGENT, ModelServer
 from package import required
 from rollout_client import Client, Farm
-from rollout_client.adapters.trl import VERDICT, FarmRollouts, FarmRolloutWorker, verdict_reward
+from rollout_client.adapters.trl import VERDICT, FarmRollouts, verdict_reward
 
 os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", OMP_NUM_THREADS="1")
 torch = required("trl", "torch")
@@ -158,40 +157,3 @@ def test_sample_without_a_verdict_has_no_trained_token_and_no_reward(
     assert rows["completion_ids"] == [[VOCABULARY["gray"]]] * 2
     assert rows["env_mask"] == [[0]] * 2
     assert rows[VERDICT] == [None, None]
-
-
-class NoTransfer:
-    """Leaves the weights where they are: the policy is the trainer's own model."""
-
-    def init_weight_transfer(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def destroy(self) -> None: ...
-
-    def send_weights(self, iterator: Iterator[Any]) -> None:
-        for _ in iterator:
-            pass
-
-
-def test_asynchronous_trainer_learns_the_right_word_from_a_farm(
-    farm: Farm, policy: Policy, tmp_path: Path
-) -> None:
-    module = required("trl", "trl.experimental.async_grpo")
-    worker = FarmRolloutWorker(
-        farm, itertools.repeat("say"), lambda _prompt: TASK, num_generations=8, max_groups=2
-    )
-    policy.model = small_model()
-    trainer = module.AsyncGRPOTrainer(
-        model=policy.model,
-        args=module.AsyncGRPOConfig(**settings(tmp_path, 4)),
-        processing_class=small_tokenizer(),
-        rollout_worker=worker,
-        weight_transfer=NoTransfer(),
-    )
-    before = policy.chance()
-    trainer.train()
-    assert policy.chance() > before
-    worker.check_health(600)
-    status = farm.info().status
-    assert status is not None
-    assert status.open_groups == 0

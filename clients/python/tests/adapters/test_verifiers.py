@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -109,15 +110,29 @@ def test_unknown_task_is_an_error_of_the_client(start: Callable[..., Daemon]) ->
     asyncio.run(go(start()))
 
 
+class CalledServer(ModelServer):
+    """Notes that an agent runs: it has made a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = threading.Event()
+
+    def sample(self, messages: list[dict[str, Any]]) -> tuple[str, list[int], list[float]]:
+        self.called.set()
+        return super().sample(messages)
+
+
 def test_cancelled_rollout_ends_its_group(start: Callable[..., Daemon]) -> None:
-    async def go(daemon: Daemon) -> None:
-        async with served(daemon, daemon.job("sleep 600")) as (env, farm):
+    async def go(daemon: Daemon, model: CalledServer) -> None:
+        job = daemon.job(f"{AGENT}\nsleep 20", gateway=model.gateway())
+        async with served(daemon, job) as (env, farm):
             running = asyncio.ensure_future(rollout(env, TASK_DATA))
-            await until(farm, lambda status: status.begun_samples == 1)
+            assert await asyncio.to_thread(model.called.wait, DEADLINE_SEC)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await until(farm, lambda status: status.totals.cancelled == 1)
             # Nobody waits for its completion: the server takes it.
             await until(farm, lambda status: status.unacknowledged == 0)
 
-    asyncio.run(go(start()))
+    with CalledServer() as model:
+        asyncio.run(go(start("--allow-model-server", model.origin), model))

@@ -16,7 +16,7 @@ from typing import Any
 
 from .._async_farm import AsyncFarm
 from ..convert import Sample, verifiers
-from ..errors import NotFoundError, RolloutError
+from ..errors import ApiError, NotFoundError, RolloutError
 from ..farm_models import Completion, InlineTask, ModelEndpoint
 
 _LOG = logging.getLogger(__name__)
@@ -168,33 +168,42 @@ class EnvServer:
         self, request: bytes, document: Mapping[str, Any]
     ) -> tuple[Completion, dict[str, Any]]:
         """Submit a group of one sample, and wait for its completion."""
-        task_data, model = document["task_data"], document["model"]
-        group = f"vf-{request.decode()}"
-        waiting = self._waiting[group] = asyncio.get_running_loop().create_future()
+        task, group = self._task_of(document["task_data"]), f"vf-{request.decode()}"
+        waiting: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting[group] = waiting
         try:
             await self._farm.submit(
-                self._task_of(task_data),
+                task,
                 1,
                 group=group,
                 policy_version=self._policy_version(),
-                model=ModelEndpoint(model, document["client"].get("base_url")),
+                model=ModelEndpoint(document["model"], document["client"].get("base_url")),
                 sampling=_given(document["sampling"]),
                 consumer=self._consumer,
             )
             completion = await waiting
-        except asyncio.CancelledError:
-            await self._farm.cancel(group)
-            raise
-        finally:
+            return completion, await self._episode(completion, document)
+        except BaseException as error:
+            # First, so that a completion that comes now is not given to nobody.
             self._waiting.pop(group, None)
+            if waiting.done() and not waiting.cancelled():
+                await self._farm.ack(waiting.result())
+            elif not isinstance(error, ApiError):
+                await self._farm.cancel(group)
+            raise
+
+    async def _episode(self, completion: Completion, document: Mapping[str, Any]) -> dict[str, Any]:
         try:
             trajectories = await self._farm.calls(completion)
         except NotFoundError:
             # Its job has no gateway, or no execution decided it.
             trajectories = ()
-        sample = Sample(completion, trajectories, self._reward_key)
-        episode = verifiers.episode(sample, task_data, env_id=self._env_id, model=model)
-        return completion, episode
+        return verifiers.episode(
+            Sample(completion, trajectories, self._reward_key),
+            document["task_data"],
+            env_id=self._env_id,
+            model=document["model"],
+        )
 
     async def _sent(self, client: bytes, request: bytes, episode: dict[str, Any]) -> dict[str, Any]:
         """Send the traces of an episode, and return the reply that ends it."""
