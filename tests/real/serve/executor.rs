@@ -15,6 +15,7 @@ use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::project::Project;
 use rollout_worker::store::MemoryStore;
+use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
@@ -154,11 +155,12 @@ fn call_outlives_a_restart_and_an_unreachable_server_is_a_passing_error() {
 
     let calling = {
         let (executor, start) = (executor.clone(), start.clone());
-        runtime.spawn(async move { executor.start_trial(start).await })
+        let _inside = runtime.enter();
+        supervise::spawn("start of a trial", async move { executor.start_trial(start).await })
     };
     let daemon = DaemonProcess::start_on(&project, port, &OPTIONS);
     runtime.block_on(async {
-        let handle = calling.await.expect("joined").expect("started");
+        let handle = calling.await.expect("no panic").expect("started");
         assert_eq!(handle.item, start.item());
         let end = executor.cancel().await.expect("cancelled");
         assert_eq!(end.state, "cancelled", "{end:?}");
