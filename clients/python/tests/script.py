@@ -59,6 +59,7 @@ def run_document(**values: Any) -> dict[str, Any]:
         "id": "r1",
         "name": "n",
         "user": "u",
+        "kind": "job",
         "priority": 0,
         "state": "running",
         "is_final": False,

@@ -48,6 +48,7 @@ MODELS: dict[str, type[Any]] = {
 
 ENUMERATIONS: dict[str, Any] = {
     "HostedFarmState": farm_models.FarmState,
+    "HostedKind": models.RunKind,
     "HostedRunState": models.RunState,
     "SubmittedKind": models.SubmissionKind,
 }
@@ -63,8 +64,20 @@ BODIES = {
 # Parts of bodies and of answers, which have no model of their own.
 PARTS = {"BusyMembers", "OpenFarmSettings"}
 
-# The client reads completions in pages.
-UNUSED = {"GET /v1/farms/{id}/completions/stream"}
+# The client reads completions in pages; results of searches are for people.
+UNUSED = {
+    "GET /v1/farms/{id}/completions/stream",
+    "GET /v1/runs/{id}/export",
+    "GET /v1/runs/{id}/search",
+}
+
+# Operations of executors, which have clients of their own.
+UNUSED_TAG = "trials"
+UNUSED_SCHEMAS = {
+    *("ControlDocument", "ExportedFormat", "HandleDocument", "PlannedDocument", "StartDocument"),
+    *("TrialArtifactList", "TrialList", "TrialNameDocument", "TrialOutputDocument"),
+    "TrialSpecDocument",
+}
 
 # The answers to this operation have keys that the description leaves out.
 EXTENDED = {"GET /v1/runs/{id}/items/{item}": "ItemDocument"}
@@ -86,7 +99,7 @@ def described() -> Iterator[tuple[str, dict[str, Any]]]:
     for path, methods in description()["paths"].items():
         for method, operation in methods.items():
             name = f"{method.upper()} {path}"
-            if name not in UNUSED:
+            if name not in UNUSED and UNUSED_TAG not in operation.get("tags", ()):
                 yield name, operation
 
 
@@ -166,7 +179,7 @@ def test_bodies_have_every_field() -> None:
 
 
 def test_every_schema_has_a_model() -> None:
-    assert set(schemas()) == {*MODELS, *ENUMERATIONS, *BODIES, *PARTS}
+    assert set(schemas()) == {*MODELS, *ENUMERATIONS, *BODIES, *PARTS, *UNUSED_SCHEMAS}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

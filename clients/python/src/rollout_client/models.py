@@ -20,7 +20,10 @@ ItemState = Literal[
 ]
 """State of an item."""
 
-SubmissionKind = Literal["job"]
+RunKind = Literal["job", "executor", "tree"]
+"""Kind of a run."""
+
+SubmissionKind = Literal["job", "executor", "tree"]
 """Kind of a submission."""
 
 
@@ -78,6 +81,8 @@ class Run:
     """Name of its job."""
     user: str
     """The user who submitted it."""
+    kind: RunKind
+    """Its kind."""
     priority: int
     """Runs with a higher priority start first."""
     state: RunState
