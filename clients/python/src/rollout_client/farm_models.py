@@ -63,6 +63,18 @@ class FarmTotals:
 
 
 @dataclass(frozen=True)
+class FarmModelCalls:
+    """Model calls of a farm's samples, as workers said at most a few seconds ago."""
+
+    in_flight: int = 0
+    """Calls that were sent and have not ended."""
+    held: int = 0
+    """Calls that a pause keeps back."""
+    unconfirmed_workers: int = 0
+    """Workers that may still send calls: they have not said that they apply the pause."""
+
+
+@dataclass(frozen=True)
 class FarmStatus:
     """The groups and samples that a farm holds."""
 
@@ -86,6 +98,8 @@ class FarmStatus:
     """Sums over its whole life."""
     pause: FarmPause | None = None
     """The pause, if it is paused."""
+    model_calls: FarmModelCalls | None = None
+    """Model calls of its samples; `None` without a gateway."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +329,18 @@ class PausedFarm:
     """Whether the farm is paused."""
     in_flight: int
     """Samples that were begun and have not ended."""
+    model_calls: FarmModelCalls | None = None
+    """Their model calls; `None` without a gateway."""
+
+
+@dataclass(frozen=True)
+class CallPolicy:
+    """Versions of the policy around a model call. Two mean that the weights changed meanwhile."""
+
+    dispatched: int | None = None
+    """That when the call was sent for the last time; `None` if it never was."""
+    ended: int | None = None
+    """That when it ended."""
 
 
 @dataclass(frozen=True)
@@ -334,6 +360,8 @@ class Trajectory:
     """For each token, whether the model sampled it: 1 or 0."""
     logprobs: tuple[float | None, ...] = ()
     """For each token, its log probability; `None` if it was not sampled or has none."""
+    policies: tuple[CallPolicy, ...] = ()
+    """For each call, the versions of the policy; empty if workers knew none."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::{
-    Completion, FarmLimits, FarmSettings, FarmStatus, GroupEnd, GroupId, GroupStatus,
-    StalenessBounds,
+    Completion, FarmLimits, FarmModelCalls, FarmSettings, FarmStatus, GroupEnd, GroupId,
+    GroupStatus, StalenessBounds,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -318,10 +318,18 @@ pub(super) struct PauseDocument {
     paused: bool,
     /// Samples that were begun and have not ended.
     in_flight: u64,
+    /// Their model calls, as in the status; absent without a gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    model_calls: Option<FarmModelCalls>,
 }
 
 impl From<FarmStatus> for PauseDocument {
     fn from(status: FarmStatus) -> Self {
-        Self { paused: status.pause.is_some(), in_flight: status.begun_samples }
+        Self {
+            paused: status.pause.is_some(),
+            in_flight: status.begun_samples,
+            model_calls: status.model_calls,
+        }
     }
 }
