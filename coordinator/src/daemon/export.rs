@@ -23,7 +23,7 @@ const NO_LIMITS: ArchiveLimits = ArchiveLimits { entries: u64::MAX, bytes: u64::
 /// A finished export.
 #[derive(Debug)]
 pub struct HostedExport {
-    /// What it has.
+    /// Its counts.
     pub summary: ExportSummary,
     /// The file with its content; of a directory, a tar archive. It is removed with this.
     pub path: PathBuf,

@@ -21,7 +21,7 @@ pub(super) enum LoopbackError {
     /// The kernel refused.
     #[error("cannot {action}: {source}")]
     System {
-        /// What it refused.
+        /// The refused operation.
         action: &'static str,
         /// Its error.
         #[source]
