@@ -32,7 +32,13 @@ pub(super) fn tell_workers(run: RunId, dispatch: Arc<dyn Dispatch>, calls: FarmC
         let mut wanted = calls.wanted();
         let mut told: Option<(ModelCallState, Instant)> = None;
         loop {
-            let state = *wanted.borrow_and_update();
+            let Some(state) = *wanted.borrow_and_update() else {
+                match wanted.changed().await {
+                    Ok(()) => continue,
+                    // The run has ended.
+                    Err(_) => return,
+                }
+            };
             let is_due = |(former, at): (ModelCallState, Instant)| {
                 former != state || at.elapsed() >= REPEAT_INTERVAL
             };

@@ -25,14 +25,15 @@ pub struct SeenCalls {
 /// The model calls of a farm: the wanted state, and the seen one if there is a gateway.
 #[derive(Debug, Default)]
 pub(super) struct SharedCalls {
-    wanted: watch::Sender<ModelCallState>,
+    /// Unknown until the journal is replayed: a default would end the pause of a former session.
+    wanted: watch::Sender<Option<ModelCallState>>,
     seen: watch::Sender<Option<SeenCalls>>,
 }
 
 impl SharedCalls {
     /// Sets the state that workers must apply.
     pub(super) fn want(&self, state: ModelCallState) {
-        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, state) != state);
+        self.wanted.send_if_modified(|wanted| wanted.replace(state) != Some(state));
     }
 
     /// The counts of workers; `None` without a gateway.
@@ -43,7 +44,7 @@ impl SharedCalls {
     /// Waits until all workers say that they apply the wanted state, but not for ever.
     pub(super) async fn wait_until_applied(&self) {
         let is_applied = |seen: &Option<SeenCalls>| {
-            let wanted = Some(*self.wanted.borrow());
+            let wanted = *self.wanted.borrow();
             seen.is_none_or(|seen| seen.told == wanted && seen.calls.unconfirmed_workers == 0)
         };
         let mut seen = self.seen.subscribe();
@@ -64,8 +65,8 @@ impl FarmCalls {
         Self { shared }
     }
 
-    /// The state that workers must apply.
-    pub fn wanted(&self) -> watch::Receiver<ModelCallState> {
+    /// The state that workers must apply; `None` until the journal is replayed.
+    pub fn wanted(&self) -> watch::Receiver<Option<ModelCallState>> {
         self.shared.calls.wanted.subscribe()
     }
 
@@ -78,5 +79,28 @@ impl FarmCalls {
 impl Drop for FarmCalls {
     fn drop(&mut self) {
         self.shared.calls.seen.send_replace(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::farm::{FarmRecord, FarmSettings};
+
+    use super::*;
+    use crate::engine::Planner as _;
+    use crate::workloads::farm::FarmPlanner;
+
+    #[test]
+    fn workers_are_told_nothing_before_pause_of_former_session_is_replayed() {
+        let (mut planner, handle) = FarmPlanner::new(FarmSettings::new("f"), Vec::new());
+        let wanted = handle.model_calls().wanted();
+        let at = Timestamp::UNIX_EPOCH;
+        planner.on_record(at, &FarmRecord::PolicyVersion { version: 3 });
+        planner.on_record(at, &FarmRecord::Paused);
+        assert_eq!(*wanted.borrow(), None);
+        let _decided = planner.decide(at);
+        let paused = ModelCallState { paused: true, policy_version: 3 };
+        assert_eq!(*wanted.borrow(), Some(paused));
     }
 }
