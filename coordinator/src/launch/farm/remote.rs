@@ -31,7 +31,7 @@ impl PreparedFarm {
             job: self.settings.name.clone(),
             pool: server.pool.clone(),
             store: self.store.identity().to_owned(),
-            hands_over: false,
+            hands_over: server.hand_over,
         };
         let kv = Some(KvLockOptions { kv_store: Arc::clone(&server.kv_store), info });
         let options = self.open_options(kv, server.timeouts);
