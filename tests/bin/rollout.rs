@@ -1,6 +1,7 @@
 //! The program under test: `rollout`, built for this package so that its tests know its path. Its
-//! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent. It can also be
-//! the S3 server of a test, in a process or in the place of Garage in a container.
+//! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent, and lose the
+//! results of `ROLLOUT_TEST_LOST_PERCENT` of their trials. It can also be the S3 server of a test, in a
+//! process or in the place of Garage in a container.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_tests::s3_process;
+use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
@@ -20,13 +22,24 @@ use rustix::process::{Signal, getpid, kill_process};
 /// Variable with the task's name.
 const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
+/// Variable with the share of trials whose results are lost, in percent.
+const LOST_PERCENT_VARIABLE: &str = "ROLLOUT_TEST_LOST_PERCENT";
+
 fn main() -> ExitCode {
     if s3_process::serve_if_requested() {
         return ExitCode::SUCCESS;
     }
-    rollout_coordinator::cli::main_with(|runner| match std::env::var(DEADLY_TASK_VARIABLE) {
-        Ok(task) => Arc::new(DeadlyRunner { task, runner }),
-        Err(_) => runner,
+    rollout_coordinator::cli::main_with(|runner| {
+        if let Ok(task) = std::env::var(DEADLY_TASK_VARIABLE) {
+            return Arc::new(DeadlyRunner { task, runner });
+        }
+        match std::env::var(LOST_PERCENT_VARIABLE) {
+            Ok(percent) => {
+                let percent: f64 = percent.parse().expect("a number");
+                Arc::new(LossyRunner { share: percent / 100.0, runner })
+            }
+            Err(_) => runner,
+        }
     })
 }
 
@@ -67,5 +80,42 @@ impl PhaseSink for KillOnAgentPhase {
         if phase == Phase::AgentExecution {
             kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
         }
+    }
+}
+
+/// Loses the results of some trials, as a bug in the worker would: an infrastructure error.
+#[derive(Debug)]
+struct LossyRunner {
+    /// The share of trials, at most 1.
+    share: f64,
+    runner: Arc<dyn Runner>,
+}
+
+#[async_trait]
+impl Runner for LossyRunner {
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
+        let is_lost = rand::random::<f64>() < self.share;
+        let finished = self.runner.run(context).await;
+        if is_lost {
+            // Without the hook, which would print a backtrace.
+            std::panic::resume_unwind(Box::new("the test loses this result"));
+        }
+        finished
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        self.runner.disks()
+    }
+
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
+        self.runner.eval(context).await
+    }
+
+    async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
+        self.runner.ideas(context).await
+    }
+
+    fn model_calls(&self) -> Arc<RunCallTable> {
+        self.runner.model_calls()
     }
 }

@@ -18,7 +18,7 @@ use crate::{DEADLINE, DaemonProcess, project};
 const DOCKERFILE: &str = "FROM debian:bookworm-slim\n";
 
 /// An agent that makes one call through the gateway of its worker.
-const CALLER: &str = r#"
+pub(crate) const CALLER: &str = r#"
 import json, os, urllib.request
 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 headers = {"Content-Type": "application/json",
@@ -57,7 +57,7 @@ pub(crate) fn farm_request(project: &Project, execute: &str) -> Value {
 
 /// Opens a farm and returns its path.
 #[track_caller]
-fn opened(client: &HttpClient, request: &Value) -> String {
+pub(crate) fn opened(client: &HttpClient, request: &Value) -> String {
     let farm = client.post("/v1/farms", &[], request).expect(201).json();
     format!("/v1/farms/{}", farm["id"].as_str().expect("an id"))
 }
@@ -80,7 +80,7 @@ pub(crate) fn wait_for(client: &HttpClient, path: &str, state: &str) -> Value {
 
 /// Reads completions until there are this many.
 #[track_caller]
-fn completions(client: &HttpClient, path: &str, count: usize) -> Vec<Value> {
+pub(crate) fn completions(client: &HttpClient, path: &str, count: usize) -> Vec<Value> {
     let (mut found, mut after) = (Vec::new(), 0);
     while found.len() < count {
         let read = client.get(&format!("{path}/completions?after={after}&wait=60")).expect(200);

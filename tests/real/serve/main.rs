@@ -5,7 +5,10 @@ mod cluster;
 mod events;
 mod executor;
 mod export;
+mod farm_fleet;
+mod farm_fleet_kills;
 mod farm_kills;
+mod farm_workers;
 mod farms;
 mod items;
 mod jobs;
@@ -17,6 +20,7 @@ mod search;
 mod share;
 mod tls;
 mod tokens;
+mod trainer_log;
 mod up;
 
 use std::time::Duration;
