@@ -29,6 +29,8 @@ pub struct PlannerDecisions {
     pub cancelled: Vec<NewItem>,
     /// Settled items that nothing refers to any more.
     pub forgotten: Vec<ItemId>,
+    /// Whether the run is paused from now on, if that changes. A new session is not paused.
+    pub pause: Option<bool>,
 }
 
 /// Supplies the items of a run and their offers.

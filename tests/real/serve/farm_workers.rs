@@ -21,6 +21,8 @@ fn with_callers(calls: usize) -> Option<(ModelServer, FarmFleet, String)> {
     let fleet = FarmFleet::start(farm_project(), &options, NO_VARIABLE)?;
     let call = format!("python3 - <<'PYTHON'\n{CALLER}\nPYTHON\n");
     let mut request = farm_request(&fleet.cluster.project, &call.repeat(calls));
+    // More than the workers have slots.
+    request["document"]["n_concurrent_trials"] = json!(64);
     request["document"]["gateway"] = json!({ "upstreams": [
         { "name": "main", "url": format!("{}/v1", server.origin()), "hold_sec": 300 },
     ] });
@@ -98,6 +100,28 @@ fn pause_and_versions_reach_workers_and_outlive_the_daemon() {
         assert_eq!(policies, [call(first), call(2)], "{completion:#}");
         assert_eq!(completion["policy"]["ended"], 2);
     }
+    fleet.stop();
+}
+
+#[test]
+fn pause_begins_no_sample_that_waits_for_a_worker() {
+    let Some((server, fleet, path)) = with_callers(1) else { return };
+    let client = &fleet.daemon.client;
+    let slots = 6;
+    submit(&fleet, &path, &group("g", 16));
+    wait_for_calls(&server, slots);
+    let _paused = client.post(&format!("{path}/pause"), &[], &Value::Null).expect(200);
+    server.answer(slots);
+    completions(client, &path, slots);
+    let more = client.get(&format!("{path}/completions?after=6&wait=2")).expect(200).json();
+    assert_eq!(more["completions"], json!([]));
+    wait_for_counts(&fleet, &path, 0, 0);
+    let running = fleet.workers.iter().map(|worker| worker.executing_items().len());
+    assert_eq!(running.sum::<usize>(), 0, "no sample begins");
+    let _resumed = client.post(&format!("{path}/resume"), &[], &json!({})).expect(200);
+    server.answer(10);
+    completions(client, &path, 16);
+    assert_eq!(server.calls().len(), 16, "every sample ran once");
     fleet.stop();
 }
 

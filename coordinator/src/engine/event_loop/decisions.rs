@@ -14,13 +14,17 @@ impl<P: Planner> Engine<P> {
     /// from them.
     pub(super) fn take_decisions(&mut self) {
         let now = Timestamp::now();
-        let PlannerDecisions { records, cancelled, forgotten } = self.planner.decide(now);
+        let PlannerDecisions { records, cancelled, forgotten, pause } = self.planner.decide(now);
         for record in records {
             self.run.writer.record(now, &JournalRecord::Farm(Box::new(record)));
         }
         if !cancelled.is_empty() {
             let id = self.next_request_id();
             self.handle(CoreInput::Cancel { id, items: cancelled });
+        }
+        if let Some(is_paused) = pause {
+            let id = self.next_request_id();
+            self.handle(CoreInput::Pause { id, is_paused });
         }
         self.run.core.forget(forgotten);
         self.planner.decided(self.run.writer.last());

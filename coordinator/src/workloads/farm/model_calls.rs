@@ -99,8 +99,10 @@ mod tests {
         planner.on_record(at, &FarmRecord::PolicyVersion { version: 3 });
         planner.on_record(at, &FarmRecord::Paused);
         assert_eq!(*wanted.borrow(), None);
-        let _decided = planner.decide(at);
+        let decided = planner.decide(at);
         let paused = ModelCallState { paused: true, policy_version: 3 };
         assert_eq!(*wanted.borrow(), Some(paused));
+        assert_eq!(decided.pause, Some(true), "the run offers nothing");
+        assert_eq!(planner.decide(at).pause, None);
     }
 }

@@ -28,6 +28,8 @@ pub struct FarmPlanner {
     rate_limits: RunRateLimits,
     /// Whether its samples have a model gateway.
     has_gateway: bool,
+    /// Whether the run is paused: it has samples that wait for workers, and must not offer them.
+    is_paused: bool,
     /// Effects of the last decisions.
     decided: Vec<FarmEffect>,
     /// Effects that wait for a batch of records.
@@ -45,6 +47,7 @@ impl FarmPlanner {
             lanes,
             rate_limits: RunRateLimits::default(),
             has_gateway: false,
+            is_paused: false,
             decided: Vec::new(),
             waiting: VecDeque::new(),
         };
@@ -160,15 +163,17 @@ impl Planner for FarmPlanner {
         let FarmStep { records, withdrawn, forgotten, effects } = state.decide(now);
         let cancelled = withdrawn.into_iter().filter_map(|ordinal| state.core.begun(ordinal));
         let cancelled = cancelled.map(|sample| new_item(&sample)).collect();
-        let replayed = is_first.then(|| state.core.model_calls());
+        let model_calls = state.core.model_calls();
         drop(state);
-        if let Some(model_calls) = replayed {
+        if is_first {
             self.shared.calls.want(model_calls);
         }
+        let was_paused = std::mem::replace(&mut self.is_paused, model_calls.paused);
+        let pause = (was_paused != self.is_paused).then_some(self.is_paused);
         // A reader may have come before the journal was replayed.
         self.shared.wake_readers();
         self.decided = effects;
-        PlannerDecisions { records, cancelled, forgotten }
+        PlannerDecisions { records, cancelled, forgotten, pause }
     }
 
     fn decided(&mut self, batch: u64) {
