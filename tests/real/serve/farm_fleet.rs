@@ -100,23 +100,8 @@ pub(crate) fn kill(process: &mut RunningProgram) {
 }
 
 fn started(cluster: &Cluster, port: u16, options: &[String]) -> DaemonProcess {
-    let address = format!("127.0.0.1:{port}");
-    let tasks = cluster.project.path().join("tasks").display().to_string();
     let store = cluster.store().display().to_string();
-    let words = [
-        "serve",
-        "--dir",
-        "state",
-        "--listen",
-        &address,
-        "--allow-path",
-        &tasks,
-        "--allow-provider",
-        "process",
-        "--store",
-        &store,
-    ];
-    let options = options.iter().map(String::as_str);
-    let words: Vec<_> = words.into_iter().chain(options).collect();
-    DaemonProcess::started(cluster.command(&words))
+    let options: Vec<_> =
+        ["--store", &store].into_iter().chain(options.iter().map(String::as_str)).collect();
+    DaemonProcess::start_with(&cluster.project, port, &options, |words| cluster.command(words))
 }

@@ -111,29 +111,13 @@ fn is_whole(answer: &HttpAnswer) -> bool {
     length == Some(answer.body.len())
 }
 
-fn start(project: &Project, port: u16) -> DaemonProcess {
-    let (address, tasks) = (format!("127.0.0.1:{port}"), project.path().join("tasks"));
-    let tasks = tasks.display().to_string();
-    DaemonProcess::started(project.rollout(&[
-        "serve",
-        "--dir",
-        "state",
-        "--listen",
-        &address,
-        "--allow-path",
-        &tasks,
-        "--allow-provider",
-        "process",
-    ]))
-}
-
 #[test]
 fn killed_server_loses_and_repeats_no_completion() {
     let (project, port, groups) = (farm_project(), free_port(), groups());
     let read = AtomicUsize::new(0);
     let trainer = Trainer { client: HttpClient::new(port), read: &read };
     let (mut daemon, (path, seen)) = thread::scope(|scope| {
-        let mut daemon = start(&project, port);
+        let mut daemon = DaemonProcess::start_on(&project, port, &[]);
         let training = scope.spawn(|| trainer.train(&project, groups));
         for kill in 1..=KILLS {
             let until = kill * groups * N / (KILLS + 1);
@@ -142,7 +126,7 @@ fn killed_server_loses_and_repeats_no_completion() {
             });
             daemon.process.signal(Signal::KILL);
             let _killed = daemon.process.wait(DEADLINE);
-            daemon = start(&project, port);
+            daemon = DaemonProcess::start_on(&project, port, &[]);
         }
         (daemon, training.join().expect("the trainer ends"))
     });

@@ -54,6 +54,16 @@ impl DaemonProcess {
 
     /// Starts such a daemon on a port.
     fn start_on(project: &Project, port: u16, options: &[&str]) -> Self {
+        Self::start_with(project, port, options, |words| project.rollout(words))
+    }
+
+    /// Starts such a daemon as the program that `start` starts with its arguments.
+    fn start_with(
+        project: &Project,
+        port: u16,
+        options: &[&str],
+        start: impl FnOnce(&[&str]) -> RunningProgram,
+    ) -> Self {
         let address = format!("127.0.0.1:{port}");
         let tasks = project.path().join("tasks").display().to_string();
         let mut words = vec![
@@ -68,7 +78,7 @@ impl DaemonProcess {
             "process",
         ];
         words.extend(options);
-        Self::started(project.rollout(&words))
+        Self::started(start(&words))
     }
 
     fn started(process: RunningProgram) -> Self {
