@@ -28,6 +28,7 @@ pub mod model_server;
 pub mod nats;
 pub mod nats_cluster;
 pub mod net;
+pub mod noop_worker;
 pub mod otlp_collector;
 pub mod processes;
 pub mod program;

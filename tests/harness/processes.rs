@@ -47,6 +47,17 @@ pub fn descendants(ancestor: u32) -> Vec<ProcessInfo> {
     found
 }
 
+/// A value of a process's memory in KiB: `VmRSS` for what it has, `VmHWM` for its peak.
+///
+/// # Panics
+/// When the process does not run.
+pub fn memory_kib(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+    let number = line.trim_start_matches(':').trim().trim_end_matches("kB").trim();
+    number.parse().expect("a number")
+}
+
 fn read(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may contain anything; the fields follow its closing parenthesis.

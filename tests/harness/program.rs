@@ -10,7 +10,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait;
 
-/// A started program with its output captured to files. Dropping it kills it.
+/// Time for a dropped program to end by itself.
+const DROP_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Time between two interrupts: two at once would be one.
+const INTERRUPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A started program with its output captured to files. Dropping it interrupts it, and kills
+/// it if that does not help.
 #[derive(Debug)]
 pub struct RunningProgram {
     child: Child,
@@ -71,6 +78,17 @@ impl RunningProgram {
         }
     }
 
+    /// Interrupts it until it ends, as a user does who does not wait for running work: it removes its
+    /// environments and keeps its results. Returns whether it ended within `deadline`.
+    pub fn interrupt(&mut self, deadline: Duration) -> bool {
+        let until = Instant::now() + deadline;
+        while !self.has_ended() && Instant::now() < until {
+            self.signal(Signal::TERM);
+            wait::holds_within(INTERRUPT_PAUSE, || self.has_ended());
+        }
+        self.has_ended()
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -96,7 +114,7 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        if !self.has_ended() {
+        if !self.interrupt(DROP_DEADLINE) {
             self.signal(Signal::KILL);
         }
         // This fails only if the process cannot be waited for, and then nothing can be done.

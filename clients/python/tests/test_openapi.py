@@ -61,8 +61,8 @@ BODIES = {
     "SubmitRun": "POST /v1/runs",
 }
 
-# Parts of bodies and of answers, which have no model of their own.
-PARTS = {"BusyMembers", "OpenFarmSettings"}
+# Parts of bodies, which have no model of their own.
+PARTS = {"OpenFarmSettings"}
 
 # The client reads completions in pages; results of searches are for people.
 UNUSED = {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::LengthLimitError;
 use rollout_protocol::exit::ExitCode;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -50,7 +51,7 @@ pub(super) async fn read(
 fn is_too_long(error: &axum::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        if error.to_string().contains("length limit exceeded") {
+        if error.is::<LengthLimitError>() {
             return true;
         }
         cause = error.source();

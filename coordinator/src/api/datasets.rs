@@ -105,7 +105,9 @@ pub(super) async fn upload(
         })?;
     }
     if hasher.finish() != digest {
-        return Err(ApiProblem::bad_request("cannot store the dataset: it has another digest"));
+        let message = "cannot store the dataset: it has another digest";
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        return Err(ApiProblem::new(status, "digest-mismatch", ExitCode::Config, message));
     }
     state.daemon.store_dataset(digest, file).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -31,7 +31,7 @@ pub(super) struct SubmitRun {
 }
 
 /// A document is an object, or the text of a file.
-fn document_schema() -> Schema {
+pub(super) fn document_schema() -> Schema {
     let object = ObjectBuilder::new().schema_type(Type::Object);
     let text = ObjectBuilder::new().schema_type(Type::String);
     OneOfBuilder::new().item(object).item(text).build().into()

@@ -54,7 +54,7 @@ pub(super) struct EventsQuery {
     params(
         ("id" = String, Path, description = "The run"),
         EventsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event that was received"),
+        ("Last-Event-ID" = Option<usize>, Header, description = "Number of the last event that was received"),
     ),
     responses(
         (status = 200, description = "Events", body = Object, content_type = "text/event-stream"),

@@ -29,7 +29,7 @@ pub(super) struct ApiProblem {
 }
 
 /// The limit that a request exceeds.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct BusyMembers {
     /// The limit.
     pub(super) limit: &'static str,
@@ -60,8 +60,14 @@ pub(super) struct Problem {
     /// The id of the request, as in `x-request-id`.
     request_id: String,
     /// With status 429: the limit that is reached, if it has a name.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    busy: Option<BusyMembers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
+    /// With `limit`: how much there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<u64>,
+    /// With `limit`: how much there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max: Option<u64>,
 }
 
 impl ApiProblem {
@@ -133,7 +139,9 @@ impl ApiProblem {
             details,
             hints,
             request_id: request_id.to_owned(),
-            busy,
+            limit: busy.map(|busy| busy.limit),
+            depth: busy.map(|busy| busy.depth),
+            max: busy.map(|busy| busy.max),
         };
         let body = serde_json::to_vec(&document).unwrap_or_default();
         let mut response = (status, body).into_response();

@@ -44,13 +44,6 @@ pub enum HostedRunState {
     Failed,
 }
 
-impl HostedRunState {
-    /// Whether the run has ended for good.
-    pub const fn is_final(self) -> bool {
-        matches!(self, Self::Completed | Self::Cancelled)
-    }
-}
-
 /// A run of the daemon.
 #[derive(Debug)]
 pub struct HostedRun {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
 use rollout_coordinator::bench::DispatchBenchError;
+use rollout_tests::noop_worker::NoopWorkerError;
 use rollout_worker::queue::nats::{
     BindError, ConnectError, InvalidNatsName, NatsOptionsError, NatsSetupError,
 };
@@ -110,6 +111,9 @@ pub(crate) enum QueueBenchError {
     /// The worker process.
     #[error("the worker process {0}")]
     Worker(String),
+    /// The worker.
+    #[error("the worker failed: {0}")]
+    Noop(#[from] NoopWorkerError),
     /// The address.
     #[error(transparent)]
     Options(#[from] NatsOptionsError),

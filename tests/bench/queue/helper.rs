@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rollout_tests::noop_worker::{NoopWorker, NoopWorkerConfig};
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
@@ -13,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
 use crate::comparison::QueueBenchError;
-use crate::{floor, product, usage};
+use crate::{floor, usage};
 
 /// First argument that makes the program the worker of a measurement.
 pub(crate) const HELPER_ARGUMENT: &str = "worker";
@@ -25,7 +26,7 @@ const READY_LINE: &str = "ready";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum HelperRole {
     /// Runs trials.
-    Product(product::ProductWorkerConfig),
+    Product(NoopWorkerConfig),
     /// Reports at once.
     Floor(floor::FloorConfig),
 }
@@ -94,8 +95,8 @@ pub(crate) async fn serve() -> Result<(), QueueBenchError> {
     let line = role.await.ok().flatten().ok_or(QueueBenchError::Closed)??;
     match serde_json::from_str(&line).map_err(std::io::Error::from)? {
         HelperRole::Product(part) => {
-            let worker = product::ProductWorker::connect(part).await?;
-            run_until_closed(closed, worker.run()).await
+            let worker = NoopWorker::connect(part).await?;
+            run_until_closed(closed, async { Ok(worker.run().await?) }).await
         }
         HelperRole::Floor(floor) => {
             let worker = floor::FloorWorker::connect(floor).await?;

@@ -7,19 +7,12 @@ use std::time::{Duration, Instant};
 use rollout_coordinator::bench::{DispatchBenchError, noop};
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::heartbeat::{EnvironmentCapacity, ResourceBudget};
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::environment::Owner;
-use rollout_worker::host::WorkerDir;
-use rollout_worker::metrics::WorkerMetrics;
-use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsName, NatsOptions};
+use rollout_tests::noop_worker::{NoopWorkerConfig, POOL};
+use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsName};
 use rollout_worker::queue::traits::Dispatch as _;
-use rollout_worker::service::{self, ShutdownLevel, WorkerConfig, WorkerProfile};
 use rollout_worker::store::{self, BlobStore};
-use rollout_worker::supervise;
-use rollout_worker::traces::Tracer;
-use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
 use crate::helper::{self, HelperProcess};
@@ -33,26 +26,8 @@ use rollout_coordinator::engine::{
 use rollout_coordinator::events::{MaterializeMode, Reporter};
 use rollout_coordinator::workloads::job::JobPlanner;
 
-/// Pool of the run and its worker.
-const POOL: &str = "default";
-
 /// How long the worker's first heartbeat may take.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Bytes of finished executions that may wait on disk: none ever does.
-const SPOOL_BYTES: u64 = 1024 * 1024;
-
-/// Configuration of the worker process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ProductWorkerConfig {
-    url: String,
-    namespace: String,
-    slots: u32,
-    /// The blob store.
-    store: PathBuf,
-    /// Base of its worker directory.
-    directory: PathBuf,
-}
 
 /// Sizes and run that the floor repeats.
 #[derive(Debug)]
@@ -75,7 +50,7 @@ pub(crate) async fn run(
     directory: &Path,
     meter: &CpuMeter,
 ) -> Result<(QueueMeasurement, MessageSizes), QueueBenchError> {
-    let worker_config = ProductWorkerConfig {
+    let worker_config = NoopWorkerConfig {
         url: queue.url.clone(),
         namespace: namespace.to_owned(),
         slots: window,
@@ -186,64 +161,4 @@ async fn last_report_bytes(
         reports.last().ok_or_else(|| QueueBenchError::Worker("reported nothing".to_owned()))?;
     let encoded = last.report.encode();
     Ok(encoded.map_or_else(|size| size, |bytes| bytes.len()))
-}
-
-impl ProductWorkerConfig {
-    async fn connect(&self) -> Result<Nats, QueueBenchError> {
-        let mut options = NatsOptions::parse(&self.url)?;
-        options.namespace = self.namespace.parse()?;
-        Ok(Nats::connect(options).await?)
-    }
-}
-
-/// The worker of the run.
-#[derive(Debug)]
-pub(crate) struct ProductWorker {
-    worker: service::Worker,
-    dir: WorkerDir,
-    _nats: Nats,
-}
-
-impl ProductWorker {
-    pub(crate) async fn connect(
-        worker_config: ProductWorkerConfig,
-    ) -> Result<Self, QueueBenchError> {
-        let nats = worker_config.connect().await?;
-        let store = store::open(&worker_config.store.clone().into())
-            .await
-            .map_err(DispatchBenchError::from)?;
-        let source = nats.source(&POOL.parse()?, store.identity()).await?;
-        std::fs::create_dir_all(&worker_config.directory)?;
-        let dir = WorkerDir::create(&worker_config.directory).map_err(std::io::Error::other)?;
-        let runner = noop::runner(dir.path(), store.clone()).map_err(DispatchBenchError::from)?;
-        let providers = [(noop::PROVIDER, EnvironmentCapacity::default())].into();
-        let profile = WorkerProfile { providers, ..WorkerProfile::default() };
-        let config = WorkerConfig {
-            worker: dir.id().clone(),
-            owner: Owner::current(dir.path().to_owned()),
-            dir: dir.path().to_owned(),
-            pool: POOL.to_owned(),
-            slots: worker_config.slots,
-            budget: ResourceBudget::default(),
-            profile: profile.into_fixed(),
-            max_offline: None,
-            lease: nats.options().lease,
-            // The namespace is new: nothing of it was ever executed.
-            suspicious_window: None,
-            spool_bytes: SPOOL_BYTES,
-            metrics: WorkerMetrics::default(),
-            tracer: Tracer::default(),
-        };
-        let worker = service::Worker::new(config, Arc::new(source), store, runner);
-        Ok(Self { worker, dir, _nats: nats })
-    }
-
-    /// Works until it is dropped.
-    pub(crate) async fn run(self) -> Result<(), QueueBenchError> {
-        let (_shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
-        let working = supervise::spawn("worker", self.worker.run(shutdown_level));
-        working.await.map_err(|panic| QueueBenchError::Worker(panic.to_string()))?;
-        drop(self.dir);
-        Ok(())
-    }
 }

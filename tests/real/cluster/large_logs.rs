@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::print_notice;
+use rollout_tests::processes;
 use rollout_tests::project::Project;
 use rollout_tests::s3_process::S3Process;
 use rollout_tests::s3_server::{S3_BUCKET, S3_KEY_ID, S3_SECRET, S3Server};
@@ -29,14 +30,6 @@ const MOST_MIB: u64 = 200;
 
 /// Longest duration of a run of 8 GiB on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(900);
-
-/// A value of a process's memory in KiB.
-fn memory_kib(pid: u32, name: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
-    let number = line.trim_start_matches(':').trim().trim_end_matches("kB").trim();
-    number.parse().expect("a number")
-}
 
 /// Copies objects of a server to other keys of it, all at once, with a plain client. `None`, with a
 /// printed reason, without one.
@@ -73,12 +66,12 @@ fn worker_stores_logs_larger_than_its_memory_whole_in_s3() {
     let mut worker = cluster.worker("a", 8).with_option("--store-cache", "2g").started();
     let pid = worker.process().pid();
     worker.wait_for_stderr("takes work from pool", DEADLINE);
-    let idle = memory_kib(pid, "VmRSS");
+    let idle = processes::memory_kib(pid, "VmRSS");
     let coordinator = cluster.coordinator("job.yaml");
     let mut coordinator = coordinator.with_option("--materialize", "metadata_only").started();
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     let ended = Timestamp::now();
-    let peak = memory_kib(pid, "VmHWM");
+    let peak = processes::memory_kib(pid, "VmHWM");
 
     let results = cluster.project.results("large");
     assert_eq!((results.count("total_trials"), results.count("passed_trials")), (TRIALS, TRIALS));

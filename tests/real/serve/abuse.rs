@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 
+use rollout_tests::processes;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::{DaemonProcess, project, submission, submitted};
@@ -47,11 +49,18 @@ fn malformed_requests_get_errors_of_the_client() {
         "/v1/runs?unknown=1",
         "/v1/../v1/runs%ff",
         "/",
+        &format!("/v1/runs/{}", "a".repeat(10_000)),
+        &format!("/v1/runs{}", "/a".repeat(5_000)),
+        &format!("/v1/runs?cursor={}", "a".repeat(10_000)),
     ] {
         let answer = daemon.client.get(path);
         assert!((400..500).contains(&answer.status), "{path}: {}", answer.text());
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path}");
     }
+    // The server's parser refuses a longer head before a handler sees it.
+    let path = format!("/v1/runs/{}", "a".repeat(1_000_000));
+    let answer = daemon.client.send("GET", &path, &[], b"");
+    assert!(answer.is_none_or(|answer| (400..500).contains(&answer.status)));
     let answer = daemon.client.send("PATCH", "/v1/runs", &[], b"").expect("an answer");
     assert_eq!(answer.expect(405).header("content-type"), Some("application/problem+json"));
     let id = submitted(&daemon.client, &submission(&project, 1));
@@ -78,21 +87,53 @@ fn large_body_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn idle_connections_keep_no_client_out() {
+fn body_without_a_stated_size_is_cut_and_takes_little_memory() {
+    const BODY_BYTES: usize = 1024 * 1024 * 1024;
+    let project = project();
+    let daemon = DaemonProcess::start(&project, &["--max-body", "1", "--max-dataset", "16"]);
+    let before = processes::memory_kib(daemon.process.pid(), "VmRSS");
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for target in
+        ["POST /v1/runs", "POST /v1/farms", &format!("PUT /v1/datasets/{}", "0".repeat(64))]
+    {
+        let mut stream = daemon.client.connect();
+        let head =
+            format!("{target} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut sent = 0;
+        while sent < BODY_BYTES && stream.write_all(chunk.as_bytes()).is_ok() {
+            sent += chunk.len();
+        }
+        assert!(sent < BODY_BYTES, "{target}: everything was taken");
+    }
+    let peak = processes::memory_kib(daemon.process.pid(), "VmHWM");
+    assert!(peak < before + 128 * 1024, "{before} KiB before, {peak} KiB at most");
+    let _open = daemon.client.get("/healthz").expect(200);
+}
+
+#[test]
+fn idle_connections_keep_no_client_out_and_take_little_memory() {
+    const CONNECTIONS: u32 = 10_000;
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files).expect("raised");
     let project = project();
     let daemon = DaemonProcess::start(&project, &["--max-connections", "64"]);
+    let before = processes::memory_kib(daemon.process.pid(), "VmRSS");
     let mut idle = Vec::new();
-    for number in 0..1000 {
+    for number in 0..CONNECTIONS {
         let mut stream = daemon.client.connect();
         if number % 2 == 0 {
             // The head of a request that never ends. The server may have closed the connection.
             let _closed = stream.write_all(b"GET /v1/runs HTTP/1.1\r\nhost: local");
         }
         idle.push(stream);
-        if number % 100 == 0 {
+        if number % 500 == 0 {
             let list = daemon.client.get("/v1/runs").expect(200).json();
             assert_eq!(list["runs"], Value::Array(Vec::new()));
         }
     }
     let _served = daemon.client.get("/healthz").expect(200);
+    let peak = processes::memory_kib(daemon.process.pid(), "VmHWM");
+    assert!(peak < before + 64 * 1024, "{before} KiB before, {peak} KiB at most");
 }

@@ -100,7 +100,7 @@ fn restarted(project: &Project, mut daemon: DaemonProcess) -> DaemonProcess {
     DaemonProcess::start(project, &[])
 }
 
-fn problem_type(answer: &HttpAnswer) -> String {
+pub(crate) fn problem_type(answer: &HttpAnswer) -> String {
     answer.json()["type"].as_str().unwrap_or_default().replace("urn:rollout:problem:", "")
 }
 

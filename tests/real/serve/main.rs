@@ -5,6 +5,7 @@ mod cluster;
 mod events;
 mod executor;
 mod export;
+mod farm_cancel;
 mod farm_fleet;
 mod farm_fleet_kills;
 mod farm_kills;
@@ -29,7 +30,6 @@ use rollout_tests::http::HttpClient;
 use rollout_tests::program::RunningProgram;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Longest duration of a run on a busy machine with two processors.
@@ -104,9 +104,7 @@ impl DaemonProcess {
 
     /// Ends the daemon with the trials that run, whose sandboxes it removes.
     fn stop(mut self) {
-        for _ in 0..2 {
-            self.process.signal(Signal::TERM);
-        }
+        self.process.interrupt(DEADLINE);
         let _ended = self.process.wait(DEADLINE);
     }
 

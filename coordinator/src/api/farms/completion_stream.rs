@@ -39,7 +39,7 @@ const READ_WAIT: Duration = Duration::from_secs(60);
     params(
         ("id" = String, Path, description = "The farm"),
         CompletionStreamQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "Cursor of the last completion that was received"),
+        ("Last-Event-ID" = Option<usize>, Header, description = "Cursor of the last completion that was received"),
     ),
     responses(
         (status = 200, description = "Completions", body = String, content_type = "text/event-stream"),

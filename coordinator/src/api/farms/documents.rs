@@ -9,6 +9,8 @@ use rollout_protocol::farm::{
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::api::documents::document_schema;
+use crate::api::whole_number;
 use crate::daemon::{FarmPage, GroupState, HostedFarmState, HostedFarmView, RunFailure};
 
 /// A farm to open.
@@ -19,13 +21,13 @@ pub(super) struct OpenFarm {
     pub(super) name: String,
     /// The job: the document of a job file as JSON, or the text of one in YAML. It has one agent; its
     /// datasets are the tasks of the farm.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(schema_with = document_schema)]
     pub(super) document: serde_json::Value,
     /// Its settings.
     #[serde(default)]
     pub(super) settings: OpenFarmSettings,
     /// Its samples take free slots before those of a lower priority.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::json")]
     #[schema(minimum = -1000, maximum = 1000)]
     pub(super) priority: i32,
 }
@@ -68,8 +70,10 @@ pub(super) struct ListFarmsQuery {
     /// Only farms with this name.
     pub(super) name: Option<String>,
     /// Most farms of a page, from 1 to 500; 100 by default.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next_cursor` of the page before.
+    #[param(pattern = "^f[0-9a-f]{24}$")]
     pub(super) cursor: Option<String>,
 }
 
@@ -241,12 +245,15 @@ pub(super) struct CompletionsQuery {
     /// Their consumer; by default the first one of the farm.
     pub(super) consumer: Option<String>,
     /// Only completions with a higher cursor; 0 by default.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query")]
+    #[param(value_type = usize)]
     pub(super) after: u64,
     /// Most completions, from 1 to 4096; 100 by default.
+    #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// Seconds to wait for the first completion, from 0 to 60; 0 by default.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query")]
+    #[param(value_type = usize)]
     pub(super) wait: u64,
 }
 
@@ -258,7 +265,8 @@ pub(super) struct CompletionStreamQuery {
     /// Their consumer; by default the first one of the farm.
     pub(super) consumer: Option<String>,
     /// Only completions with a higher cursor; 0 by default. `Last-Event-ID` takes its place.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::query")]
+    #[param(value_type = usize)]
     pub(super) after: u64,
 }
 
@@ -299,6 +307,8 @@ pub(super) struct AcknowledgedDocument {
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyVersionDocument {
     /// The version.
+    #[serde(deserialize_with = "whole_number::json")]
+    #[schema(value_type = usize)]
     pub(super) version: u64,
 }
 
