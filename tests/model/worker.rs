@@ -177,6 +177,7 @@ impl ModelWorker {
             gone: false,
             executions,
             model_calls: Vec::new(),
+            model_leases: Vec::new(),
         }
     }
 

@@ -22,6 +22,12 @@ pub struct RunRateLimiter {
 struct StartLimiter {
     /// Time from one start to the next.
     interval: Duration,
+    pace: Pace,
+}
+
+/// Starts at a rate.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
     /// When the interval of the last reserved start ends.
     due: Mutex<Option<Instant>>,
 }
@@ -32,7 +38,7 @@ impl RunRateLimiter {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
         let starts = starts.map(|rate| StartLimiter {
             interval: Duration::from_secs(60) / rate,
-            due: Mutex::new(None),
+            pace: Pace::default(),
         });
         let agents = limits.agents_at_once.filter(|agents| *agents > 0);
         let agents = agents.map(|agents| Semaphore::new(agents as usize));
@@ -43,7 +49,8 @@ impl RunRateLimiter {
     /// unused.
     pub async fn wait_for_start(&self) {
         if let Some(starts) = &self.starts {
-            tokio::time::sleep_until(starts.reserve_next(Instant::now())).await;
+            let next = starts.pace.reserve_next(Instant::now(), starts.interval);
+            tokio::time::sleep_until(next).await;
         }
     }
 
@@ -56,18 +63,18 @@ impl RunRateLimiter {
 
     /// Whether earlier starts no longer delay the next one.
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.starts.as_ref().is_none_or(|starts| starts.due().is_none_or(|due| due <= now))
+        self.starts.as_ref().is_none_or(|starts| starts.pace.due().is_none_or(|due| due <= now))
     }
 }
 
-impl StartLimiter {
-    /// Reserves the next start and returns when it may happen.
-    fn reserve_next(&self, now: Instant) -> Instant {
+impl Pace {
+    /// Reserves the next start, with an interval to the one after it, and returns when it may happen.
+    pub(crate) fn reserve_next(&self, now: Instant, interval: Duration) -> Instant {
         let mut due = self.due();
         let ahead = due.map_or(now, |due| due.max(now));
-        *due = Some(ahead + self.interval);
+        *due = Some(ahead + interval);
         // A start that is due within a second may happen now.
-        ahead.checked_sub(BURST.saturating_sub(self.interval)).map_or(now, |at| at.max(now))
+        ahead.checked_sub(BURST.saturating_sub(interval)).map_or(now, |at| at.max(now))
     }
 
     fn due(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {

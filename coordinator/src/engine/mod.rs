@@ -22,6 +22,7 @@ mod interruption;
 pub mod journal;
 mod lock;
 mod manifest;
+pub mod model_leases;
 mod open;
 mod planner;
 pub mod reconcile;

@@ -184,6 +184,7 @@ mod tests {
             gone: false,
             executions: Vec::new(),
             model_calls: Vec::new(),
+            model_leases: Vec::new(),
         }
     }
 

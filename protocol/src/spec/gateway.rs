@@ -14,6 +14,14 @@ pub struct GatewaySpec {
 }
 
 impl GatewaySpec {
+    /// Whether a server has a limit that a run shares.
+    pub fn is_limited(&self) -> bool {
+        let is_limited = |upstream: &UpstreamSpec| {
+            upstream.max_concurrent.is_some() || upstream.requests_per_minute.is_some()
+        };
+        self.upstreams.iter().any(is_limited)
+    }
+
     /// The templates of the servers' keys.
     pub fn keys(&self) -> impl Iterator<Item = &Template> {
         self.upstreams.iter().filter_map(|upstream| upstream.key.as_ref())
@@ -36,10 +44,10 @@ pub struct UpstreamSpec {
     /// Data that the gateway asks the server for in addition to the agent's request.
     #[serde(default)]
     pub capture: CaptureMode,
-    /// Calls at once on each worker; no limit when absent.
+    /// Calls at once of a run, on all its workers together; no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
-    /// Calls per minute on each worker; no limit when absent.
+    /// Calls per minute of a run, on all its workers together; no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
     /// Longest time that a call is held before the agent gets 503, seconds.

@@ -1,10 +1,11 @@
 //! Control messages: urgent requests of a coordinator to workers. Only hints for speed; the
 //! authoritative state is in the journal and in the run's state, which workers watch. The state of
-//! model calls is repeated while the run has a session.
+//! model calls and the leases of model servers are repeated while the run has a session.
 
 use serde::{Deserialize, Serialize};
 
 use super::model_calls::ModelCallState;
+use super::model_leases::LeaseTable;
 use crate::id::{ExecId, RunId};
 
 /// How hard to stop. Ordered: a stop can only be made harder.
@@ -18,7 +19,7 @@ pub enum StopLevel {
 }
 
 /// A control message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ControlMessage {
     /// Stop every execution of a run.
@@ -44,4 +45,23 @@ pub enum ControlMessage {
         /// The state from now on.
         state: ModelCallState,
     },
+    /// Divide the limits of a run's model servers among workers.
+    ModelLeases {
+        /// Run.
+        run: RunId,
+        /// The leases from now on.
+        table: LeaseTable,
+    },
+}
+
+impl ControlMessage {
+    /// The run that it is about.
+    pub const fn run(&self) -> RunId {
+        match self {
+            Self::StopRun { run, .. }
+            | Self::StopExecution { run, .. }
+            | Self::ModelCalls { run, .. }
+            | Self::ModelLeases { run, .. } => *run,
+        }
+    }
 }

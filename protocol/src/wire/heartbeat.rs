@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::model_calls::RunModelCalls;
+use super::model_leases::LeaseUse;
 use super::stage::StageProgress;
 use crate::dependency::Dependency;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
@@ -58,6 +59,9 @@ pub struct Heartbeat {
     /// Model calls of the runs among these executions whose state the worker knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub model_calls: Vec<RunModelCalls>,
+    /// Leases of model servers, of every run that has given it some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_leases: Vec<LeaseUse>,
 }
 
 impl Heartbeat {
@@ -80,6 +84,7 @@ impl Heartbeat {
             gone: true,
             executions: Vec::new(),
             model_calls: Vec::new(),
+            model_leases: Vec::new(),
         }
     }
 }

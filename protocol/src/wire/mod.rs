@@ -12,6 +12,7 @@ pub mod event_chunk;
 pub mod heartbeat;
 pub mod marker;
 pub mod model_calls;
+pub mod model_leases;
 pub mod offer;
 pub mod output;
 pub mod position;

@@ -54,6 +54,10 @@ pub struct RunRateLimits {
     /// [`MAX_PARK`](crate::limits::MAX_PARK) when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_park_sec: Option<u32>,
+    /// Whether the limits of its model servers hold for all workers together: a worker calls a
+    /// server only within a lease of the coordinator.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub model_leases: bool,
 }
 
 impl RunRateLimits {
@@ -64,7 +68,7 @@ impl RunRateLimits {
 
     /// Whether no limit slows the worker down.
     pub fn is_unlimited(&self) -> bool {
-        Self { max_park_sec: None, ..*self } == Self::default()
+        Self { max_park_sec: None, model_leases: false, ..*self } == Self::default()
     }
 
     /// Whether all fields have their defaults.

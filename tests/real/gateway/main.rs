@@ -3,6 +3,7 @@
 
 mod docker;
 mod fixture;
+mod fleet;
 mod isolation;
 mod kills;
 mod limits;

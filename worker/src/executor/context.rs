@@ -46,6 +46,8 @@ pub struct ExecutionContext {
     pub slot: Arc<dyn Slot>,
     /// Longest wait for a service that does not answer; zero means no wait.
     pub max_park: Duration,
+    /// Whether the limits of its model servers hold for all workers of the run together.
+    pub has_model_leases: bool,
     /// Controls for its agent.
     pub controls: Arc<ControlMailbox>,
     /// Receives the hook events of its agent while it runs.

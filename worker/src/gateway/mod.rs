@@ -6,7 +6,8 @@
 //! * `dialect`, `sse`, `reply`, `capture`, `reply_stream`: protocols of model servers, without IO.
 //! * `call_log`, `recorder`: a line in a file before a call is sent, and another before the agent
 //!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines.
-//! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for.
+//! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
+//!   `run_leases`: limits that a run shares with other workers.
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON.
 
 #[cfg(feature = "gateway")]
@@ -32,6 +33,7 @@ mod reply;
 #[cfg(feature = "gateway")]
 mod reply_stream;
 pub mod run_calls;
+pub mod run_leases;
 #[cfg(feature = "gateway")]
 mod sse;
 #[cfg(feature = "gateway")]
@@ -76,6 +78,8 @@ pub struct TryRequest {
     pub run: RunId,
     /// The model servers, at most one of each dialect.
     pub upstreams: Vec<Upstream>,
+    /// Whether the limits of the servers hold for all workers of the run together, within leases.
+    pub is_leased: bool,
     /// Directory for the files of the calls.
     pub directory: PathBuf,
     /// Masks secrets in the files.

@@ -1,4 +1,5 @@
-//! Model calls of runs: pauses, policy versions and counts, shared by the executions of a worker.
+//! Model calls of runs: pauses, policy versions, counts and leases, shared by the executions of a
+//! worker.
 
 #[cfg(feature = "gateway")]
 mod guards;
@@ -7,10 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rollout_protocol::id::RunId;
+use rollout_protocol::id::{RunId, WorkerId};
 use rollout_protocol::wire::model_calls::{ModelCallState, RunModelCalls};
+use rollout_protocol::wire::model_leases::{LeaseTable, LeaseUse};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use super::run_leases::RunLeases;
 
 #[cfg(feature = "gateway")]
 pub(crate) use self::guards::SentCall;
@@ -41,19 +45,43 @@ impl RunCallTable {
     pub fn counts(&self, run: RunId) -> Option<RunModelCalls> {
         self.runs().get(&run)?.counts(run)
     }
+
+    /// Applies the leases of a run that its coordinator gives this worker; returns whether they are
+    /// others. A worker that has none, and had none before, keeps nothing.
+    pub fn set_leases(&self, run: RunId, table: &LeaseTable, worker: &WorkerId) -> bool {
+        let parts = table.workers.get(worker);
+        let calls = match parts {
+            Some(_) => Some(self.of(run)),
+            None => self.runs().get(&run).map(Arc::clone),
+        };
+        calls.is_some_and(|calls| {
+            calls.state.send_if_modified(|state| {
+                state.set_at = Instant::now();
+                false
+            });
+            calls.leases.set(table.serial, parts.cloned().unwrap_or_default())
+        })
+    }
+
+    /// How the leases of runs are used.
+    pub fn lease_uses(&self) -> Vec<LeaseUse> {
+        self.runs().iter().filter_map(|(run, calls)| calls.leases.used(*run)).collect()
+    }
 }
 
 /// The model calls of a run.
 #[derive(Debug)]
 pub struct RunCalls {
     state: watch::Sender<CallsState>,
+    /// Leases of the limits of its model servers.
+    pub leases: RunLeases,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct CallsState {
     /// The state that the coordinator set; absent for runs that set none.
     known: Option<ModelCallState>,
-    /// When it was set last.
+    /// When it, or a lease, was set last.
     set_at: Instant,
     /// Since when it is paused.
     paused_since: Option<Instant>,
@@ -79,7 +107,7 @@ impl Default for RunCalls {
             in_flight: 0,
             held: 0,
         };
-        Self { state: watch::Sender::new(state) }
+        Self { state: watch::Sender::new(state), leases: RunLeases::default() }
     }
 }
 

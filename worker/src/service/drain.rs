@@ -1,4 +1,4 @@
-//! Stops of executions and pauses of model calls by coordinators, and the shutdown of the worker.
+//! Stops of executions, pauses and leases of model calls by coordinators, and the shutdown of the worker.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,6 +28,12 @@ pub(super) async fn handle_controls(shared: Arc<WorkerShared>) -> Infallible {
             Ok(ControlMessage::ModelCalls { run, state }) => {
                 // The coordinator waits to hear that every worker applies it.
                 if shared.model_calls.of(run).set(state) {
+                    shared.registry.note_change();
+                }
+            }
+            Ok(ControlMessage::ModelLeases { run, table }) => {
+                // The coordinator lends a part to others when it hears that it is not used here.
+                if shared.model_calls.set_leases(run, &table, &shared.config.worker) {
                     shared.registry.note_change();
                 }
             }

@@ -154,6 +154,7 @@ fn execution_context(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> 
             execution: execution.clone(),
         }),
         max_park: offer.rate_limits.max_park(),
+        has_model_leases: offer.rate_limits.model_leases,
         controls: execution.controls.clone(),
         event_log: Arc::new(ExecutionEventLog {
             shared: shared.clone(),

@@ -10,7 +10,6 @@ use std::time::Duration;
 use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::heartbeat::Heartbeat;
-use rollout_protocol::wire::model_calls::RunModelCalls;
 use rollout_protocol::wire::report::ReportBody;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -115,6 +114,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.heartbeat_entry());
     let low_disk = shared.low_disk.load(Ordering::Relaxed);
+    let runs: BTreeSet<_> = executions.iter().map(|execution| execution.offer.run).collect();
     let free = u32::try_from(shared.slots.free_slots()).unwrap_or(u32::MAX);
     Heartbeat {
         worker: config.worker.clone(),
@@ -134,12 +134,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
         low_disk,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
-        model_calls: model_calls(shared, executions),
+        model_calls: runs.iter().filter_map(|run| shared.model_calls.counts(*run)).collect(),
+        model_leases: shared.model_calls.lease_uses(),
     }
-}
-
-/// The model calls of the runs of executions.
-fn model_calls(shared: &WorkerShared, executions: &[Arc<Execution>]) -> Vec<RunModelCalls> {
-    let runs: BTreeSet<_> = executions.iter().map(|execution| execution.offer.run).collect();
-    runs.into_iter().filter_map(|run| shared.model_calls.counts(run)).collect()
 }

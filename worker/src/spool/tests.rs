@@ -130,6 +130,7 @@ impl SpoolFixture {
             phases: Arc::new(NoopPhaseSink),
             slot: Arc::new(DedicatedSlot),
             max_park: Duration::ZERO,
+            has_model_leases: false,
             controls: Arc::default(),
             event_log: Arc::new(NoEventLog),
         };

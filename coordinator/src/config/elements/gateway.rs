@@ -29,8 +29,8 @@ keys! {
             "Host variable with the server's key; workers must export it to trials.";
         capture: "as_is|usage|tokens", "as_is",
             "Ask the server for token counts, or also for token ids and log probabilities.";
-        max_concurrent: "integer", "no limit", "Concurrent calls on each worker.";
-        requests_per_minute: "integer", "no limit", "Calls per minute on each worker.";
+        max_concurrent: "integer", "no limit", "Concurrent calls of the run, on all its workers together.";
+        requests_per_minute: "integer", "no limit", "Calls per minute of the run, on all its workers together.";
         hold_sec: "number", "60",
             "Longest time that a call waits for limits, a pause or an outage, s; then 503 or 429.";
         max_retries: "integer", "3",

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,7 +13,7 @@ use crate::engine::{
     self, DurableStateListener, EngineOutcome, KvLockOptions, RunEntryInfo, RunState,
 };
 use crate::launch::LaunchError;
-use crate::launch::nats::ConnectedServer;
+use crate::launch::nats::{ConnectedServer, lease_to_workers};
 
 impl PreparedFarm {
     /// Runs the farm on a server until it is over or stopped. `state` is for recovered work, if the
@@ -36,7 +37,10 @@ impl PreparedFarm {
         let kv = Some(KvLockOptions { kv_store: Arc::clone(&server.kv_store), info });
         let options = self.open_options(kv, server.timeouts);
         let start = self.start(Arc::clone(&server.dispatch), opened);
+        let gateway = self.job.settings.gateway.clone();
         let Self { store, planner, events, .. } = self;
+        let is_limited = gateway.as_ref().is_some_and(GatewaySpec::is_limited);
+        let planner = planner.with_model_leases(is_limited);
         let (run, lock, planner) =
             engine::open_run(options, planner, events.clone(), &mut stops).await?;
         let registration = match start.open(run.id()).await {
@@ -53,13 +57,15 @@ impl PreparedFarm {
         let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
+        let lease = server.timeouts.lease;
+        let _leases = lease_to_workers(run.id(), gateway.as_ref(), Arc::clone(&dispatch), lease);
         let remote = RemoteRun {
             run,
             planner,
             dispatch,
             store,
             pool: server.pool.clone(),
-            lease: server.timeouts.lease,
+            lease,
             listener,
             events,
             stops,

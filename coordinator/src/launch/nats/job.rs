@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl};
 
+use super::model_leases::lease_to_workers;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::reconcile::{self, RemoteRun};
@@ -55,7 +57,9 @@ impl RemoteJob {
         let kv = Some(KvLockOptions { kv_store, info });
         let options = session.open_options(plan.digest(), kv, timeouts);
         let documents = session.documents(&plan);
-        let planner = session.planner(&plan, Arc::clone(&control));
+        let gateway = plan.settings().gateway.clone();
+        let is_limited = gateway.as_ref().is_some_and(GatewaySpec::is_limited);
+        let planner = session.planner(&plan, Arc::clone(&control)).with_model_leases(is_limited);
         let JobSession { store, events, mut stops, .. } = session;
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
@@ -72,6 +76,8 @@ impl RemoteJob {
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
         let lease = timeouts.lease;
+        let _leases =
+            lease_to_workers(run.id(), gateway.as_ref(), Arc::clone(&dispatch), timeouts.lease);
         let remote = RemoteRun {
             run,
             planner,

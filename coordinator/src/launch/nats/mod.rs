@@ -2,9 +2,11 @@
 
 mod error;
 mod job;
+mod model_leases;
 mod retry;
 mod server;
 
 pub use error::ServerError;
 use job::RemoteJob;
+pub(super) use model_leases::lease_to_workers;
 pub use server::{ConnectedServer, PreparedServer, RemoteOptions};

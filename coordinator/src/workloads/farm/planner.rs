@@ -61,6 +61,13 @@ impl FarmPlanner {
         self
     }
 
+    /// Sets whether workers share the limits of its model servers, within leases.
+    #[must_use]
+    pub fn with_model_leases(mut self, model_leases: bool) -> Self {
+        self.rate_limits.model_leases = model_leases;
+        self
+    }
+
     /// Sets whether its samples have a model gateway, whose calls a pause keeps back.
     #[must_use]
     pub fn with_gateway(mut self, has_gateway: bool) -> Self {

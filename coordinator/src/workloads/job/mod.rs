@@ -49,6 +49,13 @@ impl JobPlanner {
         Self { rate_limits, ..self }
     }
 
+    /// Sets whether workers share the limits of its model servers, within leases.
+    #[must_use]
+    pub fn with_model_leases(mut self, model_leases: bool) -> Self {
+        self.rate_limits.model_leases = model_leases;
+        self
+    }
+
     /// Dispatches requested trials only, and those that former sessions began.
     #[must_use]
     pub fn with_requests(self, requests: Arc<TrialRequests>) -> Self {

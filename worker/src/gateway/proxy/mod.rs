@@ -30,6 +30,7 @@ use async_trait::async_trait;
 use data_encoding::HEXLOWER;
 use lru::LruCache;
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{Semaphore, watch};
@@ -40,6 +41,7 @@ use self::server::ModelServer;
 use super::open_calls::OpenCalls;
 use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
+use super::run_leases::LeasedLimits;
 use super::{GatewayError, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect};
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -85,18 +87,27 @@ impl Gateway {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server of an upstream, shared with the executions that use the same one.
-    fn server(&self, upstream: &Upstream) -> Result<Arc<ModelServer>, GatewayError> {
+    /// The server of an upstream, shared with the executions that use the same one; with leased
+    /// limits only those of the run, whose calls are given with the place of the server.
+    fn server(
+        &self,
+        upstream: &Upstream,
+        leased: Option<(RunId, usize)>,
+    ) -> Result<Arc<ModelServer>, GatewayError> {
         let key = upstream.key.as_deref().unwrap_or_default();
         // A digest, as it contains the key.
-        let identity = Digest::sha256(format!("{:?} {key}", upstream.spec).as_bytes());
+        let identity = format!("{:?} {leased:?} {key}", upstream.spec);
+        let identity = Digest::sha256(identity.as_bytes());
         let mut servers = self.servers();
         let known = servers.used.get(&identity).and_then(Weak::upgrade);
         let server = match known {
             Some(server) => server,
             None => {
                 servers.used.retain(|_, server| server.strong_count() > 0);
-                let server = Arc::new(ModelServer::new(upstream, &self.clients)?);
+                let leased = leased.and_then(|(run, place)| {
+                    LeasedLimits::new(self.run_calls.of(run), place, &upstream.spec)
+                });
+                let server = Arc::new(ModelServer::new(upstream, leased, &self.clients)?);
                 servers.used.insert(identity, Arc::downgrade(&server));
                 server
             }
@@ -109,10 +120,11 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { run, upstreams, directory, redactor } = request;
+        let TryRequest { run, upstreams, is_leased, directory, redactor } = request;
         let mut servers = BTreeMap::new();
-        for upstream in &upstreams {
-            servers.insert(upstream.spec.dialect, self.server(upstream)?);
+        for (place, upstream) in upstreams.iter().enumerate() {
+            let server = self.server(upstream, is_leased.then_some((run, place)))?;
+            servers.insert(upstream.spec.dialect, server);
         }
         let before = servers.values().map(|server| server.downtime()).collect();
         let recorder = Recorder::create(&directory, redactor).await;

@@ -20,6 +20,7 @@ use super::client::{Clients, HttpClient};
 use super::headers;
 use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::dependency::{Dependency, Probe};
+use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
 use crate::gateway::{GatewayError, Upstream};
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::Redactor;
@@ -45,10 +46,40 @@ pub(super) struct ModelServer {
     /// Masks its key.
     redactor: Redactor,
     client: HttpClient,
-    limiter: RunRateLimiter,
+    limits: ServerLimits,
     gate: watch::Sender<Gate>,
     connection: Arc<Dependency>,
     prober: Mutex<Option<Task<()>>>,
+}
+
+/// Limits of a server.
+#[derive(Debug)]
+enum ServerLimits {
+    /// Of this worker alone.
+    Own(RunRateLimiter),
+    /// Of all workers of a run.
+    Leased(LeasedLimits),
+}
+
+impl ServerLimits {
+    /// Waits until a call may be sent.
+    async fn admit(&self) -> Permit<'_> {
+        match self {
+            Self::Own(limiter) => {
+                let permit = limiter.acquire_agent().await;
+                limiter.wait_for_start().await;
+                Permit::Own(permit)
+            }
+            Self::Leased(limits) => Permit::Leased(limits.admit().await),
+        }
+    }
+}
+
+/// A place among the calls at once.
+#[derive(Debug)]
+enum Permit<'a> {
+    Own(#[expect(dead_code, reason = "it is held")] Option<SemaphorePermit<'a>>),
+    Leased(#[expect(dead_code, reason = "it is held")] LeasedCall<'a>),
 }
 
 /// State that keeps calls back.
@@ -63,7 +94,7 @@ struct Gate {
 /// Permission to send a call, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    _permit: Option<SemaphorePermit<'a>>,
+    _permit: Permit<'a>,
 }
 
 /// Why calls are kept back, and until when if that is known.
@@ -96,7 +127,12 @@ impl Probe for ConnectProbe {
 
 impl ModelServer {
     /// A server that counts as reachable until a call fails.
-    pub(super) fn new(upstream: &Upstream, clients: &Clients) -> Result<Self, GatewayError> {
+    /// `leased`: its limits, if they are leased.
+    pub(super) fn new(
+        upstream: &Upstream,
+        leased: Option<LeasedLimits>,
+        clients: &Clients,
+    ) -> Result<Self, GatewayError> {
         let spec = upstream.spec.clone();
         let invalid =
             || GatewayError::Address { upstream: spec.name.clone(), url: spec.url.clone() };
@@ -129,7 +165,10 @@ impl ModelServer {
             key,
             redactor: Redactor::new(upstream.key.as_deref().map(|key| ("MODEL_KEY", key))),
             client: clients.get(https)?,
-            limiter: RunRateLimiter::new(limits),
+            limits: leased.map_or_else(
+                || ServerLimits::Own(RunRateLimiter::new(limits)),
+                ServerLimits::Leased,
+            ),
             gate: watch::Sender::default(),
             connection: Arc::new(Dependency::new(name, Box::new(probe))),
             prober: Mutex::default(),
@@ -183,12 +222,7 @@ impl ModelServer {
     pub(super) async fn admit(&self, deadline: Instant) -> Result<Admission<'_>, OwnReply> {
         loop {
             self.wait_until_open(deadline).await?;
-            let limits = async {
-                let permit = self.limiter.acquire_agent().await;
-                self.limiter.wait_for_start().await;
-                permit
-            };
-            let Ok(permit) = tokio::time::timeout_at(deadline, limits).await else {
+            let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);

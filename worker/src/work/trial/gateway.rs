@@ -76,6 +76,7 @@ impl TrialRun<'_> {
         let request = TryRequest {
             run: ctx.execution.labels.run,
             upstreams,
+            is_leased: ctx.execution.has_model_leases,
             directory: self.outputs.scratch().join(DIRECTORY),
             redactor: self.attempt.redactor.clone(),
         };

@@ -275,6 +275,7 @@ impl TrialFixture {
             phases: self.phases.clone(),
             slot: Arc::new(DedicatedSlot),
             max_park: self.max_park,
+            has_model_leases: false,
             controls: self.controls.clone(),
             event_log: self.event_log.clone(),
         }

@@ -565,6 +565,7 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         gone: false,
         executions,
         model_calls: Vec::new(),
+        model_leases: Vec::new(),
     }
 }
 

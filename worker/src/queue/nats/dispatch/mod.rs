@@ -193,11 +193,7 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn control(&self, control: ControlMessage) -> Result<(), QueueError> {
-        let run = match control {
-            ControlMessage::StopRun { run, .. }
-            | ControlMessage::StopExecution { run, .. }
-            | ControlMessage::ModelCalls { run, .. } => run,
-        };
+        let run = control.run();
         let payload = serde_json::to_vec(&control).expect("text keys only");
         Ok(self.client().send(self.client().names.control(run), payload.into()).await?)
     }

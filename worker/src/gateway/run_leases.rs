@@ -1,0 +1,259 @@
+//! Leases of the limits of a run's model servers, and the calls within them.
+
+use std::time::Duration;
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::model_leases::{LeaseUse, LimitParts, ServerUse};
+use tokio::sync::watch;
+#[cfg(feature = "gateway")]
+use tokio::time::Instant;
+
+#[cfg(feature = "gateway")]
+use crate::rate_limit::Pace;
+
+/// A minute, of which limits speak.
+#[cfg(feature = "gateway")]
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The leases of this worker for a run. Without a table of the coordinator it has nothing.
+#[derive(Debug)]
+pub struct RunLeases(watch::Sender<LeaseState>);
+
+#[derive(Debug, Clone, Default)]
+struct LeaseState {
+    serial: u64,
+    parts: Vec<LimitParts>,
+    /// Calls in flight and waiting calls, of each server that was used.
+    calls: Vec<(u32, u32)>,
+}
+
+impl Default for RunLeases {
+    fn default() -> Self {
+        Self(watch::Sender::default())
+    }
+}
+
+impl RunLeases {
+    /// Applies the parts of a table; returns whether it is another one. Older tables have no effect.
+    pub(super) fn set(&self, serial: u64, parts: Vec<LimitParts>) -> bool {
+        self.0.send_if_modified(|state| {
+            let is_newer = serial > state.serial;
+            if is_newer {
+                state.serial = serial;
+                state.parts = parts;
+            }
+            is_newer
+        })
+    }
+
+    /// How they are used; `None` without a table and without a server.
+    pub(super) fn used(&self, run: RunId) -> Option<LeaseUse> {
+        let state = self.0.borrow();
+        if state.serial == 0 && state.calls.is_empty() {
+            return None;
+        }
+        let places = state.calls.len().max(state.parts.len());
+        let used = |place: usize| {
+            let (in_flight, waiting) = state.calls.get(place).copied().unwrap_or_default();
+            let lease = state.parts.get(place).copied().unwrap_or_default();
+            ServerUse { lease, in_flight, waiting }
+        };
+        Some(LeaseUse { run, serial: state.serial, servers: (0..places).map(used).collect() })
+    }
+}
+
+/// The limits of one server of a run, of which this worker has a lease.
+#[cfg(feature = "gateway")]
+#[derive(Debug)]
+pub(super) struct LeasedLimits {
+    run: std::sync::Arc<super::run_calls::RunCalls>,
+    /// Place of the server in the gateway of the run.
+    server: usize,
+    has_concurrency: bool,
+    has_rate: bool,
+    /// Calls wait in their order.
+    turn: tokio::sync::Mutex<()>,
+    pace: Pace,
+}
+
+#[cfg(feature = "gateway")]
+impl LeasedLimits {
+    /// The limits of a server; `None` if it has none.
+    pub(super) fn new(
+        run: std::sync::Arc<super::run_calls::RunCalls>,
+        server: usize,
+        spec: &rollout_protocol::spec::gateway::UpstreamSpec,
+    ) -> Option<Self> {
+        let has_concurrency = spec.max_concurrent.is_some();
+        let has_rate = spec.requests_per_minute.is_some();
+        if !has_concurrency && !has_rate {
+            return None;
+        }
+        let (turn, pace) = (tokio::sync::Mutex::default(), Pace::default());
+        let limits = Self { run, server, has_concurrency, has_rate, turn, pace };
+        limits.count(|_| ());
+        Some(limits)
+    }
+
+    /// Waits until a call may be sent. It counts until the guard is dropped.
+    pub(super) async fn admit(&self) -> LeasedCall<'_> {
+        let _waiting = WaitingCall::new(self);
+        let _turn = self.turn.lock().await;
+        let mut changes = self.run.leases.0.subscribe();
+        let call = loop {
+            changes.mark_unchanged();
+            if let Some(call) = self.take_place() {
+                break call;
+            }
+            self.wait_for_change(&mut changes).await;
+        };
+        if self.has_rate {
+            self.wait_for_pace(&mut changes).await;
+        }
+        call
+    }
+
+    /// Takes a place among the calls at once, if there is one.
+    fn take_place(&self) -> Option<LeasedCall<'_>> {
+        let mut is_free = false;
+        self.run.leases.0.send_if_modified(|state| {
+            let most = state.parts.get(self.server).map_or(0, |parts| parts.concurrent);
+            let (in_flight, _) = &mut state.calls[self.server];
+            is_free = !self.has_concurrency || *in_flight < most;
+            *in_flight += u32::from(is_free);
+            false
+        });
+        is_free.then(|| LeasedCall(self))
+    }
+
+    async fn wait_for_pace(&self, changes: &mut watch::Receiver<LeaseState>) {
+        loop {
+            let parts = changes.borrow_and_update().parts.get(self.server).copied();
+            match parts.map_or(0, |parts| parts.per_minute) {
+                0 => self.wait_for_change(changes).await,
+                rate => {
+                    let next = self.pace.reserve_next(Instant::now(), MINUTE / rate);
+                    return tokio::time::sleep_until(next).await;
+                }
+            }
+        }
+    }
+
+    async fn wait_for_change(&self, changes: &mut watch::Receiver<LeaseState>) {
+        let changed = changes.changed().await.is_ok();
+        debug_assert!(changed, "this holds the sender");
+    }
+
+    /// Changes the counts of the server.
+    fn count(&self, change: impl FnOnce(&mut (u32, u32))) {
+        self.run.leases.0.send_modify(|state| {
+            let places = state.calls.len().max(self.server + 1);
+            state.calls.resize(places, (0, 0));
+            change(&mut state.calls[self.server]);
+        });
+    }
+}
+
+/// A call within a lease.
+#[cfg(feature = "gateway")]
+#[derive(Debug)]
+pub(super) struct LeasedCall<'a>(&'a LeasedLimits);
+
+#[cfg(feature = "gateway")]
+impl Drop for LeasedCall<'_> {
+    fn drop(&mut self) {
+        self.0.count(|(in_flight, _)| *in_flight = in_flight.saturating_sub(1));
+    }
+}
+
+/// A call that waits for the limits.
+#[cfg(feature = "gateway")]
+struct WaitingCall<'a>(&'a LeasedLimits);
+
+#[cfg(feature = "gateway")]
+impl<'a> WaitingCall<'a> {
+    fn new(limits: &'a LeasedLimits) -> Self {
+        limits.count(|(_, waiting)| *waiting += 1);
+        Self(limits)
+    }
+}
+
+#[cfg(feature = "gateway")]
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        self.0.count(|(_, waiting)| *waiting = waiting.saturating_sub(1));
+    }
+}
+
+#[cfg(all(test, feature = "gateway"))]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+
+    use super::*;
+    use crate::gateway::run_calls::RunCalls;
+
+    const RUN: RunId = RunId::from_bytes([1; 16]);
+
+    fn limits(max_concurrent: Option<u32>, requests_per_minute: Option<u32>) -> LeasedLimits {
+        let spec = UpstreamSpec {
+            name: "main".to_owned(),
+            url: "http://127.0.0.1:1".to_owned(),
+            dialect: ModelDialect::Openai,
+            key: None,
+            capture: CaptureMode::AsIs,
+            max_concurrent,
+            requests_per_minute,
+            hold_sec: 60.0,
+            max_retries: 0,
+            prices: TokenPrices::default(),
+        };
+        LeasedLimits::new(Arc::new(RunCalls::default()), 0, &spec).expect("limits")
+    }
+
+    fn lease(limits: &LeasedLimits, serial: u64, concurrent: u32, per_minute: u32) -> bool {
+        limits.run.leases.set(serial, vec![LimitParts { concurrent, per_minute }])
+    }
+
+    #[tokio::test]
+    async fn calls_wait_for_a_lease_and_leave_their_place() {
+        let limits = limits(Some(9), None);
+        let mut first = Box::pin(limits.admit());
+        assert!(first.as_mut().now_or_never().is_none(), "it has no lease");
+        let used = limits.run.leases.used(RUN).expect("a server");
+        assert_eq!((used.servers[0].in_flight, used.servers[0].waiting), (0, 1));
+        assert!(lease(&limits, 2, 1, 0));
+        let first = first.await;
+        let mut second = Box::pin(limits.admit());
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(!lease(&limits, 1, 9, 0), "an older table has no effect");
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        let second = second.await;
+        // A smaller lease lets present calls end.
+        assert!(lease(&limits, 3, 0, 0));
+        let used = limits.run.leases.used(RUN).expect("a server");
+        assert_eq!((used.serial, used.servers[0].in_flight), (3, 1));
+        drop(second);
+        assert!(limits.admit().now_or_never().is_none());
+        assert_eq!(limits.run.leases.used(RUN).expect("a server").servers[0].waiting, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rate_of_a_lease_spreads_calls() {
+        let limits = limits(None, Some(600));
+        lease(&limits, 1, 0, 12);
+        let began = Instant::now();
+        for _ in 0..3 {
+            drop(limits.admit().await);
+        }
+        assert_eq!(began.elapsed().as_secs(), 10);
+        lease(&limits, 2, 0, 60);
+        for _ in 0..5 {
+            drop(limits.admit().await);
+        }
+        assert!(began.elapsed().as_secs() <= 20, "{:?}", began.elapsed());
+    }
+}
