@@ -5,9 +5,15 @@ use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bollard::Docker;
-use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
+use bollard::models::EventMessage;
+use bollard::query_parameters::{
+    EventsOptionsBuilder, ListContainersOptionsBuilder, ListImagesOptionsBuilder,
+};
+use futures_util::StreamExt as _;
 use rollout_worker::environment::docker::find_compose;
 use rollout_worker::supervise;
 use tokio::runtime::Runtime;
@@ -80,6 +86,37 @@ impl DockerEngine {
             .filter(|c| c.labels.iter().flatten().any(|(k, v)| k == OWNER && v.contains(text)))
             .map(|c| c.names.unwrap_or_default().join(","))
             .collect()
+    }
+
+    /// Waits in the background until so many containers whose owner label contains `text` have been
+    /// removed, and returns when the last one was. It asks nothing of the engine meanwhile.
+    ///
+    /// # Panics
+    /// When the engine does not answer.
+    pub fn last_removal(text: &str, count: usize) -> JoinHandle<Instant> {
+        let text = text.to_owned();
+        let (listening, listens) = std::sync::mpsc::channel();
+        let watch = move || {
+            let engine = Self::available().expect("it answered before");
+            let filters = HashMap::from([("type", vec!["container"]), ("event", vec!["destroy"])]);
+            let options = EventsOptionsBuilder::new().filters(&filters).build();
+            let events = engine.docker.events(Some(options));
+            let is_one = |event: &EventMessage| {
+                let attributes = event.actor.iter().flat_map(|actor| &actor.attributes).flatten();
+                attributes.into_iter().any(|(name, value)| name == OWNER && value.contains(&text))
+            };
+            let removed = events.filter_map(async |event| event.ok().filter(is_one)).take(count);
+            // The engine sends what happens after the request has arrived.
+            engine.runtime.block_on(async {
+                engine.docker.ping().await.expect("the engine answers");
+                listening.send(()).expect("the caller waits");
+                removed.collect::<Vec<_>>().await
+            });
+            Instant::now()
+        };
+        let watching = supervise::thread("removals", watch).expect("a thread");
+        listens.recv().expect("it listens");
+        watching
     }
 
     /// Names of all networks.

@@ -8,6 +8,7 @@ use rollout_coordinator::engine::core::{
 };
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
+use rollout_protocol::limits::READY_AHEAD;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::delivery::QueuedOffer;
@@ -232,7 +233,7 @@ impl Simulation {
     fn feed_plan(&mut self, c: usize) {
         loop {
             let coordinator = &mut self.coordinators[c];
-            let wanted = coordinator.core.wanted_items();
+            let wanted = coordinator.core.wanted_items(READY_AHEAD);
             if wanted == 0 {
                 return;
             }

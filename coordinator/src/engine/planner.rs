@@ -8,6 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::FarmRecord;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
+use rollout_protocol::limits::READY_AHEAD;
 use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
@@ -40,6 +41,12 @@ pub trait Planner: Send {
 
     /// The next items in dispatch order, at most `max`; empty when there are no more.
     fn next(&mut self, max: usize) -> Vec<NewItem>;
+
+    /// Items that may wait for capacity of their size class while later ones of other classes are
+    /// looked for. Items that wait are begun: nothing overtakes them.
+    fn ready_ahead(&self) -> usize {
+        READY_AHEAD
+    }
 
     /// The item of the plan with this key.
     fn find(&self, item: &ItemId) -> Option<NewItem>;

@@ -200,3 +200,22 @@ fn cancelled_and_deleted_samples_end_on_their_workers() {
     assert!(!fleet.cluster.project.path().join("state/jobs").join(id).exists());
     fleet.stop();
 }
+
+#[test]
+fn urgent_group_overtakes_samples_that_wait_for_a_worker() {
+    const PATIENT: u32 = 90;
+    let Some((server, fleet, path)) = with_callers(1) else { return };
+    let slots = 6;
+    submit(&fleet, &path, &group("patient", PATIENT));
+    wait_for_calls(&server, slots);
+    let mut urgent = group("urgent", 4);
+    urgent["priority"] = json!(10);
+    submit(&fleet, &path, &urgent);
+    server.answer(PATIENT as usize + 4);
+    let found = completions(&fleet.daemon.client, &path, PATIENT as usize + 4);
+    let of_urgent = |completion: &Value| completion["group"] == "urgent";
+    let last = found.iter().rposition(of_urgent).expect("its completions");
+    // Of `n_concurrent_trials` samples, those were begun that workers may take soon.
+    assert!(last < 56, "{last} completions came before the last urgent one");
+    fleet.stop();
+}

@@ -147,6 +147,7 @@ impl IdeasFixture {
                 phases: Arc::new(IgnoredPhases),
                 slot: Arc::new(DedicatedSlot),
                 max_park: Duration::ZERO,
+                has_model_leases: false,
                 controls: Arc::default(),
                 event_log: Arc::new(NoEventLog),
             },

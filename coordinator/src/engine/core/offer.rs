@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::id::ItemId;
-use rollout_protocol::limits::READY_AHEAD;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::Core;
@@ -15,14 +14,15 @@ use super::ready_queue::ReadyKey;
 use super::record::{JournalRecord, OfferedTry};
 
 impl Core {
-    /// How many of the plan's next items could be offered now.
-    pub fn wanted_items(&self) -> usize {
+    /// How many of the plan's next items could be offered now, if at most `ahead` items may wait for
+    /// capacity of their size class.
+    pub fn wanted_items(&self, ahead: usize) -> usize {
         if self.stop.is_some() || self.paused || self.exhausted || !self.dispatching {
             return 0;
         }
         let free = self.settings.permits.saturating_sub(self.in_flight);
         let (offerable, waiting) = self.ready_counts();
-        free.saturating_sub(offerable).min(READY_AHEAD.saturating_sub(waiting))
+        free.saturating_sub(offerable).min(ahead.saturating_sub(waiting))
     }
 
     /// Pending items that could be offered now if there were permits, and pending items that wait

@@ -319,7 +319,7 @@ impl<P: Planner> Engine<P> {
 
     /// Asks the planner for as many items as there are permits.
     fn feed_planned(&mut self) {
-        while let wanted @ 1.. = self.run.core.wanted_items() {
+        while let wanted @ 1.. = self.run.core.wanted_items(self.planner.ready_ahead()) {
             let items = self.planner.next(wanted);
             if items.is_empty() {
                 if self.planner.is_open() {

@@ -19,6 +19,11 @@ use super::state::{FarmShared, FarmState, FarmStep};
 use crate::engine::core::{ItemSettlement, NewItem};
 use crate::engine::{Planner, PlannerDecisions, WorkerRequirements};
 
+/// Begun samples that may wait for a worker: if all are of one size class, and otherwise, where later
+/// ones may fit a free worker.
+const UNIFORM_AHEAD: usize = 8;
+const MIXED_AHEAD: usize = 1024;
+
 /// Runs the samples of a farm as items. Decisions of the farm are records of the run's journal, and
 /// take effect when they are durable.
 #[derive(Debug)]
@@ -102,6 +107,13 @@ impl Planner for FarmPlanner {
 
     fn next(&mut self, max: usize) -> Vec<NewItem> {
         self.shared.state().core.begin_next(max).iter().map(new_item).collect()
+    }
+
+    /// Samples that wait in the farm are overtaken by those of a higher priority, and dropped when
+    /// their policy version becomes too old.
+    fn ready_ahead(&self) -> usize {
+        let is_uniform = self.lanes.windows(2).all(|pair| pair[0].class == pair[1].class);
+        if is_uniform { UNIFORM_AHEAD } else { MIXED_AHEAD }
     }
 
     /// The run has the item: its sample does not wait any more.

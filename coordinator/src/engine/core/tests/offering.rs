@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rollout_protocol::limits::READY_AHEAD;
+
 use super::fleet::running_execution;
 use super::*;
 
@@ -50,15 +52,15 @@ fn item_without_capacity_does_not_block_planning() {
     let mut world = world_with_items(&[], 4);
     world.core.exhausted = false;
     set_capacity(&mut world, 16, 1);
-    assert_eq!(world.core.wanted_items(), 4);
+    assert_eq!(world.core.wanted_items(READY_AHEAD), 4);
     let large = (0..4).map(|n| NewItem { class: LARGE, ..fleet::planned(n, 1) });
     world.handle(CoreInput::Items(large.collect()));
     assert_eq!(offered(&world), [0]);
-    assert_eq!(world.core.wanted_items(), 3);
+    assert_eq!(world.core.wanted_items(READY_AHEAD), 3);
     world.handle(CoreInput::Unplaceable(BTreeMap::from([(7, "too large".to_owned())])));
     let nowhere = (4..9).map(|n| NewItem { lane: 7, ..fleet::planned(n, 1) });
     world.handle(CoreInput::Items(nowhere.collect()));
-    assert_eq!((offered(&world), world.core.wanted_items()), (vec![0], 3));
+    assert_eq!((offered(&world), world.core.wanted_items(READY_AHEAD)), (vec![0], 3));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Pauses, rule by rule.
 
+use rollout_protocol::limits::READY_AHEAD;
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
@@ -25,7 +26,7 @@ fn pause_withdraws_waiting_offers_and_keeps_running_ones() {
     let offered = world.offered().len();
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.settled().len(), 1, "its result counts");
-    assert_eq!((world.core.in_flight(), world.core.wanted_items()), (0, 0));
+    assert_eq!((world.core.in_flight(), world.core.wanted_items(READY_AHEAD)), (0, 0));
     assert_eq!(world.offered().len(), offered, "nothing is offered in a pause");
     assert_eq!(pause(&mut world, true).named, 3, "a second pause changes nothing");
     world.assert_replay_matches();
