@@ -78,8 +78,17 @@ impl DockerEngine {
 
     /// Names of containers, stopped ones included, whose owner label contains `text`.
     pub fn containers(&self, text: &str) -> Vec<String> {
+        self.list_containers(text, true)
+    }
+
+    /// Number of running containers whose owner label contains `text`.
+    pub fn running_containers(&self, text: &str) -> usize {
+        self.list_containers(text, false).len()
+    }
+
+    fn list_containers(&self, text: &str, all: bool) -> Vec<String> {
         let filters = HashMap::from([("label", vec![OWNER])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let options = ListContainersOptionsBuilder::new().all(all).filters(&filters).build();
         let containers = self.block_on(self.docker.list_containers(Some(options)));
         containers
             .into_iter()

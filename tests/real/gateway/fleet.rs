@@ -35,12 +35,13 @@ fn workers_share_the_calls_at_once_of_a_server_in_sandbox() {
     let Some(cluster) = Cluster::new(project) else { return };
     let slots = u32::try_from(TRIALS / 2).expect("a few");
     let key = ("MODEL_KEY", REAL_KEY);
-    let mut workers =
-        ["a", "b"].map(|id| cluster
+    let mut workers = ["a", "b"].map(|id| {
+        cluster
             .worker(id, slots)
             .with_option("--trial-env", key.0)
             .with_variable(key.0, key.1)
-            .started());
+            .started()
+    });
     let mut run = cluster.coordinator("job.yaml").with_variable(key.0, key.1).started();
 
     for answered in 0..TRIALS * CALLS {

@@ -57,8 +57,9 @@ fn cancelled_group_leaves_no_container() {
     let _admitted =
         daemon.client.post(&format!("{farm}/groups"), &[], &group("g", samples)).expect(201);
     let mark = project.path().display().to_string();
-    let running = || engine.containers(&mark).len();
-    wait::until(DEADLINE, "every container runs", || running() == samples as usize);
+    wait::until(DEADLINE, "every container runs", || {
+        engine.running_containers(&mark) == samples as usize
+    });
 
     let removal = DockerEngine::last_removal(&mark, samples as usize);
     let began = Instant::now();
@@ -68,7 +69,7 @@ fn cancelled_group_leaves_no_container() {
     let took = (removal.join().expect("a time") - began).as_secs_f64();
     print_notice(&format!("{samples} containers were removed within {took:.2} s"));
     assert_cancelled(&daemon, &farm, samples);
-    assert_eq!(running(), 0);
+    assert_eq!(engine.containers(&mark), [""; 0]);
     daemon.stop();
 }
 
