@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserializer, Error, Visitor};
-use serde::{Deserialize as _, de};
+use serde::{Deserialize, de};
 
 /// A type of whole numbers.
 pub(super) trait Whole: TryFrom<i128> {
@@ -25,6 +25,37 @@ whole!(i32, u32, u64, usize);
 /// For a fraction, and for a number below the range of the type.
 pub(super) fn json<'de, D: Deserializer<'de>, T: Whole>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_any(WholeVisitor(PhantomData))
+}
+
+/// Reads a number of a document that may be null.
+///
+/// # Errors
+/// As [`json`].
+pub(super) fn json_option<'de, D: Deserializer<'de>, T: Whole>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let number = Option::<WholeNumber<T>>::deserialize(deserializer)?;
+    Ok(number.map(|WholeNumber(number)| number))
+}
+
+/// Reads a list of numbers of a document.
+///
+/// # Errors
+/// As [`json`].
+pub(super) fn json_list<'de, D: Deserializer<'de>, T: Whole>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let numbers = Vec::<WholeNumber<T>>::deserialize(deserializer)?;
+    Ok(numbers.into_iter().map(|WholeNumber(number)| number).collect())
+}
+
+/// A number that [`json`] reads.
+struct WholeNumber<T>(T);
+
+impl<'de, T: Whole> Deserialize<'de> for WholeNumber<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        json(deserializer).map(Self)
+    }
 }
 
 /// Reads a number of a query.
@@ -98,14 +129,20 @@ impl<T: Whole> Visitor<'_> for WholeVisitor<T> {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Debug, Deserialize)]
     struct Document {
         #[serde(deserialize_with = "json")]
         number: i32,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Numbers {
+        #[serde(deserialize_with = "json_list")]
+        list: Vec<u64>,
+        #[serde(default, deserialize_with = "json_option")]
+        one: Option<u64>,
     }
 
     #[derive(Debug, Deserialize)]
@@ -128,6 +165,15 @@ mod tests {
         for text in ["0.5", "\"5\"", "null", "true", "-1e300", "[]"] {
             assert_eq!(read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn lists_and_optional_numbers_are_read_as_single_ones() {
+        let read = |text: &str| serde_json::from_str::<Numbers>(text).ok();
+        let found = read("{\"list\": [1, 2.0, 3e1], \"one\": 4.0}").expect("numbers");
+        assert_eq!((found.list, found.one), (vec![1, 2, 30], Some(4)));
+        assert_eq!(read("{\"list\": [], \"one\": null}").expect("no number").one, None);
+        assert!(read("{\"list\": [0.5]}").is_none() && read("{\"list\": [-1]}").is_none());
     }
 
     #[test]

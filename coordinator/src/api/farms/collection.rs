@@ -25,7 +25,7 @@ const DEFAULT_LIMIT: usize = 100;
     post,
     path = "/v1/farms",
     tag = "farms",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A text that no other farm of this user has")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]*$", description = "A text that no other farm of this user has")),
     request_body = OpenFarm,
     responses(
         (status = 201, description = "A new farm", body = FarmDocument),
@@ -50,7 +50,7 @@ pub(super) async fn open(
     let OpenFarm { name, document, settings, priority } = body::json(&bytes)?;
     runs::check_values(None, priority)?;
     let document = runs::document_text(&state, document).await?;
-    let settings = settings.named(name);
+    let settings = settings.named(name)?;
     let submission = FarmSubmission { document, settings, priority, key, sha256 };
     let (status, farm) = match state.daemon.submit_farm(&user, submission).await? {
         SubmittedFarm::New(farm) => (StatusCode::CREATED, farm),

@@ -42,7 +42,7 @@ const READ_WAIT: Duration = Duration::from_secs(60);
         ("Last-Event-ID" = Option<usize>, Header, description = "Cursor of the last completion that was received"),
     ),
     responses(
-        (status = 200, description = "Completions", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "Completions", body = Object, content_type = "text/event-stream"),
         (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
     ),
 )]

@@ -3,13 +3,15 @@
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::{
-    Completion, FarmLimits, FarmModelCalls, FarmSettings, FarmStatus, GroupEnd, GroupId,
-    GroupStatus, StalenessBounds,
+    Completion, FarmModelCalls, FarmSettings, FarmStatus, GroupEnd, GroupId, GroupStatus,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::problems;
 use crate::api::documents::document_schema;
+use crate::api::problem::ApiProblem;
 use crate::api::whole_number;
 use crate::daemon::{FarmPage, GroupState, HostedFarmState, HostedFarmView, RunFailure};
 
@@ -41,21 +43,41 @@ pub(super) struct OpenFarmSettings {
     /// Bounds on what the farm holds: `open_groups`, `open_samples`, `unacknowledged`,
     /// `remembered_groups`, `cancelled_groups`, `journal_bytes`.
     #[schema(value_type = Object)]
-    limits: FarmLimits,
+    limits: serde_json::Value,
     /// How many versions behind the newest one a policy version may be: `admission`, `queue`,
     /// `in_flight`.
     #[schema(value_type = Object)]
-    staleness: StalenessBounds,
+    staleness: serde_json::Value,
 }
 
 impl OpenFarmSettings {
     /// The settings of a farm with a name.
-    pub(super) fn named(self, name: String) -> FarmSettings {
+    ///
+    /// # Errors
+    /// 422.
+    pub(super) fn named(self, name: String) -> Result<FarmSettings, ApiProblem> {
         let Self { consumers, limits, staleness } = self;
         let settings = FarmSettings::new(name);
-        let consumers = consumers.unwrap_or(settings.consumers);
-        FarmSettings { name: settings.name, limits, staleness, consumers }
+        Ok(FarmSettings {
+            name: settings.name,
+            limits: setting("limits", limits)?,
+            staleness: setting("staleness", staleness)?,
+            consumers: consumers.unwrap_or(settings.consumers),
+        })
     }
+}
+
+/// Reads a table of the settings; without one, all its values have their defaults.
+fn setting<T: DeserializeOwned + Default>(
+    name: &str,
+    value: serde_json::Value,
+) -> Result<T, ApiProblem> {
+    if value.is_null() {
+        return Ok(T::default());
+    }
+    serde_json::from_value(value).map_err(|error| {
+        problems::invalid_farm(format!("cannot open the farm: settings.{name}: {error}"))
+    })
 }
 
 /// Which farms to list.
@@ -253,7 +275,7 @@ pub(super) struct CompletionsQuery {
     pub(super) limit: Option<usize>,
     /// Seconds to wait for the first completion, from 0 to 60; 0 by default.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize)]
+    #[param(value_type = usize, maximum = 60)]
     pub(super) wait: u64,
 }
 
@@ -288,6 +310,8 @@ pub(super) struct AcknowledgeCompletions {
     #[serde(default)]
     pub(super) consumer: Option<String>,
     /// Their cursors, at most 4096.
+    #[serde(deserialize_with = "whole_number::json_list")]
+    #[schema(value_type = Vec<usize>)]
     pub(super) cursors: Vec<u64>,
 }
 
@@ -317,7 +341,8 @@ pub(super) struct PolicyVersionDocument {
 #[serde(deny_unknown_fields)]
 pub(super) struct ResumeFarm {
     /// Version of the policy from now on, if it changed.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::json_option")]
+    #[schema(value_type = Option<usize>)]
     pub(super) version: Option<u64>,
 }
 

@@ -40,6 +40,12 @@ fn refused(refusal: &AdmissionRefusal) -> ApiProblem {
     }
 }
 
+/// Settings of which no farm can be opened.
+pub(super) fn invalid_farm(text: impl Into<String>) -> ApiProblem {
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    ApiProblem::new(status, "invalid-farm", ExitCode::Config, text)
+}
+
 /// A group that no state of the farm makes valid.
 pub(super) fn invalid_group(text: impl Into<String>) -> ApiProblem {
     let status = StatusCode::UNPROCESSABLE_ENTITY;
@@ -54,12 +60,9 @@ impl From<FarmError> for ApiProblem {
             | FarmError::NoGroup
             | FarmError::NoCompletion
             | FarmError::NoSampleRecord
+            | FarmError::NoConsumer(_)
             | FarmError::NoGateway => Self::not_found(text),
-            FarmError::NoConsumer(_) => Self::bad_request(text),
-            FarmError::Settings(_) => {
-                let status = StatusCode::UNPROCESSABLE_ENTITY;
-                Self::new(status, "invalid-farm", ExitCode::Config, text)
-            }
+            FarmError::Settings(_) => invalid_farm(text),
             FarmError::Refused(refusal) => refused(&refusal),
             FarmError::Task(_) => invalid_group(text),
             FarmError::Documents(error) => {
