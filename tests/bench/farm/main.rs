@@ -101,7 +101,7 @@ fn measure(bench: &FarmBench) -> Result<(), FarmBenchError> {
     let mut training = server.train(&farm, "held", bench)?;
     training.stage(&mut out)?;
     let held = server.memory_kib("VmRSS");
-    writeln!(out, "every group is open: {} KiB of memory, {} KiB without them", held, idle)?;
+    writeln!(out, "every group is open: {held} KiB of memory, {idle} KiB without them")?;
     for path in ["/v1/runs", "/v1/farms", &farm, "/healthz"] {
         writeln!(out, "GET {path}: {}", latency(&server, path)?)?;
     }

@@ -27,7 +27,7 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) fn work(config: Option<String>) -> Result<(), FarmBenchError> {
     let config: NoopWorkerConfig = serde_json::from_str(&config.unwrap_or_default())?;
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(async { Ok(NoopWorker::connect(config).await?.run().await?) })
+    runtime.block_on(async { NoopWorker::connect(config).await?.run().await })
 }
 
 /// A server with its NATS server, and a worker.

@@ -1,5 +1,6 @@
 //! Leases of the limits of a run's model servers, and the calls within them.
 
+#[cfg(feature = "gateway")]
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
@@ -16,7 +17,7 @@ use crate::rate_limit::Pace;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The leases of this worker for a run. Without a table of the coordinator it has nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RunLeases(watch::Sender<LeaseState>);
 
 #[derive(Debug, Clone, Default)]
@@ -25,12 +26,6 @@ struct LeaseState {
     parts: Vec<LimitParts>,
     /// Calls in flight and waiting calls, of each server that was used.
     calls: Vec<(u32, u32)>,
-}
-
-impl Default for RunLeases {
-    fn default() -> Self {
-        Self(watch::Sender::default())
-    }
 }
 
 impl RunLeases {
