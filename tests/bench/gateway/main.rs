@@ -8,7 +8,7 @@ mod client;
 
 use std::error::Error;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn measure() -> Result<(), LatencyError> {
     let server = ModelServer::start(Duration::from_millis(1));
     let gateway = Gateway::new();
     let opened = open(&gateway, &server, directory.path()).await?;
-    let route = ListenerRoute::HostAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let route = ListenerRoute::HostAddress((Ipv4Addr::LOCALHOST, 0).into());
     let variables = opened.serve(route).await?;
     let direct = ModelClient::new(&format!("{}/v1", server.origin()), "key");
     let proxied = ModelClient::new(&variables["OPENAI_BASE_URL"], &variables["OPENAI_API_KEY"]);

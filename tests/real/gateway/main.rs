@@ -7,6 +7,7 @@ mod fleet;
 mod isolation;
 mod kills;
 mod limits;
+mod pods;
 mod records;
 
 use std::time::Duration;

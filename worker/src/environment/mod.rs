@@ -40,7 +40,7 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -269,8 +269,9 @@ pub trait Environment: Send + Sync + fmt::Debug {
 /// A way from the processes of an environment to a listener of this process.
 #[derive(Debug)]
 pub enum ListenerRoute {
-    /// An address of this host, to listen on: processes reach it under this address.
-    HostAddress(IpAddr),
+    /// An address of this host, to listen on: processes reach it under this address. Port 0 is any
+    /// free one.
+    HostAddress(SocketAddr),
     /// A listener on the loopback interface of the environment's own network, whose connections
     /// this process accepts. Nothing else reaches it.
     OwnLoopback(TcpListener),

@@ -115,7 +115,7 @@ impl Container {
         let why = "this host is not Linux";
         tracing::debug!("cannot listen in the container {}: {why}", self.name);
         match self.host_address().await {
-            Ok(address) => Ok(ListenerRoute::HostAddress(address)),
+            Ok(address) => Ok(ListenerRoute::HostAddress((address, 0).into())),
             Err(failure) if failure.kind == FailureKind::Unsupported => {
                 let text = format!(
                     "{failure}, and the worker cannot listen in it: {why}; run the worker as root \

@@ -175,7 +175,7 @@ impl Environment for FakeEnvironment {
     }
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
-        Ok(ListenerRoute::HostAddress(std::net::Ipv4Addr::LOCALHOST.into()))
+        Ok(ListenerRoute::HostAddress((std::net::Ipv4Addr::LOCALHOST, 0).into()))
     }
 
     async fn oom_killed(&self) -> bool {

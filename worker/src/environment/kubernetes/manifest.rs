@@ -5,6 +5,7 @@
 //! may read pods would see them. They travel with each command.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::{
@@ -57,6 +58,15 @@ pub(super) struct OwnPod {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) namespace: String,
+}
+
+/// Port of the model gateway in the pod of a worker.
+const GATEWAY_PORT: u16 = 4290;
+
+/// The address at which pods reach this worker, from the variable that its manifest sets.
+pub(super) fn own_address(variable: impl Fn(&str) -> Option<String>) -> Option<SocketAddr> {
+    let ip: IpAddr = variable("ROLLOUT_POD_IP")?.parse().ok()?;
+    Some(SocketAddr::new(ip, GATEWAY_PORT))
 }
 
 impl OwnPod {

@@ -71,8 +71,8 @@ use self::settings::PodSettings;
 use self::watch::PodWatch;
 use super::{
     ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, EnvironmentLabels,
-    ExecCommand, Failure, FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport,
-    Upload,
+    ExecCommand, Failure, FailureKind, Image, ImageRequest, ListenerRoute, OutputSink, Provider,
+    ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -507,6 +507,16 @@ impl Environment for PodEnvironment {
     fn service(&self, name: &str) -> Option<&dyn Environment> {
         let service = self.services.iter().find(|service| service.service == name)?;
         Some(service)
+    }
+
+    async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
+        let given = self.pod.cluster.options.gateway_address;
+        let own = || manifest::own_address(|name| std::env::var(name).ok());
+        given.or_else(own).map(ListenerRoute::HostAddress).ok_or_else(|| {
+            let text = "pods know no address of the worker: set `ROLLOUT_POD_IP` in the worker's pod, \
+                        or `gateway_address` in the file of `--kubernetes-config`";
+            Failure::new(FailureKind::Unsupported, text)
+        })
     }
 
     async fn oom_killed(&self) -> bool {

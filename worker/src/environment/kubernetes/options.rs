@@ -1,6 +1,7 @@
 //! Settings of the operator of a cluster's workers, apart from those of jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +87,9 @@ pub struct KubernetesOptions {
     pub silence_timeout_sec: u64,
     /// Whether services may have variables of trials, which are then in the manifests of pods.
     pub trial_variables_in_manifests: bool,
+    /// Address at which this worker listens for model calls of pods, which reach it there; if absent,
+    /// that of the worker's own pod.
+    pub gateway_address: Option<SocketAddr>,
     /// Builder of images for tasks with a Dockerfile.
     pub builder: Option<BuilderOptions>,
 }
@@ -181,6 +185,7 @@ impl Default for KubernetesOptions {
             clock_skew_sec: 10 * 60,
             silence_timeout_sec: 90,
             trial_variables_in_manifests: false,
+            gateway_address: None,
             builder: None,
         }
     }

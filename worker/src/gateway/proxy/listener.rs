@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit};
 
-use super::{OpenTry, TryTable, any_port, headers, route};
+use super::{OpenTry, TryTable, headers, route};
 use crate::gateway::GatewayError;
 use crate::supervise::{self, Task};
 
@@ -85,26 +85,25 @@ impl Listener {
 
 /// The listeners at addresses of this host, each made when it is first needed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HostListeners(Arc<Mutex<HashMap<IpAddr, Listener>>>);
+pub(super) struct HostListeners(Arc<Mutex<HashMap<SocketAddr, Listener>>>);
 
 impl HostListeners {
-    /// The address of the listener at `ip`.
+    /// The address of the listener at an address, whose port may be 0 for any free one.
     pub(super) async fn at(
         &self,
-        ip: IpAddr,
+        wanted: SocketAddr,
         tries: &Arc<TryTable>,
     ) -> Result<SocketAddr, GatewayError> {
         let mut listeners = self.0.lock().await;
-        if let Some(listener) = listeners.get(&ip) {
+        if let Some(listener) = listeners.get(&wanted) {
             return Ok(listener.address());
         }
-        let wanted = any_port(ip);
         let failed = |source| GatewayError::Listen { address: Some(wanted), source };
         let socket = TcpListener::bind(wanted).await.map_err(failed)?;
         let scope = ListenerScope::All(Arc::clone(tries));
         let listener = Listener::new(socket, scope).map_err(failed)?;
         let address = listener.address();
-        listeners.insert(ip, listener);
+        listeners.insert(wanted, listener);
         Ok(address)
     }
 }
@@ -241,7 +240,7 @@ mod tests {
 
     /// A listener for no execution.
     async fn listen(most: usize) -> (SocketAddr, Task<Infallible>) {
-        let socket = TcpListener::bind(any_port(Ipv4Addr::LOCALHOST.into())).await.expect("a port");
+        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = socket.local_addr().expect("an address");
         let accepting = accept(socket, ListenerScope::One(Weak::new()), most);
         (address, supervise::spawn("listener", accepting))

@@ -20,7 +20,6 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -251,7 +250,7 @@ impl Drop for TryHandle {
 impl TryGateway for TryHandle {
     async fn serve(&self, route: ListenerRoute) -> Result<BTreeMap<String, String>, GatewayError> {
         let address = match route {
-            ListenerRoute::HostAddress(ip) => self.listeners.at(ip, &self.tries).await?,
+            ListenerRoute::HostAddress(wanted) => self.listeners.at(wanted, &self.tries).await?,
             ListenerRoute::OwnLoopback(socket) => {
                 let listener = Listener::of_try(socket, &self.opened)?;
                 let address = listener.address();
@@ -297,9 +296,4 @@ impl TryGateway for TryHandle {
         }
         self.opened.recorder.finish().await
     }
-}
-
-/// An address for a listener at any free port.
-const fn any_port(ip: IpAddr) -> SocketAddr {
-    SocketAddr::new(ip, 0)
 }

@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,7 +17,8 @@ use super::*;
 use crate::secrets::Redactor;
 use crate::supervise;
 
-const HOST: ListenerRoute = ListenerRoute::HostAddress(IpAddr::V4(Ipv4Addr::LOCALHOST));
+const HOST: ListenerRoute =
+    ListenerRoute::HostAddress(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
 
 const RUN: RunId = RunId::from_bytes([1; 16]);
 

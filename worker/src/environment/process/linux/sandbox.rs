@@ -292,7 +292,7 @@ impl Environment for Sandbox {
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         if self.context.network == ProcessNetwork::Host {
-            return Ok(ListenerRoute::HostAddress(Ipv4Addr::LOCALHOST.into()));
+            return Ok(ListenerRoute::HostAddress((Ipv4Addr::LOCALHOST, 0).into()));
         }
         let cannot = |error| failure("listen in the network of the sandbox", error);
         let listener = TcpListener::from(self.control.listen().await.map_err(cannot)?);
