@@ -1,7 +1,7 @@
 //! Division of the limits of a run's model servers among workers. Pure: it is told what heartbeats
 //! say, and says which leases workers get.
 //!
-//! The calls of all workers stay within a limit at every moment, although messages are late or lost:
+//! The calls of all workers stay within a limit although messages of the session are late or lost:
 //! what a worker may use counts until it says that it applies a smaller lease. Nothing expires, so
 //! that workers without a connection go on; their part is lent to others when they are given up.
 
@@ -11,7 +11,7 @@ use rollout_protocol::id::WorkerId;
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::model_leases::{LeaseTable, LimitParts, ServerUse};
 
-/// What a heartbeat says about a run.
+/// The part of a heartbeat that is about a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkerUse {
     /// Whether the worker has executions of the run.
@@ -43,13 +43,13 @@ struct ServerLease {
 /// A part of a limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lease {
-    /// What the worker was told last.
+    /// The part in the last table.
     told: u32,
     /// The most that it may apply: it has not confirmed a smaller part.
     most: u32,
     /// The most that it may use, with calls that began under a larger part.
     used: u32,
-    /// What it could use.
+    /// The largest part that the worker could use.
     wanted: u32,
     /// Whether it waits for more.
     waits: bool,
@@ -180,7 +180,7 @@ fn divide(limit: u32, mut leases: Vec<&mut Lease>, turn: usize) {
     let mut free = u64::from(limit).saturating_sub(used);
     for at in in_turn(leases.len(), turn) {
         let (lease, target) = (&mut leases[at], targets[at]);
-        // What it may use anyway costs nothing.
+        // The worker may use this much already, so it takes nothing from others.
         let within = target.min(lease.used);
         lease.told = lease.told.max(within);
         let more = u64::from(target.saturating_sub(lease.told.max(lease.used))).min(free);
@@ -194,7 +194,7 @@ fn divide(limit: u32, mut leases: Vec<&mut Lease>, turn: usize) {
 }
 
 /// The part that each worker should have: as much as it wants if there is enough, otherwise the same
-/// for all. What nobody wants is spread, so that more calls need not wait for a new table.
+/// for all. The rest is divided equally, so that more calls need not wait for a new table.
 fn targets(limit: u32, leases: &[&mut Lease], turn: usize) -> Vec<u32> {
     let mut targets = vec![0; leases.len()];
     let mut left = limit;

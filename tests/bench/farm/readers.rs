@@ -44,8 +44,8 @@ impl StreamReaders {
         Self { began: Instant::now(), counts, _slow: slow, _fast: fast }
     }
 
-    /// What they received. The trainer's acknowledgement may be faster than they are: what is
-    /// acknowledged is not sent.
+    /// The numbers of completions that they received. A completion that the trainer acknowledged
+    /// before is not sent.
     pub(crate) fn summary(&self, samples: u64) -> String {
         let mut counts: Vec<u64> =
             self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();

@@ -81,8 +81,8 @@ async fn tell_workers(
     }
 }
 
-/// What the workers say that are not given up. One without a connection goes on with its leases as
-/// long as it may.
+/// The heartbeats of living workers. A worker without a connection counts as living for as long as
+/// it may work offline: it goes on with its leases.
 fn seen(
     run: RunId,
     heartbeats: &[ReceivedHeartbeat],
