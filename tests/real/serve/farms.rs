@@ -141,8 +141,8 @@ fn group_is_admitted_once_read_until_acknowledged_and_remembered() {
         (&held["n"], &held["usable"], &held["end"]),
         (&json!(2), &json!(2), &json!("complete"))
     );
-    let wrong = client.get(&format!("{path}/completions?consumer=none")).expect(400);
-    assert_eq!(problem_type(&wrong), "bad-request");
+    let wrong = client.get(&format!("{path}/completions?consumer=none")).expect(404);
+    assert_eq!(problem_type(&wrong), "not-found");
 
     let answer = post("/ack", &json!({ "cursors": [1, 9] })).expect(200).json();
     assert_eq!((&answer["acknowledged"], &answer["unknown"]), (&json!(1), &json!(1)));
