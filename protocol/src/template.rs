@@ -57,6 +57,11 @@ impl Template {
         Self(text.into())
     }
 
+    /// A template that expands to `text`, dollars included.
+    pub fn literal(text: &str) -> Self {
+        Self(text.replace('$', "$$"))
+    }
+
     /// The unexpanded text.
     pub fn as_str(&self) -> &str {
         &self.0

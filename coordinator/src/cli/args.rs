@@ -69,6 +69,9 @@ pub(super) enum Command {
     /// Create tasks
     #[command(subcommand)]
     Task(super::task_init::TaskCommand),
+    /// List and check the agents of the catalogue
+    #[command(subcommand)]
+    Agents(super::agents::AgentsCommand),
     Keys(super::keys::KeysArgs),
     /// Search over the commits of a repository
     #[command(subcommand)]
@@ -427,6 +430,7 @@ impl Cli {
             | Command::Task(_)
             | Command::Export(_)
             | Command::Repair(_)
+            | Command::Agents(_)
             | Command::Keys(_)
             | Command::Blob(_)
             | Command::Bench(_) => false,

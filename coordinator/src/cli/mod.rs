@@ -1,6 +1,7 @@
 //! The `rollout` program: parse, dispatch, exit. One file per command; only this module prints and
 //! knows exit codes.
 
+mod agents;
 mod args;
 mod bench;
 mod blob;
@@ -137,6 +138,7 @@ async fn dispatch(
         Command::Doctor(args) => Box::pin(nats::doctor(&args, printer)).await,
         Command::Check(args) => check::run(args, printer).await,
         Command::Task(command) => task_init::run(command, printer).await,
+        Command::Agents(what) => what.run(printer).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,

@@ -47,9 +47,29 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// Agent: `oracle`, `nop`, or one of the job file
-    #[arg(long, short = 'a', value_name = "NAME")]
+    /// Agent: one of the job file, `oracle`, `nop`, `shell`, or one of `rollout agents list`
+    #[arg(long, short = 'a', value_name = "NAME[@VERSION]")]
     agent: Vec<String>,
+
+    /// Model that the agents use; several agents and models make their product
+    #[arg(long, short = 'm', value_name = "PROVIDER/MODEL")]
+    model: Vec<String>,
+
+    /// Model server for `--model`, in place of the provider's
+    #[arg(long, value_name = "URL", requires = "model")]
+    base_url: Option<String>,
+
+    /// Variable of this process with the key of the server at `--base-url`
+    #[arg(long, alias = "api-key-name", value_name = "NAME", requires = "base_url")]
+    key_env: Option<String>,
+
+    /// Dialect of the server at `--base-url`
+    #[arg(long, value_name = "DIALECT", requires = "base_url")]
+    dialect: Option<String>,
+
+    /// Directory with further agents, a TOML file each
+    #[arg(long, value_name = "DIR")]
+    agents: Option<String>,
 
     /// Key of every agent, with its value in YAML: `--ak timeout_sec=60`
     #[arg(long = "ak", alias = "agent-kwarg", value_name = "KEY=VALUE")]
@@ -194,6 +214,9 @@ impl JobArgs {
         let mut settings = self.datasets();
         settings
             .extend(self.agent.iter().map(|name| CliSetting::agent(&format!("-a {name}"), name)));
+        settings
+            .extend(self.model.iter().map(|name| CliSetting::model(&format!("-m {name}"), name)));
+        self.model_server(&mut settings);
         self.single(&mut settings);
         self.lists(&mut settings)?;
         for text in &self.set {
@@ -202,6 +225,19 @@ impl JobArgs {
             settings.push(CliSetting::yaml(&format!("--set {key}"), key, value));
         }
         Ok(settings)
+    }
+
+    /// The server of the models, for every agent with a model.
+    fn model_server(&self, settings: &mut Vec<CliSetting>) {
+        for (flag, key, value) in [
+            ("--base-url", "base_url", &self.base_url),
+            ("--key-env", "key_env", &self.key_env),
+            ("--dialect", "dialect", &self.dialect),
+        ] {
+            if let Some(value) = value {
+                settings.push(CliSetting::each_model(&format!("{flag} {value}"), key, value));
+            }
+        }
     }
 
     fn datasets(&self) -> Vec<CliSetting> {
@@ -284,6 +320,7 @@ impl JobArgs {
             ("--reward-key", "verifier.reward_key", &self.reward_key),
             ("--name", "name", &self.name),
             ("--jobs-dir", "jobs_dir", &self.jobs_dir),
+            ("--agents", "agents_dir", &self.agents),
         ] {
             if let Some(value) = value {
                 settings.push(CliSetting::text(&format!("{flag} {value}"), key, value));

@@ -1,10 +1,11 @@
 //! Command-line settings of a job: values at key paths, merged into the tree of the job file before
 //! it is read, so that one reader checks both.
 
+mod agent_selection;
+
 use std::path::Path;
 
-use super::diagnostics::{Diagnostics, ErrorKind, nearest};
-use super::elements::agents::built_in_names;
+use super::diagnostics::{Diagnostics, ErrorKind};
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, flag_line, parse_plain};
 use super::yaml;
@@ -33,6 +34,10 @@ enum CliSettingChange {
     EachAgentKey(String, CliSettingText),
     /// Selects an agent; agents of the file that are not selected are dropped.
     Agent(String),
+    /// Sets text in every agent with a model.
+    EachModel(&'static str, String),
+    /// Selects a model: every agent that calls models runs with every model.
+    Model(String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -143,9 +148,19 @@ impl CliSetting {
         )
     }
 
-    /// Selects an agent of the job file, or a built-in one.
+    /// Selects an agent of the job file, a built-in one, or one of the catalogue.
     pub fn agent(flag: &str, name: &str) -> Self {
         Self::new(flag, CliSettingChange::Agent(name.to_owned()))
+    }
+
+    /// Selects a model, `PROVIDER/MODEL`.
+    pub fn model(flag: &str, model: &str) -> Self {
+        Self::new(flag, CliSettingChange::Model(model.to_owned()))
+    }
+
+    /// Sets text in every agent with a model.
+    pub fn each_model(flag: &str, key: &'static str, text: &str) -> Self {
+        Self::new(flag, CliSettingChange::EachModel(key, text.to_owned()))
     }
 
     /// The option as it was typed.
@@ -159,7 +174,7 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
     if root.value == ConfigValue::Null {
         root.value = ConfigValue::Mapping(Vec::new());
     }
-    select_agents(settings, root, problems);
+    agent_selection::apply(settings, root);
     let mut first = true;
     for (index, setting) in settings.iter().enumerate() {
         let line = flag_line(index);
@@ -188,7 +203,13 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
             CliSettingChange::EachAgentKey(key, text) => value(text, line).and_then(|value| {
                 for_each_item(root, "agents", |node| set_key(node, key, value.clone(), line))
             }),
-            CliSettingChange::Agent(_) => Ok(()),
+            CliSettingChange::EachModel(key, text) => for_each_item(root, "agents", |node| {
+                let has_model = matches!(&node.value, ConfigValue::Mapping(entries)
+                    if entries.iter().any(|entry| entry.key == "model"));
+                let value = ConfigNode { line, value: ConfigValue::String(text.clone()) };
+                if has_model { set_key(node, key, value, line) } else { Ok(()) }
+            }),
+            CliSettingChange::Agent(_) | CliSettingChange::Model(_) => Ok(()),
         };
         if let Err(found) = done {
             reject(setting, &found, "a key of a job", problems);
@@ -199,58 +220,6 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
 fn reject(setting: &CliSetting, found: &str, expected: &str, problems: &mut Diagnostics) {
     let spot = SourceLocation { key: setting.flag.clone(), line: None };
     problems.error(spot.error(Path::new(COMMAND_LINE), ErrorKind::BadValue, found, expected));
-}
-
-/// Applies the agent selection of the command line: agents of the file, or built-in ones.
-fn select_agents(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut Diagnostics) {
-    let mut chosen = Vec::new();
-    let ConfigValue::Mapping(entries) = &root.value else { return };
-    let there = entries.iter().find(|entry| entry.key == "agents");
-    let agents = match there.map(|entry| &entry.node.value) {
-        Some(ConfigValue::Sequence(nodes)) => nodes.as_slice(),
-        _ => &[],
-    };
-    let name_of = |node: &ConfigNode| match &node.value {
-        ConfigValue::Mapping(entries) => entries.iter().find_map(|entry| match &entry.node.value {
-            ConfigValue::String(name) if entry.key == "name" => Some(name.clone()),
-            _ => None,
-        }),
-        _ => None,
-    };
-    let mut any = false;
-    for (index, setting) in settings.iter().enumerate() {
-        let CliSettingChange::Agent(name) = &setting.change else { continue };
-        any = true;
-        let own = agents.iter().find(|node| name_of(node).as_deref() == Some(name));
-        if let Some(node) = own {
-            chosen.push(node.clone());
-        } else if built_in_names().any(|built_in| built_in == name) {
-            let value = ConfigValue::String(name.clone());
-            chosen.push(ConfigNode {
-                line: flag_line(index),
-                value: mapping(&[("name", value)], flag_line(index)),
-            });
-        } else {
-            let mut known: Vec<String> = agents.iter().filter_map(name_of).collect();
-            for built_in in built_in_names() {
-                if !known.iter().any(|name| name == built_in) {
-                    known.push(built_in.to_owned());
-                }
-            }
-            let near = nearest(name, known.iter().map(String::as_str));
-            let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-            let found = format!("no agent with that name{near}");
-            reject(setting, &found, &format!("one of {}", known.join(", ")), problems);
-        }
-    }
-    if any {
-        let line = there.map_or(root.line, |entry| entry.line);
-        let node = ConfigNode { line, value: ConfigValue::Sequence(chosen) };
-        remove(root, "agents");
-        if let ConfigValue::Mapping(entries) = &mut root.value {
-            entries.push(ConfigEntry { key: "agents".to_owned(), line, node });
-        }
-    }
 }
 
 fn mapping(fields: &[(&'static str, ConfigValue)], line: usize) -> ConfigValue {
@@ -535,7 +504,7 @@ tasks: [{path: f}]
             "command line: --set n_attempts.x: found `x` below 0",
             "command line: --set name: found invalid YAML",
             "command line: --set a..b: found the key path `a..b`",
-            "command line: -a mien: found no agent with that name (did you mean `mine`?)",
+            "command line: -a mien (agents[0]): found no agent with the name `mien`, and no scripts",
         ] {
             assert!(faults.iter().any(|fault| fault.contains(expected)), "{expected}: {faults:#?}");
         }

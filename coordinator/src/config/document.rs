@@ -1,6 +1,7 @@
 //! `config.json`: the resolved job as one JSON document.
 
-use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
 use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::spec::task::Artifact;
 use rollout_worker::environment::descriptor;
@@ -49,7 +50,24 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), false) = (&mut document, job.guardrails.is_empty()) {
         fields.insert("guardrails".to_owned(), json!(job.guardrails));
     }
+    if let (Value::Object(fields), Some(spec)) = (&mut document, &job.settings.gateway) {
+        fields.insert("gateway".to_owned(), gateway(spec));
+    }
     document = optional(document, [("pool", &job.pool)]);
+    document
+}
+
+fn gateway(spec: &GatewaySpec) -> Value {
+    json!({ "upstreams": spec.upstreams.iter().map(upstream).collect::<Vec<_>>() })
+}
+
+fn upstream(upstream: &UpstreamSpec) -> Value {
+    let mut document = json!(upstream);
+    if let (Value::Object(fields), Some(key)) = (&mut document, &upstream.key) {
+        fields.remove("key");
+        let name = key.variables().into_iter().next().map(|(name, _)| name);
+        fields.insert("key_env".to_owned(), json!(name));
+    }
     document
 }
 
@@ -142,13 +160,24 @@ fn agent(agent: &Agent) -> Value {
     let (install, execute, harness) = match &agent.spec.kind {
         AgentKind::Script { install, execute } => (install.clone(), execute.clone(), None),
         AgentKind::Harness(spec) => (spec.install.clone(), None, Some(harness(spec))),
-        AgentKind::Oracle | AgentKind::Nop => (None, None, None),
+        AgentKind::Oracle | AgentKind::Nop | AgentKind::Shell(_) => (None, None, None),
     };
     let scripts =
         [("description", &agent.description), ("install", &install), ("execute", &execute)];
     let mut document = optional(json!({ "name": agent.spec.name }), scripts);
     if let (Value::Object(fields), Some(harness)) = (&mut document, harness) {
         fields.insert("harness".to_owned(), harness);
+    }
+    if let (Value::Object(fields), AgentKind::Shell(shell)) = (&mut document, &agent.spec.kind) {
+        fields.insert("agent".to_owned(), json!("shell"));
+        fields.insert("max_turns".to_owned(), json!(shell.max_turns));
+        fields.insert("command_timeout_sec".to_owned(), json!(shell.command_sec));
+    }
+    if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
+        document = optional(document, [("system_prompt", system_prompt)]);
+    }
+    if let (Value::Object(fields), Some(model)) = (&mut document, &agent.spec.model) {
+        fields.insert("model".to_owned(), json!(format!("{}/{}", model.provider, model.name)));
     }
     if let (Value::Object(fields), false) = (&mut document, agent.spec.env.is_empty()) {
         fields.insert("env".to_owned(), json!(agent.spec.env));

@@ -1,5 +1,6 @@
 //! Job files as written: every value checked on its own, nothing resolved.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -13,7 +14,8 @@ use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
-use super::cli_overrides::{self, CliSetting};
+use super::catalogue::{AgentCatalogue, CatalogueError};
+use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
@@ -30,6 +32,7 @@ use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
+use super::resolve::JobOptions;
 use super::value::{ConfigNode, ConfigValue, flag_line};
 use super::{read, yaml};
 
@@ -59,6 +62,8 @@ keys! {
             "Bounds on metrics, carried into results as metadata; nothing enforces them.",
             "guardrails[]" => guardrails::GuardrailKeys::ALL;
         agents: "list", "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
+        agents_dir: "path", "none",
+            "Directory with further agents of the catalogue, a TOML file each; relative to the file.";
         datasets: "list", "required unless `tasks`", "The datasets.",
             "datasets[]" => datasets::DatasetKeys::ALL;
         tasks: "list", "none", "Single tasks, which form the dataset `tasks`.",
@@ -173,9 +178,10 @@ pub(super) struct JobDocument {
 /// all.
 pub(super) fn read(
     file: Option<&Path>,
-    settings: &[CliSetting],
+    options: &JobOptions<'_>,
     problems: &mut Diagnostics,
 ) -> Option<JobDocument> {
+    let settings = options.settings.as_slice();
     let mut root = match file {
         Some(file) => parse_document(file, &read::text(file, problems)?, problems)?,
         None => {
@@ -190,7 +196,9 @@ pub(super) fn read(
         .with_settings(settings)
         .with_reference(&JOB_REFERENCE);
     let job = reader.root(&root).map(|mut fields| {
-        let job = job(&mut fields);
+        let agents_dir = fields.take(JobKeys::agents_dir);
+        let catalogue = catalogue(&agents_dir, file, options.reads_agents_dir);
+        let job = job(&mut fields, &catalogue);
         fields.finish();
         job
     });
@@ -222,7 +230,33 @@ pub(super) fn parse_document(
     root
 }
 
-fn job(fields: &mut Fields<'_>) -> JobFile {
+/// The catalogue of the job. Errors are recorded.
+fn catalogue(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, AgentCatalogue> {
+    let shipped = Cow::Borrowed(AgentCatalogue::shipped());
+    let Some(path) = field.path() else { return shipped };
+    if !is_allowed {
+        field.reject(ErrorKind::Conflict, "a directory of agents", "none: a server has its own");
+        return shipped;
+    }
+    let directory = file.parent().unwrap_or(Path::new("")).join(path);
+    match AgentCatalogue::with_directory(&directory) {
+        Ok(catalogue) => Cow::Owned(catalogue),
+        Err(error) => {
+            let expected = "a directory with a TOML file for each agent";
+            field.reject(ErrorKind::BadValue, error_chain(&error), expected);
+            shipped
+        }
+    }
+}
+
+fn error_chain(error: &CatalogueError) -> String {
+    match error {
+        CatalogueError::Read { source, .. } => format!("{error}: {source}"),
+        CatalogueError::Entry { .. } | CatalogueError::Duplicate { .. } => error.to_string(),
+    }
+}
+
+fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
@@ -232,6 +266,8 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
     let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
+    let mut gateway = gateway::read(&fields.take(JobKeys::gateway));
+    let agents = agents::read(&fields.take(JobKeys::agents), catalogue, &mut gateway);
     JobFile {
         name: names::read(&fields.take(JobKeys::name)),
         jobs_dir: fields
@@ -260,10 +296,10 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         artifacts: artifacts::read(&fields.take(JobKeys::artifacts)),
         metrics: metrics::read(&fields.take(JobKeys::metrics)),
         guardrails: guardrails::read(&fields.take(JobKeys::guardrails)),
-        agents: agents::read(&fields.take(JobKeys::agents)),
+        agents,
         datasets: datasets::read(&fields.take(JobKeys::datasets), has_tasks),
         tasks: datasets::read_tasks(&tasks),
-        gateway: gateway::read(&fields.take(JobKeys::gateway)),
+        gateway,
         pool: names::read_pool(&fields.take(JobKeys::pool)),
         task_env: variables::read_names(&fields.take(JobKeys::task_env)),
     }

@@ -9,6 +9,7 @@
 mod keys;
 
 mod address;
+mod catalogue;
 mod cli_overrides;
 mod diagnostics;
 mod document;
@@ -32,6 +33,10 @@ mod yaml;
 mod tests;
 
 pub(crate) use address::without_secrets;
+pub use catalogue::{
+    AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
+    ModelServer, find_provider, provider_names,
+};
 pub use cli_overrides::{CliDataset, CliSetting};
 pub(crate) use diagnostics::nearest;
 pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, ErrorKind};

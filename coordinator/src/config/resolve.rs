@@ -85,6 +85,8 @@ pub struct JobOptions<'a> {
     pub trust_tasks: bool,
     /// Whether tasks that lack files or that the environment cannot run are errors.
     pub strict: bool,
+    /// Whether the job may name a directory of this host with agents.
+    pub reads_agents_dir: bool,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
@@ -99,6 +101,7 @@ impl<'a> JobOptions<'a> {
             variables: Vec::new(),
             trust_tasks: false,
             strict: false,
+            reads_agents_dir: true,
             cache: None,
         }
     }
@@ -138,7 +141,7 @@ pub fn job_from_settings(options: &JobOptions<'_>, problems: &mut Diagnostics) -
 }
 
 fn read(file: Option<&Path>, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
-    let JobDocument { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
+    let JobDocument { mut job, provenance } = job_file::read(file, options, problems)?;
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let given = inline_secrets::extract(&mut job, file, problems);
     let inline_secrets = TrialVariables::new(options.variables.iter().cloned()).with(&given);

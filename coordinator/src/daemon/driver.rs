@@ -221,7 +221,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
             CliSetting::text("name", "name", &name),
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
-        let options = JobOptions { settings, ..JobOptions::new(&is_set) };
+        let options = JobOptions { settings, reads_agents_dir: false, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
             let failure = explain(RunFault::Config(errors).without_path(&path));

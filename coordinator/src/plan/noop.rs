@@ -36,6 +36,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         kind: AgentKind::Nop,
         env: BTreeMap::new(),
         limits: AgentLimits::default(),
+        model: None,
     };
     let task = TaskSpec::new("bench", "noop");
     let documents = vec![document(&settings), document(&agent), document(&task)];

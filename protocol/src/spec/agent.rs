@@ -20,6 +20,21 @@ pub struct AgentSpec {
     /// Time limits that differ from the tasks'.
     #[serde(default, skip_serializing_if = "AgentLimits::are_none")]
     pub limits: AgentLimits,
+    /// The model that it is asked to use; its own choice when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<AgentModel>,
+}
+
+/// The model of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentModel {
+    /// Provider, the part before the first `/` of `PROVIDER/MODEL`.
+    pub provider: String,
+    /// Name of the model at its provider.
+    pub name: String,
+    /// Name of the model server of the gateway that the agent's calls go to, whatever other servers
+    /// the job has.
+    pub upstream: String,
 }
 
 /// Time limits of an agent in place of its tasks', seconds; include the job's multipliers.
@@ -51,7 +66,7 @@ impl AgentLimits {
 }
 
 /// Kind of an agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AgentKind {
     /// Copies the task's `solution/` to `/oracle` and runs `bash /oracle/solve.sh`.
@@ -67,6 +82,33 @@ pub enum AgentKind {
     },
     /// A command that follows the contract of [`crate::harness`].
     Harness(Box<HarnessSpec>),
+    /// A loop of model calls and shell commands, run by the worker; needs a model.
+    Shell(ShellSpec),
+}
+
+/// The loop of model calls and shell commands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShellSpec {
+    /// Most model calls of a step.
+    pub max_turns: u32,
+    /// Time limit of a command, seconds; then it is killed, and the model is told.
+    pub command_sec: f64,
+    /// System prompt in place of the built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+}
+
+impl ShellSpec {
+    /// Most model calls of a step, unless the job says otherwise.
+    pub const MAX_TURNS: u32 = 100;
+    /// Time limit of a command, unless the job says otherwise, seconds.
+    pub const COMMAND_SEC: f64 = 300.0;
+}
+
+impl Default for ShellSpec {
+    fn default() -> Self {
+        Self { max_turns: Self::MAX_TURNS, command_sec: Self::COMMAND_SEC, system_prompt: None }
+    }
 }
 
 impl AgentKind {
@@ -74,5 +116,10 @@ impl AgentKind {
     /// network of their own.
     pub const fn runs_own_scripts(&self) -> bool {
         matches!(self, Self::Script { .. } | Self::Harness(_))
+    }
+
+    /// Whether it calls models.
+    pub const fn calls_models(&self) -> bool {
+        matches!(self, Self::Script { .. } | Self::Harness(_) | Self::Shell(_))
     }
 }

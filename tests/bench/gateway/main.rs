@@ -106,6 +106,7 @@ async fn open(
     let request = TryRequest {
         run: RunId::from_bytes([1; 16]),
         upstreams: vec![Upstream { spec, key: Some("key".to_owned()) }],
+        only: None,
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),

@@ -5,6 +5,7 @@
 //! Everything runs with `bash` in the environment's working directory.
 
 mod harness;
+mod shell;
 mod tools;
 
 use bytes::Bytes;
@@ -15,6 +16,9 @@ use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 use crate::environment::Upload;
 
 pub use self::harness::harness_variables;
+pub use self::shell::{
+    BoundedOutput, OUTPUT_BYTES, ShellCommand, ShellRequest, ShellSession, ShellStep, UnknownReply,
+};
 pub use self::tools::{MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, mcp_config, takes_tools};
 
 /// Directory of an inline agent's scripts inside the environment.
@@ -41,8 +45,17 @@ pub struct AgentPlan {
     pub solution: Option<BlobRef>,
     /// The command of the install phase.
     pub install: Option<Vec<String>>,
-    /// The command of the execute phase.
-    pub execute: Option<Vec<String>>,
+    /// The work of the execute phase.
+    pub execute: Option<AgentWork>,
+}
+
+/// The work of an agent in its execute phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentWork {
+    /// A command in the environment.
+    Command(Vec<String>),
+    /// The loop of the agent `shell`.
+    Shell,
 }
 
 /// The oracle cannot solve a task without a solution.
@@ -70,16 +83,19 @@ pub fn plan(
         AgentKind::Oracle => {
             let none = || NoSolution { agent: agent.name.clone() };
             plan.solution = Some(step.files.solution.clone().ok_or_else(none)?);
-            plan.execute = Some(bash(format!("{}/solve.sh", solution_dirs(format)[0])));
+            let script = format!("{}/solve.sh", solution_dirs(format)[0]);
+            plan.execute = Some(AgentWork::Command(bash(script)));
         }
         AgentKind::Script { install, execute } => {
             plan.install = plan.script("install.sh", install.as_deref());
-            plan.execute = plan.script("execute.sh", execute.as_deref());
+            plan.execute = plan.script("execute.sh", execute.as_deref()).map(AgentWork::Command);
         }
         AgentKind::Harness(spec) => {
             plan.install = plan.script("install.sh", spec.install.as_deref());
-            plan.execute = plan.script("execute.sh", Some(&harness::script(spec)));
+            let execute = plan.script("execute.sh", Some(&harness::script(spec)));
+            plan.execute = execute.map(AgentWork::Command);
         }
+        AgentKind::Shell(_) => plan.execute = Some(AgentWork::Shell),
     }
     Ok(plan)
 }
@@ -112,6 +128,10 @@ mod tests {
     use rollout_protocol::spec::harness::HarnessSpec;
     use std::collections::BTreeMap;
 
+    fn execute_script() -> AgentWork {
+        AgentWork::Command(vec!["bash".into(), "/rollout/execute.sh".into()])
+    }
+
     fn planned(kind: AgentKind) -> Result<AgentPlan, NoSolution> {
         planned_in(&crate::work::trial::testing::task().steps[0], kind)
     }
@@ -122,6 +142,7 @@ mod tests {
             kind,
             env: BTreeMap::new(),
             limits: AgentLimits::default(),
+            model: None,
         };
         plan(&agent, TaskFormat::Harbor, step)
     }
@@ -141,7 +162,7 @@ mod tests {
         let kind = AgentKind::Script { install: Some("i".into()), execute: Some("e".into()) };
         let plan = planned(kind).expect("a plan");
         assert_eq!(plan.install, Some(vec!["bash".into(), "/rollout/install.sh".into()]));
-        assert_eq!(plan.execute, Some(vec!["bash".into(), "/rollout/execute.sh".into()]));
+        assert_eq!(plan.execute, Some(execute_script()));
         assert_eq!(plan.scripts.len(), 2);
     }
 
@@ -150,7 +171,7 @@ mod tests {
         let mut harness = HarnessSpec::new("python /agent/main.py");
         let text = |harness: &HarnessSpec| {
             let plan = planned(AgentKind::Harness(Box::new(harness.clone()))).expect("a plan");
-            assert_eq!(plan.execute, Some(vec!["bash".into(), "/rollout/execute.sh".into()]));
+            assert_eq!(plan.execute, Some(execute_script()));
             let [Upload::File { bytes, .. }] = &plan.scripts[..] else { panic!("{plan:?}") };
             String::from_utf8_lossy(bytes).into_owned()
         };

@@ -62,8 +62,6 @@ pub(crate) use self::live_output::note_capture;
 pub use self::live_output::read_output;
 pub(crate) use self::recipe::{AttemptState, PhaseInterrupt, WorkRecipe};
 pub(crate) use self::script::ScriptLimit;
-pub use self::script::{
-    NormalExit, ScriptEnd, ScriptRun, kill_processes, run_command, run_command_until,
-};
+pub use self::script::{NormalExit, ScriptEnd, ScriptRun, kill_processes, run_command, run_until};
 pub use self::sidecars::Sidecar;
 pub use self::stop::{wait_for_kill, wait_for_stop};

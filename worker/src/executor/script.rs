@@ -101,20 +101,20 @@ pub async fn run_command(
     output: Arc<dyn OutputSink>,
     normal: NormalExit,
 ) -> ScriptRun {
-    let never = std::future::pending();
-    run_command_until(environment, command, limit, output, normal, never).await
+    let work = environment.exec(command, output);
+    run_until(environment, work, limit, normal, std::future::pending()).await
 }
 
-/// Runs a command like [`run_command`]. Also ends it when `end` does, as at its time limit.
-pub async fn run_command_until(
+/// Runs work that starts commands in an environment, as [`run_command`] runs one command. Also ends
+/// it when `end` does, as at its time limit.
+pub async fn run_until(
     environment: &dyn Environment,
-    command: ExecCommand,
+    work: impl Future<Output = Result<CommandExit, Failure>> + Send,
     limit: Duration,
-    output: Arc<dyn OutputSink>,
     normal: NormalExit,
     end: impl Future<Output = ()> + Send,
 ) -> ScriptRun {
-    let mut running = environment.exec(command, output);
+    let mut running = Box::pin(work);
     let ran = tokio::select! {
         biased;
         ran = dependency::within(environment.dependency(), limit, &mut running) => ran,

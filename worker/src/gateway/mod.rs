@@ -50,9 +50,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
-use rollout_protocol::spec::gateway::UpstreamSpec;
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use self::run_calls::RunCallTable;
 use crate::environment::ListenerRoute;
@@ -78,6 +79,8 @@ pub struct TryRequest {
     pub run: RunId,
     /// The model servers, at most one of each dialect.
     pub upstreams: Vec<Upstream>,
+    /// The only one that it may use; all when absent.
+    pub only: Option<String>,
     /// Whether the limits of the servers hold for all workers of the run together, within leases.
     pub is_leased: bool,
     /// Directory for the files of the calls.
@@ -111,6 +114,9 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     /// [`GatewayError`].
     async fn serve(&self, route: ListenerRoute) -> Result<BTreeMap<String, String>, GatewayError>;
 
+    /// Calls a model as the agent itself, at a path below the prefix of a dialect.
+    async fn call(&self, dialect: ModelDialect, path: &str, body: Bytes) -> GatewayReply;
+
     /// Time in which a model server did not answer, and in which it waited for a call during a
     /// pause: it does not count for the agent. Times of several servers and of a pause are added up.
     fn stopped_time(&self) -> Duration;
@@ -124,6 +130,17 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
 
     /// Ends all calls and returns their records. Calls that come later are refused.
     async fn close(&self) -> TryCalls;
+}
+
+/// A reply that the gateway gives: the server's, or its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayReply {
+    /// Status of HTTP; 502 for a reply that breaks off.
+    pub status: u16,
+    /// Time after which the call may be repeated, if the reply names one.
+    pub retry_after: Option<Duration>,
+    /// The body.
+    pub body: Bytes,
 }
 
 /// The calls of an execution.

@@ -48,6 +48,7 @@ impl SampleRun {
             kind: AgentKind::Nop,
             env: BTreeMap::default(),
             limits: AgentLimits::default(),
+            model: None,
         };
         let task = TaskSpec::new("dataset", "task");
         let trial = TrialRef {

@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rollout_protocol::name::fold_case;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentModel, AgentSpec};
 
+use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::Field;
+use super::agent_model::{AgentModelChoice, ModelFields};
+use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
+use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 use super::{harness, names};
@@ -15,8 +19,24 @@ use super::{harness, names};
 keys! {
     /// The keys of an agent.
     pub(crate) table AgentKeys {
-        name: "text", "required", "`oracle`, `nop`, or any other name for scripts.";
+        name: "text", "required",
+            "`oracle`, `nop`, `shell`, an agent of the catalogue, or any other name for scripts.";
+        agent: "text", "`name`",
+            "Agent of the catalogue, or `shell`, if `name` is another one; `NAME@VERSION`.";
         description: "text", "", "Description, informational.";
+        model: "PROVIDER/MODEL", "none", "Model that it uses, through the gateway.";
+        base_url: "text", "that of the provider",
+            "Address of a model server for `model`, as `url` of `gateway.upstreams[]`.";
+        key_env: "name", "none", "Host variable with the key of the server at `base_url`.";
+        dialect: "openai|anthropic", "the first that the agent speaks",
+            "Dialect of the server at `base_url`.";
+        version: "text", "that of the catalogue", "Version of an agent of the catalogue.";
+        args: "list of text", "none", "Further arguments of an agent of the catalogue.";
+        effort: "text", "none", "Reasoning effort of an agent of the catalogue.";
+        system_prompt: "text", "none",
+            "System prompt of `shell`, or addition to that of an agent of the catalogue.";
+        max_turns: "integer", "100", "Most model calls of a step of `shell`.";
+        command_timeout_sec: "number", "300", "Time limit of each command of `shell`, s.";
         install: "script", "none", "Bash script, run before the attempt.";
         execute: "script", "none", "Bash script of the attempt.";
         harness: "table", "none",
@@ -32,10 +52,6 @@ keys! {
     }
 }
 
-/// The built-in agents, which need no scripts, by name.
-const BUILT_IN_AGENTS: &[(&str, AgentKind)] =
-    &[("oracle", AgentKind::Oracle), ("nop", AgentKind::Nop)];
-
 /// An agent as written in the job file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentConfig {
@@ -49,6 +65,8 @@ pub struct AgentConfig {
     pub env: BTreeMap<String, Variable>,
     /// Its time limits, without the job's multipliers.
     pub limits: AgentLimits,
+    /// Its model.
+    pub model: Option<AgentModel>,
 }
 
 /// An agent of a job.
@@ -76,6 +94,7 @@ impl Agent {
                 kind: file.kind,
                 env: variables::templates(file.env),
                 limits,
+                model: file.model,
             },
             description: file.description,
             unscaled_limits: file.limits,
@@ -83,8 +102,13 @@ impl Agent {
     }
 }
 
-/// The agents, in the order of the file.
-pub(crate) fn read(field: &Field<'_>) -> Vec<AgentConfig> {
+/// The agents, in the order of the file. The model servers that their models need are added to
+/// `gateway`.
+pub(crate) fn read(
+    field: &Field<'_>,
+    catalogue: &AgentCatalogue,
+    gateway: &mut Option<GatewayConfig>,
+) -> Vec<AgentConfig> {
     const EXPECTED: &str = "a list of at least one agent";
     if !field.required(EXPECTED) {
         return Vec::new();
@@ -94,10 +118,15 @@ pub(crate) fn read(field: &Field<'_>) -> Vec<AgentConfig> {
         field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
     }
     let mut seen = HashMap::new();
-    items.iter().filter_map(|item| agent(item, &mut seen)).collect()
+    items.iter().filter_map(|item| agent(item, catalogue, gateway, &mut seen)).collect()
 }
 
-fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option<AgentConfig> {
+fn agent(
+    item: &Field<'_>,
+    catalogue: &AgentCatalogue,
+    gateway: &mut Option<GatewayConfig>,
+    seen: &mut HashMap<String, SourceLocation>,
+) -> Option<AgentConfig> {
     let mut fields = item.mapping()?;
     let name_field = fields.take(AgentKeys::name);
     name_field.required(names::EXPECTED);
@@ -106,23 +135,33 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) -> Option
         check_unique(name, &name_field, seen);
     }
     let description = fields.take(AgentKeys::description).text();
-    let install = fields.take(AgentKeys::install);
-    let execute = fields.take(AgentKeys::execute);
-    let harness = fields.take(AgentKeys::harness);
-    let kind = match name.as_deref().and_then(find_built_in) {
-        Some((name, kind)) => built_in(name, kind.clone(), &[install, execute, harness]),
-        None if harness.is_present() => harness::read(&harness, &install, &execute)
-            .map(|spec| AgentKind::Harness(Box::new(spec))),
-        None => Some(script(item, name.as_deref(), &install, &execute)),
+    let scripts = Scripts {
+        install: fields.take(AgentKeys::install),
+        execute: fields.take(AgentKeys::execute),
+        harness: fields.take(AgentKeys::harness),
     };
-    let env = variables::read(&fields.take(AgentKeys::env));
+    let options = OptionFields::take(&mut fields);
+    let named = options.agent.non_empty_string().or_else(|| name.clone());
+    let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
+    let definition = source.and_then(|source| source.define(item, &scripts, &options));
+    let model_fields = ModelFields::take(&mut fields);
+    let mut env = variables::read(&fields.take(AgentKeys::env));
     let limits = AgentLimits {
         install_sec: read_optional(&fields.take(AgentKeys::override_setup_timeout_sec)),
         execute_sec: read_optional(&fields.take(AgentKeys::override_timeout_sec)),
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    Some(AgentConfig { name: name?, description, kind: kind?, env, limits })
+    let Definition { kind, dialects, needs_model, variables } = definition?;
+    let model = model_fields.read(item, &dialects, needs_model, gateway)?;
+    let location = name_field.location();
+    let own = model.iter().flat_map(AgentModelChoice::variables);
+    for (name, template) in variables.into_iter().chain(own) {
+        // Variables of the job win.
+        env.entry(name).or_insert(Variable { template, location: location.clone() });
+    }
+    let model = model.map(|choice| choice.model);
+    Some(AgentConfig { name: name?, description, kind, env, limits, model })
 }
 
 fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {
@@ -138,53 +177,10 @@ fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Source
     }
 }
 
-/// Names of the built-in agents.
-pub(crate) fn built_in_names() -> impl Iterator<Item = &'static str> {
-    BUILT_IN_AGENTS.iter().map(|(name, _)| *name)
-}
-
-fn find_built_in(name: &str) -> Option<&'static (&'static str, AgentKind)> {
-    BUILT_IN_AGENTS.iter().find(|(built_in, _)| *built_in == name)
-}
-
-fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> Option<AgentKind> {
-    for script in scripts.iter().filter(|script| script.is_present()) {
-        let found = format!("a script for the built-in agent `{name}`");
-        script.reject_with_hint(
-            ErrorKind::Conflict,
-            found,
-            "no script",
-            "give the agent another name to use your own scripts",
-        );
-    }
-    Some(kind)
-}
-
-fn script(
-    item: &Field<'_>,
-    name: Option<&str>,
-    install: &Field<'_>,
-    execute: &Field<'_>,
-) -> AgentKind {
-    if !install.is_present() && !execute.is_present() {
-        let expected = "an `execute` or `install` script, or a `harness`";
-        match name.and_then(|name| find_built_in(&name.to_lowercase())) {
-            Some((built_in, _)) => item.reject_with_hint(
-                ErrorKind::MissingKey,
-                "neither",
-                expected,
-                format!("the built-in agent is spelled `{built_in}`"),
-            ),
-            None => item.reject(ErrorKind::MissingKey, "neither", expected),
-        }
-    }
-    AgentKind::Script { install: install.non_empty_string(), execute: execute.non_empty_string() }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::read_field;
-    use super::*;
+    use super::super::testing::{agents as read, read_field};
+    use super::{Agent, AgentKind, AgentLimits, ErrorKind, TimeoutRules};
 
     #[test]
     fn agents_built_in_and_script_are_parsed() {

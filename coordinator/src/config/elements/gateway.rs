@@ -46,7 +46,8 @@ keys! {
     }
 }
 
-const DIALECTS: &[(&str, ModelDialect)] =
+/// The dialects, as documents name them.
+pub(super) const DIALECTS: &[(&str, ModelDialect)] =
     &[("openai", ModelDialect::Openai), ("anthropic", ModelDialect::Anthropic)];
 
 const CAPTURE_MODES: &[(&str, CaptureMode)] =
@@ -89,7 +90,8 @@ pub(crate) fn read(field: &Field<'_>) -> Option<GatewayConfig> {
             let found = format!("a second model server of the dialect {known}");
             dialect.reject(ErrorKind::DuplicateName, found, "one model server for each dialect");
         }
-        let (key_template, key) = read_key(&fields.take(UpstreamKeys::key_env)).unzip();
+        let key = read_key(&fields.take(UpstreamKeys::key_env));
+        let key_template = key.as_ref().map(|key| key.template.clone());
         config.keys.extend(key);
         config.spec.upstreams.extend(upstream(&mut fields, known, key_template));
         fields.finish();
@@ -115,15 +117,9 @@ fn upstream(
     let retries = fields.take(UpstreamKeys::max_retries).integer(&(0..=100));
     let prices = read_prices(&fields.take(UpstreamKeys::prices));
     let url = fields.take(UpstreamKeys::url);
-    let address = url.required("the address of the server").then(|| url.non_empty_string())??;
-    if !is_address(&address) {
-        url.bad_value("an address like https://api.example.com/v1, without query or user");
-        return None;
-    }
+    let address = url.required("the address of the server").then(|| read_address(&url))??;
+    let default = default_upstream(name.unwrap_or_else(|| dialect.to_string()), address, dialect);
     Some(UpstreamSpec {
-        name: name.unwrap_or_else(|| dialect.to_string()),
-        url: address,
-        dialect,
         key,
         capture,
         max_concurrent,
@@ -131,7 +127,34 @@ fn upstream(
         hold_sec: hold_sec.unwrap_or(HOLD_SEC),
         max_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(MAX_RETRIES),
         prices,
+        ..default
     })
+}
+
+/// A model server without a key, with the defaults of all settings.
+pub(super) fn default_upstream(name: String, url: String, dialect: ModelDialect) -> UpstreamSpec {
+    UpstreamSpec {
+        name,
+        url,
+        dialect,
+        key: None,
+        capture: CaptureMode::default(),
+        max_concurrent: None,
+        requests_per_minute: None,
+        hold_sec: HOLD_SEC,
+        max_retries: MAX_RETRIES,
+        prices: TokenPrices::default(),
+    }
+}
+
+/// Reads the address of a model server.
+pub(super) fn read_address(field: &Field<'_>) -> Option<String> {
+    let address = field.non_empty_string()?;
+    if !is_address(&address) {
+        field.bad_value("an address like https://api.example.com/v1, without query or user");
+        return None;
+    }
+    Some(address)
 }
 
 /// Whether a text is an address that calls can be sent to. It must hold no secret, so it has no
@@ -144,14 +167,15 @@ fn is_address(text: &str) -> bool {
         && rest.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '?' | '#' | '@' | '\\' | '$'))
 }
 
-fn read_key(field: &Field<'_>) -> Option<(Template, Variable)> {
+/// Reads the name of the variable with a key.
+pub(super) fn read_key(field: &Field<'_>) -> Option<Variable> {
     let name = field.non_empty_string()?;
     if !is_variable_name(&name) {
         field.bad_value("the name of a variable, not its value");
         return None;
     }
     let template = Template::new(format!("${{{name}}}"));
-    Some((template.clone(), Variable { template, location: field.location() }))
+    Some(Variable { template, location: field.location() })
 }
 
 fn read_prices(field: &Field<'_>) -> TokenPrices {

@@ -122,14 +122,13 @@ mod tests {
     use rollout_protocol::spec::agent::AgentKind;
     use serde_json::json;
 
-    use super::super::agents;
     use super::super::testing::read_field;
     use super::*;
 
     /// The harness of an agent, and its errors.
     fn harness(text: &str) -> (Option<HarnessSpec>, Vec<(String, ErrorKind)>) {
         let (agents, errors, _) =
-            read_field(&format!("[{{name: a, harness: {text}}}]"), agents::read);
+            read_field(&format!("[{{name: a, harness: {text}}}]"), super::super::testing::agents);
         let mut specs = agents.into_iter().filter_map(|agent| match agent.kind {
             AgentKind::Harness(spec) => Some(*spec),
             _ => None,
@@ -204,7 +203,8 @@ mod tests {
             let (_, errors) = harness(text);
             assert_eq!(errors, [(key.to_owned(), kind)], "{text}");
         }
-        let (_, errors, _) = read_field("[{name: nop, harness: {command: c}}]", agents::read);
+        let (_, errors, _) =
+            read_field("[{name: nop, harness: {command: c}}]", super::super::testing::agents);
         assert_eq!(errors, [("x[0].harness".to_owned(), ErrorKind::Conflict)]);
     }
 

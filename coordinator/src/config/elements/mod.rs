@@ -1,5 +1,7 @@
 //! Elements of the file formats, one file each: keys, checks and result types.
 
+mod agent_model;
+mod agent_source;
 pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod datasets;

@@ -36,3 +36,9 @@ pub(crate) fn read_fields<T>(
 pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> ReadOutcome<T> {
     read_fields(&format!("x: {text}\n"), |fields| read(&fields.take(TEST_KEY)))
 }
+
+/// Reads agents, without a gateway and with the shipped catalogue.
+pub(crate) fn agents(field: &Field<'_>) -> Vec<super::agents::AgentConfig> {
+    let catalogue = super::super::catalogue::AgentCatalogue::shipped();
+    super::agents::read(field, catalogue, &mut None)
+}

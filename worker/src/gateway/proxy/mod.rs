@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use lru::LruCache;
 use rollout_protocol::digest::Digest;
@@ -41,7 +42,9 @@ use super::open_calls::OpenCalls;
 use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
-use super::{GatewayError, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect};
+use super::{
+    GatewayError, GatewayReply, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect,
+};
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
 
@@ -119,9 +122,12 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { run, upstreams, is_leased, directory, redactor } = request;
+        let TryRequest { run, upstreams, only, is_leased, directory, redactor } = request;
         let mut servers = BTreeMap::new();
-        for (place, upstream) in upstreams.iter().enumerate() {
+        let is_usable =
+            |upstream: &Upstream| only.as_ref().is_none_or(|only| *only == upstream.spec.name);
+        let usable = upstreams.iter().enumerate().filter(|(_, upstream)| is_usable(upstream));
+        for (place, upstream) in usable {
             let server = self.server(upstream, is_leased.then_some((run, place)))?;
             servers.insert(upstream.spec.dialect, server);
         }
@@ -265,6 +271,10 @@ impl TryGateway for TryHandle {
             .keys()
             .flat_map(|dialect| dialect::client_variables(*dialect, &origin, &self.opened.key));
         Ok(variables.map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    async fn call(&self, dialect: ModelDialect, path: &str, body: Bytes) -> GatewayReply {
+        route::call_directly(&self.opened, dialect, path, body).await
     }
 
     fn stopped_time(&self) -> Duration {

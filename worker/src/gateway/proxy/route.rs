@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
@@ -16,8 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::call::Call;
 use super::listener::ListenerScope;
 use super::reply_body::ReplyBody;
+use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
-use crate::gateway::{dialect, recorder};
+use crate::gateway::{GatewayReply, dialect, recorder};
 use crate::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
@@ -70,16 +71,76 @@ pub(super) async fn answer(
         return refusal.response(dialect_of(&path)).0;
     };
     match accept(scope, request, dialect, endpoint).await {
-        Ok((opened, call)) => {
-            let (sender, receiver) = oneshot::channel();
-            opened.keep(supervise::spawn("model-call", call.run(sender)));
-            receiver.await.unwrap_or_else(|_| {
-                let refusal = OwnReply::new(StatusCode::BAD_GATEWAY, "the call has no reply");
-                refusal.response(dialect).0
-            })
-        }
+        Ok((opened, call)) => run(&opened, call, dialect).await,
         Err(refusal) => refusal.response(dialect).0,
     }
+}
+
+async fn run(opened: &OpenTry, call: Call, dialect: ModelDialect) -> Response<ReplyBody> {
+    let (sender, receiver) = oneshot::channel();
+    opened.keep(supervise::spawn("model-call", call.run(sender)));
+    receiver.await.unwrap_or_else(|_| {
+        let refusal = OwnReply::new(StatusCode::BAD_GATEWAY, "the call has no reply");
+        refusal.response(dialect).0
+    })
+}
+
+/// A call of an agent that runs in this process.
+pub(super) async fn call_directly(
+    opened: &Arc<OpenTry>,
+    dialect: ModelDialect,
+    path: &str,
+    body: Bytes,
+) -> GatewayReply {
+    let response = match direct_call(opened, dialect, path, body).await {
+        Ok(call) => run(opened, call, dialect).await,
+        Err(refusal) => refusal.response(dialect).0,
+    };
+    let (head, body) = response.into_parts();
+    let retry_after = server::asked_wait(&head.headers);
+    match body.collect().await {
+        Ok(body) => {
+            GatewayReply { status: head.status.as_u16(), retry_after, body: body.to_bytes() }
+        }
+        Err(error) => {
+            let text = dialect::error_body(dialect, 502, &error.to_string());
+            GatewayReply { status: 502, retry_after: None, body: text.into() }
+        }
+    }
+}
+
+async fn direct_call(
+    opened: &Arc<OpenTry>,
+    dialect: ModelDialect,
+    path: &str,
+    body: Bytes,
+) -> Result<Call, OwnReply> {
+    let endpoint = dialect::endpoint(dialect, path)
+        .ok_or_else(|| OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"))?;
+    let server = server_of(opened, dialect)?;
+    let memory = Arc::clone(&opened.memory).acquire_many_owned(kibibytes(body.len())).await;
+    let json = HeaderValue::from_static("application/json");
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
+    if dialect == ModelDialect::Anthropic {
+        let version = HeaderName::from_static("anthropic-version");
+        headers.insert(version, HeaderValue::from_static("2023-06-01"));
+    }
+    Ok(Call {
+        opened: Arc::clone(opened),
+        server,
+        endpoint,
+        path: dialect::upstream_path(endpoint).to_owned(),
+        headers,
+        body,
+        _memory: memory.expect("the semaphore is never closed"),
+    })
+}
+
+fn server_of(opened: &OpenTry, dialect: ModelDialect) -> Result<Arc<ModelServer>, OwnReply> {
+    opened.servers.get(&dialect).cloned().ok_or_else(|| {
+        let message = format!("the job has no model server of the dialect {dialect}");
+        OwnReply::new(StatusCode::NOT_FOUND, message)
+    })
 }
 
 /// The answer to a request on a connection beyond those that its execution may have. The connection
@@ -117,10 +178,7 @@ async fn accept(
     let opened = opened.ok_or_else(|| {
         OwnReply::new(StatusCode::UNAUTHORIZED, "the key is not that of an execution that runs")
     })?;
-    let server = opened.servers.get(&dialect).cloned().ok_or_else(|| {
-        let message = format!("the job has no model server of the dialect {dialect}");
-        OwnReply::new(StatusCode::NOT_FOUND, message)
-    })?;
+    let server = server_of(&opened, dialect)?;
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let (head, body) = request.into_parts();
     let (body, memory) = read_body(body, &opened).await?;

@@ -69,6 +69,7 @@ async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dy
     let request = TryRequest {
         run: RUN,
         upstreams: vec![upstream],
+        only: None,
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
@@ -195,6 +196,7 @@ async fn invalid_address_is_refused() {
     for url in ["ftp://h", "h", "http://h?x=1", "http://"] {
         let request = TryRequest {
             run: RUN,
+            only: None,
             is_leased: false,
             upstreams: vec![upstream(url, 1.0, None)],
             directory: directory.path().join("gateway"),

@@ -1,19 +1,21 @@
 //! Execution of scripts of any stage.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::gateway::AgentClock;
+use super::shell::{ShellAgent, ShellPlace};
 use super::variables::ScriptEnv;
 use crate::dependency::Dependency;
-use crate::environment::{CommandExit, Environment, ExecCommand, Failure};
+use crate::environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit};
 
 /// A script and how it runs.
 #[derive(Debug)]
 pub(super) struct TrialScript {
-    pub(super) argv: Vec<String>,
+    pub(super) work: ScriptWork,
     pub(super) env: ScriptEnv,
     /// User; the environment's own when absent.
     pub(super) user: Option<String>,
@@ -24,6 +26,13 @@ pub(super) struct TrialScript {
     pub(super) keep_processes: bool,
     /// Measures its time limit, if model calls may stop its clock.
     pub(super) clock: Option<AgentClock>,
+}
+
+/// The work of a script.
+#[derive(Debug)]
+pub(super) enum ScriptWork {
+    Command(Vec<String>),
+    Shell(ShellAgent),
 }
 
 /// A failed script.
@@ -83,10 +92,9 @@ async fn run_script_until(
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
-    let TrialScript { argv, env, user, limit, normal, keep_processes, clock } = script;
-    let command = ExecCommand { argv, env, workdir: None, user };
+    let TrialScript { work, env, user, limit, normal, keep_processes, clock } = script;
     let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
-    let grace = OnceLock::new();
+    let (grace, stopped) = (OnceLock::new(), Arc::new(AtomicBool::new(false)));
     let end = async {
         let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
         tokio::select! {
@@ -94,11 +102,20 @@ async fn run_script_until(
             ignored = stop_ignored => drop(grace.set(ignored)),
             () = limit_passed => {}
         }
+        stopped.store(true, Ordering::Relaxed);
     };
-    let output = capture.clone();
+    let output: Arc<dyn OutputSink> = capture.clone();
+    let working = match work {
+        ScriptWork::Command(argv) => {
+            environment.exec(ExecCommand { argv, env, workdir: None, user }, output)
+        }
+        ScriptWork::Shell(agent) => {
+            let stopped = Arc::clone(&stopped);
+            Box::pin(agent.run(ShellPlace { environment, env, user, output, stopped }))
+        }
+    };
     let own_limit = if clock.is_some() { Duration::MAX } else { limit };
-    let ran =
-        executor::run_command_until(environment, command, own_limit, output, harmless, end).await;
+    let ran = executor::run_until(environment, working, own_limit, harmless, end).await;
     if let (ScriptEnd::TimedOut, Some(grace)) = (&ran.end, grace.into_inner()) {
         let error = ScriptError::StopIgnored { grace };
         return Err(ScriptFailure { error, processes_left: ran.processes_left });

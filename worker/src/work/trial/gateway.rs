@@ -8,6 +8,7 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass, TrialError};
 use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
 use tokio::time::Instant;
 
@@ -64,7 +65,7 @@ impl TrialRun<'_> {
     pub(super) async fn open_gateway(&mut self) -> Result<(), SetupError> {
         let ctx = self.ctx;
         let Some(spec) = &ctx.settings.gateway else { return Ok(()) };
-        if !ctx.agent.kind.runs_own_scripts() {
+        if !ctx.agent.kind.calls_models() {
             return Ok(());
         }
         let gateway = self.services.gateway.as_ref().ok_or(SetupError::NoGateway)?;
@@ -76,6 +77,7 @@ impl TrialRun<'_> {
         let request = TryRequest {
             run: ctx.execution.labels.run,
             upstreams,
+            only: ctx.agent.model.as_ref().map(|model| model.upstream.clone()),
             is_leased: ctx.execution.has_model_leases,
             directory: self.outputs.scratch().join(DIRECTORY),
             redactor: self.attempt.redactor.clone(),
@@ -89,6 +91,10 @@ impl TrialRun<'_> {
     /// in the step before, if it was restarted.
     pub(super) async fn serve_gateway(&mut self) -> Result<(), SetupError> {
         let Some(gateway) = self.models.gateway.clone() else { return Ok(()) };
+        // The worker itself calls the models of the agent `shell`.
+        if matches!(self.ctx.agent.kind, AgentKind::Shell(_)) {
+            return Ok(());
+        }
         let route = self.attempt.environment.expect_running().listener_route().await;
         let route = route.and_then(|route| check_route(route, &self.ctx.task));
         let route = route.map_err(SetupError::GatewayRoute)?;
@@ -112,6 +118,11 @@ fn check_route(route: ListenerRoute, task: &TaskSpec) -> Result<ListenerRoute, F
 }
 
 impl ModelCalls {
+    /// The gateway, if it is open.
+    pub(super) fn gateway(&self) -> Option<&Arc<dyn TryGateway>> {
+        self.gateway.as_ref()
+    }
+
     /// Variables of the agent's scripts.
     pub(super) fn env(&self) -> ScriptEnv {
         self.env.clone()

@@ -22,6 +22,7 @@ mod run;
 mod score;
 mod separate_verifier;
 mod setup;
+mod shell;
 mod step;
 mod step_files;
 mod variables;

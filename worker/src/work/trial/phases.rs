@@ -7,7 +7,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
 use rollout_protocol::spec::timeout::seconds;
 
-use super::execute::{self, ScriptFailure, TrialScript};
+use super::execute::{self, ScriptFailure, ScriptWork, TrialScript};
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::variables::ScriptEnv;
@@ -30,7 +30,8 @@ impl TrialRun<'_> {
         self.attempt.enter(Phase::AgentSetup);
         let ctx = self.ctx;
         let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
-        let install = self.agent_script(ctx.step(), plan.install.take(), seconds(limit));
+        let install = plan.install.take().map(ScriptWork::Command);
+        let install = self.agent_script(ctx.step(), install, seconds(limit));
         self.run_agent_script(ScriptStage::Install, install).await?;
         let mut execute = plan.execute.take();
         for (index, step) in ctx.task.steps.iter().enumerate() {
@@ -138,11 +139,11 @@ impl TrialRun<'_> {
     pub(super) fn agent_script(
         &self,
         step: &StepSpec,
-        argv: Option<Vec<String>>,
+        work: Option<ScriptWork>,
         limit: std::time::Duration,
     ) -> Option<TrialScript> {
-        let env = |argv| TrialScript {
-            argv,
+        let script = |work| TrialScript {
+            work,
             env: self.agent_env(step),
             user: step.agent.user.clone(),
             limit,
@@ -151,7 +152,7 @@ impl TrialRun<'_> {
             keep_processes: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
             clock: self.models.clock(&self.ctx.execution),
         };
-        argv.map(env)
+        work.map(script)
     }
 
     /// The variables of the agent's scripts. Those of services win: only services know their

@@ -10,13 +10,15 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
-use super::execute::{self, ScriptFailure};
-use super::failure::RewardError;
+use super::execute::{self, ScriptFailure, ScriptWork};
+use super::failure::{self, RewardError};
 use super::harness::HarnessMonitor;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
+use super::shell::ShellAgent;
 use super::{variables, verify};
+use crate::agents::AgentWork;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
 
@@ -60,7 +62,7 @@ impl TrialRun<'_> {
         &mut self,
         index: usize,
         step: &StepSpec,
-        execute: Option<Vec<String>>,
+        execute: Option<AgentWork>,
     ) -> Result<bool, PhaseInterrupt> {
         if let Some(name) = &step.name {
             self.attempt.timing.begin_step();
@@ -116,7 +118,7 @@ impl TrialRun<'_> {
     async fn run_agent(
         &mut self,
         step: &StepSpec,
-        execute: Option<Vec<String>>,
+        execute: Option<AgentWork>,
     ) -> Result<Option<TrialError>, PhaseInterrupt> {
         self.attempt.end_phase()?;
         let permit = self.acquire_agent(execute.is_some()).await?;
@@ -128,7 +130,8 @@ impl TrialRun<'_> {
             let served = Box::pin(self.serve_gateway()).await;
             served.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
-        let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
+        let work = execute.map(|work| self.script_work(work)).transpose()?;
+        let Some(script) = self.agent_script(step, work, limit) else { return Ok(None) };
         self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
         let mut harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
@@ -156,6 +159,17 @@ impl TrialRun<'_> {
                 Ok(Some(error))
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn script_work(&self, work: AgentWork) -> Result<ScriptWork, TrialError> {
+        match work {
+            AgentWork::Command(argv) => Ok(ScriptWork::Command(argv)),
+            AgentWork::Shell => {
+                let agent = ShellAgent::of(self.ctx, self.models.gateway());
+                let missing = || failure::task_invalid("the agent `shell` has no model server");
+                agent.map(ScriptWork::Shell).ok_or_else(missing)
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::CollectedArtifacts;
-use super::execute::{self, TrialScript};
+use super::execute::{self, ScriptWork, TrialScript};
 use super::failure;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
@@ -91,7 +91,7 @@ impl TrialRun<'_> {
         // It does the work of a build, so it has the time limit of one.
         let limit = seconds(self.ctx.task.environment.build_sec);
         let script = |argv, normal| TrialScript {
-            argv,
+            work: ScriptWork::Command(argv),
             env: ScriptEnv::new(),
             user: None,
             limit,

@@ -327,7 +327,13 @@ pub fn settings() -> TrialSettings {
 pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
     let [install, execute] = [install, execute].map(|script| script.map(str::to_owned));
     let kind = AgentKind::Script { install, execute };
-    AgentSpec { name: "agent".into(), kind, env: BTreeMap::new(), limits: AgentLimits::default() }
+    AgentSpec {
+        name: "agent".into(),
+        kind,
+        env: BTreeMap::new(),
+        limits: AgentLimits::default(),
+        model: None,
+    }
 }
 
 /// A task without files.

@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::{StepSpec, TestExit};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
-use super::execute::{ScriptFailure, TrialScript, run_script};
+use super::execute::{ScriptFailure, ScriptWork, TrialScript, run_script};
 use super::setup;
 use super::variables::ScriptEnv;
 use crate::agents::bash;
@@ -38,7 +38,7 @@ pub(super) async fn run_tests(
     placed.await.map_err(|failure| ScriptError::Place { what: "the tests", failure })?;
     drop(tests);
     let tests = TrialScript {
-        argv: bash(TEST_SCRIPT.to_owned()),
+        work: ScriptWork::Command(bash(TEST_SCRIPT.to_owned())),
         env,
         user: step.verifier.user.clone(),
         limit: seconds(step.verifier.timeout_sec),

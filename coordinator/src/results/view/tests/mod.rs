@@ -41,6 +41,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         kind: AgentKind::Oracle,
         env: [].into(),
         limits: AgentLimits::default(),
+        model: None,
     };
     let task = |name: &&str| PlannedTask {
         dataset: "data".into(),

@@ -1,0 +1,206 @@
+//! `rollout agents`: the agents of the catalogue.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clap::{Args, Subcommand};
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::spec::agent::AgentKind;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use super::error::CliError;
+use super::output::Printer;
+use crate::config::{AgentCatalogue, AgentEntry, nearest};
+use crate::events::sinks::terminal::table;
+
+/// Subcommands of `rollout agents`.
+#[derive(Debug, Subcommand)]
+pub(super) enum AgentsCommand {
+    /// List the agents
+    List(ListArgs),
+    /// Print an agent with its scripts
+    Show(ShowArgs),
+    /// Check the entries of a directory, or of the catalogue
+    Check(CheckArgs),
+}
+
+/// Arguments of `rollout agents list`.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `rollout agents show`.
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// Name of the agent
+    name: String,
+
+    #[command(flatten)]
+    source: SourceArgs,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `rollout agents check`.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+#[derive(Debug, Args)]
+struct SourceArgs {
+    /// Directory with further agents, a TOML file each
+    #[arg(long = "agents", value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+impl AgentsCommand {
+    /// Runs the command.
+    pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
+        match self {
+            Self::List(args) => list(&args, printer),
+            Self::Show(args) => show(&args, printer),
+            Self::Check(args) => check(&args, printer).await,
+        }
+    }
+}
+
+fn catalogue(source: &SourceArgs) -> Result<AgentCatalogue, CliError> {
+    let Some(directory) = source.directory.as_deref() else {
+        return Ok(AgentCatalogue::shipped().clone());
+    };
+    AgentCatalogue::with_directory(directory).map_err(|error| {
+        let what = format!("cannot use the agents in {}", Path::new(directory).display());
+        CliError::config(what, &error)
+    })
+}
+
+fn list(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let catalogue = catalogue(&args.source)?;
+    if args.json {
+        let entries: Vec<_> = catalogue.entries().map(document).collect();
+        printer.json(&entries)?;
+        return Ok(ExitCode::Success);
+    }
+    let row = |entry: &AgentEntry| {
+        let tried = if entry.untried { ", untried" } else { "" };
+        let version = entry.version.clone().unwrap_or_default();
+        vec![entry.name.clone(), version, dialects(entry), format!("{}{tried}", entry.summary)]
+    };
+    let rows = catalogue.entries().map(row).collect();
+    printer
+        .data(&(table::aligned(&["agent", "version", "dialects", "summary"], rows, 4) + "\n"))?;
+    Ok(ExitCode::Success)
+}
+
+fn dialects(entry: &AgentEntry) -> String {
+    let dialects: Vec<_> = entry.dialects.iter().map(ToString::to_string).collect();
+    dialects.join(", ")
+}
+
+fn show(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let catalogue = catalogue(&args.source)?;
+    let entry = catalogue.find(&args.name).ok_or_else(|| {
+        let error = CliError::usage(format!("the catalogue has no agent `{}`", args.name));
+        match nearest(&args.name, catalogue.entries().map(|entry| entry.name.as_str())) {
+            Some(near) => error.hint(&format!("did you mean `{near}`?")),
+            None => error.hint("`rollout agents list` lists them"),
+        }
+    })?;
+    if args.json {
+        printer.json(&document(entry))?;
+    } else {
+        printer.data(&text(entry))?;
+    }
+    Ok(ExitCode::Success)
+}
+
+fn document(entry: &AgentEntry) -> Value {
+    json!({
+        "name": entry.name,
+        "summary": entry.summary,
+        "homepage": entry.homepage,
+        "version": entry.version,
+        "untried": entry.untried,
+        "dialects": entry.dialects,
+        "accepts": entry.accepts.iter().map(|option| option.as_str()).collect::<Vec<_>>(),
+        "sessions": entry.sessions,
+        "env": entry.env,
+        "install": entry.install,
+        "execute": entry.execute,
+    })
+}
+
+fn text(entry: &AgentEntry) -> String {
+    let list = |items: &[String]| {
+        if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+    };
+    let accepts: Vec<String> =
+        entry.accepts.iter().map(|option| option.as_str().to_owned()).collect();
+    let env: Vec<_> = entry.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut lines = vec![
+        format!("{}: {}", entry.name, entry.summary),
+        format!("homepage  {}", entry.homepage.as_deref().unwrap_or("none")),
+        format!("version   {}", entry.version.as_deref().unwrap_or("none")),
+        format!("dialects  {}", dialects(entry)),
+        format!("options   {}", list(&accepts)),
+        format!("sessions  {}", list(&entry.sessions)),
+        format!("variables {}", list(&env)),
+    ];
+    if let Some(install) = &entry.install {
+        lines.push(format!("\ninstall:\n{}", install.trim()));
+    }
+    lines.push(format!("\nexecute:\n{}\n", entry.execute.trim()));
+    lines.join("\n")
+}
+
+/// Checks the entries, and the syntax of their scripts as they are run.
+async fn check(args: &CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let catalogue = catalogue(&args.source)?;
+    let mut failed = Vec::new();
+    for entry in catalogue.entries() {
+        let AgentKind::Script { install, execute } = entry.scripts() else { continue };
+        for (name, script) in [("install", install), ("execute", execute)] {
+            let Some(script) = script else { continue };
+            if let Err(why) = check_syntax(&script).await? {
+                failed.push(format!("{}: `{name}` is no valid bash script: {why}", entry.name));
+            }
+        }
+    }
+    if failed.is_empty() {
+        printer.data(&format!("{} agents are valid\n", catalogue.entries().count()))?;
+        return Ok(ExitCode::Success);
+    }
+    let mut error = CliError::new(ExitCode::Config, "agents are invalid");
+    error.details = failed;
+    Err(error)
+}
+
+/// The syntax error of a script, if it has one.
+async fn check_syntax(script: &str) -> Result<Result<(), String>, CliError> {
+    let failed = |error: std::io::Error| CliError::failure("cannot run bash", &error);
+    let mut bash = tokio::process::Command::new("bash")
+        .arg("-n")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = bash.stdin.take() {
+        // Bash may end before it has read everything; its exit code tells.
+        let _closed = stdin.write_all(script.as_bytes()).await;
+    }
+    let ended = bash.wait_with_output().await.map_err(failed)?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    Ok(if ended.status.success() { Ok(()) } else { Err(said.trim().to_owned()) })
+}

@@ -1,0 +1,172 @@
+//! The catalogue: agents by name as data, each in a TOML file with its scripts, and the providers of
+//! models.
+//!
+//! An entry becomes an agent with scripts when a job is read, so that a run keeps the scripts that
+//! it began with, and workers need no catalogue.
+
+mod entry;
+mod providers;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+pub(crate) use self::entry::AgentChoices;
+pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
+pub use self::providers::{ModelProvider, ModelServer, find_provider, provider_names};
+
+/// The shipped entries, by file name.
+const SHIPPED: &[(&str, &str)] = &[
+    ("aider.toml", include_str!("../../../agents/aider.toml")),
+    ("claude-code.toml", include_str!("../../../agents/claude-code.toml")),
+    ("codex.toml", include_str!("../../../agents/codex.toml")),
+    ("copilot-cli.toml", include_str!("../../../agents/copilot-cli.toml")),
+    ("mini-swe-agent.toml", include_str!("../../../agents/mini-swe-agent.toml")),
+    ("opencode.toml", include_str!("../../../agents/opencode.toml")),
+    ("openhands.toml", include_str!("../../../agents/openhands.toml")),
+    ("qwen-code.toml", include_str!("../../../agents/qwen-code.toml")),
+];
+
+static SHIPPED_CATALOGUE: LazyLock<AgentCatalogue> = LazyLock::new(|| {
+    let entries = SHIPPED.iter().map(|(file, text)| {
+        let entry = AgentEntry::parse(text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        (entry.name.clone(), entry)
+    });
+    AgentCatalogue { entries: entries.collect() }
+});
+
+/// Agents by name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AgentCatalogue {
+    entries: BTreeMap<String, AgentEntry>,
+}
+
+/// Why a directory of entries cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogueError {
+    /// The directory or a file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// An entry is invalid.
+    #[error("cannot use the agent in {}: {source}", path.display())]
+    Entry {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its error.
+        source: InvalidEntry,
+    },
+    /// Two files of the directory have entries with one name.
+    #[error("{} has a second agent `{name}`", path.display())]
+    Duplicate {
+        /// Path of the second file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+}
+
+impl AgentCatalogue {
+    /// The shipped agents.
+    pub fn shipped() -> &'static Self {
+        &SHIPPED_CATALOGUE
+    }
+
+    /// The shipped agents, and those of the `*.toml` files of a directory, which win.
+    ///
+    /// # Errors
+    /// [`CatalogueError`].
+    pub fn with_directory(directory: &Path) -> Result<Self, CatalogueError> {
+        let read = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CatalogueError::Read { path, source }
+        };
+        let mut own = BTreeMap::new();
+        let mut files = Vec::new();
+        for file in fs::read_dir(directory).map_err(read(directory))? {
+            let path = file.map_err(read(directory))?.path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        for path in files {
+            let text = fs::read_to_string(&path).map_err(read(&path))?;
+            let entry = AgentEntry::parse(&text)
+                .map_err(|source| CatalogueError::Entry { path: path.clone(), source })?;
+            let name = entry.name.clone();
+            if own.insert(name.clone(), entry).is_some() {
+                return Err(CatalogueError::Duplicate { path, name });
+            }
+        }
+        let mut catalogue = Self::shipped().clone();
+        catalogue.entries.extend(own);
+        Ok(catalogue)
+    }
+
+    /// The agent with this name.
+    pub fn find(&self, name: &str) -> Option<&AgentEntry> {
+        self.entries.get(name)
+    }
+
+    /// The agents, by name.
+    pub fn entries(&self) -> impl Iterator<Item = &AgentEntry> {
+        self.entries.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shipped_entries_are_valid_and_named_as_their_files() {
+        let names: Vec<_> = AgentCatalogue::shipped().entries().map(|entry| &entry.name).collect();
+        let files: Vec<_> =
+            SHIPPED.iter().map(|(file, _)| file.trim_end_matches(".toml")).collect();
+        assert_eq!(names, files);
+    }
+
+    #[test]
+    fn every_file_of_the_directory_is_shipped() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
+        let mut files: Vec<_> = fs::read_dir(directory)
+            .expect("a directory")
+            .map(|file| file.expect("a file").file_name().into_string().expect("a name"))
+            .filter(|name| name.ends_with(".toml") && name != "providers.toml")
+            .collect();
+        files.sort();
+        assert_eq!(files, SHIPPED.iter().map(|(file, _)| *file).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn directory_replaces_and_adds_agents() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |file: &str, text: &str| {
+            fs::write(directory.path().join(file), text).expect("written");
+        };
+        write("a.toml", "name = 'codex'\nsummary = 's'\nexecute = 'true'\n");
+        write("b.toml", "name = 'mine'\nsummary = 's'\nexecute = 'true'\n");
+        write("notes.txt", "no entry");
+        let catalogue = AgentCatalogue::with_directory(directory.path()).expect("a catalogue");
+        assert_eq!(catalogue.find("codex").map(|entry| entry.summary.as_str()), Some("s"));
+        assert!(catalogue.find("mine").is_some() && catalogue.find("claude-code").is_some());
+
+        write("c.toml", "name = 'mine'\nsummary = 's'\nexecute = 'true'\n");
+        let error = AgentCatalogue::with_directory(directory.path()).expect_err("two of a name");
+        assert!(error.to_string().ends_with("c.toml has a second agent `mine`"), "{error}");
+        write("c.toml", "name = 'mine'\nrun = 'true'\n");
+        let error = AgentCatalogue::with_directory(directory.path()).expect_err("an unknown key");
+        assert!(error.to_string().contains("unknown field `run`"), "{error}");
+        let missing = directory.path().join("missing");
+        let error = AgentCatalogue::with_directory(&missing).expect_err("no directory");
+        assert!(matches!(error, CatalogueError::Read { .. }), "{error}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Where an agent of a job comes from: built-in, its own scripts, or the catalogue.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::gateway::ModelDialect;
+use rollout_protocol::template::Template;
+
+use super::super::catalogue::{AgentCatalogue, AgentChoices, AgentEntry, AgentOption};
+use super::super::diagnostics::{ErrorKind, nearest};
+use super::super::reader::{Field, Fields};
+use super::agents::AgentKeys;
+use super::harness;
+
+/// Dialects of the built-in agent `shell`, the preferred one first.
+const SHELL_DIALECTS: &[ModelDialect] = &[ModelDialect::Openai, ModelDialect::Anthropic];
+
+/// Names of the built-in agents.
+const BUILT_IN_NAMES: &[&str] = &["oracle", "nop", "shell"];
+
+/// The fields with an agent's own scripts.
+pub(super) struct Scripts<'a> {
+    pub(super) install: Field<'a>,
+    pub(super) execute: Field<'a>,
+    pub(super) harness: Field<'a>,
+}
+
+impl<'a> Scripts<'a> {
+    fn all(&self) -> [&Field<'a>; 3] {
+        [&self.install, &self.execute, &self.harness]
+    }
+}
+
+/// The fields with options of agents that the job does not define itself.
+pub(super) struct OptionFields<'a> {
+    pub(super) agent: Field<'a>,
+    version: Field<'a>,
+    args: Field<'a>,
+    effort: Field<'a>,
+    system_prompt: Field<'a>,
+    max_turns: Field<'a>,
+    command_timeout_sec: Field<'a>,
+}
+
+impl<'a> OptionFields<'a> {
+    pub(super) fn take(fields: &mut Fields<'a>) -> Self {
+        Self {
+            agent: fields.take(AgentKeys::agent),
+            version: fields.take(AgentKeys::version),
+            args: fields.take(AgentKeys::args),
+            effort: fields.take(AgentKeys::effort),
+            system_prompt: fields.take(AgentKeys::system_prompt),
+            max_turns: fields.take(AgentKeys::max_turns),
+            command_timeout_sec: fields.take(AgentKeys::command_timeout_sec),
+        }
+    }
+
+    /// Rejects the options that are present, except `accepted`.
+    fn reject_others(&self, who: &str, accepted: &[&str]) {
+        let options = [
+            ("version", &self.version),
+            ("args", &self.args),
+            ("effort", &self.effort),
+            ("system_prompt", &self.system_prompt),
+            ("max_turns", &self.max_turns),
+            ("command_timeout_sec", &self.command_timeout_sec),
+        ];
+        for (name, field) in options {
+            if field.is_present() && !accepted.contains(&name) {
+                let expected = match accepted {
+                    [] => "none of the options of other agents".to_owned(),
+                    accepted => format!("one of its options {}", accepted.join(", ")),
+                };
+                field.reject(
+                    ErrorKind::Conflict,
+                    format!("an option that {who} ignores"),
+                    expected,
+                );
+            }
+        }
+    }
+}
+
+/// Where an agent comes from.
+pub(super) enum AgentSource<'a> {
+    BuiltIn(&'static str),
+    OwnScripts,
+    Catalogue { entry: &'a AgentEntry, version: Option<String> },
+}
+
+/// An agent without its model.
+pub(super) struct Definition {
+    pub(super) kind: AgentKind,
+    /// Dialects that it speaks, the preferred one first.
+    pub(super) dialects: Vec<ModelDialect>,
+    pub(super) needs_model: bool,
+    /// Variables of its scripts.
+    pub(super) variables: BTreeMap<String, Template>,
+}
+
+impl<'a> AgentSource<'a> {
+    /// Finds the source of the agent called `name`; `None` if there is none, which is recorded.
+    pub(super) fn find(
+        item: &Field<'_>,
+        name: Option<&str>,
+        scripts: &Scripts<'_>,
+        catalogue: &'a AgentCatalogue,
+    ) -> Option<Self> {
+        let has_scripts = scripts.all().iter().any(|field| field.is_present());
+        let built_in = BUILT_IN_NAMES.iter().find(|built_in| Some(**built_in) == name);
+        if let Some(built_in) = built_in {
+            for script in scripts.all().into_iter().filter(|script| script.is_present()) {
+                script.reject_with_hint(
+                    ErrorKind::Conflict,
+                    format!("a script for the built-in agent `{built_in}`"),
+                    "no script",
+                    "give the agent another name to use your own scripts",
+                );
+            }
+            return Some(Self::BuiltIn(built_in));
+        }
+        if has_scripts {
+            return Some(Self::OwnScripts);
+        }
+        let name = name?;
+        let (plain, version) = match name.split_once('@') {
+            Some((plain, version)) => (plain, Some(version.to_owned())),
+            None => (name, None),
+        };
+        if let Some(entry) = catalogue.find(plain) {
+            return Some(Self::Catalogue { entry, version });
+        }
+        reject_unknown(item, plain, catalogue);
+        None
+    }
+
+    /// Reads the rest of the agent; errors are recorded.
+    pub(super) fn define(
+        self,
+        item: &Field<'_>,
+        scripts: &Scripts<'_>,
+        options: &OptionFields<'_>,
+    ) -> Option<Definition> {
+        let plain = |kind, dialects: &[ModelDialect], needs_model| Definition {
+            kind,
+            dialects: dialects.to_vec(),
+            needs_model,
+            variables: BTreeMap::new(),
+        };
+        match self {
+            Self::BuiltIn("shell") => {
+                options.reject_others(
+                    "the agent `shell`",
+                    &["system_prompt", "max_turns", "command_timeout_sec"],
+                );
+                Some(plain(AgentKind::Shell(shell(options)), SHELL_DIALECTS, true))
+            }
+            Self::BuiltIn(name) => {
+                options.reject_others(&format!("the agent `{name}`"), &[]);
+                let kind = if name == "oracle" { AgentKind::Oracle } else { AgentKind::Nop };
+                Some(plain(kind, &[], false))
+            }
+            Self::OwnScripts => {
+                options.reject_others("an agent with scripts of its own", &[]);
+                let kind = own_scripts(scripts)?;
+                Some(plain(kind, &[ModelDialect::Openai, ModelDialect::Anthropic], false))
+            }
+            Self::Catalogue { entry, version } => catalogued(item, entry, version, options),
+        }
+    }
+}
+
+fn shell(options: &OptionFields<'_>) -> ShellSpec {
+    let default = ShellSpec::default();
+    let turns = options.max_turns.integer(&(1..=100_000));
+    let limit = "a number of seconds above 0, at most 86400";
+    let command = options.command_timeout_sec.number(limit, |sec| sec > 0.0 && sec <= 86400.0);
+    ShellSpec {
+        max_turns: turns.and_then(|n| u32::try_from(n).ok()).unwrap_or(default.max_turns),
+        command_sec: command.unwrap_or(default.command_sec),
+        system_prompt: options.system_prompt.non_empty_string(),
+    }
+}
+
+fn own_scripts(scripts: &Scripts<'_>) -> Option<AgentKind> {
+    let Scripts { install, execute, harness } = scripts;
+    if harness.is_present() {
+        return harness::read(harness, install, execute)
+            .map(|spec| AgentKind::Harness(Box::new(spec)));
+    }
+    let (install, execute) = (install.non_empty_string(), execute.non_empty_string());
+    Some(AgentKind::Script { install, execute })
+}
+
+fn catalogued(
+    item: &Field<'_>,
+    entry: &AgentEntry,
+    version: Option<String>,
+    options: &OptionFields<'_>,
+) -> Option<Definition> {
+    let options_of_entry =
+        [AgentOption::Args, AgentOption::Effort, AgentOption::SystemPrompt].into_iter();
+    let mut accepted: Vec<_> =
+        options_of_entry.filter(|option| entry.accepts(*option)).map(AgentOption::as_str).collect();
+    if entry.version.is_some() {
+        accepted.push("version");
+    }
+    options.reject_others(&format!("the agent `{}`", entry.name), &accepted);
+    if version.is_some() && (entry.version.is_none() || options.version.is_present()) {
+        let expected = if entry.version.is_none() { "no version" } else { "one version" };
+        item.reject(ErrorKind::Conflict, "a version after `@`", expected);
+    }
+    let args = options.args.items().unwrap_or_default();
+    let choices = AgentChoices {
+        version: version.or_else(|| options.version.text()),
+        args: args.iter().filter_map(Field::text).collect(),
+        effort: options.effort.text(),
+        system_prompt: options.system_prompt.non_empty_string(),
+    };
+    Some(Definition {
+        kind: entry.kind(&choices),
+        dialects: entry.dialects.clone(),
+        needs_model: !entry.dialects.is_empty(),
+        variables: entry.variables(&choices),
+    })
+}
+
+fn reject_unknown(item: &Field<'_>, name: &str, catalogue: &AgentCatalogue) {
+    let catalogued = catalogue.entries().map(|entry| entry.name.as_str());
+    let known: Vec<&str> = BUILT_IN_NAMES.iter().copied().chain(catalogued).collect();
+    let found = format!("no agent with the name `{name}`, and no scripts");
+    let expected =
+        format!("an `execute` or `install` script, a `harness`, or one of {}", known.join(", "));
+    match nearest(name, known.iter().copied()) {
+        Some(near) => {
+            let hint = format!("did you mean `{near}`?");
+            item.reject_with_hint(ErrorKind::MissingKey, found, expected, hint);
+        }
+        None => item.reject(ErrorKind::MissingKey, found, expected),
+    }
+}

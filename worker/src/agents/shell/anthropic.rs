@@ -1,0 +1,44 @@
+//! Anthropic messages.
+
+use serde_json::{Value, json};
+
+use super::{COMMAND_DESCRIPTION, MAX_REPLY_TOKENS, ShellCommand, TOOL, TOOL_DESCRIPTION};
+
+/// Path and body of a call.
+pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (&'static str, Value) {
+    let schema = json!({
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": COMMAND_DESCRIPTION}},
+        "required": ["command"],
+    });
+    let tools = json!([{"name": TOOL, "description": TOOL_DESCRIPTION, "input_schema": schema}]);
+    let body = json!({
+        "model": model,
+        "max_tokens": MAX_REPLY_TOKENS,
+        "system": system,
+        "messages": messages,
+        "tools": tools,
+    });
+    ("/v1/messages", body)
+}
+
+/// The message of a reply as it is sent back, its text and its commands.
+pub(super) fn read(reply: &Value) -> Option<(Value, String, Vec<ShellCommand>)> {
+    let blocks = reply.get("content")?.as_array()?;
+    let texts = blocks.iter().filter(|block| block["type"] == "text");
+    let texts: Vec<_> = texts.filter_map(|block| block["text"].as_str()).collect();
+    let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
+    let command = |call: &Value| {
+        let is_bash = call["name"] == TOOL;
+        let command = call["input"]["command"].as_str().filter(|_| is_bash).map(str::to_owned);
+        ShellCommand { id: call["id"].as_str().unwrap_or_default().to_owned(), command }
+    };
+    let commands = calls.map(command).collect();
+    Some((json!({"role": "assistant", "content": blocks}), texts.join("\n"), commands))
+}
+
+/// The message with the outputs of all commands of a reply.
+pub(super) fn outputs(outputs: &[(String, String)]) -> Value {
+    let block = |(id, text): &(String, String)| json!({"type": "tool_result", "tool_use_id": id, "content": text});
+    json!({"role": "user", "content": outputs.iter().map(block).collect::<Vec<_>>()})
+}

@@ -1,0 +1,98 @@
+//! Tests of conversations.
+
+use serde_json::json;
+
+use super::*;
+
+fn session(dialect: ModelDialect, max_turns: u32) -> ShellSession {
+    let spec = ShellSpec { max_turns, ..ShellSpec::default() };
+    ShellSession::new(&spec, "m", dialect, "write x")
+}
+
+fn body(session: &mut ShellSession) -> Value {
+    let request = session.next_request().expect("a turn is left");
+    serde_json::from_slice(&request.body).expect("JSON")
+}
+
+fn read(session: &mut ShellSession, reply: Value) -> ShellStep {
+    session.read_reply(reply.to_string().as_bytes()).expect("a known reply")
+}
+
+#[test]
+fn chat_conversation_sends_calls_and_outputs_back() {
+    let mut session = session(ModelDialect::Openai, 9);
+    let first = body(&mut session);
+    assert_eq!(first["messages"][0]["role"], "system");
+    assert_eq!(first["messages"][1], json!({"role": "user", "content": "write x"}));
+    assert_eq!(first["tools"][0]["function"]["name"], TOOL);
+    let call = json!({"id": "c", "type": "function",
+        "function": {"name": "bash", "arguments": "{\"command\": \"echo\"}"}});
+    let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let step = read(&mut session, json!({"choices": [{"message": message}]}));
+    let command = ShellCommand { id: "c".into(), command: Some("echo".into()) };
+    assert_eq!(step, ShellStep::Run { text: String::new(), commands: vec![command] });
+    session.add_outputs(&[("c".to_owned(), "exit code 0\n".to_owned())]);
+    let second = body(&mut session);
+    assert_eq!(second["messages"][2], message);
+    let output = json!({"role": "tool", "tool_call_id": "c", "content": "exit code 0\n"});
+    assert_eq!(second["messages"][3], output);
+    let done = json!({"choices": [{"message": {"role": "assistant", "content": "done"}}]});
+    assert_eq!(read(&mut session, done), ShellStep::Done("done".to_owned()));
+}
+
+#[test]
+fn anthropic_conversation_sends_calls_and_outputs_back() {
+    let mut session = session(ModelDialect::Anthropic, 9);
+    let first = body(&mut session);
+    assert_eq!(first["messages"], json!([{"role": "user", "content": "write x"}]));
+    assert!(first["system"].is_string() && first["max_tokens"].is_number());
+    let content = json!([{"type": "text", "text": "hm"},
+        {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "ls"}},
+        {"type": "tool_use", "id": "u", "name": "edit", "input": {}}]);
+    let step = read(&mut session, json!({"content": content}));
+    let commands = vec![
+        ShellCommand { id: "t".into(), command: Some("ls".into()) },
+        ShellCommand { id: "u".into(), command: None },
+    ];
+    assert_eq!(step, ShellStep::Run { text: "hm".into(), commands });
+    session.add_outputs(&[("t".into(), "a".into()), ("u".into(), "b".into())]);
+    let second = body(&mut session);
+    assert_eq!(second["messages"][1], json!({"role": "assistant", "content": content}));
+    assert_eq!(second["messages"][2]["content"][1]["tool_use_id"], "u");
+    let done = json!({"content": [{"type": "text", "text": "done"}]});
+    assert_eq!(read(&mut session, done), ShellStep::Done("done".to_owned()));
+}
+
+#[test]
+fn session_ends_after_its_turns() {
+    let mut session = session(ModelDialect::Openai, 2);
+    assert!(session.next_request().is_some() && session.next_request().is_some());
+    assert_eq!(session.next_request(), None);
+}
+
+#[test]
+fn reply_of_another_form_is_unknown() {
+    for dialect in [ModelDialect::Openai, ModelDialect::Anthropic] {
+        for reply in ["", "{", "[]", "{\"error\": {}}", "{\"choices\": []}", "{\"content\": 1}"] {
+            let found = session(dialect, 1).read_reply(reply.as_bytes());
+            assert_eq!(found, Err(UnknownReply(dialect)), "{reply}");
+        }
+    }
+}
+
+#[test]
+fn long_output_keeps_its_beginning_and_its_end() {
+    let mut output = BoundedOutput::new(OUTPUT_BYTES);
+    output.push(b"short");
+    assert_eq!(output.text(), "short");
+    for piece in 0..10_000 {
+        output.push(format!("{piece:05}\n").as_bytes());
+    }
+    let text = output.text();
+    assert!(text.starts_with("short00000\n") && text.ends_with("09999\n"), "{text}");
+    let left_out = 60_005 - OUTPUT_BYTES;
+    assert!(text.contains(&format!("\n[{left_out} bytes left out]\n")), "{text}");
+    let mut whole = BoundedOutput::new(OUTPUT_BYTES);
+    whole.push(&[b'x'; 3 * OUTPUT_BYTES]);
+    assert!(whole.text().len() < OUTPUT_BYTES + 64);
+}

@@ -1,0 +1,202 @@
+//! Execution of the agent `shell`: its model calls go through the gateway, its commands run in the
+//! environment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::gateway::ModelDialect;
+
+use super::TrialContext;
+use super::variables::ScriptEnv;
+use crate::agents::{
+    self, BoundedOutput, INSTRUCTION_VARIABLE, ShellCommand, ShellRequest, ShellSession, ShellStep,
+};
+use crate::environment::{
+    CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
+};
+use crate::executor;
+use crate::gateway::{GatewayReply, TryGateway};
+
+/// Largest instruction, bytes.
+const INSTRUCTION_BYTES: usize = 1024 * 1024;
+
+/// Wait before a call is repeated, if the server does not name one.
+const REPEAT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Longest wait before a call is repeated.
+const MAX_REPEAT_PAUSE: Duration = Duration::from_secs(60);
+
+/// The agent, ready to attempt a step.
+#[derive(Debug)]
+pub(super) struct ShellAgent {
+    spec: ShellSpec,
+    model: String,
+    dialect: ModelDialect,
+    gateway: Arc<dyn TryGateway>,
+}
+
+/// Where and how its commands run.
+pub(super) struct ShellPlace<'a> {
+    pub(super) environment: &'a dyn Environment,
+    pub(super) env: ScriptEnv,
+    pub(super) user: Option<String>,
+    /// Gets everything that the agent says and its commands print.
+    pub(super) output: Arc<dyn OutputSink>,
+    /// Set when the agent must not begin anything new.
+    pub(super) stopped: Arc<AtomicBool>,
+}
+
+impl ShellAgent {
+    /// The agent of a trial; `None` if it has another one, or its model server is missing.
+    pub(super) fn of(ctx: &TrialContext, gateway: Option<&Arc<dyn TryGateway>>) -> Option<Self> {
+        let AgentKind::Shell(spec) = &ctx.agent.kind else { return None };
+        let model = ctx.agent.model.as_ref()?;
+        let upstreams = &ctx.settings.gateway.as_ref()?.upstreams;
+        let upstream = upstreams.iter().find(|upstream| upstream.name == model.upstream)?;
+        Some(Self {
+            spec: spec.clone(),
+            model: model.name.clone(),
+            dialect: upstream.dialect,
+            gateway: Arc::clone(gateway?),
+        })
+    }
+
+    /// Attempts the step. The exit code is 0 if the model says that it is done.
+    pub(super) async fn run(self, place: ShellPlace<'_>) -> Result<CommandExit, Failure> {
+        let read = format!("cat -- \"${INSTRUCTION_VARIABLE}\"");
+        let instruction = Collected::new(INSTRUCTION_BYTES, None);
+        let exit = place.exec(&read, Arc::clone(&instruction)).await?;
+        if exit.code != 0 {
+            return Ok(place.fail("cannot read the instruction"));
+        }
+        let instruction = instruction.text();
+        let mut session = ShellSession::new(&self.spec, &self.model, self.dialect, &instruction);
+        while let Some(request) = session.next_request() {
+            let Some(reply) = self.call(&request, &place).await else {
+                return Ok(place.fail("it was stopped"));
+            };
+            if reply.status != 200 {
+                let body = String::from_utf8_lossy(&reply.body);
+                return Ok(place.fail(&format!(
+                    "the model server answered with status {}: {body}",
+                    reply.status
+                )));
+            }
+            match session.read_reply(&reply.body) {
+                Err(unknown) => return Ok(place.fail(&unknown.to_string())),
+                Ok(ShellStep::Done(text)) => {
+                    place.say(&text);
+                    return Ok(CommandExit { code: 0 });
+                }
+                Ok(ShellStep::Run { text, commands }) => {
+                    place.say(&text);
+                    let mut outputs = Vec::new();
+                    for command in commands {
+                        let output = self.run_command(&command, &place).await?;
+                        outputs.push((command.id, output));
+                    }
+                    session.add_outputs(&outputs);
+                }
+            }
+        }
+        Ok(place.fail(&format!("the model did not end within {} calls", self.spec.max_turns)))
+    }
+
+    /// Calls the model. A call that the server or the gateway asks to repeat is repeated until the
+    /// agent's time is over. `None` if it is stopped.
+    async fn call(&self, request: &ShellRequest, place: &ShellPlace<'_>) -> Option<GatewayReply> {
+        loop {
+            if place.is_stopped() {
+                return None;
+            }
+            let reply = self.gateway.call(self.dialect, request.path, request.body.clone()).await;
+            if !matches!(reply.status, 429 | 502 | 503 | 504 | 529) {
+                return Some(reply);
+            }
+            let pause = reply.retry_after.unwrap_or(REPEAT_PAUSE).min(MAX_REPEAT_PAUSE);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Runs a command; returns the text for the model.
+    async fn run_command(
+        &self,
+        command: &ShellCommand,
+        place: &ShellPlace<'_>,
+    ) -> Result<String, Failure> {
+        let Some(text) = &command.command else {
+            return Ok("there is only the tool `bash`, with the parameter `command`".to_owned());
+        };
+        if place.is_stopped() {
+            return Ok(String::new());
+        }
+        place.say(&format!("$ {text}"));
+        let output = Collected::new(agents::OUTPUT_BYTES, Some(Arc::clone(&place.output)));
+        let limit = Duration::from_secs_f64(self.spec.command_sec);
+        let ran = tokio::time::timeout(limit, place.exec(text, Arc::clone(&output))).await;
+        let end = match ran {
+            Ok(exit) => format!("exit code {}", exit?.code),
+            Err(_) => {
+                if let Some(left) = executor::kill_processes(place.environment).await {
+                    return Err(left);
+                }
+                format!("killed after {} s, with all other processes", limit.as_secs_f64())
+            }
+        };
+        Ok(format!("{end}\n{}", output.text()))
+    }
+}
+
+impl ShellPlace<'_> {
+    async fn exec(&self, text: &str, output: Arc<Collected>) -> Result<CommandExit, Failure> {
+        let command = ExecCommand {
+            argv: agents::shell(text.to_owned()),
+            env: self.env.clone(),
+            workdir: None,
+            user: self.user.clone(),
+        };
+        self.environment.exec(command, output).await
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    fn say(&self, text: &str) {
+        if !text.is_empty() {
+            self.output.write(OutputStream::Stdout, format!("{text}\n").as_bytes());
+        }
+    }
+
+    fn fail(&self, why: &str) -> CommandExit {
+        self.output.write(OutputStream::Stderr, format!("shell: {why}\n").as_bytes());
+        CommandExit { code: 1 }
+    }
+}
+
+/// The output of a command, bounded, and passed on.
+struct Collected {
+    kept: Mutex<BoundedOutput>,
+    passed_on: Option<Arc<dyn OutputSink>>,
+}
+
+impl Collected {
+    fn new(most: usize, passed_on: Option<Arc<dyn OutputSink>>) -> Arc<Self> {
+        Arc::new(Self { kept: Mutex::new(BoundedOutput::new(most)), passed_on })
+    }
+
+    fn text(&self) -> String {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).text()
+    }
+}
+
+impl OutputSink for Collected {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if let Some(sink) = &self.passed_on {
+            sink.write(stream, bytes);
+        }
+    }
+}
