@@ -96,6 +96,8 @@ pub(super) struct Definition {
     pub(super) needs_model: bool,
     /// Variables of its scripts.
     pub(super) variables: BTreeMap<String, Template>,
+    /// Whether its install script may run once for all trials with an image.
+    pub(super) install_once: bool,
 }
 
 impl<'a> AgentSource<'a> {
@@ -146,6 +148,7 @@ impl<'a> AgentSource<'a> {
             dialects: dialects.to_vec(),
             needs_model,
             variables: BTreeMap::new(),
+            install_once: false,
         };
         match self {
             Self::BuiltIn("shell") => {
@@ -222,6 +225,7 @@ fn catalogued(
         dialects: entry.dialects.clone(),
         needs_model: !entry.dialects.is_empty(),
         variables: entry.variables(&choices),
+        install_once: entry.install.is_some(),
     })
 }
 
