@@ -10,7 +10,8 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
-use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+use regex::Regex;
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_protocol::wire::offer::RunRateLimits;
 use tokio::net::TcpStream;
 use tokio::sync::{SemaphorePermit, watch};
@@ -22,6 +23,7 @@ use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::dependency::{Dependency, Probe};
 use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
 use crate::gateway::{GatewayError, Upstream};
+use crate::glob;
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::Redactor;
 use crate::supervise::{self, Task};
@@ -43,6 +45,8 @@ pub(super) struct ModelServer {
     /// Its address without a slash at the end.
     base: String,
     key: Option<(HeaderName, HeaderValue)>,
+    /// The models that it takes; all when absent.
+    models: Option<Vec<Regex>>,
     /// Masks its key.
     redactor: Redactor,
     client: HttpClient,
@@ -154,6 +158,14 @@ impl ModelServer {
             }
             None => None,
         };
+        let pattern = |pattern: &String| {
+            let compiled = glob::compile(pattern, glob::Dialect::Shell);
+            compiled.ok_or_else(|| GatewayError::Models {
+                upstream: spec.name.clone(),
+                pattern: pattern.clone(),
+            })
+        };
+        let models = spec.models.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
         let name = format!("the model server `{}`", spec.name);
         let limits = RunRateLimits {
             starts_per_minute: spec.requests_per_minute,
@@ -163,6 +175,7 @@ impl ModelServer {
         Ok(Self {
             base,
             key,
+            models: (!models.is_empty()).then_some(models),
             redactor: Redactor::new(upstream.key.as_deref().map(|key| ("MODEL_KEY", key))),
             client: clients.get(https)?,
             limits: leased.map_or_else(
@@ -184,16 +197,14 @@ impl ModelServer {
         self.spec.dialect
     }
 
-    pub(super) fn capture(&self) -> CaptureMode {
-        self.spec.capture
+    pub(super) fn spec(&self) -> &UpstreamSpec {
+        &self.spec
     }
 
-    pub(super) fn prices(&self) -> &TokenPrices {
-        &self.spec.prices
-    }
-
-    pub(super) fn max_retries(&self) -> u32 {
-        self.spec.max_retries
+    /// Whether it takes calls of a model.
+    pub(super) fn takes(&self, model: Option<&str>) -> bool {
+        let Some(models) = &self.models else { return true };
+        model.is_some_and(|model| models.iter().any(|pattern| pattern.is_match(model)))
     }
 
     pub(super) fn redactor(&self) -> Redactor {
