@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use rollout_protocol::record::CallAttempt;
 use tokio::time::Instant;
 
 use super::call::Call;
+use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
-use super::server::{self, Admission, ModelServer};
+use super::server::{Admission, ModelServer};
 use crate::gateway::open_calls::OpenCall;
 use crate::gateway::run_calls::SentCall;
 
@@ -34,7 +34,7 @@ pub(super) struct Course<'a> {
 /// The answer to a call.
 pub(super) enum Answer<'a> {
     /// The server's.
-    Reply(Response<Incoming>, Admission<'a>),
+    Reply(Response<ServerBody>, Admission<'a>),
     /// The gateway's own. `outage`: because the server cannot be reached, or calls are paused;
     /// `elsewhere`: another server may answer.
     Own { reply: OwnReply, outage: bool, elsewhere: bool },
@@ -129,8 +129,8 @@ impl Call {
             course.dispatch(sent);
             course.queued = course.began.elapsed();
             let sent = server.send(uri.clone(), &self.headers, request.clone()).await;
-            let response = match sent {
-                Ok(response) => response,
+            let ServerReply { response, wait } = match sent {
+                Ok(reply) => reply,
                 Err(failure) => {
                     course.add_attempt(server, |attempt| {
                         attempt.error = Some(failure.message.clone());
@@ -146,7 +146,7 @@ impl Call {
                 }
             };
             outage = false;
-            let (status, wait) = (response.status(), server::asked_wait(response.headers()));
+            let status = response.status();
             course.add_attempt(server, |attempt| {
                 attempt.status = Some(status.as_u16());
                 attempt.retry_after_sec = wait.map(|wait| wait.as_secs_f64());
@@ -166,9 +166,4 @@ impl Call {
             retries += 1;
         }
     }
-}
-
-/// Whether a server asks to call again later.
-fn asks_to_wait(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 429 | 502 | 503 | 504 | 529)
 }

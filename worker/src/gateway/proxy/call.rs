@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use hyper::{Response, StatusCode};
 use rollout_protocol::record::{
@@ -17,6 +17,7 @@ use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::answer::{Answer, Course};
+use super::refusal::ServerBody;
 use super::reply_body::ReplyBody;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
@@ -130,7 +131,7 @@ impl Call {
         &self,
         begun: BegunCall,
         mut course: Course<'_>,
-        response: Response<Incoming>,
+        response: Response<ServerBody>,
         added: Added,
         head: ReplyHead,
     ) {
@@ -180,7 +181,7 @@ impl Call {
     /// Passes pieces on until the reply ends.
     async fn pump(
         &self,
-        body: &mut Incoming,
+        body: &mut ServerBody,
         stream: &mut ReplyStream,
         pieces: &mpsc::Sender<io::Result<Bytes>>,
         course: &mut Course<'_>,
@@ -313,9 +314,9 @@ fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> 
 /// The next frame of a reply. The rest after the last event of a stream is not waited for longer
 /// than `rest`.
 async fn next_frame(
-    body: &mut Incoming,
+    body: &mut ServerBody,
     rest: Option<Duration>,
-) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+) -> Option<Result<Frame<Bytes>, <ServerBody as Body>::Error>> {
     match rest {
         None => body.frame().await,
         Some(rest) => tokio::time::timeout(rest, body.frame()).await.unwrap_or_default(),

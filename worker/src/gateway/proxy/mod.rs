@@ -4,6 +4,7 @@
 //!   network of its own;
 //! * `route`: which call a request is; `headers`: those that are passed on;
 //! * `call`: one call, from its record to the last byte of its reply; `answer`: its sendings;
+//!   `refusal`: replies that ask to call again later;
 //!   `reply_body`: the body that the agent gets;
 //! * `server`: a model server, its limits and its state, shared by all executions; `upstreams`: those
 //!   of an execution, and the choice among them;
@@ -14,6 +15,7 @@ mod call;
 mod client;
 mod headers;
 mod listener;
+mod refusal;
 mod reply_body;
 mod route;
 mod server;

@@ -7,9 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use regex::Regex;
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_protocol::wire::offer::RunRateLimits;
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 
 use super::client::{Clients, HttpClient};
 use super::headers;
+use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::dependency::{Dependency, Probe};
 use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
@@ -300,15 +300,18 @@ impl ModelServer {
         uri: Uri,
         sent: &HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, SendFailure> {
+    ) -> Result<ServerReply, SendFailure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers::for_server(sent, self.key.as_ref());
         *request.uri_mut() = uri;
-        self.client
-            .request(request)
-            .await
-            .map_err(|error| SendFailure { not_sent: error.is_connect(), message: chain(&error) })
+        let sent = self.client.request(request).await;
+        let response = sent.map_err(|error| SendFailure {
+            not_sent: error.is_connect(),
+            message: chain(&error),
+        })?;
+        let reply = refusal::read(self.dialect(), response).await;
+        reply.map_err(|message| SendFailure { not_sent: false, message })
     }
 
     /// Records that the server cannot be reached, and probes it until it can.
@@ -365,13 +368,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// How long a reply asks to wait.
-pub(super) fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"));
-    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// The error of a reply that breaks off.
