@@ -13,7 +13,8 @@ use super::agents::AgentKeys;
 use super::harness;
 
 /// Dialects of the built-in agent `shell`, the preferred one first.
-const SHELL_DIALECTS: &[ModelDialect] = &[ModelDialect::Openai, ModelDialect::Anthropic];
+const SHELL_DIALECTS: &[ModelDialect] =
+    &[ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
 
 /// Names of the built-in agents.
 const BUILT_IN_NAMES: &[&str] = &["oracle", "nop", "shell"];
@@ -166,7 +167,8 @@ impl<'a> AgentSource<'a> {
             Self::OwnScripts => {
                 options.reject_others("an agent with scripts of its own", &[]);
                 let kind = own_scripts(scripts)?;
-                Some(plain(kind, &[ModelDialect::Openai, ModelDialect::Anthropic], false))
+                let all = [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
+                Some(plain(kind, &all, false))
             }
             Self::Catalogue { entry, version } => catalogued(item, entry, version, options),
         }

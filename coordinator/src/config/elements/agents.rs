@@ -28,7 +28,7 @@ keys! {
         base_url: "text", "that of the provider",
             "Address of a model server for `model`, as `url` of `gateway.upstreams[]`.";
         key_env: "name", "none", "Host variable with the key of the server at `base_url`.";
-        dialect: "openai|anthropic", "the first that the agent speaks",
+        dialect: "openai|anthropic|gemini", "the first that the agent speaks",
             "Dialect of the server at `base_url`.";
         version: "text", "that of the catalogue", "Version of an agent of the catalogue.";
         args: "list of text", "none", "Further arguments of an agent of the catalogue.";
