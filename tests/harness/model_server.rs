@@ -1,5 +1,5 @@
-//! A model server that speaks the dialects of OpenAI and Anthropic, streams, fails on command, and
-//! keeps a log of its own of every call.
+//! A model server that speaks the dialects of OpenAI, Anthropic and Gemini, streams, fails on
+//! command, and keeps a log of its own of every call.
 
 mod replies;
 mod script;
@@ -33,6 +33,8 @@ pub enum ModelAnswer {
     Cut(usize),
     /// A redirect to this address.
     Redirect(String),
+    /// The usual one.
+    Usual,
 }
 
 /// A call that the server had.
@@ -208,7 +210,9 @@ async fn answer(
     }
     let events = match command {
         Some(ModelAnswer::Status(status, wait)) => {
-            let key = headers.get("authorization").and_then(|value| value.to_str().ok());
+            let key = ["authorization", "x-api-key", "x-goog-api-key"]
+                .iter()
+                .find_map(|name| headers.get(*name)?.to_str().ok());
             let message = format!("refused {}", key.unwrap_or_default());
             let text = json!({"error": {"message": message}}).to_string();
             sent(status, text.as_bytes());
@@ -225,10 +229,10 @@ async fn answer(
             events.truncate(after);
             events.into_iter().map(Some).chain([None]).collect()
         }
-        None if body["stream"] == true => {
+        None | Some(ModelAnswer::Usual) if replies::is_stream(uri.path(), &body) => {
             replies::stream(uri.path(), &body).into_iter().map(Some).collect::<Vec<_>>()
         }
-        None => {
+        None | Some(ModelAnswer::Usual) => {
             let text = replies::whole(uri.path(), &body).to_string();
             sent(200, text.as_bytes());
             return ([("content-type", "application/json")], text).into_response();

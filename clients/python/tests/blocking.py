@@ -8,7 +8,7 @@ import inspect
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, cast
 
-from rollout_client import AsyncClient, AsyncFarm, AsyncFarms, Client
+from rollout_client import AsyncClient, AsyncExecutor, AsyncExecutors, AsyncFarm, AsyncFarms, Client
 
 
 class _Blocking:
@@ -35,7 +35,7 @@ class _Blocking:
             return self._within(result)
         if inspect.iscoroutine(result):
             result = self._loop.run_until_complete(result)
-        if isinstance(result, (AsyncFarms, AsyncFarm)):
+        if isinstance(result, (AsyncFarms, AsyncFarm, AsyncExecutors, AsyncExecutor)):
             return _Blocking(result, self._loop)
         return result
 

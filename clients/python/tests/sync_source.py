@@ -12,7 +12,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "rollout_client"
 
-SOURCES = {"_async.py": "_sync.py", "_async_farm.py": "_sync_farm.py"}
+SOURCES = {
+    "_async.py": "_sync.py",
+    "_async_executor.py": "_sync_executor.py",
+    "_async_farm.py": "_sync_farm.py",
+}
 """Files by the files that they are made from."""
 
 RULES = (
@@ -22,7 +26,7 @@ RULES = (
     (r"\basync (def|for|with) ", r"\1 "),
     (r"\bawait ", ""),
     (r"AsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
-    (r"\bAsync(Generator|Iterator|Client|Farms|Farm)\b", r"\1"),
+    (r"\bAsync(Generator|Iterator|Client|Executors|Executor|Farms|Farm)\b", r"\1"),
     (r"\bAsyncShell\b", "SyncShell"),
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"__a(enter|exit)__", r"__\1__"),

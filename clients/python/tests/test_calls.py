@@ -15,7 +15,7 @@ from script import CUT, REFUSED, Script, answer, problem, run_document
 
 
 def submitted(script: Script, **values: Any) -> Any:
-    options = {"name": None, "priority": 0, "idempotency_key": None, **values}
+    options = {"kind": "job", "name": None, "priority": 0, "idempotency_key": None, **values}
     request = _operations.submission({"agents": []}, **options)
     return script.run(_programs.submit(script.context, request))
 
@@ -68,7 +68,9 @@ def test_job_is_a_document_a_text_or_a_file(tmp_path: Path) -> None:
     path.write_text("agents: []\n", encoding="utf-8")
 
     def sent(document: _operations.JobDocument) -> Any:
-        request = _operations.submission(document, name=None, priority=0, idempotency_key=None)
+        request = _operations.submission(
+            document, kind="job", name=None, priority=0, idempotency_key=None
+        )
         return json.loads(request.body or b"")["document"]
 
     assert sent({"agents": []}) == {"agents": []}

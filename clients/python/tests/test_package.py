@@ -67,9 +67,10 @@ def test_programs_of_the_readme_run(start: Callable[..., Daemon], tmp_path: Path
         )
         for program in code_blocks("python")
     ]
-    assert len(printed) == 5
+    assert len(printed) == 6
     assert "completed 0.5\nprinter/tasks/second__1 0.5\n" in printed[0]
     assert printed[0].startswith("1 run_started\n")
     assert printed[1] == "1\n"
-    assert printed[3] == "step-0 (0.5, 0.5, 0.5, 0.5) 4\nstep-1 (0.5, 0.5, 0.5, 0.5) 4\n"
-    assert "n_attempts" in printed[4]
+    assert printed[3] == "oracle/tasks/second__1 0.5\ncompleted\n"
+    assert printed[4] == "step-0 (0.5, 0.5, 0.5, 0.5) 4\nstep-1 (0.5, 0.5, 0.5, 0.5) 4\n"
+    assert "n_attempts" in printed[5]

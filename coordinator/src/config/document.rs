@@ -176,6 +176,9 @@ fn agent(agent: &Agent) -> Value {
     if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
         document = optional(document, [("system_prompt", system_prompt)]);
     }
+    if let (Value::Object(fields), true) = (&mut document, agent.spec.install_once) {
+        fields.insert("install_once".to_owned(), json!(true));
+    }
     if let (Value::Object(fields), Some(model)) = (&mut document, &agent.spec.model) {
         fields.insert("model".to_owned(), json!(format!("{}/{}", model.provider, model.name)));
     }

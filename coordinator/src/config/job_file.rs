@@ -266,8 +266,11 @@ fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue) -> JobFile {
     let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
-    let mut gateway = gateway::read(&fields.take(JobKeys::gateway));
-    let agents = agents::read(&fields.take(JobKeys::agents), catalogue, &mut gateway);
+    let agents = fields.take(JobKeys::agents);
+    let models = agents.texts_of_items(agents::AgentKeys::model);
+    let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
+    let mut gateway = gateway::read(&fields.take(JobKeys::gateway), &named);
+    let agents = agents::read(&agents, catalogue, &mut gateway);
     JobFile {
         name: names::read(&fields.take(JobKeys::name)),
         jobs_dir: fields

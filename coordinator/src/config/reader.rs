@@ -252,6 +252,24 @@ impl<'a> Field<'a> {
         });
     }
 
+    /// The texts at a key of the mappings in a list. Records no errors.
+    pub(crate) fn texts_of_items(&self, key: Key) -> Vec<&'a str> {
+        let items = match self.value().map(|node| &node.value) {
+            Some(ConfigValue::Sequence(items)) => items.as_slice(),
+            _ => &[],
+        };
+        let text = |item: &'a ConfigNode| match &item.value {
+            ConfigValue::Mapping(entries) => {
+                entries.iter().find_map(|entry| match &entry.node.value {
+                    ConfigValue::String(text) if entry.key == key.name => Some(text.as_str()),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        items.iter().filter_map(text).collect()
+    }
+
     /// The value found, for messages.
     pub(crate) fn describe(&self) -> String {
         self.node.map_or_else(|| "nothing".to_owned(), ConfigNode::describe)

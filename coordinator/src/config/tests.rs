@@ -351,3 +351,71 @@ proptest! {
         read_task(&file, FormatHints::default(), &mut Diagnostics::default());
     }
 }
+
+/// The job of a text, and its errors.
+fn job_of(text: &str, options: &JobOptions<'_>) -> (Option<Job>, Vec<String>) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("job.yaml");
+    std::fs::write(&path, text).expect("written");
+    let mut problems = Diagnostics::default();
+    let job = read_job(&path, options, &mut problems);
+    (job, problems.finish(()).err().map(|errors| errors.lines()).unwrap_or_default())
+}
+
+#[test]
+fn document_of_job_with_models_reads_back_as_the_same_job() {
+    let text = "name: j
+gateway:
+  upstreams:
+    - {name: local, url: 'http://h:1/v1', capture: tokens, max_concurrent: 3, prices: {input: 2}}
+agents:
+  - {name: shell, model: local/m, max_turns: 7, system_prompt: p}
+  - {name: codex, model: openai/gpt, effort: high, args: [--x, 'a b']}
+  - {name: both, agent: claude-code@1.0, model: fake/m, base_url: 'http://h:2', key_env: API_KEY}
+  - {name: own, execute: 'true', model: local/m}
+datasets: [{path: /d}]
+";
+    let options = JobOptions { is_set: &|_| true, ..options() };
+    let (job, faults) = job_of(text, &options);
+    assert_eq!(faults, [] as [&str; 0]);
+    let job = job.expect("a job");
+    let names = |job: &Job| {
+        let gateway = job.settings.gateway.clone().expect("a gateway");
+        gateway.upstreams.into_iter().map(|upstream| upstream.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&job), ["local", "openai", "fake"]);
+    assert!(job.agents[1].spec.install_once && !job.agents[3].spec.install_once);
+
+    let document = job_document(&job);
+    let (again, faults) = job_of(&document.to_string(), &options);
+    assert_eq!(faults, [] as [&str; 0], "{document:#}");
+    let again = again.expect("a job");
+    assert_eq!(again.settings.gateway, job.settings.gateway);
+    assert_eq!(again.agents, job.agents);
+}
+
+#[test]
+fn agents_of_a_directory_are_found_unless_they_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let entry = "name = 'mine'\nsummary = 's'\nexecute = 'run'\n";
+    std::fs::write(directory.path().join("mine.toml"), entry).expect("written");
+    let text = format!(
+        "agents_dir: {}\nagents: [{{name: mine}}]\ndatasets: [{{path: /d}}]\n",
+        directory.path().display()
+    );
+    let (job, faults) = job_of(&text, &options());
+    assert_eq!(faults, [] as [&str; 0]);
+    let kind = &job.expect("a job").agents[0].spec.kind;
+    let rollout_protocol::spec::agent::AgentKind::Script { execute: Some(script), .. } = kind
+    else {
+        panic!("{kind:?}");
+    };
+    assert!(script.ends_with("run\n"), "{script}");
+
+    let refusing = JobOptions { reads_agents_dir: false, ..options() };
+    let (_, faults) = job_of(&text, &refusing);
+    assert!(faults[0].contains("agents_dir: found a directory of agents"), "{faults:?}");
+    std::fs::write(directory.path().join("mine.toml"), "name = 'mine'").expect("written");
+    let (_, faults) = job_of(&text, &options());
+    assert!(faults[0].contains("mine.toml: missing field"), "{faults:?}");
+}

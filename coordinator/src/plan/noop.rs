@@ -36,6 +36,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         kind: AgentKind::Nop,
         env: BTreeMap::new(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     };
     let task = TaskSpec::new("bench", "noop");

@@ -37,6 +37,7 @@ fn agent(name: &str) -> AgentSpec {
         kind: AgentKind::Nop,
         env: BTreeMap::new(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     }
 }
@@ -218,6 +219,7 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
         kind: AgentKind::Script { install: None, execute: Some(text.to_owned()) },
         env: [("KEY".to_owned(), Template::new(secret))].into(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     };
     let old = JobPlan::new(

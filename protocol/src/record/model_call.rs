@@ -31,9 +31,13 @@ pub enum ModelEndpoint {
     ChatCompletions,
     /// OpenAI completions.
     Completions,
+    /// OpenAI responses.
+    Responses,
     /// Anthropic messages.
     Messages,
-    /// Anthropic token counts, which sample nothing.
+    /// Gemini content.
+    GenerateContent,
+    /// Token counts of Anthropic and Gemini, which sample nothing.
     CountTokens,
 }
 
@@ -44,7 +48,7 @@ pub struct CallBegun {
     pub call: u64,
     /// When the gateway had the whole request.
     pub began_at: Timestamp,
-    /// Name of the model server.
+    /// Name of the model server that gets the call first.
     pub upstream: String,
     /// Endpoint.
     pub endpoint: ModelEndpoint,
@@ -88,6 +92,9 @@ pub struct CallEnded {
     pub ended_at: Timestamp,
     /// How it ended.
     pub end: CallEnd,
+    /// Name of the model server that had the call at its end, if it is another one than at its begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
     /// Status of the reply that the agent got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -132,8 +139,11 @@ pub enum CallEnd {
 }
 
 /// One sending of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallAttempt {
+    /// Name of the model server, if it is another one than at the call's begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
     /// Status of the answer, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -254,6 +264,7 @@ mod tests {
             call: 1,
             ended_at: Timestamp::UNIX_EPOCH,
             end: CallEnd::Cut,
+            upstream: None,
             status: Some(200),
             error: None,
             attempts: Vec::new(),

@@ -20,6 +20,10 @@ pub struct AgentSpec {
     /// Time limits that differ from the tasks'.
     #[serde(default, skip_serializing_if = "AgentLimits::are_none")]
     pub limits: AgentLimits,
+    /// Whether its install script depends on nothing but the image, so that it may run once for all
+    /// trials with one image, as root and without secrets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub install_once: bool,
     /// The model that it is asked to use; its own choice when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<AgentModel>,

@@ -6,7 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::template::Template;
 
-/// The model servers that the agents of a job may call, at most one of each dialect.
+/// Default of `hold_sec`: below the time limits of all known clients.
+pub const DEFAULT_HOLD_SEC: f64 = 60.0;
+
+/// Default of `max_retries`.
+pub const DEFAULT_MAX_RETRIES: u32 = 3;
+
+/// The model servers that the agents of a job may call. The first one of a call's dialect that takes
+/// its model gets it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewaySpec {
     /// The servers.
@@ -33,8 +40,8 @@ impl GatewaySpec {
 pub struct UpstreamSpec {
     /// Its name, for records and messages.
     pub name: String,
-    /// Its base address as clients of the dialect write it: with `/v1` for OpenAI, without it for
-    /// Anthropic.
+    /// Its base address as clients of the dialect write it: with `/v1` for OpenAI, without a version
+    /// for the others.
     pub url: String,
     /// Its dialect.
     pub dialect: ModelDialect,
@@ -57,6 +64,43 @@ pub struct UpstreamSpec {
     /// Prices of tokens.
     #[serde(default)]
     pub prices: TokenPrices,
+    /// Patterns of the models that it takes; all when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Whether a call that it does not answer goes to the next server that takes its model.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fallback: bool,
+}
+
+impl UpstreamSpec {
+    /// A server without a key, limits and prices, which holds calls and sends them again as by
+    /// default.
+    pub fn new(name: &str, dialect: ModelDialect, url: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            url: url.to_owned(),
+            dialect,
+            key: None,
+            capture: CaptureMode::AsIs,
+            max_concurrent: None,
+            requests_per_minute: None,
+            hold_sec: DEFAULT_HOLD_SEC,
+            max_retries: DEFAULT_MAX_RETRIES,
+            prices: TokenPrices::default(),
+            models: Vec::new(),
+            fallback: false,
+        }
+    }
+
+    /// Whether it takes every model.
+    pub fn takes_all_models(&self) -> bool {
+        self.models.is_empty() || self.models.iter().any(|pattern| pattern == "*")
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A dialect of model servers.
@@ -65,11 +109,13 @@ pub struct UpstreamSpec {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ModelDialect {
-    /// OpenAI: chat completions and completions.
+    /// OpenAI: chat completions, completions and responses.
     #[default]
     Openai,
     /// Anthropic: messages.
     Anthropic,
+    /// Gemini: generated content.
+    Gemini,
 }
 
 impl ModelDialect {
@@ -78,6 +124,7 @@ impl ModelDialect {
         match self {
             Self::Openai => "openai",
             Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
         }
     }
 }

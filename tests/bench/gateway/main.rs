@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollout_protocol::id::RunId;
-use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_tests::model_server::ModelServer;
 use rollout_worker::environment::ListenerRoute;
 use rollout_worker::gateway::proxy::Gateway;
 use rollout_worker::gateway::{ModelGateway as _, TryGateway, TryRequest, Upstream};
 use rollout_worker::secrets::Redactor;
 
-use self::client::{CallTimes, ModelClient};
+use self::client::{BenchEndpoint, CallTimes, ModelClient};
 
 /// An error that ends the benchmark and is printed to stderr.
 type LatencyError = Box<dyn Error>;
@@ -58,31 +58,50 @@ async fn measure() -> Result<(), LatencyError> {
     let opened = open(&gateway, &server, directory.path()).await?;
     let route = ListenerRoute::HostAddress((Ipv4Addr::LOCALHOST, 0).into());
     let variables = opened.serve(route).await?;
-    let direct = ModelClient::new(&format!("{}/v1", server.origin()), "key");
-    let proxied = ModelClient::new(&variables["OPENAI_BASE_URL"], &variables["OPENAI_API_KEY"]);
+    let mut out = io::stdout();
+    writeln!(out, "{EVENTS} events per stream, 1 ms before each; milliseconds p50 / p99")?;
+    let v1 = format!("{}/v1", server.origin());
+    for (endpoint, base, variable) in [
+        (BenchEndpoint::Chat, &v1, "OPENAI_BASE_URL"),
+        (BenchEndpoint::Responses, &v1, "OPENAI_BASE_URL"),
+        (BenchEndpoint::Gemini, &server.origin(), "GOOGLE_GEMINI_BASE_URL"),
+    ] {
+        let direct = ModelClient::new(endpoint, base, "key");
+        let proxied =
+            ModelClient::new(endpoint, &variables[variable], &variables["OPENAI_API_KEY"]);
+        writeln!(out, "{}", endpoint.as_str())?;
+        compare(&direct, &proxied, &mut out).await?;
+        many_streams(&proxied, &mut out).await?;
+    }
+    let calls = opened.close().await;
+    writeln!(out, "recorded calls: {}, cut: {}", calls.summary.calls, calls.summary.cut_calls)?;
+    Ok(())
+}
+
+/// Reads the same streams directly and through the gateway.
+async fn compare(
+    direct: &ModelClient,
+    proxied: &ModelClient,
+    out: &mut impl io::Write,
+) -> Result<(), LatencyError> {
     let (mut alone, mut together) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for number in 0..SEQUENTIAL_CALLS {
-        for (times, client) in alone.iter_mut().zip([&direct, &proxied]) {
+        for (times, client) in alone.iter_mut().zip([direct, proxied]) {
             times.push(client.stream(number, EVENTS).await?);
         }
     }
     for _ in 0..ROUNDS {
-        for (times, client) in together.iter_mut().zip([&direct, &proxied]) {
+        for (times, client) in together.iter_mut().zip([direct, proxied]) {
             let calls = (0..CONCURRENT_CALLS).map(|number| client.stream(number, EVENTS));
             for ended in join_all(calls).await {
                 times.push(ended?);
             }
         }
     }
-    let mut out = io::stdout();
-    writeln!(out, "{EVENTS} events per stream, 1 ms before each; milliseconds p50 / p99")?;
     for (name, [direct, proxied]) in [("one at a time", &alone), ("32 at a time", &together)] {
         writeln!(out, "{name}: direct {}", summary(direct))?;
         writeln!(out, "{name}: gateway {}", summary(proxied))?;
     }
-    many_streams(&proxied, &mut out).await?;
-    let calls = opened.close().await;
-    writeln!(out, "recorded calls: {}, cut: {}", calls.summary.calls, calls.summary.cut_calls)?;
     Ok(())
 }
 
@@ -91,21 +110,16 @@ async fn open(
     server: &ModelServer,
     directory: &std::path::Path,
 ) -> Result<Arc<dyn TryGateway>, LatencyError> {
-    let spec = UpstreamSpec {
-        name: "main".to_owned(),
-        url: format!("{}/v1", server.origin()),
-        dialect: ModelDialect::Openai,
-        key: None,
-        capture: CaptureMode::AsIs,
-        max_concurrent: None,
-        requests_per_minute: None,
-        hold_sec: 60.0,
-        max_retries: 0,
-        prices: TokenPrices::default(),
+    let upstream = |name: &str, dialect, url: String| {
+        let spec = UpstreamSpec { max_retries: 0, ..UpstreamSpec::new(name, dialect, &url) };
+        Upstream { spec, key: Some("key".to_owned()) }
     };
     let request = TryRequest {
         run: RunId::from_bytes([1; 16]),
-        upstreams: vec![Upstream { spec, key: Some("key".to_owned()) }],
+        upstreams: vec![
+            upstream("main", ModelDialect::Openai, format!("{}/v1", server.origin())),
+            upstream("google", ModelDialect::Gemini, server.origin()),
+        ],
         only: None,
         is_leased: false,
         directory: directory.join("gateway"),

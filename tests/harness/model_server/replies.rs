@@ -1,13 +1,25 @@
-//! The replies of the model server: a fixed text, whose tokens are its bytes.
+//! The replies of the model server: a fixed text, whose tokens are its bytes. Responses and Gemini
+//! also call a tool, if the request offers any and does not end with a result.
+
+mod gemini;
+mod responses;
 
 use serde_json::{Value, json};
 
 /// Id of the token before a message of the model; messages of others begin with the next ids.
 const ASSISTANT: u32 = 1001;
 
+/// The arguments of a tool call.
+const TOOL_ARGUMENTS: &str = r#"{"command":"ls","count":1}"#;
+
+/// Members in which requests limit the reply.
+const LIMITS: [&str; 3] =
+    ["/max_tokens", "/max_output_tokens", "/generationConfig/maxOutputTokens"];
+
 /// The text of a reply, in words.
 fn words(request: &Value) -> Vec<String> {
-    let count = request["max_tokens"].as_u64().unwrap_or(4).min(10_000);
+    let limit = LIMITS.iter().find_map(|path| request.pointer(path)?.as_u64());
+    let count = limit.unwrap_or(4).min(10_000);
     (0..count).map(|number| format!("w{number} ")).collect()
 }
 
@@ -52,8 +64,26 @@ fn usage(request: &Value) -> Value {
     json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
 }
 
+/// Whether a call asks for a stream.
+pub(super) fn is_stream(path: &str, request: &Value) -> bool {
+    path.contains(":streamGenerateContent") || request["stream"] == true
+}
+
+/// Whether a list of messages ends with the result of a tool.
+fn wants_tool(request: &Value, messages: &Value, result: &str) -> bool {
+    let offered = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+    let last = messages.as_array().and_then(|messages| messages.last());
+    offered && !last.is_some_and(|last| last.to_string().contains(result))
+}
+
 /// A whole reply.
 pub(super) fn whole(path: &str, request: &Value) -> Value {
+    if path.contains(":generateContent") {
+        return gemini::whole(path, request);
+    }
+    if path.ends_with("/responses") {
+        return responses::whole(request);
+    }
     let text = words(request).concat();
     if path.ends_with("/messages") {
         let usage = json!({"input_tokens": prompt_ids(request).len(), "output_tokens": text.len()});
@@ -93,6 +123,12 @@ fn add_prompt_ids(path: &str, request: &Value, reply: &mut Value) {
 
 /// The events of a stream.
 pub(super) fn stream(path: &str, request: &Value) -> Vec<String> {
+    if path.contains(":streamGenerateContent") {
+        return gemini::stream(path, request);
+    }
+    if path.ends_with("/responses") {
+        return responses::stream(request).iter().map(named).collect();
+    }
     if path.ends_with("/messages") {
         return message_events(request);
     }
@@ -135,9 +171,11 @@ fn message_events(request: &Value) -> Vec<String> {
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}),
     );
     events.push(json!({"type": "message_stop"}));
-    let named = |event: &Value| {
-        let name = event["type"].as_str().unwrap_or_default();
-        format!("event: {name}\ndata: {event}\n\n")
-    };
     events.iter().map(named).collect()
+}
+
+/// An event whose name is its type.
+fn named(event: &Value) -> String {
+    let name = event["type"].as_str().unwrap_or_default();
+    format!("event: {name}\ndata: {event}\n\n")
 }

@@ -38,6 +38,10 @@ fn readme_commands_do_what_it_says() {
             over_nats();
             continue;
         }
+        if command == "examples/agents/run" {
+            with_model();
+            continue;
+        }
         let words: Vec<&str> = command.split_whitespace().collect();
         let Some(arguments) = words.strip_prefix(&["cargo", "run", "--release", "--"]) else {
             panic!("`{command}` of the README is executed by no test");
@@ -62,6 +66,23 @@ fn over_nats() {
     command.env("NATS_SERVER", server).env("NATS_PORT", net::free_port().to_string());
     let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(project.results("docker").count("completed_trials"), 4, "{}", ended.stderr);
+    assert_nothing_left(&project);
+}
+
+/// Runs the agent `shell` with the stand-in for a model, offline.
+fn with_model() {
+    let Some(_engine) = DockerEngine::available() else { return };
+    let project = with_examples();
+    let example = repository().join("examples/agents/run");
+    let command = project.script(&example, &["--name", "agents"]);
+    let _ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+    let results = project.results("agents");
+    for task in ["sealed", "word-count"] {
+        let trial = results.trial("shell", task);
+        assert_eq!(trial.reward(), Some(1.0), "{task}");
+        let gateway = &trial.result["gateway"];
+        assert_eq!((&gateway["calls"], &gateway["usage"]["input"]), (&2.into(), &200.into()));
+    }
     assert_nothing_left(&project);
 }
 

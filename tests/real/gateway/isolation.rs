@@ -10,19 +10,27 @@ use crate::{DEADLINE, REAL_KEY};
 
 const AGENT: &str = r#"
 origin = BASE[:-len("/openai/v1")]
-def status(path, key=KEY, method="POST", header="Authorization"):
+def status(path, key=KEY, method="POST", more={}):
     request = urllib.request.Request(origin + path, b"{}" if method == "POST" else None,
-        {header: "Bearer " + key}, method=method)
+        {"Authorization": "Bearer " + key, **more}, method=method)
     try:
         return urllib.request.urlopen(request, timeout=30).status
     except urllib.error.HTTPError as error:
         return error.code
 print(status("/openai/v1/chat/completions", "rollout-wrong"))
 print(status("/openai/v1/chat/completions", ""))
-print(status("/openai/v1/responses"))
+print(status("/openai/v1/embeddings"))
 print(status("/openai/v1/../../etc/passwd"))
 print(status("/openai/v1/chat/completions", method="GET"))
 print(status("/anthropic/v1/chat/completions"))
+print(status("/gemini/v1beta/models/..:generateContent"))
+print(status("/gemini/v1beta/models/a%2fb:generateContent"))
+print(status("/openai/v1/responses", method="GET"))
+print(status("/openai/v1/responses", method="GET", more={"Upgrade": "websocket"}))
+print(status("/openai/v1/models", "rollout-wrong", "GET"))
+for path in ["/openai/v1/models", "/anthropic/v1/models", "/gemini/v1beta/models", "/api/hello"]:
+    for method in ["GET", "HEAD"]:
+        print(status(path, method=method))
 print(call("redirect", chat("x"))[0])
 print(status("/openai/v1/chat/completions"))
 print("\n".join(sorted(os.environ)))
@@ -39,8 +47,11 @@ fn agent_reaches_only_endpoints_of_its_job_and_real_key_is_in_no_file_in_sandbox
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("calls").trial("caller", "t");
     let output = trial.text("command/stdout.txt").expect("output");
-    let statuses: Vec<_> = output.lines().take(8).collect();
-    assert_eq!(statuses, ["401", "401", "404", "404", "404", "404", "502", "200"]);
+    let statuses: Vec<_> = output.lines().take(21).collect();
+    let refused = ["401", "401", "404", "404", "404", "404", "404", "404", "404", "426", "401"];
+    assert_eq!(statuses[..11], refused);
+    assert_eq!(statuses[11..19], ["200"; 8], "probes");
+    assert_eq!(statuses[19..], ["502", "200"]);
     let lines = lines(&trial);
     let ended = of_type(&lines, "ended");
     assert_eq!(ended.len(), 2, "refused requests are no calls");

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::DEADLINE;
-use crate::fixture::{files, project, start};
+use crate::fixture::{DIALECTS, asked, files, project, start};
 
 /// Streams at once.
 const STREAMS: usize = 200;
@@ -22,7 +22,7 @@ fn whole_replies_have_records_after_kill_during_streams_in_sandbox() {
     let server = ModelServer::start(Duration::from_millis(15));
     let agent = format!(
         "def one(number):\n    \
-         call('s%d' % number, chat('prompt %d ' % number, stream=True, max_tokens=5 + number))\n\
+         ask(DIALECTS[number % len(DIALECTS)], 's%d' % number, 'prompt %d ' % number, True, 5 + number)\n\
          threads = [threading.Thread(target=one, args=[number]) for number in range({STREAMS})]\n\
          for thread in threads: thread.start()\n\
          for thread in threads: thread.join()\n"
@@ -48,8 +48,7 @@ fn whole_replies_have_records_after_kill_during_streams_in_sandbox() {
         text.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
     let prompt = |line: &Value| {
         let request: Value = serde_json::from_str(line["request"]["text"].as_str()?).ok()?;
-        let text = request["messages"][0]["content"].as_str()?.to_owned();
-        Some(format!("s{}", text.split(' ').nth(1)?))
+        Some(format!("s{}", asked(&request)?.split(' ').nth(1)?))
     };
     let names: std::collections::BTreeMap<u64, String> = lines
         .iter()
@@ -59,6 +58,12 @@ fn whole_replies_have_records_after_kill_during_streams_in_sandbox() {
     let ended = lines.iter().filter(|line| line["type"] == "ended" && line["end"] == "complete");
     let recorded: BTreeSet<String> =
         ended.filter_map(|line| names.get(&line["call"].as_u64()?).cloned()).collect();
+    for dialect in 0..DIALECTS.len() {
+        let of_dialect = |name: &&String| {
+            name[1..].parse::<usize>().is_ok_and(|number| number % DIALECTS.len() == dialect)
+        };
+        assert!(whole.iter().any(|name| of_dialect(&name)), "{} has none", DIALECTS[dialect]);
+    }
     let missing: Vec<_> = whole.difference(&recorded).collect();
     assert!(missing.is_empty(), "whole for the agent, without a record: {missing:?}");
     let log = server.calls();

@@ -7,24 +7,29 @@ use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::wait;
 
 use crate::DEADLINE;
-use crate::fixture::{lines, of_type, project, start};
+use crate::fixture::{DIALECTS, lines, of_type, project, start};
 
 #[test]
 fn refused_call_is_sent_again_after_asked_time_and_recorded_once_in_sandbox() {
     let server = ModelServer::start(Duration::ZERO);
-    server.command([ModelAnswer::Status(429, Some(1)), ModelAnswer::Status(503, None)]);
-    let agent = "status, reply = call('x', chat('x'))\nassert status == 200, reply\n";
+    let refused =
+        || [ModelAnswer::Status(429, Some(1)), ModelAnswer::Status(503, None), ModelAnswer::Usual];
+    server.command(DIALECTS.iter().flat_map(|_| refused()));
+    let agent = "for dialect in DIALECTS:\n    status, reply = ask(dialect, 'x', 'x')\n    \
+                 assert status == 200, reply\n";
     let project = project(&server, agent, "", "");
     let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("calls").trial("caller", "t");
     let lines = lines(&trial);
     let ended = of_type(&lines, "ended");
-    assert_eq!(ended.len(), 1);
-    let attempts = ended[0]["attempts"].as_array().expect("attempts");
-    let statuses: Vec<_> = attempts.iter().map(|attempt| attempt["status"].clone()).collect();
-    assert_eq!(statuses, [429, 503, 200]);
-    assert!(ended[0]["latency"]["queued_sec"].as_f64() >= Some(1.0), "{}", ended[0]);
-    assert_eq!(server.calls().len(), 3);
+    assert_eq!(ended.len(), DIALECTS.len());
+    for ended in ended {
+        let attempts = ended["attempts"].as_array().expect("attempts");
+        let statuses: Vec<_> = attempts.iter().map(|attempt| attempt["status"].clone()).collect();
+        assert_eq!(statuses, [429, 503, 200]);
+        assert!(ended["latency"]["queued_sec"].as_f64() >= Some(1.0), "{ended}");
+    }
+    assert_eq!(server.calls().len(), 3 * DIALECTS.len());
 }
 
 #[test]

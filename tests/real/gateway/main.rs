@@ -9,6 +9,7 @@ mod kills;
 mod limits;
 mod pods;
 mod records;
+mod selection;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 
-use crate::fixture::{lines, of_type, project, start};
+use crate::fixture::{DIALECTS, lines, of_type, project, start};
 use crate::{DEADLINE, REAL_KEY};
 
 /// Calls of every endpoint, whole and as streams; a conversation of two calls and a branch.
@@ -22,12 +22,39 @@ for number, more in enumerate(["yes", "no"]):
     assert status == 200 and reply.endswith(b"data: [DONE]\n\n"), reply
 status, reply = call("text", {"model": "m", "prompt": [7, 8], "stream": True}, "/completions")
 assert status == 200, reply
-origin, key = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_API_KEY"]
 for stream in [False, True]:
     body = {"model": "c", "max_tokens": 2, "stream": stream,
             "messages": [{"role": "user", "content": "hi"}]}
-    status, reply = call("claude%d" % stream, body, "/v1/messages?beta=true", origin, key, "x-api-key")
+    status, reply = call("claude%d" % stream, body, "/v1/messages?beta=true", CLAUDE, KEY, "x-api-key")
     assert status == 200, reply
+
+def events(reply):
+    lines = reply.decode().replace("\r", "").split("\n")
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+# A tool call and its result: the history is what the model said, as these clients send it back.
+body = {"model": "r", "instructions": "be brief", "stream": True,
+        "tools": [{"type": "function", "name": "shell"}], "input": [{"role": "user", "content": "hi"}]}
+status, reply = call("responses0", body, "/responses")
+output = [event["item"] for event in events(reply) if event["type"] == "response.output_item.done"]
+assert [item["type"] for item in output] == ["reasoning", "message", "function_call"], output
+result = {"type": "function_call_output", "call_id": output[2]["call_id"], "output": "done"}
+status, reply = call("responses1", {**body, "stream": False, "input":
+    body["input"] + output[1:] + [result]}, "/responses")
+assert status == 200 and json.loads(reply)["status"] == "completed", reply
+
+body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+        "tools": [{"functionDeclarations": [{"name": "shell"}]}],
+        "systemInstruction": {"parts": [{"text": "be brief"}]}}
+path = "/v1beta/models/gemini-x:"
+status, reply = call("gemini0", body, path + "streamGenerateContent?alt=sse", GEMINI, KEY, "x-goog-api-key")
+parts = [part for event in events(reply) for part in event["candidates"][0]["content"]["parts"]]
+said = [part for part in parts if not part.get("thought")]
+assert "functionCall" in said[0], said
+answer = {"functionResponse": {"name": "shell", "response": {"output": "done"}}}
+body["contents"] += [{"role": "model", "parts": said}, {"role": "user", "parts": [answer]}]
+status, reply = call("gemini1", body, path + "generateContent?key=" + KEY, GEMINI, "", "x-none")
+assert status == 200, reply
 "#;
 
 #[test]
@@ -53,13 +80,31 @@ fn records_equal_log_of_server_call_by_call_in_sandbox() {
                 (&ended["end"], &ended["status"]),
                 (&"complete".into(), &call.status.into())
             );
-            let bearer = call.headers.get("authorization").map(|value| value.as_bytes());
-            let key = call.headers.get("x-api-key").map_or(bearer, |value| Some(value.as_bytes()));
-            let key = key.and_then(|key| std::str::from_utf8(key).ok()).expect("a key");
-            assert!(key.ends_with(REAL_KEY), "{key}");
+            let key = ["authorization", "x-api-key", "x-goog-api-key"]
+                .iter()
+                .find_map(|name| call.headers.get(*name)?.to_str().ok());
+            assert!(key.is_some_and(|key| key.ends_with(REAL_KEY)), "{key:?}");
+            assert!(!call.path.contains("key="), "{}", call.path);
         }
+        assert_replies(&ended);
         assert_summary(&trial, &ended);
         assert_trajectories(&trial);
+    }
+}
+
+/// Fails unless the calls with tools say what their servers said.
+#[track_caller]
+fn assert_replies(ended: &[&serde_json::Value]) {
+    let model = |call: usize| ended[call]["model"].as_str().expect("a model");
+    assert_eq!(["r", "r", "gemini-x", "gemini-x"], [6, 7, 8, 9].map(model));
+    let output = "w0 w1 w2 w3 ".len();
+    for (call, reason, thoughts) in
+        [(6, "completed", 0), (7, "completed", 0), (8, "STOP", 2), (9, "STOP", 2)]
+    {
+        assert_eq!(ended[call]["finish_reasons"], serde_json::json!([reason]));
+        let usage = &ended[call]["usage"];
+        assert_eq!(usage["output"], output + thoughts, "{usage}");
+        assert_eq!((&usage["reasoning"], &usage["cached_input"]), (&2.into(), &1.into()));
     }
 }
 
@@ -86,7 +131,7 @@ fn assert_trajectories(trial: &rollout_tests::results::TrialDirectory) {
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let calls: Vec<_> = lines.iter().map(|line| line["calls"].to_string()).collect();
-    assert_eq!(calls, ["[1,2]", "[1,3]", "[4]", "[5]", "[6]"]);
+    assert_eq!(calls, ["[1,2]", "[1,3]", "[4]", "[5]", "[6]", "[7,8]", "[9,10]"]);
     assert_eq!(lines[0]["by"], "tokens");
     assert_eq!(lines[3]["by"], "messages");
     let list = |name: &str| lines[0][name].as_array().cloned().expect("a list");
@@ -102,28 +147,36 @@ fn assert_trajectories(trial: &rollout_tests::results::TrialDirectory) {
 #[test]
 fn reply_that_breaks_off_is_recorded_and_seen_as_cut_in_sandbox() {
     let server = ModelServer::start(Duration::ZERO);
-    server.command([ModelAnswer::Cut(2)]);
     let agent = r#"
-try:
-    call("cut", chat("x", stream=True))
-except Exception as error:
-    print("broke off:", type(error).__name__)
-else:
-    print("whole")
-status, reply = call("again", chat("x", stream=True))
-assert status == 200
+for dialect in DIALECTS:
+    try:
+        ask(dialect, "cut", "x", stream=True)
+    except Exception as error:
+        print("broke off:", type(error).__name__)
+    else:
+        print("whole")
+    status, reply = ask(dialect, "again", "x", stream=True)
+    assert status == 200
 "#;
+    // Every second call is cut.
+    server.command(DIALECTS.iter().flat_map(|_| [ModelAnswer::Cut(2), ModelAnswer::Usual]));
     let project = project(&server, agent, "", "");
     let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("calls").trial("caller", "t");
     let output = trial.text("command/stdout.txt").expect("output");
-    assert!(output.starts_with("broke off:"), "{output}");
+    assert_eq!(output.lines().count(), DIALECTS.len());
+    assert!(output.lines().all(|line| line.starts_with("broke off:")), "{output}");
     let lines = lines(&trial);
     let (begun, ended) = (of_type(&lines, "begun"), of_type(&lines, "ended"));
-    assert_eq!((&ended[0]["end"], &ended[1]["end"]), (&"cut".into(), &"complete".into()));
-    assert_eq!(begun[1]["repeats"], 1, "the second call repeats the first");
-    let reply = ended[0]["reply"]["text"].as_str().map(str::as_bytes);
-    assert_eq!(reply, Some(&*server.calls()[0].reply));
+    for first in (0..ended.len()).step_by(2) {
+        let (cut, again) = (ended[first], ended[first + 1]);
+        assert_eq!((&cut["end"], &again["end"]), (&"cut".into(), &"complete".into()), "{cut}");
+        let repeated = first + 1;
+        assert_eq!(begun[repeated]["repeats"], repeated, "the second call repeats the first");
+        let reply = cut["reply"]["text"].as_str().map(str::as_bytes);
+        assert_eq!(reply, Some(&*server.calls()[first].reply));
+    }
+    assert_eq!(trial.result["gateway"]["cut_calls"], DIALECTS.len());
 }
 
 #[test]

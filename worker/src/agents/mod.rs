@@ -142,6 +142,7 @@ mod tests {
             kind,
             env: BTreeMap::new(),
             limits: AgentLimits::default(),
+            install_once: false,
             model: None,
         };
         plan(&agent, TaskFormat::Harbor, step)

@@ -117,6 +117,20 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// [`Failure`] with the build log or the registry's answer.
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure>;
 
+    /// Makes an image with an agent installed on top of a present one, once per content and host.
+    /// `None` if this provider cannot do so: the agent is installed in each environment then.
+    ///
+    /// # Errors
+    /// [`Failure`], also when the script fails.
+    async fn install(
+        &self,
+        base: &Image,
+        request: InstallRequest,
+    ) -> Result<Option<Image>, Failure> {
+        drop((base, request));
+        Ok(None)
+    }
+
     /// Sets the store of the base image digests that a run has chosen. Images of the run that are
     /// built afterwards use these digests.
     fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
@@ -307,6 +321,21 @@ pub struct ImageRequest {
     /// Path for the bounded log of a failed build; the directory may not exist yet. The log's tail
     /// is in the failure anyway.
     pub log: Option<PathBuf>,
+    /// The provider's settings in the job.
+    pub settings: ProviderSpec,
+    /// Labels of the requester.
+    pub labels: EnvironmentLabels,
+}
+
+/// Request to install an agent in an image.
+#[derive(Debug, Clone)]
+pub struct InstallRequest {
+    /// Bash script that installs it, run as root.
+    pub script: String,
+    /// Variables of the script. They can be read in the image, so none may be a secret.
+    pub env: BTreeMap<String, String>,
+    /// Time limit.
+    pub timeout: Duration,
     /// The provider's settings in the job.
     pub settings: ProviderSpec,
     /// Labels of the requester.

@@ -1,30 +1,25 @@
-//! The dialects of model servers: addresses, keys, and the errors that their clients understand.
+//! The dialects of model servers: addresses, keys, and the answers that their clients understand.
+
+mod answers;
+mod target;
 
 use rollout_protocol::record::ModelEndpoint;
 use rollout_protocol::spec::gateway::ModelDialect;
-use serde_json::json;
 
-/// The endpoint at a path below the prefix of a dialect; `None` for all that the gateway does not
-/// forward.
-pub(crate) fn endpoint(dialect: ModelDialect, path: &str) -> Option<ModelEndpoint> {
-    match (dialect, path) {
-        (ModelDialect::Openai, "/v1/chat/completions") => Some(ModelEndpoint::ChatCompletions),
-        (ModelDialect::Openai, "/v1/completions") => Some(ModelEndpoint::Completions),
-        (ModelDialect::Anthropic, "/v1/messages") => Some(ModelEndpoint::Messages),
-        (ModelDialect::Anthropic, "/v1/messages/count_tokens") => Some(ModelEndpoint::CountTokens),
-        _ => None,
-    }
-}
+pub(crate) use self::answers::{error_body, model_list};
+pub(crate) use self::target::{CallTarget, Target};
 
-/// Path of an endpoint below the base address of a server.
-pub(crate) const fn upstream_path(endpoint: ModelEndpoint) -> &'static str {
-    match endpoint {
-        // The base address of this dialect ends with the version.
-        ModelEndpoint::ChatCompletions => "/chat/completions",
-        ModelEndpoint::Completions => "/completions",
-        ModelEndpoint::Messages => "/v1/messages",
-        ModelEndpoint::CountTokens => "/v1/messages/count_tokens",
-    }
+/// All dialects.
+const ALL: [ModelDialect; 3] =
+    [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
+
+/// The dialect whose prefix a path has, and the rest of the path.
+pub(crate) fn split(path: &str) -> Option<(ModelDialect, &str)> {
+    let path = path.strip_prefix('/')?;
+    ALL.into_iter().find_map(|dialect| {
+        let rest = path.strip_prefix(dialect.as_str())?;
+        (rest.is_empty() || rest.starts_with('/')).then_some((dialect, rest))
+    })
 }
 
 /// Whether an endpoint samples from a model.
@@ -49,35 +44,10 @@ pub(crate) fn client_variables(
         ModelDialect::Anthropic => {
             vec![("ANTHROPIC_BASE_URL", base), ("ANTHROPIC_API_KEY", key.to_owned())]
         }
-    }
-}
-
-/// The body of an error of the gateway itself, in the form of a dialect.
-pub(crate) fn error_body(dialect: ModelDialect, status: u16, message: &str) -> String {
-    match dialect {
-        ModelDialect::Openai => {
-            let kind = match status {
-                401 => "authentication_error",
-                429 => "rate_limit_error",
-                400..500 => "invalid_request_error",
-                _ => "server_error",
-            };
-            json!({"error": {"message": message, "type": kind, "param": null, "code": null}})
-        }
-        ModelDialect::Anthropic => {
-            let kind = match status {
-                401 => "authentication_error",
-                404 => "not_found_error",
-                413 => "request_too_large",
-                429 => "rate_limit_error",
-                400..500 => "invalid_request_error",
-                503 => "overloaded_error",
-                _ => "api_error",
-            };
-            json!({"type": "error", "error": {"type": kind, "message": message}})
+        ModelDialect::Gemini => {
+            vec![("GOOGLE_GEMINI_BASE_URL", base), ("GEMINI_API_KEY", key.to_owned())]
         }
     }
-    .to_string()
 }
 
 #[cfg(test)]
@@ -85,13 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoint_of_unknown_path_is_none() {
-        let openai = |path| endpoint(ModelDialect::Openai, path);
-        assert_eq!(openai("/v1/chat/completions"), Some(ModelEndpoint::ChatCompletions));
-        for path in ["/v1/responses", "/v1/../v1/completions", "/v1/completions/", "", "//v1"] {
-            assert_eq!(openai(path), None, "{path}");
+    fn path_is_split_at_whole_name_of_dialect() {
+        assert_eq!(split("/gemini/v1beta"), Some((ModelDialect::Gemini, "/v1beta")));
+        assert_eq!(split("/openai"), Some((ModelDialect::Openai, "")));
+        for other in ["/openai2/v1", "//openai", "openai/v1", "/", "", "/v1/models"] {
+            assert_eq!(split(other), None, "{other}");
         }
-        assert_eq!(endpoint(ModelDialect::Anthropic, "/v1/completions"), None);
     }
 
     #[test]
@@ -101,5 +70,8 @@ mod tests {
         let anthropic = client_variables(ModelDialect::Anthropic, "http://h:1", "k");
         assert_eq!(anthropic[0], ("ANTHROPIC_BASE_URL", "http://h:1/anthropic".to_owned()));
         assert_eq!(anthropic[1], ("ANTHROPIC_API_KEY", "k".to_owned()));
+        let gemini = client_variables(ModelDialect::Gemini, "http://h:1", "k");
+        assert_eq!(gemini[0], ("GOOGLE_GEMINI_BASE_URL", "http://h:1/gemini".to_owned()));
+        assert_eq!(gemini[1], ("GEMINI_API_KEY", "k".to_owned()));
     }
 }

@@ -1,13 +1,16 @@
 //! Messages of requests and replies, reduced to what a client sends back unchanged: role, text,
 //! tool calls and their results. Cache marks and reasoning are left out, which clients move or drop.
 
+mod gemini;
+mod responses;
+
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::record::ModelEndpoint;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::bounded_json;
+use super::{bounded_json, dialect};
 
 /// JSON values of the messages of a request. One with more is in no trajectory.
 const REQUEST_VALUES: usize = 1024 * 1024;
@@ -15,33 +18,80 @@ const REQUEST_VALUES: usize = 1024 * 1024;
 /// JSON values of the arguments of a tool call. Arguments with more are compared as text.
 const ARGUMENT_VALUES: usize = 64 * 1024;
 
-/// The members of a request that are read.
+/// The members of a request that are read, in all dialects.
 #[derive(Deserialize)]
 struct Request<'a> {
     #[serde(borrow)]
-    messages: &'a RawValue,
+    messages: Option<&'a RawValue>,
     #[serde(borrow)]
     system: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    instructions: Option<&'a RawValue>,
+    #[serde(borrow)]
+    previous_response_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    conversation: Option<&'a RawValue>,
+    #[serde(borrow)]
+    contents: Option<&'a RawValue>,
+    #[serde(borrow, rename = "systemInstruction", alias = "system_instruction")]
+    system_instruction: Option<&'a RawValue>,
 }
 
 /// The digests of a request's messages, system text first; `None` if it has none or too many values.
 pub(crate) fn of_request(endpoint: ModelEndpoint, body: &[u8]) -> Option<Vec<Digest>> {
-    if !matches!(endpoint, ModelEndpoint::ChatCompletions | ModelEndpoint::Messages) {
+    if !dialect::samples(endpoint) || endpoint == ModelEndpoint::Completions {
         return None;
     }
     let request: Request<'_> = serde_json::from_slice(body).ok()?;
+    let (system, messages) = match endpoint {
+        ModelEndpoint::Responses => (request.instructions, request.input),
+        ModelEndpoint::GenerateContent => (request.system_instruction, request.contents),
+        _ => (request.system, request.messages),
+    };
     let (mut left, mut digests) = (REQUEST_VALUES, Vec::new());
-    if let Some(system) = request.system {
+    if let Some(system) = system {
         let system = bounded_json::read(system.get(), &mut left)?;
-        digests.push(digest(&json!({"role": "system", "content": system})));
+        digests.push(match endpoint {
+            ModelEndpoint::GenerateContent => gemini::digest("system", &system),
+            _ => digest(&json!({"role": "system", "content": system})),
+        });
     }
-    let messages = request.messages.get();
-    bounded_json::read_list(messages, &mut left, |message| digests.push(digest(&message)))?;
+    // The server adds messages that the request does not have: it continues no other call.
+    for unknown in [request.previous_response_id, request.conversation].into_iter().flatten() {
+        digests.push(digest(&json!({"role": "conversation", "content": unknown.get()})));
+    }
+    let messages = messages?.get();
+    if endpoint == ModelEndpoint::Responses && messages.starts_with('"') {
+        let text = bounded_json::read(messages, &mut left)?;
+        digests.push(digest(&json!({"role": "user", "content": text})));
+        return Some(digests);
+    }
+    bounded_json::read_list(messages, &mut left, |message| {
+        digests.extend(of_message(endpoint, &message));
+    })?;
     Some(digests)
 }
 
+/// The digests of a reply's messages.
+pub(crate) fn of_reply(endpoint: ModelEndpoint, messages: &[Value]) -> Vec<Digest> {
+    messages.iter().filter_map(|message| of_message(endpoint, message)).collect()
+}
+
+/// The digest of a message of an endpoint; `None` for one that clients may leave out.
+fn of_message(endpoint: ModelEndpoint, message: &Value) -> Option<Digest> {
+    match endpoint {
+        ModelEndpoint::Responses => responses::digest(message),
+        ModelEndpoint::GenerateContent => {
+            Some(gemini::digest(message["role"].as_str().unwrap_or("user"), message))
+        }
+        _ => Some(digest(message)),
+    }
+}
+
 /// The digest of a message.
-pub(crate) fn digest(message: &Value) -> Digest {
+fn digest(message: &Value) -> Digest {
     let mut hasher = DigestHasher::default();
     hasher.update_part(message["role"].as_str().unwrap_or_default().as_bytes());
     hasher.update_part(message["tool_call_id"].as_str().unwrap_or_default().as_bytes());
@@ -59,7 +109,9 @@ fn add_content(hasher: &mut DigestHasher, content: &Value) {
     let mut others = Vec::new();
     for part in content.as_array().into_iter().flatten() {
         match part["type"].as_str() {
-            Some("text") => text.push_str(part["text"].as_str().unwrap_or_default()),
+            Some("text" | "input_text" | "output_text") => {
+                text.push_str(part["text"].as_str().unwrap_or_default());
+            }
             Some("thinking" | "redacted_thinking" | "reasoning") => {}
             _ => others.push(part),
         }
@@ -112,65 +164,4 @@ fn add_value(hasher: &mut DigestHasher, value: &Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn message_digest_ignores_what_clients_change() {
-        let reply = json!({"role": "assistant", "content": "", "tool_calls": [
-            {"id": "c", "type": "function",
-                "function": {"name": "sh", "arguments": "{\"a\":1,\"b\":2}"}}]});
-        let sent_back = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [
-            {"id": "c", "index": 0, "type": "function",
-                "function": {"name": "sh", "arguments": "{\"b\": 2, \"a\": 1}"}}]});
-        assert_eq!(digest(&reply), digest(&sent_back));
-        let reply = json!({"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "…"}, {"type": "text", "text": "hey"},
-            {"type": "tool_use", "id": "t", "name": "sh", "input": {"a": 1}}]});
-        let sent_back = json!({"role": "assistant", "content": [
-            {"type": "text", "text": "hey", "cache_control": {"type": "ephemeral"}},
-            {"type": "tool_use", "id": "t", "name": "sh", "input": {"a": 1},
-                "cache_control": {"type": "ephemeral"}}]});
-        assert_eq!(digest(&reply), digest(&sent_back));
-        let other = json!({"role": "assistant", "content": "hey"});
-        assert_ne!(digest(&reply), digest(&other));
-        assert_eq!(
-            digest(&other),
-            digest(&json!({"role": "assistant",
-            "content": [{"type": "text", "text": "he"}, {"type": "text", "text": "y"}]}))
-        );
-    }
-
-    #[test]
-    fn request_messages_begin_with_system_text() {
-        let body = br#"{"system":"s","messages":[{"role":"user","content":"u"}]}"#;
-        let found = of_request(ModelEndpoint::Messages, body).expect("messages");
-        assert_eq!(found.len(), 2);
-        assert_eq!(found[1], digest(&json!({"role": "user", "content": "u"})));
-        assert_eq!(of_request(ModelEndpoint::Completions, body), None);
-        assert_eq!(of_request(ModelEndpoint::Messages, b"{}"), None);
-    }
-
-    #[test]
-    fn request_with_too_many_values_has_no_messages() {
-        let body = |count: usize| format!(r#"{{"messages":[{}1]}}"#, "1,".repeat(count - 1));
-        let of = |body: String| of_request(ModelEndpoint::ChatCompletions, body.as_bytes());
-        assert_eq!(of(body(2)).map(|found| found.len()), Some(2));
-        assert_eq!(of(body(REQUEST_VALUES + 1)), None);
-        let nested =
-            format!(r#"{{"messages":[{{"role":"user","content":{}}}]}}"#, body(REQUEST_VALUES));
-        assert_eq!(of(nested), None);
-    }
-
-    #[test]
-    fn arguments_with_too_many_values_are_compared_as_text() {
-        let call = |space: &str, count: usize| {
-            let arguments = format!("[{space}{}1]", "1,".repeat(count));
-            digest(&json!({"role": "assistant", "tool_calls": [
-                {"function": {"name": "sh", "arguments": arguments}}]}))
-        };
-        assert_eq!(call(" ", 3), call("", 3));
-        assert_ne!(call(" ", ARGUMENT_VALUES), call("", ARGUMENT_VALUES));
-        assert_eq!(call("", ARGUMENT_VALUES), call("", ARGUMENT_VALUES));
-    }
-}
+mod tests;

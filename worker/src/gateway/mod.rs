@@ -77,7 +77,7 @@ pub trait ModelGateway: Send + Sync + fmt::Debug {
 pub struct TryRequest {
     /// The run of the execution.
     pub run: RunId,
-    /// The model servers, at most one of each dialect.
+    /// The model servers, in the order of the job.
     pub upstreams: Vec<Upstream>,
     /// The only one that it may use; all when absent.
     pub only: Option<String>,
@@ -162,6 +162,14 @@ pub enum GatewayError {
         upstream: String,
         /// The address.
         url: String,
+    },
+    /// A pattern of models that cannot be read.
+    #[error("cannot use the model server `{upstream}`: `{pattern}` is not a pattern of models")]
+    Models {
+        /// Name of the server.
+        upstream: String,
+        /// The pattern.
+        pattern: String,
     },
     /// A key that no header can hold.
     #[error(

@@ -334,10 +334,13 @@ impl RecorderState {
                 let items = CallItems { call: call.number, prompt, reply: ids };
                 self.tokens.push(TokenCall { items, logprobs: first.logprobs });
             }
-        } else if let (Some(prompt), Some(message)) = (call.items.messages, reply.message)
-            && self.reserve(prompt.len() + 1)
+            return;
+        }
+        let reply = messages::of_reply(call.endpoint, &reply.messages);
+        if let Some(prompt) = call.items.messages
+            && !reply.is_empty()
+            && self.reserve(prompt.len() + reply.len())
         {
-            let reply = vec![messages::digest(&message)];
             self.messages.push(CallItems { call: call.number, prompt, reply });
         }
     }

@@ -5,7 +5,7 @@ use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
 
 use super::capture::{self, Added};
-use super::reply::{self, ParsedReply, ReplyParser};
+use super::reply::{LastMark, ParsedReply, ReplyParser};
 use super::sse::{SseEvent, SseParser};
 use crate::secrets::Redactor;
 
@@ -25,15 +25,16 @@ pub(crate) enum ReplyForm {
 /// A reply on its way.
 #[derive(Debug)]
 pub(crate) struct ReplyStream {
-    endpoint: ModelEndpoint,
     form: ReplyForm,
     added: Added,
     sse: SseParser,
     parser: ReplyParser,
     /// Bytes that the agent gets at the end.
     held: Vec<u8>,
-    /// Whether the last event has come.
-    terminal: bool,
+    /// Whether the last event has come, which is held with all that follows it.
+    is_last_held: bool,
+    /// Searches the event that has not ended for the mark of a last one.
+    last_mark: LastMark,
     /// All bytes, unless they are too many to be kept.
     body: Option<Vec<u8>>,
     /// Number of bytes.
@@ -57,13 +58,13 @@ impl ReplyStream {
     /// A reply to a request to which `added` was added.
     pub(crate) fn new(endpoint: ModelEndpoint, form: ReplyForm, added: Added) -> Self {
         Self {
-            endpoint,
             form,
             added,
             sse: SseParser::default(),
             parser: ReplyParser::new(endpoint),
             held: Vec::new(),
-            terminal: false,
+            is_last_held: false,
+            last_mark: LastMark::new(endpoint),
             body: Some(Vec::new()),
             bytes: 0,
         }
@@ -118,12 +119,16 @@ impl ReplyStream {
 
     /// Whether the last event has come: the server has nothing more to say.
     pub(crate) const fn is_terminal(&self) -> bool {
-        self.terminal
+        self.is_last_held
     }
 
-    /// Bytes that are kept in memory until the end and have no limit of their own.
+    /// Whether more bytes are kept in memory than a record may have.
     pub(crate) fn is_too_large(&self) -> bool {
-        self.is_buffered() && self.bytes > limits::GATEWAY_REPLY_BYTES as u64
+        let (_, pending) = self.sse.pending();
+        let most = limits::GATEWAY_REPLY_BYTES;
+        self.is_buffered() && self.bytes > most as u64
+            || self.held.len() > most
+            || pending.len() > most
     }
 
     fn push_events(&mut self, start: u64, piece: &[u8]) -> Vec<u8> {
@@ -133,25 +138,28 @@ impl ReplyStream {
                 last = Some(event.start);
             }
         }
-        let (pending_start, pending) = self.sse.pending();
-        if last.is_none() && reply::may_be_terminal(self.endpoint, pending) {
-            last = Some(pending_start);
-        }
-        if !self.held.is_empty() {
-            self.held.extend_from_slice(piece);
+        let held_from = start - self.held.len() as u64;
+        self.held.extend_from_slice(piece);
+        if self.is_last_held {
             return Vec::new();
         }
-        let Some(last) = last else { return piece.to_vec() };
-        let now = usize::try_from(last.saturating_sub(start)).unwrap_or(0).min(piece.len());
-        self.held = piece[now..].to_vec();
-        piece[..now].to_vec()
+        self.is_last_held = last.is_some();
+        // Parts of an event are passed on, unless it may be the last one.
+        let may_be_last = || {
+            let (begin, pending) = self.sse.pending();
+            self.last_mark.is_in(begin, pending).then_some(begin)
+        };
+        let Some(hold) = last.or_else(may_be_last) else { return std::mem::take(&mut self.held) };
+        let now = usize::try_from(hold.saturating_sub(held_from)).unwrap_or(0);
+        let rest = self.held.split_off(now.min(self.held.len()));
+        std::mem::replace(&mut self.held, rest)
     }
 
     fn push_reduced(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut now = Vec::new();
         for event in self.sse.push(piece) {
-            let last = self.read(&event);
-            let to = if last || !self.held.is_empty() { &mut self.held } else { &mut now };
+            self.is_last_held |= self.read(&event);
+            let to = if self.is_last_held { &mut self.held } else { &mut now };
             to.extend(reduced(self.added, event));
         }
         now
@@ -159,22 +167,16 @@ impl ReplyStream {
 
     /// Reads an event; returns whether it is the last one.
     fn read(&mut self, event: &SseEvent) -> bool {
-        let Some(data) = &event.data else { return false };
-        self.parser.event(data);
-        let last = reply::is_terminal(self.endpoint, data);
-        self.terminal |= last;
-        last
+        event.data.as_ref().is_some_and(|data| self.parser.event(data))
     }
 
     /// Ends the reply.
     pub(crate) fn finish(mut self) -> EndedReply {
-        let body = self.body.unwrap_or_default();
+        let body = self.body.take().unwrap_or_default();
         match &self.form {
             ReplyForm::Events => {
-                if let Some(rest) = self.sse.finish() {
-                    if let Some(data) = &rest.data {
-                        self.parser.event(data);
-                    }
+                if let Some(rest) = std::mem::take(&mut self.sse).finish() {
+                    self.read(&rest);
                     if !self.added.is_empty() {
                         self.held.extend(reduced(self.added, rest));
                     }

@@ -185,7 +185,7 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt as _;
-    use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+    use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
     use super::*;
     use crate::gateway::run_calls::RunCalls;
@@ -194,16 +194,9 @@ mod tests {
 
     fn limits(max_concurrent: Option<u32>, requests_per_minute: Option<u32>) -> LeasedLimits {
         let spec = UpstreamSpec {
-            name: "main".to_owned(),
-            url: "http://127.0.0.1:1".to_owned(),
-            dialect: ModelDialect::Openai,
-            key: None,
-            capture: CaptureMode::AsIs,
             max_concurrent,
             requests_per_minute,
-            hold_sec: 60.0,
-            max_retries: 0,
-            prices: TokenPrices::default(),
+            ..UpstreamSpec::new("main", ModelDialect::Openai, "http://127.0.0.1:1")
         };
         LeasedLimits::new(Arc::new(RunCalls::default()), 0, &spec).expect("limits")
     }

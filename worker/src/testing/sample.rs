@@ -48,6 +48,7 @@ impl SampleRun {
             kind: AgentKind::Nop,
             env: BTreeMap::default(),
             limits: AgentLimits::default(),
+            install_once: false,
             model: None,
         };
         let task = TaskSpec::new("dataset", "task");

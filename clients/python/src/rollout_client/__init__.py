@@ -1,14 +1,16 @@
-"""Client of the HTTP API of Rollout: submit, follow and control runs of jobs, and farms.
+"""Client of the HTTP API of Rollout: runs of jobs and searches, executors, and farms.
 
 `Client` is synchronous, `AsyncClient` is for asyncio; they have the same methods.
 """
 
 from ._async import AsyncClient
+from ._async_executor import AsyncExecutor, AsyncExecutors
 from ._async_farm import AsyncFarm, AsyncFarms
 from ._operations import ItemRef, JobDocument, RunRef
 from ._retry import RetryPolicy
 from ._settings import VERSION, Verify
 from ._sync import Client
+from ._sync_executor import Executor, Executors
 from ._sync_farm import Farm, Farms
 from .errors import (
     AnswerError,
@@ -27,9 +29,26 @@ from .errors import (
     RolloutError,
     ServerError,
     TransportError,
+    TrialWaitTimeoutError,
     UnauthorizedError,
     UnavailableError,
     WaitTimeoutError,
+)
+from .executor_models import (
+    ArtifactReference,
+    ContentReference,
+    ControlAction,
+    ControlReceipt,
+    ControlResult,
+    OutputReference,
+    PlannedTrial,
+    TrialEvent,
+    TrialHandle,
+    TrialName,
+    TrialRef,
+    TrialSpec,
+    TrialState,
+    TrialStatus,
 )
 from .farm_models import (
     Acknowledgement,
@@ -63,6 +82,8 @@ from .farm_models import (
 from .models import (
     Artifact,
     Event,
+    Export,
+    ExportFormat,
     Item,
     ItemDetail,
     ItemPage,
@@ -75,7 +96,18 @@ from .models import (
     RunKind,
     RunPage,
     RunState,
+    SubmissionKind,
     UnreadableRun,
+)
+from .search_models import (
+    BestStep,
+    EvalStatus,
+    Grade,
+    RelativeResults,
+    SearchCounts,
+    SearchOverview,
+    StopReason,
+    TriedIdea,
 )
 
 __version__ = VERSION
@@ -85,9 +117,13 @@ __all__ = [
     "AnswerError",
     "ApiError",
     "Artifact",
+    "ArtifactReference",
     "AsyncClient",
+    "AsyncExecutor",
+    "AsyncExecutors",
     "AsyncFarm",
     "AsyncFarms",
+    "BestStep",
     "BusyError",
     "CallPolicy",
     "CancelledGroup",
@@ -98,8 +134,17 @@ __all__ = [
     "CompletionRef",
     "ConflictError",
     "ContentError",
+    "ContentReference",
+    "ControlAction",
+    "ControlReceipt",
+    "ControlResult",
+    "EvalStatus",
     "Event",
     "EventStreamError",
+    "Executor",
+    "Executors",
+    "Export",
+    "ExportFormat",
     "Farm",
     "FarmInfo",
     "FarmModelCalls",
@@ -110,6 +155,7 @@ __all__ = [
     "FarmTotals",
     "Farms",
     "ForbiddenError",
+    "Grade",
     "GroupEnd",
     "GroupPolicy",
     "GroupRef",
@@ -130,10 +176,13 @@ __all__ = [
     "NotFoundError",
     "Outcome",
     "Output",
+    "OutputReference",
     "PausedFarm",
+    "PlannedTrial",
     "PolicyVersions",
     "Problem",
     "Progress",
+    "RelativeResults",
     "RetryPolicy",
     "RolloutError",
     "Run",
@@ -142,11 +191,24 @@ __all__ = [
     "RunPage",
     "RunRef",
     "RunState",
+    "SearchCounts",
+    "SearchOverview",
     "ServerError",
+    "StopReason",
+    "SubmissionKind",
     "SubmittedGroup",
     "Trajectory",
     "TrajectoryBasis",
     "TransportError",
+    "TrialEvent",
+    "TrialHandle",
+    "TrialName",
+    "TrialRef",
+    "TrialSpec",
+    "TrialState",
+    "TrialStatus",
+    "TrialWaitTimeoutError",
+    "TriedIdea",
     "UnauthorizedError",
     "UnavailableError",
     "UnreadableFarm",

@@ -47,6 +47,17 @@ def error_of(answer: Reply | Lost, request: Request) -> RolloutError:
     )
 
 
+def waits_for_start(answer: Reply | Lost) -> bool:
+    """Return whether the run of an executor waits for its start, which may take any time."""
+    if isinstance(answer, Lost) or _media_type(answer) != "application/problem+json":
+        return False
+    try:
+        kind = read_object(answer.body, "a problem").get("type")
+    except AnswerError:
+        return False
+    return isinstance(kind, str) and kind.endswith(":not-open")
+
+
 def retry_after(answer: Reply) -> float | None:
     """Return the seconds of `Retry-After`; `None` without one that can be understood."""
     text = answer.headers.get("retry-after", "").strip()

@@ -1,4 +1,4 @@
-"""Artifacts as files: whole, with the size and the digest that the server stated, or not at all."""
+"""Content as files: whole, with the digest that the server stated, or not at all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import contextlib
 import hashlib
 import os
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
-from ._effects import Block, Close, Lost, Open, Program, Read
-from ._operations import ItemRef, RunRef
-from ._programs import Context, artifact_request, artifacts, attempt, back_off
+from ._effects import Block, Close, Lost, Open, Program, Read, Reply
+from ._executor_operations import blob_request, digest_of
+from ._operations import ItemRef, Request, RunRef
+from ._programs import Context, artifact_request, artifacts, attempt, back_off, export_request
 from ._retry import RetryClock
-from .errors import ContentError
-from .models import Artifact
+from .errors import AnswerError, ContentError
+from .executor_models import ContentReference
+from .models import Artifact, Export, ExportFormat
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """Content whose digest the server has stated."""
+
+    name: str
+    digest: str
 
 
 class _PartialFile:
@@ -34,11 +45,11 @@ class _PartialFile:
         self._file.truncate()
         self._hasher = hashlib.sha256()
 
-    def keep(self, expected: Artifact | None) -> None:
+    def keep(self, expected: _Expected | None) -> None:
         found = f"sha256:{self._hasher.hexdigest()}"
         if expected is not None and found != expected.digest:
             raise ContentError(
-                f"cannot keep {expected.path}: its content has the digest {found}, "
+                f"cannot keep {expected.name}: its content has the digest {found}, "
                 f"not {expected.digest}"
             )
         self._file.flush()
@@ -55,20 +66,58 @@ class _PartialFile:
 def download(
     context: Context, run: RunRef, item: ItemRef, artifact: Artifact | str, to: Path
 ) -> Program[Path]:
-    """Write an artifact to a file. A lost connection begins it again."""
-    expected: Artifact | None
+    """Write an artifact to a file."""
+    found: Artifact | None
     if isinstance(artifact, Artifact):
-        path, expected = artifact.path, artifact
+        path, found = artifact.path, artifact
     else:
         path = artifact
         listed = yield from artifacts(context, run, item)
-        expected = next((found for found in listed if found.path == path), None)
-    request, clock = artifact_request(run, item, path), RetryClock(context.policy)
+        found = next((one for one in listed if one.path == path), None)
+    expected = None if found is None else _Expected(path, found.digest)
+    yield from _to_file(context, artifact_request(run, item, path), to, expected)
+    return to
+
+
+def download_content(
+    context: Context, run: RunRef, content: ContentReference, to: Path
+) -> Program[Path]:
+    """Write the content of a reference to a file."""
+    digest = digest_of(content)
+    yield from _to_file(context, blob_request(run, content), to, _Expected(digest, digest))
+    return to
+
+
+def download_export(
+    context: Context, run: RunRef, export_format: ExportFormat, to: Path
+) -> Program[Export]:
+    """Write an export to a file."""
+    head = yield from _to_file(context, export_request(run, export_format), to, None)
+    return Export(
+        path=to,
+        missing=_count(head, "x-rollout-missing"),
+        unplanned=_count(head, "x-rollout-unplanned"),
+        keys_left_out=head.headers.get("x-rollout-keys-left-out") == "true",
+    )
+
+
+def _count(head: Reply, name: str) -> int:
+    text = head.headers.get(name, "")
+    if not (text.isascii() and text.isdigit()):
+        raise AnswerError(f"cannot read an export: the header {name} is {text!r}, not a number")
+    return int(text)
+
+
+def _to_file(
+    context: Context, request: Request, to: Path, expected: _Expected | None
+) -> Program[Reply]:
+    """Write an answer to a file, and return its head. A lost connection begins it again."""
+    clock = RetryClock(context.policy)
     # Not an effect: a cancelled one could leave the file behind.
     file = _PartialFile(to)
     try:
         while True:
-            yield from attempt(context, request, Open(request))
+            head = yield from attempt(context, request, Open(request))
             lost = yield from _receive(file)
             yield Close()
             if lost is None:
@@ -78,7 +127,7 @@ def download(
         yield Block(lambda: file.keep(expected))
     finally:
         file.discard()
-    return to
+    return head
 
 
 def _receive(file: _PartialFile) -> Program[Lost | None]:

@@ -40,7 +40,7 @@ class Operation:
     fields: tuple[str, ...] = ()
     """Keys of the JSON body."""
     accept: str = "application/json"
-    """Media type of the answer."""
+    """Media types of the answer."""
     safety: Safety = Safety.ALWAYS
     """When a request may be repeated."""
     is_stream: bool = False
@@ -79,12 +79,20 @@ LOGS = Operation(
 )
 ARTIFACTS = Operation("GET", f"{_ITEM}/artifacts")
 ARTIFACT = Operation("GET", f"{_ITEM}/artifact", query=("path",), accept="application/octet-stream")
+EXPORT = Operation(
+    "GET",
+    f"{_RUN}/export",
+    query=("format",),
+    accept="application/jsonl, text/csv, application/x-tar, application/octet-stream",
+    is_stream=True,
+)
+SEARCH = Operation("GET", f"{_RUN}/search")
 DATASET = Operation("GET", "/v1/datasets/{digest}")
 UPLOAD = Operation("PUT", "/v1/datasets/{digest}", is_stream=True)
 
 OPERATIONS = (
     *(SUBMIT, RUNS, RUN, CANCEL, PAUSE, RESUME, DELETE, EVENTS),
-    *(ITEMS, ITEM, OUTPUTS, LOGS, ARTIFACTS, ARTIFACT, DATASET, UPLOAD),
+    *(ITEMS, ITEM, OUTPUTS, LOGS, ARTIFACTS, ARTIFACT, EXPORT, SEARCH, DATASET, UPLOAD),
 )
 """Every operation."""
 
@@ -183,11 +191,12 @@ def _text(value: str | int | bool) -> str:
 def submission(
     document: JobDocument,
     *,
+    kind: SubmissionKind,
     name: str | None,
     priority: int,
     idempotency_key: str | None,
 ) -> Request:
-    """Make the request that submits a job.
+    """Make the request that submits a run.
 
     Without a key it gets a random one. With an empty key it is sent without, and is then repeated
     only if the server has certainly refused it.
@@ -196,7 +205,6 @@ def submission(
         ValueError: The document is no job document.
         OSError: The file cannot be read.
     """
-    kind: SubmissionKind = "job"
     body: dict[str, Any] = {"kind": kind, "document": job_text(document), "priority": priority}
     if name is not None:
         body["name"] = name

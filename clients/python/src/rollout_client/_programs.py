@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from . import _operations as operations
-from ._answers import error_of, fault_of
+from ._answers import error_of, fault_of, waits_for_start
 from ._decode import decode, read_object
 from ._effects import Close, Emit, Lost, Open, Program, Read, Reply, Send, Sleep
 from ._operations import ItemRef, Operation, Request, RunRef, identify
@@ -18,6 +18,7 @@ from .errors import WaitTimeoutError
 from .models import (
     Artifact,
     ArtifactList,
+    ExportFormat,
     ItemDetail,
     ItemPage,
     Output,
@@ -25,6 +26,7 @@ from .models import (
     Run,
     RunPage,
 )
+from .search_models import SearchOverview
 
 D = TypeVar("D")
 
@@ -39,6 +41,8 @@ class Context:
     policy: RetryPolicy
     clock: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
+    waits_for_start: bool = True
+    """Whether calls about trials wait for as long as their run waits for its start."""
 
 
 def attempt(context: Context, request: Request, effect: Send | Open) -> Program[Reply]:
@@ -61,6 +65,10 @@ def back_off(
     context: Context, clock: RetryClock, request: Request, answer: Reply | Lost
 ) -> Program[None]:
     """Wait before the next attempt, or raise the error of the last one."""
+    if waits_for_start(answer):
+        if not context.waits_for_start:
+            raise error_of(answer, request)
+        clock.succeeded()
     delay = clock.delay(
         fault_of(answer), request.safety, now=context.clock(), chance=context.chance()
     )
@@ -187,6 +195,17 @@ def logs_request(
     """Make the request that reads the output of an item."""
     query: dict[str, Any] = {"name": name, "try": number, "follow": follow or None}
     return operations.build(operations.LOGS, {"id": run, "item": item}, query=query)
+
+
+def search(context: Context, run: RunRef) -> Program[SearchOverview]:
+    """Show the overview of a search."""
+    request = operations.build(operations.SEARCH, {"id": run})
+    return (yield from fetch(context, request, SearchOverview))
+
+
+def export_request(run: RunRef, export_format: ExportFormat) -> Request:
+    """Make the request that exports the results of a run."""
+    return operations.build(operations.EXPORT, {"id": run}, query={"format": export_format})
 
 
 def artifact_request(run: RunRef, item: ItemRef, path: str) -> Request:

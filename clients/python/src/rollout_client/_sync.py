@@ -10,16 +10,19 @@ from types import TracebackType
 
 from . import _events, _operations, _programs
 from ._datasets import upload
-from ._download import download
+from ._download import download, download_export
 from ._operations import ItemRef, JobDocument, RunRef
 from ._programs import Context
 from ._retry import RetryPolicy
 from ._settings import Settings, Verify
+from ._sync_executor import Executors
 from ._sync_farm import Farms
 from ._sync_shell import SyncShell
 from .models import (
     Artifact,
     Event,
+    Export,
+    ExportFormat,
     Item,
     ItemDetail,
     ItemPage,
@@ -28,7 +31,9 @@ from .models import (
     Run,
     RunPage,
     RunState,
+    SubmissionKind,
 )
+from .search_models import SearchOverview
 
 
 class Client:
@@ -67,6 +72,8 @@ class Client:
         self._context = Context(retry or RetryPolicy())
         self.farms = Farms(self._shell, self._context)
         """The farms of the server."""
+        self.executors = Executors(self._shell, self._context)
+        """The executors of the server."""
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -89,15 +96,17 @@ class Client:
         self,
         document: JobDocument,
         *,
+        kind: SubmissionKind = "job",
         name: str | None = None,
         priority: int = 0,
         idempotency_key: str | None = None,
     ) -> Run:
-        """Submit a job. The run is durable when this returns.
+        """Submit a job or a search. The run is durable when this returns.
 
         Args:
-            document: The document of the job, its text in YAML, or the path of its file. Paths in
-                it are those of the server.
+            document: The document of the job or search, its text in YAML, or the path of its file.
+                Paths in it are those of the server.
+            kind: `job`, or `tree` for a search; `executors.create` submits executors.
             name: Name for people, in place of the document's.
             priority: Runs with a higher priority start first, -1000 to 1000.
             idempotency_key: A text that no other submission of this user has. The same submission
@@ -112,7 +121,11 @@ class Client:
             OSError: The file cannot be read.
         """
         request = _operations.submission(
-            document, name=name, priority=priority, idempotency_key=idempotency_key
+            document,
+            kind=kind,
+            name=name,
+            priority=priority,
+            idempotency_key=idempotency_key,
         )
         return self._shell.run(_programs.submit(self._context, request))
 
@@ -347,3 +360,51 @@ class Client:
             OSError: The file cannot be written.
         """
         return self._shell.run(download(self._context, run, item, artifact, Path(to)))
+
+    def search(self, run: RunRef) -> SearchOverview:
+        """Show the overview of a search: its progress, the tried ideas and the best path so far.
+
+        Raises:
+            NotFoundError: It does not exist, or its first session has not begun.
+            ConflictError: The run is no search.
+        """
+        return self._shell.run(_programs.search(self._context, run))
+
+    def export(
+        self, run: RunRef, export_format: ExportFormat = "jsonl"
+    ) -> Generator[bytes, None, None]:
+        """Iterate over pieces of an export of the results of a run.
+
+        A connection that is lost after the first piece raises `TransportError`.
+
+        Args:
+            run: The run.
+            export_format: Its format.
+
+        Raises:
+            ConflictError: The run is a search, or has no plan yet.
+        """
+        request = _programs.export_request(run, export_format)
+        return self._shell.iterate(_programs.content(self._context, request))
+
+    def download_export(
+        self,
+        run: RunRef,
+        to: str | os.PathLike[str],
+        export_format: ExportFormat = "jsonl",
+    ) -> Export:
+        """Write an export of the results of a run to a file.
+
+        The file appears when it is whole. A lost connection begins it again.
+
+        Args:
+            run: The run.
+            to: The file. One that exists is replaced.
+            export_format: Its format.
+
+        Raises:
+            ConflictError: The run is a search, or has no plan yet.
+            OSError: The file cannot be written.
+        """
+        program = download_export(self._context, run, export_format, Path(to))
+        return self._shell.run(program)

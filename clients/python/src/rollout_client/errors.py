@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .executor_models import TrialStatus
     from .models import Problem, Run
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "RolloutError",
     "ServerError",
     "TransportError",
+    "TrialWaitTimeoutError",
     "UnauthorizedError",
     "UnavailableError",
     "WaitTimeoutError",
@@ -64,6 +66,15 @@ class WaitTimeoutError(RolloutError):
         super().__init__(message)
         self.run = run
         """The run as it was seen last."""
+
+
+class TrialWaitTimeoutError(RolloutError):
+    """A trial was not settled in time. It goes on."""
+
+    def __init__(self, message: str, status: TrialStatus | None) -> None:
+        super().__init__(message)
+        self.status = status
+        """Its status as it was seen last; `None` if its run waits for its start."""
 
 
 class ApiError(RolloutError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 RunState = Literal[
@@ -25,6 +26,10 @@ RunKind = Literal["job", "executor", "tree"]
 
 SubmissionKind = Literal["job", "executor", "tree"]
 """Kind of a submission."""
+
+
+ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor"]
+"""Format of an export; `tables` and `harbor` are tar archives of directories."""
 
 
 @dataclass(frozen=True)
@@ -268,3 +273,17 @@ class Event:
     """Its kind, such as `trial_settled`."""
     data: Mapping[str, Any]
     """The object that `rollout events --json` prints."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export of a run that was written to a file."""
+
+    path: Path
+    """The file."""
+    missing: int
+    """Settled trials that are left out because their records are not written yet."""
+    unplanned: int
+    """Settled trials that are left out because they are no longer in the plan."""
+    keys_left_out: bool
+    """Whether there are more keys of rewards than columns."""

@@ -23,6 +23,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("claude-code.toml", include_str!("../../../agents/claude-code.toml")),
     ("codex.toml", include_str!("../../../agents/codex.toml")),
     ("copilot-cli.toml", include_str!("../../../agents/copilot-cli.toml")),
+    ("gemini-cli.toml", include_str!("../../../agents/gemini-cli.toml")),
     ("mini-swe-agent.toml", include_str!("../../../agents/mini-swe-agent.toml")),
     ("opencode.toml", include_str!("../../../agents/opencode.toml")),
     ("openhands.toml", include_str!("../../../agents/openhands.toml")),

@@ -105,10 +105,8 @@ impl<'a> ModelFields<'a> {
                     field.reject(ErrorKind::Conflict, "no address of a server", "`base_url`");
                 }
             }
-            let with_dialect = |dialect| format!("{provider}-{dialect}");
-            let configured = present.iter().filter(|upstream| {
-                upstream.name == provider || upstream.name == with_dialect(upstream.dialect)
-            });
+            let configured =
+                present.iter().filter(|upstream| gateway::is_of_provider(upstream, provider));
             let configured: Vec<_> = configured.collect();
             if let [first, ..] = configured[..] {
                 let spoken = configured.iter().find(|one| dialects.contains(&one.dialect));
@@ -135,7 +133,7 @@ impl<'a> ModelFields<'a> {
             self.base_url.reject(ErrorKind::Conflict, found, "one server for each provider");
             return None;
         };
-        let spec = gateway::default_upstream(name.clone(), url, dialect);
+        let spec = UpstreamSpec::new(name, dialect, &url);
         let gateway = gateway.get_or_insert_default();
         let key_template = key.as_ref().map(|key| key.template.clone());
         gateway.spec.upstreams.push(UpstreamSpec { key: key_template, ..spec });

@@ -13,7 +13,8 @@ use super::agents::AgentKeys;
 use super::harness;
 
 /// Dialects of the built-in agent `shell`, the preferred one first.
-const SHELL_DIALECTS: &[ModelDialect] = &[ModelDialect::Openai, ModelDialect::Anthropic];
+const SHELL_DIALECTS: &[ModelDialect] =
+    &[ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
 
 /// Names of the built-in agents.
 const BUILT_IN_NAMES: &[&str] = &["oracle", "nop", "shell"];
@@ -96,6 +97,8 @@ pub(super) struct Definition {
     pub(super) needs_model: bool,
     /// Variables of its scripts.
     pub(super) variables: BTreeMap<String, Template>,
+    /// Whether its install script may run once for all trials with an image.
+    pub(super) install_once: bool,
 }
 
 impl<'a> AgentSource<'a> {
@@ -146,6 +149,7 @@ impl<'a> AgentSource<'a> {
             dialects: dialects.to_vec(),
             needs_model,
             variables: BTreeMap::new(),
+            install_once: false,
         };
         match self {
             Self::BuiltIn("shell") => {
@@ -163,7 +167,8 @@ impl<'a> AgentSource<'a> {
             Self::OwnScripts => {
                 options.reject_others("an agent with scripts of its own", &[]);
                 let kind = own_scripts(scripts)?;
-                Some(plain(kind, &[ModelDialect::Openai, ModelDialect::Anthropic], false))
+                let all = [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
+                Some(plain(kind, &all, false))
             }
             Self::Catalogue { entry, version } => catalogued(item, entry, version, options),
         }
@@ -222,6 +227,7 @@ fn catalogued(
         dialects: entry.dialects.clone(),
         needs_model: !entry.dialects.is_empty(),
         variables: entry.variables(&choices),
+        install_once: entry.install.is_some(),
     })
 }
 

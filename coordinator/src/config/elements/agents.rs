@@ -28,7 +28,7 @@ keys! {
         base_url: "text", "that of the provider",
             "Address of a model server for `model`, as `url` of `gateway.upstreams[]`.";
         key_env: "name", "none", "Host variable with the key of the server at `base_url`.";
-        dialect: "openai|anthropic", "the first that the agent speaks",
+        dialect: "openai|anthropic|gemini", "the first that the agent speaks",
             "Dialect of the server at `base_url`.";
         version: "text", "that of the catalogue", "Version of an agent of the catalogue.";
         args: "list of text", "none", "Further arguments of an agent of the catalogue.";
@@ -39,6 +39,8 @@ keys! {
         command_timeout_sec: "number", "300", "Time limit of each command of `shell`, s.";
         install: "script", "none", "Bash script, run before the attempt.";
         execute: "script", "none", "Bash script of the attempt.";
+        install_once: "boolean", "of the catalogue, else false",
+            "Whether `install` needs only the image: it may run once for all trials of a host, as root.";
         harness: "table", "none",
             "Attempts by a command that follows the contract of a harness, instead of `execute`.",
             "harness" => harness::HarnessKeys::ALL;
@@ -65,6 +67,8 @@ pub struct AgentConfig {
     pub env: BTreeMap<String, Variable>,
     /// Its time limits, without the job's multipliers.
     pub limits: AgentLimits,
+    /// Whether its install script may run once for all trials with an image.
+    pub install_once: bool,
     /// Its model.
     pub model: Option<AgentModel>,
 }
@@ -94,6 +98,7 @@ impl Agent {
                 kind: file.kind,
                 env: variables::templates(file.env),
                 limits,
+                install_once: file.install_once,
                 model: file.model,
             },
             description: file.description,
@@ -141,6 +146,7 @@ fn agent(
         harness: fields.take(AgentKeys::harness),
     };
     let options = OptionFields::take(&mut fields);
+    let install_once_field = fields.take(AgentKeys::install_once).bool();
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
     let definition = source.and_then(|source| source.define(item, &scripts, &options));
@@ -152,7 +158,7 @@ fn agent(
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    let Definition { kind, dialects, needs_model, variables } = definition?;
+    let Definition { kind, dialects, needs_model, variables, install_once } = definition?;
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);
@@ -161,7 +167,8 @@ fn agent(
         env.entry(name).or_insert(Variable { template, location: location.clone() });
     }
     let model = model.map(|choice| choice.model);
-    Some(AgentConfig { name: name?, description, kind, env, limits, model })
+    let install_once = install_once_field.unwrap_or(install_once);
+    Some(AgentConfig { name: name?, description, kind, env, limits, install_once, model })
 }
 
 fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {

@@ -1,11 +1,11 @@
 //! `gateway`: the model servers that agents call through their worker.
 
-use std::collections::BTreeSet;
-
 use rollout_protocol::spec::gateway::{
-    CaptureMode, GatewaySpec, ModelDialect, TokenPrices, UpstreamSpec,
+    CaptureMode, DEFAULT_HOLD_SEC, DEFAULT_MAX_RETRIES, GatewaySpec, ModelDialect, TokenPrices,
+    UpstreamSpec,
 };
 use rollout_protocol::template::{Template, is_variable_name};
+use rollout_worker::glob;
 
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::{Field, Fields};
@@ -15,16 +15,20 @@ use super::variables::Variable;
 keys! {
     /// The keys of `gateway`.
     pub(crate) table GatewayKeys {
-        upstreams: "list", "required", "The model servers, at most one of each dialect.",
+        upstreams: "list", "required",
+            "The model servers; the first of a call's dialect that takes its model gets the call.",
             "upstreams[]" => UpstreamKeys::ALL;
     }
 
     /// The keys of a model server.
     pub(crate) table UpstreamKeys {
-        name: "text", "the dialect", "Name in records and messages.";
+        name: "text", "the dialect", "Name in records and messages; each server has its own.";
         url: "text", "required",
-            "Base address, as clients write it: with /v1 for openai, without it for anthropic.";
-        dialect: "openai|anthropic", "openai", "Dialect of the server.";
+            "Base address, as clients write it: with /v1 for openai, without a version for the others.";
+        dialect: "openai|anthropic|gemini", "openai", "Dialect of the server.";
+        models: "list", "all models", "Models that it takes: names, or patterns with * and ?.";
+        fallback: "boolean", "false",
+            "Send a call that it does not answer to the next server that takes its model.";
         key_env: "name", "none",
             "Host variable with the server's key; workers must export it to trials.";
         capture: "as_is|usage|tokens", "as_is",
@@ -47,20 +51,20 @@ keys! {
 }
 
 /// The dialects, as documents name them.
-pub(super) const DIALECTS: &[(&str, ModelDialect)] =
-    &[("openai", ModelDialect::Openai), ("anthropic", ModelDialect::Anthropic)];
+pub(super) const DIALECTS: &[(&str, ModelDialect)] = &[
+    ("openai", ModelDialect::Openai),
+    ("anthropic", ModelDialect::Anthropic),
+    ("gemini", ModelDialect::Gemini),
+];
 
 const CAPTURE_MODES: &[(&str, CaptureMode)] =
     &[("as_is", CaptureMode::AsIs), ("usage", CaptureMode::Usage), ("tokens", CaptureMode::Tokens)];
 
-/// Default of `hold_sec`: below the time limits of all known clients.
-const HOLD_SEC: f64 = 60.0;
-
-/// Default of `max_retries`.
-const MAX_RETRIES: u32 = 3;
-
 /// Largest limits: far above any server, so that typing errors are found.
 const MAX_LIMIT: u64 = 1_000_000;
+
+/// Longest pattern of models: far more than any name has.
+const MODEL_BYTES: usize = 200;
 
 /// `gateway` as written in the job file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -71,8 +75,9 @@ pub struct GatewayConfig {
     pub(crate) keys: Vec<Variable>,
 }
 
-/// Reads the model servers; `None` if the job has none.
-pub(crate) fn read(field: &Field<'_>) -> Option<GatewayConfig> {
+/// Reads the model servers; `None` if the job has none. `named` are those that agents name: they need
+/// not get the calls of others.
+pub(crate) fn read(field: &Field<'_>, named: &[&str]) -> Option<GatewayConfig> {
     let mut fields = field.mapping()?;
     let upstreams = fields.take(GatewayKeys::upstreams);
     fields.finish();
@@ -81,29 +86,70 @@ pub(crate) fn read(field: &Field<'_>) -> Option<GatewayConfig> {
         return None;
     }
     let items = upstreams.items().unwrap_or_default();
-    let mut dialects = BTreeSet::new();
-    for item in items {
+    for item in &items {
         let Some(mut fields) = item.mapping() else { continue };
-        let dialect = fields.take(UpstreamKeys::dialect);
-        let known = dialect.keyword(DIALECTS).unwrap_or_default();
-        if !dialects.insert(known) {
-            let found = format!("a second model server of the dialect {known}");
-            dialect.reject(ErrorKind::DuplicateName, found, "one model server for each dialect");
-        }
         let key = read_key(&fields.take(UpstreamKeys::key_env));
         let key_template = key.as_ref().map(|key| key.template.clone());
         config.keys.extend(key);
-        config.spec.upstreams.extend(upstream(&mut fields, known, key_template));
+        if let Some(upstream) = upstream(&mut fields, key_template) {
+            check_beside(item, &upstream, &config.spec.upstreams, named);
+            config.spec.upstreams.push(upstream);
+        }
         fields.finish();
     }
+    check_fallbacks(&upstreams, &config.spec.upstreams);
     Some(config)
 }
 
-fn upstream(
-    fields: &mut Fields<'_>,
-    dialect: ModelDialect,
-    key: Option<Template>,
-) -> Option<UpstreamSpec> {
+/// Checks that a server has a name of its own, and can get calls beside those before it.
+fn check_beside(
+    item: &Field<'_>,
+    upstream: &UpstreamSpec,
+    earlier: &[UpstreamSpec],
+    named: &[&str],
+) {
+    let UpstreamSpec { name, dialect, .. } = upstream;
+    if earlier.iter().any(|one| one.name == *name) {
+        let found = format!("a second model server `{name}`");
+        item.reject(ErrorKind::DuplicateName, found, "a `name` of its own");
+    }
+    let takes_all = |one: &&UpstreamSpec| one.dialect == *dialect && takes_all_calls(one);
+    let is_named = named.iter().any(|provider| is_of_provider(upstream, provider));
+    if let Some(first) = earlier.iter().find(takes_all).filter(|_| !is_named) {
+        let found = format!(
+            "a model server that gets no call: `{}` takes all models of the dialect {dialect}",
+            first.name
+        );
+        item.reject(ErrorKind::Conflict, found, "`models` at the servers before it");
+    }
+}
+
+/// Whether a server is that of a provider: it has its name, or its name and a dialect.
+pub(super) fn is_of_provider(upstream: &UpstreamSpec, provider: &str) -> bool {
+    let rest = upstream.name.strip_prefix(provider);
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-') == Some(upstream.dialect.as_str())
+    })
+}
+
+/// Whether no call reaches the servers after one.
+fn takes_all_calls(upstream: &UpstreamSpec) -> bool {
+    upstream.takes_all_models() && !upstream.fallback
+}
+
+/// Checks that each fallback leads to another server.
+fn check_fallbacks(field: &Field<'_>, upstreams: &[UpstreamSpec]) {
+    for (place, upstream) in upstreams.iter().enumerate().filter(|(_, one)| one.fallback) {
+        let mut later = upstreams[place + 1..].iter();
+        if !later.any(|one| one.dialect == upstream.dialect) {
+            let found = format!("a `fallback` of `{}` that leads to no server", upstream.name);
+            field.reject(ErrorKind::Conflict, found, "a later server of the same dialect");
+        }
+    }
+}
+
+fn upstream(fields: &mut Fields<'_>, key: Option<Template>) -> Option<UpstreamSpec> {
+    let dialect = fields.take(UpstreamKeys::dialect).keyword(DIALECTS).unwrap_or_default();
     let name = names::read(&fields.take(UpstreamKeys::name));
     let limit = |field: &Field<'_>| {
         field.integer(&(1..=MAX_LIMIT)).and_then(|limit| u32::try_from(limit).ok())
@@ -116,35 +162,22 @@ fn upstream(
         hold.number("a number of seconds from 0 to 86400", |s| (0.0..=86400.0).contains(&s));
     let retries = fields.take(UpstreamKeys::max_retries).integer(&(0..=100));
     let prices = read_prices(&fields.take(UpstreamKeys::prices));
+    let models = read_models(&fields.take(UpstreamKeys::models));
+    let fallback = fields.take(UpstreamKeys::fallback).bool().unwrap_or_default();
     let url = fields.take(UpstreamKeys::url);
     let address = url.required("the address of the server").then(|| read_address(&url))??;
-    let default = default_upstream(name.unwrap_or_else(|| dialect.to_string()), address, dialect);
     Some(UpstreamSpec {
         key,
         capture,
         max_concurrent,
         requests_per_minute,
-        hold_sec: hold_sec.unwrap_or(HOLD_SEC),
-        max_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(MAX_RETRIES),
+        hold_sec: hold_sec.unwrap_or(DEFAULT_HOLD_SEC),
+        max_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(DEFAULT_MAX_RETRIES),
         prices,
-        ..default
+        models,
+        fallback,
+        ..UpstreamSpec::new(&name.unwrap_or_else(|| dialect.to_string()), dialect, &address)
     })
-}
-
-/// A model server without a key, with the defaults of all settings.
-pub(super) fn default_upstream(name: String, url: String, dialect: ModelDialect) -> UpstreamSpec {
-    UpstreamSpec {
-        name,
-        url,
-        dialect,
-        key: None,
-        capture: CaptureMode::default(),
-        max_concurrent: None,
-        requests_per_minute: None,
-        hold_sec: HOLD_SEC,
-        max_retries: MAX_RETRIES,
-        prices: TokenPrices::default(),
-    }
 }
 
 /// Reads the address of a model server.
@@ -155,6 +188,26 @@ pub(super) fn read_address(field: &Field<'_>) -> Option<String> {
         return None;
     }
     Some(address)
+}
+
+/// Reads patterns of models.
+fn read_models(field: &Field<'_>) -> Vec<String> {
+    let Some(items) = field.items() else { return Vec::new() };
+    if items.is_empty() {
+        field.bad_value("at least one model, or no `models` for all");
+    }
+    let pattern = |item: &Field<'_>| {
+        let pattern = item.non_empty_string()?;
+        let is_valid =
+            pattern.len() <= MODEL_BYTES && glob::compile(&pattern, glob::Dialect::Shell).is_some();
+        if !is_valid {
+            item.bad_value(
+                "the name of a model, or a pattern with `*` and `?`, of at most 200 bytes",
+            );
+        }
+        is_valid.then_some(pattern)
+    };
+    items.iter().filter_map(pattern).collect()
 }
 
 /// Whether a text is an address that calls can be sent to. It must hold no secret, so it has no
@@ -193,6 +246,10 @@ mod tests {
     use super::super::testing::read_field;
     use super::*;
 
+    fn read(field: &Field<'_>) -> Option<GatewayConfig> {
+        super::read(field, &[])
+    }
+
     #[test]
     fn gateway_of_one_url_has_defaults() {
         let (gateway, faults, _) =
@@ -217,20 +274,46 @@ mod tests {
         assert_eq!(gateway.keys.len(), 1);
     }
 
+    /// The places of the errors of these servers.
+    fn errors(upstreams: &str) -> Vec<String> {
+        let faults = read_field(&format!("{{upstreams: [{upstreams}]}}"), read).1;
+        faults.into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn gateway_may_have_several_servers_of_a_dialect_that_all_get_calls() {
+        let text = "{upstreams: [{name: a, url: 'http://h', models: ['qwen/*', m]}, \
+                    {name: b, url: 'http://h', fallback: true}, {name: c, url: 'http://h'}, \
+                    {url: 'http://h', dialect: gemini}]}";
+        let (gateway, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        let upstreams = gateway.expect("a gateway").spec.upstreams;
+        assert_eq!(upstreams[0].models, ["qwen/*", "m"]);
+        assert_eq!(
+            upstreams.iter().map(|one| one.fallback).collect::<Vec<_>>(),
+            [false, true, false, false]
+        );
+        assert_eq!(upstreams[3].name, "gemini");
+    }
+
+    #[test]
+    fn gateway_server_that_gets_no_call_is_an_error() {
+        let second = "{name: b, url: 'http://h', models: [m]}";
+        assert_eq!(errors(&format!("{{url: 'http://h'}}, {second}")), ["x.upstreams[1]"]);
+        let all = "{url: 'http://h', models: ['*']}";
+        assert_eq!(errors(&format!("{all}, {second}")), ["x.upstreams[1]"]);
+        assert_eq!(errors("{url: 'http://h', models: [m]}, {url: 'http://h'}"), ["x.upstreams[1]"]);
+        assert_eq!(errors("{url: 'http://h', fallback: true}"), ["x.upstreams"]);
+        assert_eq!(errors("{url: 'http://h', models: []}"), ["x.upstreams[0].models"]);
+        assert_eq!(errors("{url: 'http://h', models: ['']}"), ["x.upstreams[0].models[0]"]);
+    }
+
     #[test]
     fn gateway_errors_are_all_reported() {
         let text = "{upstreams: [{url: 'ftp://h'}, {url: 'http://u@h', key_env: 'sk-1'}, \
                     {dialect: anthropic, hold_sec: -1, keys: 1}]}";
         let faults: Vec<_> = read_field(text, read).1.into_iter().map(|(key, _)| key).collect();
-        for key in [
-            "[0].url",
-            "[1].dialect",
-            "[1].key_env",
-            "[1].url",
-            "[2].hold_sec",
-            "[2].url",
-            "[2].keys",
-        ] {
+        for key in ["[0].url", "[1].key_env", "[1].url", "[2].hold_sec", "[2].url", "[2].keys"] {
             let key = format!("x.upstreams{key}");
             assert!(faults.contains(&key), "{key}: {faults:?}");
         }

@@ -1,7 +1,7 @@
 //! Random schedules of workers, calls and late or lost messages.
 
 use proptest::prelude::*;
-use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use super::*;
 
@@ -12,16 +12,9 @@ const ROUNDS: usize = 40;
 
 fn gateway(max_concurrent: Option<u32>, requests_per_minute: Option<u32>) -> GatewaySpec {
     let upstream = UpstreamSpec {
-        name: "main".to_owned(),
-        url: "http://127.0.0.1:1".to_owned(),
-        dialect: ModelDialect::Openai,
-        key: None,
-        capture: CaptureMode::AsIs,
         max_concurrent,
         requests_per_minute,
-        hold_sec: 60.0,
-        max_retries: 0,
-        prices: TokenPrices::default(),
+        ..UpstreamSpec::new("main", ModelDialect::Openai, "http://127.0.0.1:1")
     };
     GatewaySpec { upstreams: vec![upstream] }
 }

@@ -23,6 +23,7 @@ pub(crate) fn plan(
         kind: AgentKind::Oracle,
         env: [].into(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     };
     let task = |name: &str| PlannedTask {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{COMMAND_DESCRIPTION, MAX_REPLY_TOKENS, ShellCommand, TOOL, TOOL_DESCRIPTION};
 
 /// Path and body of a call.
-pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (&'static str, Value) {
+pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (String, Value) {
     let schema = json!({
         "type": "object",
         "properties": {"command": {"type": "string", "description": COMMAND_DESCRIPTION}},
@@ -19,7 +19,7 @@ pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (&'stati
         "messages": messages,
         "tools": tools,
     });
-    ("/v1/messages", body)
+    ("/v1/messages".to_owned(), body)
 }
 
 /// The message of a reply as it is sent back, its text and its commands.

@@ -1,9 +1,10 @@
 //! The agent `shell`: a loop of model calls and shell commands.
 //!
-//! [`ShellSession`] decides, without IO: it makes the requests and reads the replies. `openai` and
-//! `anthropic` are the forms of its messages; `output` bounds what commands print.
+//! [`ShellSession`] decides, without IO: it makes the requests and reads the replies. `openai`,
+//! `anthropic` and `gemini` are the forms of its messages; `output` bounds what commands print.
 
 mod anthropic;
+mod gemini;
 mod openai;
 mod output;
 
@@ -50,7 +51,7 @@ pub struct ShellSession {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShellRequest {
     /// Path below the gateway's prefix of the dialect.
-    pub path: &'static str,
+    pub path: String,
     /// The body, JSON.
     pub body: Bytes,
 }
@@ -92,7 +93,12 @@ impl ShellSession {
             dialect,
             model: model.to_owned(),
             system,
-            messages: vec![serde_json::json!({"role": "user", "content": instruction})],
+            messages: vec![match dialect {
+                ModelDialect::Openai | ModelDialect::Anthropic => {
+                    serde_json::json!({"role": "user", "content": instruction})
+                }
+                ModelDialect::Gemini => gemini::user(instruction),
+            }],
             turns_left: spec.max_turns,
         }
     }
@@ -105,6 +111,7 @@ impl ShellSession {
             ModelDialect::Anthropic => {
                 anthropic::request(&self.model, &self.system, &self.messages)
             }
+            ModelDialect::Gemini => gemini::request(&self.model, &self.system, &self.messages),
         };
         Some(ShellRequest { path, body: Bytes::from(body.to_string()) })
     }
@@ -119,6 +126,7 @@ impl ShellSession {
         let read = match self.dialect {
             ModelDialect::Openai => openai::read(&reply),
             ModelDialect::Anthropic => anthropic::read(&reply),
+            ModelDialect::Gemini => gemini::read(&reply),
         };
         let (message, text, commands) = read.ok_or(unknown)?;
         self.messages.push(message);
@@ -133,6 +141,7 @@ impl ShellSession {
         match self.dialect {
             ModelDialect::Openai => self.messages.extend(outputs.iter().map(openai::output)),
             ModelDialect::Anthropic => self.messages.push(anthropic::outputs(outputs)),
+            ModelDialect::Gemini => self.messages.push(gemini::outputs(outputs)),
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{COMMAND_DESCRIPTION, ShellCommand, TOOL, TOOL_DESCRIPTION};
 
 /// Path and body of a call.
-pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (&'static str, Value) {
+pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (String, Value) {
     let system = json!({"role": "system", "content": system});
     let messages: Vec<_> = std::iter::once(&system).chain(messages).collect();
     let parameters = json!({
@@ -15,7 +15,10 @@ pub(super) fn request(model: &str, system: &str, messages: &[Value]) -> (&'stati
     });
     let function = json!({"name": TOOL, "description": TOOL_DESCRIPTION, "parameters": parameters});
     let tools = json!([{"type": "function", "function": function}]);
-    ("/v1/chat/completions", json!({"model": model, "messages": messages, "tools": tools}))
+    (
+        "/v1/chat/completions".to_owned(),
+        json!({"model": model, "messages": messages, "tools": tools}),
+    )
 }
 
 /// The message of a reply as it is sent back, its text and its commands.

@@ -64,6 +64,27 @@ fn anthropic_conversation_sends_calls_and_outputs_back() {
 }
 
 #[test]
+fn gemini_conversation_sends_calls_and_outputs_back() {
+    let mut session = session(ModelDialect::Gemini, 9);
+    let request = session.next_request().expect("a turn is left");
+    assert_eq!(request.path, "/v1beta/models/m:generateContent");
+    let first: Value = serde_json::from_slice(&request.body).expect("JSON");
+    assert_eq!(first["contents"], json!([{"role": "user", "parts": [{"text": "write x"}]}]));
+    assert_eq!(first["tools"][0]["functionDeclarations"][0]["name"], TOOL);
+    let parts = json!([{"text": "a thought", "thought": true}, {"text": "hm"},
+        {"functionCall": {"name": "bash", "args": {"command": "ls"}}, "thoughtSignature": "s"}]);
+    let reply = json!({"candidates": [{"content": {"role": "model", "parts": parts}}]});
+    let command = ShellCommand { id: String::new(), command: Some("ls".into()) };
+    let step = read(&mut session, reply);
+    assert_eq!(step, ShellStep::Run { text: "hm".into(), commands: vec![command] });
+    session.add_outputs(&[(String::new(), "a".into())]);
+    let second = body(&mut session);
+    assert_eq!(second["contents"][1], json!({"role": "model", "parts": parts}));
+    let response = json!({"name": "bash", "response": {"output": "a"}});
+    assert_eq!(second["contents"][2]["parts"][0]["functionResponse"], response);
+}
+
+#[test]
 fn session_ends_after_its_turns() {
     let mut session = session(ModelDialect::Openai, 2);
     assert!(session.next_request().is_some() && session.next_request().is_some());
@@ -72,8 +93,16 @@ fn session_ends_after_its_turns() {
 
 #[test]
 fn reply_of_another_form_is_unknown() {
-    for dialect in [ModelDialect::Openai, ModelDialect::Anthropic] {
-        for reply in ["", "{", "[]", "{\"error\": {}}", "{\"choices\": []}", "{\"content\": 1}"] {
+    for dialect in [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini] {
+        for reply in [
+            "",
+            "{",
+            "[]",
+            "{\"error\": {}}",
+            "{\"choices\": []}",
+            "{\"content\": 1}",
+            "{\"candidates\": []}",
+        ] {
             let found = session(dialect, 1).read_reply(reply.as_bytes());
             assert_eq!(found, Err(UnknownReply(dialect)), "{reply}");
         }

@@ -108,7 +108,9 @@ impl ImageManager {
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
         build.recipe = recipe(&build, self.frontends.named());
-        build.base_images = self.bases.resolve(request.labels.run, &build).await?;
+        if !build.is_local {
+            build.base_images = self.bases.resolve(request.labels.run, &build).await?;
+        }
         build.tag = tag(&build);
         let tag = build.tag.clone();
         let forced = request.force_build.then(|| (tag.clone(), request.labels.run));
@@ -200,6 +202,11 @@ impl ImageManager {
             }
         }
         Ok(None)
+    }
+
+    /// The engine.
+    pub(super) fn client(&self) -> &DockerClient {
+        &self.client
     }
 
     /// Directory of the build locks.

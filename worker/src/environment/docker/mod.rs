@@ -29,6 +29,7 @@ mod deferred_removal;
 mod exec;
 mod failure;
 mod image;
+mod install;
 mod kill;
 mod labels;
 mod lock;
@@ -61,8 +62,8 @@ use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
     BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, Image, ImageRequest, ListenerRoute, OutputSink, Provider, ReapReport,
-    Upload,
+    Failure, FailureKind, Image, ImageRequest, InstallRequest, ListenerRoute, OutputSink, Provider,
+    ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::removal_limits::RemovalLimits;
@@ -195,6 +196,15 @@ impl Provider for DockerProvider {
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         let platform = docker_settings(&request.settings)?.platform.clone();
         self.images.prepare(request, platform).await
+    }
+
+    async fn install(
+        &self,
+        base: &Image,
+        request: InstallRequest,
+    ) -> Result<Option<Image>, Failure> {
+        let platform = docker_settings(&request.settings)?.platform.clone();
+        self.images.install(base, request, platform).await
     }
 
     fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {

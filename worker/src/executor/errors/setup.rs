@@ -167,7 +167,10 @@ fn gateway_reason(error: &GatewayError) -> ErrorReason {
     match error {
         GatewayError::Records { source, .. } => disk_reason(failed, source),
         // The job or the host must be corrected.
-        GatewayError::Address { .. } | GatewayError::Key(_) | GatewayError::Certificates(_) => {
+        GatewayError::Address { .. }
+        | GatewayError::Models { .. }
+        | GatewayError::Key(_)
+        | GatewayError::Certificates(_) => {
             (failed, Code::REFUSED, INFRASTRUCTURE, Retry::Permanent)
         }
         GatewayError::Listen { .. } => {

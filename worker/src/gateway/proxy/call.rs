@@ -1,4 +1,4 @@
-//! One call: its record, its sendings, and its reply on the way to the agent.
+//! One call: its record, and its reply on the way to the agent.
 
 use std::io;
 use std::sync::Arc;
@@ -7,31 +7,34 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use hyper::{Response, StatusCode};
 use rollout_protocol::record::{
-    CallAttempt, CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint,
+    CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint,
 };
+use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::Instant;
 
+use super::answer::{Answer, Course};
+use super::refusal::ServerBody;
 use super::reply_body::ReplyBody;
 use super::route::{OwnReply, recorded_headers};
-use super::server::{self, Admission, ModelServer};
+use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
 use crate::gateway::capture::{self, Added};
-use crate::gateway::open_calls::OpenCall;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
-use crate::gateway::run_calls::SentCall;
 
 /// Pieces of a reply that wait for the agent.
 const PENDING_PIECES: usize = 8;
 
 /// How long a server may take to end a reply after the last event of its stream.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same for servers whose last event does not say that it is the last: more may follow.
+const OPEN_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the gateway breaks a reply off.
 const TOO_LARGE: &str = "the reply is too large";
@@ -40,7 +43,8 @@ const TOO_LARGE: &str = "the reply is too large";
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) opened: Arc<OpenTry>,
-    pub(super) server: Arc<ModelServer>,
+    /// The model server, and then those that it falls back to.
+    pub(super) servers: Vec<Arc<ModelServer>>,
     pub(super) endpoint: ModelEndpoint,
     /// Path and query below the address of the server.
     pub(super) path: String,
@@ -53,28 +57,11 @@ pub(super) struct Call {
 /// Where the agent gets the head of its reply.
 type ReplyHead = oneshot::Sender<Response<ReplyBody>>;
 
-/// The course of a call so far.
-#[derive(Debug)]
-struct Course<'a> {
-    open: OpenCall<'a>,
-    began: Instant,
-    queued: Duration,
-    first_byte: Option<Duration>,
-    attempts: Vec<CallAttempt>,
-    /// The present sending.
-    sent: Option<SentCall>,
-    /// The policy version of the last sending.
-    dispatched: Option<u64>,
-}
-
-/// The answer to a call.
-enum Answer<'a> {
-    /// The server's.
-    Reply(Response<Incoming>, Admission<'a>),
-    /// The gateway's own. `outage`: because the server cannot be reached, or calls are paused.
-    Own { reply: OwnReply, outage: bool },
-    /// The agent has gone.
-    Gone,
+/// How a call ended.
+struct Outcome {
+    end: CallEnd,
+    status: Option<StatusCode>,
+    error: Option<String>,
 }
 
 /// How a reply ended.
@@ -90,14 +77,15 @@ enum PassedOn {
 impl Call {
     /// Runs the call to its end.
     pub(super) async fn run(self, mut head: ReplyHead) {
-        let extended = capture::extend_request(self.endpoint, self.server.capture(), &self.body);
+        let extended =
+            capture::extend_request(self.endpoint, self.servers[0].spec().capture, &self.body);
         let (request, added) = match extended {
             Some((request, added)) => (Bytes::from(request), added),
             None => (self.body.clone(), Added::default()),
         };
         let recorder = &self.opened.recorder;
         let begun = recorder.begin(NewCall {
-            upstream: self.server.name(),
+            upstream: self.servers[0].name(),
             endpoint: self.endpoint,
             path: &self.path,
             headers: recorded_headers(&self.headers),
@@ -127,78 +115,14 @@ impl Call {
                 self.pass_on(begun, course, response, added, head).await;
                 drop(admission);
             }
-            Ok(Answer::Own { reply, outage }) => {
+            Ok(Answer::Own { reply, outage, .. }) => {
                 self.reply_unanswered(begun, course, reply, outage, head).await;
             }
             Ok(Answer::Gone) => {
-                let ended = self.ended(course, begun.number, CallEnd::AgentGone, None, None);
-                self.record(begun, ended, (0, None), ParsedReply::default()).await;
+                let gone = Outcome { end: CallEnd::AgentGone, status: None, error: None };
+                self.record(begun, course, gone, (0, None), ParsedReply::default()).await;
             }
             Err(error) => self.refuse_unrecorded(&error, head),
-        }
-    }
-
-    /// Sends the call until it has an answer that counts.
-    async fn answer(&self, request: &Bytes, course: &mut Course<'_>) -> Answer<'_> {
-        let deadline = course.began + self.server.hold();
-        let (mut retries, mut outage) = (0, false);
-        let uri = match self.server.uri(&self.path) {
-            Ok(uri) => uri,
-            Err(reply) => return Answer::Own { reply, outage },
-        };
-        loop {
-            course.sent = None;
-            if course.open.wait_for_resume(deadline).await.is_err() {
-                return Answer::Own { reply: OwnReply::paused(), outage: true };
-            }
-            let admission = match self.server.admit(deadline).await {
-                Ok(admission) => admission,
-                Err(reply) => return Answer::Own { reply, outage },
-            };
-            // A pause may have begun meanwhile.
-            let Some(sent) = course.open.send() else { continue };
-            course.dispatch(sent);
-            course.queued = course.began.elapsed();
-            let sent = self.server.send(uri.clone(), &self.headers, request.clone()).await;
-            let response = match sent {
-                Ok(response) => response,
-                Err(failure) => {
-                    course.attempts.push(CallAttempt {
-                        status: None,
-                        error: Some(failure.message.clone()),
-                        retry_after_sec: None,
-                    });
-                    if failure.not_sent {
-                        outage = true;
-                        self.server.mark_down(&failure.message);
-                        continue;
-                    }
-                    let message = "the model server broke the connection off without an answer";
-                    let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
-                    return Answer::Own { reply, outage: true };
-                }
-            };
-            outage = false;
-            let (status, wait) = (response.status(), server::asked_wait(response.headers()));
-            course.attempts.push(CallAttempt {
-                status: Some(status.as_u16()),
-                error: None,
-                retry_after_sec: wait.map(|wait| wait.as_secs_f64()),
-            });
-            if status.is_redirection() {
-                let message = "the model server redirects, which the gateway does not follow";
-                let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
-                return Answer::Own { reply, outage: false };
-            }
-            if !asks_to_wait(status) {
-                self.server.mark_answered();
-                return Answer::Reply(response, admission);
-            }
-            let next = self.server.back_off(wait);
-            if retries >= self.server.max_retries() || next > deadline {
-                return Answer::Reply(response, admission);
-            }
-            retries += 1;
         }
     }
 
@@ -207,12 +131,12 @@ impl Call {
         &self,
         begun: BegunCall,
         mut course: Course<'_>,
-        response: Response<Incoming>,
+        response: Response<ServerBody>,
         added: Added,
         head: ReplyHead,
     ) {
         let (parts, mut body) = response.into_parts();
-        let form = reply_form(parts.status, &parts.headers, self.server.as_ref());
+        let form = reply_form(parts.status, &parts.headers, &self.servers[course.place]);
         let mut stream = ReplyStream::new(self.endpoint, form, added);
         let (pieces, receiver) = mpsc::channel(PENDING_PIECES);
         let mut reply = Response::new(ReplyBody::Pieces(receiver));
@@ -234,14 +158,15 @@ impl Call {
         }
         let lost = matches!(end, PassedOn::Cut(_));
         self.opened.lost_last_call.store(lost, Ordering::Relaxed);
-        let (kind, why) = match &end {
+        let (kind, error) = match &end {
             PassedOn::Complete => (CallEnd::Complete, None),
             PassedOn::Cut(why) => (CallEnd::Cut, Some(why.clone())),
             PassedOn::TooLarge => (CallEnd::Cut, Some(TOO_LARGE.to_owned())),
             PassedOn::AgentGone => (CallEnd::AgentGone, None),
         };
-        let ended = self.ended(course, begun.number, kind, Some(parts.status), why);
-        let recorded = self.record(begun, ended, (bytes, body.as_deref()), parsed).await;
+        let outcome = Outcome { end: kind, status: Some(parts.status), error };
+        let body = (bytes, body.as_deref());
+        let recorded = self.record(begun, course, outcome, body, parsed).await;
         let last = match end {
             PassedOn::Complete if recorded => Ok(Bytes::from(held)),
             PassedOn::Complete => Err(server::broken_off("the call could not be recorded")),
@@ -256,19 +181,20 @@ impl Call {
     /// Passes pieces on until the reply ends.
     async fn pump(
         &self,
-        body: &mut Incoming,
+        body: &mut ServerBody,
         stream: &mut ReplyStream,
         pieces: &mpsc::Sender<io::Result<Bytes>>,
         course: &mut Course<'_>,
     ) -> PassedOn {
         let closed = self.opened.wait_until_closed();
         tokio::pin!(closed);
+        let rest = Some(rest_timeout(self.endpoint));
         loop {
             let frame = tokio::select! {
                 biased;
                 () = pieces.closed() => return PassedOn::AgentGone,
                 () = &mut closed => return PassedOn::AgentGone,
-                frame = next_frame(body, stream.is_terminal()) => frame,
+                frame = next_frame(body, rest.filter(|_| stream.is_terminal())) => frame,
             };
             match frame {
                 None => return PassedOn::Complete,
@@ -300,25 +226,31 @@ impl Call {
         head: ReplyHead,
     ) {
         self.opened.lost_last_call.store(outage, Ordering::Relaxed);
-        let (response, body) = reply.response(self.server.dialect());
-        let why = Some(reply.message);
-        let status = Some(reply.status);
-        let ended = self.ended(course, begun.number, CallEnd::Unanswered, status, why);
-        let bytes = Some(body.as_bytes());
-        if self.record(begun, ended, (body.len() as u64, bytes), ParsedReply::default()).await {
+        let (response, body) = reply.response(self.dialect());
+        let (status, error) = (Some(reply.status), Some(reply.message));
+        let outcome = Outcome { end: CallEnd::Unanswered, status, error };
+        let bytes = (body.len() as u64, Some(body.as_bytes()));
+        if self.record(begun, course, outcome, bytes, ParsedReply::default()).await {
             let _sent = head.send(response);
         }
+    }
+
+    /// The dialect, which is that of all its servers.
+    fn dialect(&self) -> ModelDialect {
+        self.servers[0].dialect()
     }
 
     /// Records the end of the call; returns whether that succeeded.
     async fn record(
         &self,
         begun: BegunCall,
-        ended: CallEnded,
+        course: Course<'_>,
+        outcome: Outcome,
         body: (u64, Option<&[u8]>),
         parsed: ParsedReply,
     ) -> bool {
-        let prices = self.server.prices();
+        let prices = &self.servers[course.place].spec().prices;
+        let ended = self.ended(course, begun.number, outcome);
         let recorded = self.opened.recorder.end(begun, ended, body, parsed, prices).await;
         if let Err(error) = &recorded {
             tracing::error!("cannot record the end of a model call: {error}");
@@ -327,28 +259,23 @@ impl Call {
     }
 
     /// The record of the end, without what the reply says.
-    fn ended(
-        &self,
-        course: Course<'_>,
-        call: u64,
-        end: CallEnd,
-        status: Option<StatusCode>,
-        error: Option<String>,
-    ) -> CallEnded {
+    fn ended(&self, course: Course<'_>, call: u64, outcome: Outcome) -> CallEnded {
         let ended = self.opened.open_calls.policy_version();
         let policy = ended.map(|_| CallPolicy { dispatched: course.dispatched, ended });
+        let Outcome { end, status, error } = outcome;
         CallEnded {
             call,
             ended_at: rollout_protocol::Timestamp::now(),
             end,
+            upstream: course.other_server(&self.servers[course.place]),
             status: status.map(|status| status.as_u16()),
             error,
-            attempts: course.attempts,
             latency: CallLatency {
                 queued_sec: course.queued.as_secs_f64(),
                 first_byte_sec: course.first_byte.map(|after| after.as_secs_f64()),
                 total_sec: course.began.elapsed().as_secs_f64(),
             },
+            attempts: course.attempts,
             policy,
             model: None,
             finish_reasons: Vec::new(),
@@ -362,26 +289,8 @@ impl Call {
         tracing::error!("cannot record a model call: {error}");
         let message = "the gateway cannot record the call";
         let reply = OwnReply::new(StatusCode::INTERNAL_SERVER_ERROR, message);
-        let _sent = head.send(reply.response(self.server.dialect()).0);
+        let _sent = head.send(reply.response(self.dialect()).0);
     }
-}
-
-impl<'a> Course<'a> {
-    fn begin(open: OpenCall<'a>) -> Self {
-        let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
-        let (sent, dispatched) = (None, None);
-        Self { open, began: Instant::now(), queued, first_byte, attempts, sent, dispatched }
-    }
-
-    fn dispatch(&mut self, sent: SentCall) {
-        self.dispatched = sent.version;
-        self.sent = Some(sent);
-    }
-}
-
-/// Whether a server asks to call again later.
-fn asks_to_wait(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 429 | 502 | 503 | 504 | 529)
 }
 
 fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> ReplyForm {
@@ -402,14 +311,21 @@ fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> 
     }
 }
 
-/// The next frame of a reply. After the last event of a stream, a server that does not end its reply
-/// is not waited for.
+/// The next frame of a reply. The rest after the last event of a stream is not waited for longer
+/// than `rest`.
 async fn next_frame(
-    body: &mut Incoming,
-    terminal: bool,
-) -> Option<Result<Frame<Bytes>, hyper::Error>> {
-    if !terminal {
-        return body.frame().await;
+    body: &mut ServerBody,
+    rest: Option<Duration>,
+) -> Option<Result<Frame<Bytes>, <ServerBody as Body>::Error>> {
+    match rest {
+        None => body.frame().await,
+        Some(rest) => tokio::time::timeout(rest, body.frame()).await.unwrap_or_default(),
     }
-    tokio::time::timeout(END_TIMEOUT, body.frame()).await.unwrap_or_default()
+}
+
+const fn rest_timeout(endpoint: ModelEndpoint) -> Duration {
+    match endpoint {
+        ModelEndpoint::GenerateContent => OPEN_END_TIMEOUT,
+        _ => END_TIMEOUT,
+    }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit};
@@ -136,8 +136,12 @@ impl Connection {
     }
 
     /// Counts it for the execution whose key a request has, if that is a valid one.
-    fn check_key(&self, scope: &ListenerScope, sent: &HeaderMap) -> Result<(), TooManyConnections> {
-        let Some(opened) = headers::sent_key(sent).and_then(|key| scope.find(key)) else {
+    fn check_key<B>(
+        &self,
+        scope: &ListenerScope,
+        request: &Request<B>,
+    ) -> Result<(), TooManyConnections> {
+        let Some(opened) = headers::sent_key(request).and_then(|key| scope.find(key)) else {
             return Ok(());
         };
         let mut place = self.place();
@@ -206,7 +210,7 @@ async fn serve(stream: TcpStream, scope: ListenerScope, connection: Arc<Connecti
         tracing::debug!("cannot set TCP_NODELAY: {error}");
     }
     let answer = service_fn(|request: Request<Incoming>| {
-        let counted = connection.check_key(&scope, request.headers());
+        let counted = connection.check_key(&scope, &request);
         let scope = scope.clone();
         async move {
             Ok::<_, Infallible>(match counted {

@@ -3,20 +3,25 @@
 //! * `listener`: listeners, one for each address of this host and one for each environment with a
 //!   network of its own;
 //! * `route`: which call a request is; `headers`: those that are passed on;
-//! * `call`: one call, from its record to the last byte of its reply; `reply_body`: the body that
-//!   the agent gets;
-//! * `server`: a model server, its limits and its state, shared by all executions;
+//! * `call`: one call, from its record to the last byte of its reply; `answer`: its sendings;
+//!   `refusal`: replies that ask to call again later;
+//!   `reply_body`: the body that the agent gets;
+//! * `server`: a model server, its limits and its state, shared by all executions; `upstreams`: those
+//!   of an execution, and the choice among them;
 //! * `client`: connections to model servers.
 
+mod answer;
 mod call;
 mod client;
 mod headers;
 mod listener;
+mod refusal;
 mod reply_body;
 mod route;
 mod server;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -38,6 +43,7 @@ use tokio::sync::{Semaphore, watch};
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
 use self::server::ModelServer;
+use self::upstreams::Upstreams;
 use super::open_calls::OpenCalls;
 use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
@@ -123,22 +129,15 @@ impl Gateway {
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
         let TryRequest { run, upstreams, only, is_leased, directory, redactor } = request;
-        let mut servers = BTreeMap::new();
-        let is_usable =
-            |upstream: &Upstream| only.as_ref().is_none_or(|only| *only == upstream.spec.name);
-        let usable = upstreams.iter().enumerate().filter(|(_, upstream)| is_usable(upstream));
-        for (place, upstream) in usable {
-            let server = self.server(upstream, is_leased.then_some((run, place)))?;
-            servers.insert(upstream.spec.dialect, server);
-        }
-        let before = servers.values().map(|server| server.downtime()).collect();
+        let server = |(place, upstream)| self.server(upstream, is_leased.then_some((run, place)));
+        let usable = usable(&upstreams, only.as_deref());
+        let servers = usable.into_iter().map(server).collect::<Result<_, _>>()?;
         let recorder = Recorder::create(&directory, redactor).await;
         let recorder = recorder.map_err(|source| GatewayError::Records { directory, source })?;
         let key = format!("{KEY_PREFIX}{}", HEXLOWER.encode(&rand::random::<[u8; 24]>()));
         let opened = Arc::new(OpenTry {
             key: key.clone(),
-            servers,
-            before,
+            upstreams: Upstreams::new(servers),
             open_calls: OpenCalls::new(self.run_calls.of(run)),
             recorder,
             memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
@@ -159,6 +158,26 @@ impl ModelGateway for Gateway {
     fn run_calls(&self) -> Arc<RunCallTable> {
         Arc::clone(&self.run_calls)
     }
+}
+
+/// The servers that an execution may use, with their places: all, or the one with this name and those
+/// that it falls back to.
+fn usable<'a>(upstreams: &'a [Upstream], only: Option<&str>) -> Vec<(usize, &'a Upstream)> {
+    let all = upstreams.iter().enumerate();
+    let Some(only) = only else { return all.collect() };
+    let mut usable: Vec<(usize, &Upstream)> = Vec::new();
+    for (place, upstream) in all {
+        let is_wanted = match usable.last() {
+            None => upstream.spec.name == only,
+            Some((_, before)) => {
+                before.spec.fallback && before.spec.dialect == upstream.spec.dialect
+            }
+        };
+        if is_wanted {
+            usable.push((place, upstream));
+        }
+    }
+    usable
 }
 
 /// The executions of a worker by their keys.
@@ -188,9 +207,7 @@ impl TryTable {
 /// The state of an execution. Its debug output has no key.
 struct OpenTry {
     key: String,
-    servers: BTreeMap<ModelDialect, Arc<ModelServer>>,
-    /// Downtimes of the servers when it was opened.
-    before: Vec<Duration>,
+    upstreams: Upstreams,
     /// Its calls that wait for their replies.
     open_calls: OpenCalls,
     recorder: Recorder,
@@ -208,7 +225,7 @@ struct OpenTry {
 
 impl fmt::Debug for OpenTry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenTry").field("servers", &self.servers).finish_non_exhaustive()
+        f.debug_struct("OpenTry").field("upstreams", &self.upstreams).finish_non_exhaustive()
     }
 }
 
@@ -265,11 +282,9 @@ impl TryGateway for TryHandle {
             }
         };
         let origin = format!("http://{address}");
-        let variables = self
-            .opened
-            .servers
-            .keys()
-            .flat_map(|dialect| dialect::client_variables(*dialect, &origin, &self.opened.key));
+        let dialects = self.opened.upstreams.dialects().into_iter();
+        let variables = dialects
+            .flat_map(|dialect| dialect::client_variables(dialect, &origin, &self.opened.key));
         Ok(variables.map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
@@ -278,15 +293,12 @@ impl TryGateway for TryHandle {
     }
 
     fn stopped_time(&self) -> Duration {
-        let times = self.opened.servers.values().zip(&self.opened.before);
-        let down: Duration =
-            times.map(|(server, before)| server.downtime().saturating_sub(*before)).sum();
-        down + self.opened.open_calls.waited()
+        self.opened.upstreams.downtime() + self.opened.open_calls.waited()
     }
 
     fn is_stopped(&self) -> bool {
         let waits = self.opened.open_calls.is_waiting();
-        waits || self.opened.servers.values().any(|server| server.is_down())
+        waits || self.opened.upstreams.are_down()
     }
 
     fn lost_last_call(&self) -> bool {

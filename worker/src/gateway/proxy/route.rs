@@ -1,4 +1,4 @@
-//! Requests of agents: their execution, their endpoint and their body.
+//! Requests of agents: their execution, their target and their body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,19 +6,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
 use rollout_protocol::spec::gateway::ModelDialect;
+use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::call::Call;
 use super::listener::ListenerScope;
+use super::refusal;
 use super::reply_body::ReplyBody;
-use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
-use crate::gateway::{GatewayReply, dialect, recorder};
+use crate::gateway::dialect::{self, CallTarget, Target};
+use crate::gateway::{GatewayReply, recorder};
 use crate::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
@@ -47,11 +49,14 @@ impl OwnReply {
 
     /// Its response, and the body for the record.
     pub(super) fn response(&self, dialect: ModelDialect) -> (Response<ReplyBody>, String) {
-        let body = dialect::error_body(dialect, self.status.as_u16(), &self.message);
-        let mut response = Response::new(ReplyBody::whole(body.clone()));
+        let status = self.status.as_u16();
+        let body = dialect::error_body(dialect, status, &self.message, self.retry_after);
+        let mut response = json_response(body.clone());
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+        }
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -59,30 +64,51 @@ impl OwnReply {
     }
 }
 
-/// Answers a request. The call itself runs in a task of its own: its record is completed also if the
-/// agent breaks off.
+fn json_response(body: String) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::whole(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Answers a request. A call runs in a task of its own: its record is completed also if the agent
+/// breaks off.
 pub(super) async fn answer(
     scope: &ListenerScope,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
-    let path = request.uri().path().to_owned();
-    let Some((dialect, endpoint)) = find_endpoint(&path, request.method()) else {
-        let refusal = OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint");
-        return refusal.response(dialect_of(&path)).0;
-    };
-    match accept(scope, request, dialect, endpoint).await {
-        Ok((opened, call)) => run(&opened, call, dialect).await,
-        Err(refusal) => refusal.response(dialect).0,
-    }
+    let dialect = dialect_of(request.uri().path());
+    let replied = reply(scope, request, dialect).await;
+    replied.unwrap_or_else(|refusal| refusal.response(dialect).0)
 }
 
-async fn run(opened: &OpenTry, call: Call, dialect: ModelDialect) -> Response<ReplyBody> {
+async fn reply(
+    scope: &ListenerScope,
+    request: Request<Incoming>,
+    dialect: ModelDialect,
+) -> Result<Response<ReplyBody>, OwnReply> {
+    let target = find_target(&request)?;
+    let opened = headers::sent_key(&request).and_then(|key| scope.find(key));
+    let opened = opened.filter(|opened| !*opened.closed.borrow()).ok_or_else(|| {
+        OwnReply::new(StatusCode::UNAUTHORIZED, "the key is not that of an execution that runs")
+    })?;
+    let target = match target {
+        Target::Liveness => return Ok(json_response("{}".to_owned())),
+        Target::Models => {
+            opened.upstreams.require(dialect)?;
+            let models = opened.upstreams.models(dialect);
+            return Ok(json_response(dialect::model_list(dialect, &models)));
+        }
+        Target::Call(target) => target,
+    };
+    let call = accept(&opened, request, dialect, target).await?;
+    run(&opened, call).await
+}
+
+async fn run(opened: &OpenTry, call: Call) -> Result<Response<ReplyBody>, OwnReply> {
     let (sender, receiver) = oneshot::channel();
     opened.keep(supervise::spawn("model-call", call.run(sender)));
-    receiver.await.unwrap_or_else(|_| {
-        let refusal = OwnReply::new(StatusCode::BAD_GATEWAY, "the call has no reply");
-        refusal.response(dialect).0
-    })
+    let failed = |_| OwnReply::new(StatusCode::BAD_GATEWAY, "the call has no reply");
+    receiver.await.map_err(failed)
 }
 
 /// A call of an agent that runs in this process.
@@ -92,18 +118,16 @@ pub(super) async fn call_directly(
     path: &str,
     body: Bytes,
 ) -> GatewayReply {
-    let response = match direct_call(opened, dialect, path, body).await {
-        Ok(call) => run(opened, call, dialect).await,
-        Err(refusal) => refusal.response(dialect).0,
-    };
-    let (head, body) = response.into_parts();
-    let retry_after = server::asked_wait(&head.headers);
+    let replied = async { run(opened, direct_call(opened, dialect, path, body).await?).await };
+    let replied = replied.await.unwrap_or_else(|refusal| refusal.response(dialect).0);
+    let (head, body) = replied.into_parts();
+    let retry_after = refusal::asked_wait(&head.headers);
     match body.collect().await {
         Ok(body) => {
             GatewayReply { status: head.status.as_u16(), retry_after, body: body.to_bytes() }
         }
         Err(error) => {
-            let text = dialect::error_body(dialect, 502, &error.to_string());
+            let text = dialect::error_body(dialect, 502, &error.to_string(), None);
             GatewayReply { status: 502, retry_after: None, body: text.into() }
         }
     }
@@ -115,9 +139,9 @@ async fn direct_call(
     path: &str,
     body: Bytes,
 ) -> Result<Call, OwnReply> {
-    let endpoint = dialect::endpoint(dialect, path)
-        .ok_or_else(|| OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"))?;
-    let server = server_of(opened, dialect)?;
+    let Some(Target::Call(target)) = Target::find(dialect, path) else {
+        return Err(OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"));
+    };
     let memory = Arc::clone(&opened.memory).acquire_many_owned(kibibytes(body.len())).await;
     let json = HeaderValue::from_static("application/json");
     let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
@@ -125,22 +149,8 @@ async fn direct_call(
         let version = HeaderName::from_static("anthropic-version");
         headers.insert(version, HeaderValue::from_static("2023-06-01"));
     }
-    Ok(Call {
-        opened: Arc::clone(opened),
-        server,
-        endpoint,
-        path: dialect::upstream_path(endpoint).to_owned(),
-        headers,
-        body,
-        _memory: memory.expect("the semaphore is never closed"),
-    })
-}
-
-fn server_of(opened: &OpenTry, dialect: ModelDialect) -> Result<Arc<ModelServer>, OwnReply> {
-    opened.servers.get(&dialect).cloned().ok_or_else(|| {
-        let message = format!("the job has no model server of the dialect {dialect}");
-        OwnReply::new(StatusCode::NOT_FOUND, message)
-    })
+    let memory = memory.expect("the semaphore is never closed");
+    make_call(opened, dialect, target, headers, (body, memory)).await
 }
 
 /// The answer to a request on a connection beyond those that its execution may have. The connection
@@ -155,45 +165,89 @@ pub(super) fn too_many_connections(request: &Request<Incoming>) -> Response<Repl
     response
 }
 
+/// The dialect in which a request is answered.
 fn dialect_of(path: &str) -> ModelDialect {
-    if path.starts_with("/anthropic") { ModelDialect::Anthropic } else { ModelDialect::Openai }
+    dialect::split(path).map(|(dialect, _)| dialect).unwrap_or_default()
 }
 
-fn find_endpoint(path: &str, method: &Method) -> Option<(ModelDialect, ModelEndpoint)> {
-    let dialect = dialect_of(path);
-    let below = path.strip_prefix('/')?.strip_prefix(dialect.as_str())?;
-    let endpoint = dialect::endpoint(dialect, below).filter(|_| method == Method::POST)?;
-    Some((dialect, endpoint))
+/// The target of a request.
+fn find_target<B>(request: &Request<B>) -> Result<Target, OwnReply> {
+    let unknown = || OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint");
+    // Some clients ask for this path below the root, wherever the base address leads.
+    let (dialect, below) = match request.uri().path() {
+        path @ "/api/hello" => (ModelDialect::Anthropic, path),
+        path => dialect::split(path).ok_or_else(unknown)?,
+    };
+    let target = Target::find(dialect, below).ok_or_else(unknown)?;
+    let method = request.method();
+    match &target {
+        Target::Call(call)
+            if call.endpoint == ModelEndpoint::Responses
+                && method == Method::GET
+                && request.headers().contains_key(UPGRADE) =>
+        {
+            // Its clients then call over HTTP at once.
+            let message = "the gateway takes responses over HTTP only, not over a WebSocket";
+            Err(OwnReply::new(StatusCode::UPGRADE_REQUIRED, message))
+        }
+        Target::Call(_) if method == Method::POST => Ok(target),
+        Target::Models | Target::Liveness if [Method::GET, Method::HEAD].contains(method) => {
+            Ok(target)
+        }
+        _ => Err(unknown()),
+    }
 }
 
-/// Checks a request and reads its body.
+/// Reads the body of a call, and selects its model servers.
 async fn accept(
-    scope: &ListenerScope,
+    opened: &Arc<OpenTry>,
     request: Request<Incoming>,
     dialect: ModelDialect,
-    endpoint: ModelEndpoint,
-) -> Result<(Arc<OpenTry>, Call), OwnReply> {
-    let opened = headers::sent_key(request.headers()).and_then(|key| scope.find(key));
-    let opened = opened.filter(|opened| !*opened.closed.borrow());
-    let opened = opened.ok_or_else(|| {
-        OwnReply::new(StatusCode::UNAUTHORIZED, "the key is not that of an execution that runs")
-    })?;
-    let server = server_of(&opened, dialect)?;
-    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    target: CallTarget,
+) -> Result<Call, OwnReply> {
+    opened.upstreams.require(dialect)?;
+    let query = headers::query_for_server(dialect, request.uri().query());
     let (head, body) = request.into_parts();
-    let (body, memory) = read_body(body, &opened).await?;
-    let path = format!("{}{query}", dialect::upstream_path(endpoint));
-    let opened_too = Arc::clone(&opened);
-    let call = Call {
-        opened: opened_too,
-        server,
-        endpoint,
-        path,
-        headers: head.headers,
+    let (body, memory) = read_body(body, opened).await?;
+    let target = CallTarget { path: format!("{}{query}", target.path), ..target };
+    make_call(opened, dialect, target, head.headers, (body, memory)).await
+}
+
+/// Selects the model servers of a call.
+async fn make_call(
+    opened: &Arc<OpenTry>,
+    dialect: ModelDialect,
+    target: CallTarget,
+    headers: HeaderMap,
+    (body, memory): (Bytes, OwnedSemaphorePermit),
+) -> Result<Call, OwnReply> {
+    let model = match target.model {
+        None if opened.upstreams.depend_on_model(dialect) => requested_model(&body).await,
+        model => model,
+    };
+    Ok(Call {
+        opened: Arc::clone(opened),
+        servers: opened.upstreams.select(dialect, model.as_deref())?,
+        endpoint: target.endpoint,
+        path: target.path,
+        headers,
         body,
         _memory: memory,
-    };
-    Ok((opened, call))
+    })
+}
+
+/// The member of a request that is read to select a server.
+#[derive(Deserialize)]
+struct RequestedModel {
+    model: String,
+}
+
+/// The model that a body names. A body that names several has none: servers differ in which of them
+/// they take.
+async fn requested_model(body: &Bytes) -> Option<String> {
+    let body = body.clone();
+    let read = move || serde_json::from_slice::<RequestedModel>(&body).ok();
+    supervise::blocking(read).await.map(|request| request.model)
 }
 
 /// Reads a body, when the execution has memory for it.

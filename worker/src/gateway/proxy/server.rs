@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
-use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect, TokenPrices, UpstreamSpec};
+use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
+use regex::Regex;
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_protocol::wire::offer::RunRateLimits;
 use tokio::net::TcpStream;
 use tokio::sync::{SemaphorePermit, watch};
@@ -18,10 +18,12 @@ use tokio::time::Instant;
 
 use super::client::{Clients, HttpClient};
 use super::headers;
+use super::refusal::{self, ServerReply};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::dependency::{Dependency, Probe};
 use crate::gateway::run_leases::{LeasedCall, LeasedLimits};
 use crate::gateway::{GatewayError, Upstream};
+use crate::glob;
 use crate::rate_limit::RunRateLimiter;
 use crate::secrets::Redactor;
 use crate::supervise::{self, Task};
@@ -43,6 +45,8 @@ pub(super) struct ModelServer {
     /// Its address without a slash at the end.
     base: String,
     key: Option<(HeaderName, HeaderValue)>,
+    /// The models that it takes; all when absent.
+    models: Option<Vec<Regex>>,
     /// Masks its key.
     redactor: Redactor,
     client: HttpClient,
@@ -154,6 +158,14 @@ impl ModelServer {
             }
             None => None,
         };
+        let pattern = |pattern: &String| {
+            let compiled = glob::compile(pattern, glob::Dialect::Shell);
+            compiled.ok_or_else(|| GatewayError::Models {
+                upstream: spec.name.clone(),
+                pattern: pattern.clone(),
+            })
+        };
+        let models = spec.models.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
         let name = format!("the model server `{}`", spec.name);
         let limits = RunRateLimits {
             starts_per_minute: spec.requests_per_minute,
@@ -163,6 +175,7 @@ impl ModelServer {
         Ok(Self {
             base,
             key,
+            models: (!models.is_empty()).then_some(models),
             redactor: Redactor::new(upstream.key.as_deref().map(|key| ("MODEL_KEY", key))),
             client: clients.get(https)?,
             limits: leased.map_or_else(
@@ -184,16 +197,14 @@ impl ModelServer {
         self.spec.dialect
     }
 
-    pub(super) fn capture(&self) -> CaptureMode {
-        self.spec.capture
+    pub(super) fn spec(&self) -> &UpstreamSpec {
+        &self.spec
     }
 
-    pub(super) fn prices(&self) -> &TokenPrices {
-        &self.spec.prices
-    }
-
-    pub(super) fn max_retries(&self) -> u32 {
-        self.spec.max_retries
+    /// Whether it takes calls of a model.
+    pub(super) fn takes(&self, model: Option<&str>) -> bool {
+        let Some(models) = &self.models else { return true };
+        model.is_some_and(|model| models.iter().any(|pattern| pattern.is_match(model)))
     }
 
     pub(super) fn redactor(&self) -> Redactor {
@@ -289,15 +300,18 @@ impl ModelServer {
         uri: Uri,
         sent: &HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, SendFailure> {
+    ) -> Result<ServerReply, SendFailure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers::for_server(sent, self.key.as_ref());
         *request.uri_mut() = uri;
-        self.client
-            .request(request)
-            .await
-            .map_err(|error| SendFailure { not_sent: error.is_connect(), message: chain(&error) })
+        let sent = self.client.request(request).await;
+        let response = sent.map_err(|error| SendFailure {
+            not_sent: error.is_connect(),
+            message: chain(&error),
+        })?;
+        let reply = refusal::read(self.dialect(), response).await;
+        reply.map_err(|message| SendFailure { not_sent: false, message })
     }
 
     /// Records that the server cannot be reached, and probes it until it can.
@@ -354,13 +368,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// How long a reply asks to wait.
-pub(super) fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"));
-    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// The error of a reply that breaks off.

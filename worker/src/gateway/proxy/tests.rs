@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, Response};
 use rollout_protocol::id::RunId;
-use rollout_protocol::spec::gateway::{CaptureMode, TokenPrices, UpstreamSpec};
+use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -51,16 +51,10 @@ async fn server(pause: Duration) -> (String, Task<()>) {
 
 fn upstream(url: &str, hold_sec: f64, max_concurrent: Option<u32>) -> Upstream {
     let spec = UpstreamSpec {
-        name: "main".to_owned(),
-        url: url.to_owned(),
-        dialect: ModelDialect::Openai,
-        key: None,
-        capture: CaptureMode::AsIs,
         max_concurrent,
-        requests_per_minute: None,
         hold_sec,
         max_retries: 0,
-        prices: TokenPrices::default(),
+        ..UpstreamSpec::new("main", ModelDialect::Openai, url)
     };
     Upstream { spec, key: Some("real-key".to_owned()) }
 }

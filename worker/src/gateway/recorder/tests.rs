@@ -20,9 +20,10 @@ fn ended(call: u64, end: CallEnd) -> CallEnded {
         call,
         ended_at: rollout_protocol::Timestamp::UNIX_EPOCH,
         end,
+        upstream: None,
         status: Some(200),
         error: None,
-        attempts: vec![CallAttempt { status: Some(200), error: None, retry_after_sec: None }],
+        attempts: vec![CallAttempt { status: Some(200), ..CallAttempt::default() }],
         latency: CallLatency::default(),
         policy: None,
         model: None,
@@ -114,7 +115,7 @@ async fn request_that_is_too_long_is_recorded_but_not_merged() {
     for length in [1, MERGED_REQUEST_BYTES] {
         let request = serde_json::json!({"messages": [message(&"x".repeat(length))]}).to_string();
         let reply =
-            ParsedReply { message: Some(message("y")), finished: true, ..ParsedReply::default() };
+            ParsedReply { messages: vec![message("y")], finished: true, ..ParsedReply::default() };
         record(&recorder, request.as_bytes(), CallEnd::Complete, reply).await;
     }
     assert_eq!(recorder.state().items, 2, "the message and the reply of the first call");

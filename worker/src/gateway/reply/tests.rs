@@ -1,3 +1,4 @@
+use rollout_protocol::record::ChoiceTokens;
 use serde_json::json;
 
 use super::*;
@@ -71,7 +72,7 @@ fn completions_stream_keeps_ids_of_prompt_from_first_part() {
     let tokens =
         CallTokens { prompt_ids: Some(vec![9]), choices: vec![choice], ..CallTokens::default() };
     assert_eq!(reply.tokens, Some(tokens));
-    assert_eq!(reply.message, Some(json!({"role": "assistant", "content": "ab"})));
+    assert_eq!(reply.messages, [json!({"role": "assistant", "content": "ab"})]);
 }
 
 #[test]
@@ -109,7 +110,12 @@ fn anthropic_stream_equals_whole_reply() {
 #[test]
 fn reply_of_garbage_has_no_content() {
     for body in ["", "[]", "\"x\"", "{\"choices\":5}", "{\"choices\":[7,null]}"] {
-        for endpoint in [ModelEndpoint::ChatCompletions, ModelEndpoint::Messages] {
+        for endpoint in [
+            ModelEndpoint::ChatCompletions,
+            ModelEndpoint::Responses,
+            ModelEndpoint::Messages,
+            ModelEndpoint::GenerateContent,
+        ] {
             let mut parser = ReplyParser::new(endpoint);
             parser.whole(body.as_bytes());
             parser.event(body);
@@ -120,11 +126,98 @@ fn reply_of_garbage_has_no_content() {
 }
 
 #[test]
+fn responses_stream_equals_whole_reply() {
+    let usage = json!({"input_tokens": 5, "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": 2}});
+    let items = [
+        json!({"type": "message", "role": "assistant",
+            "content": [{"type": "output_text", "text": "hey"}]}),
+        json!({"type": "function_call", "call_id": "c", "name": "sh", "arguments": "{}"}),
+    ];
+    let response = |status: &str, output: &[Value]| {
+        json!({"model": "m", "status": status, "output": output, "usage": usage,
+            "incomplete_details": {"reason": "max_output_tokens"}})
+    };
+    let stream = |last: &str, output: &[Value]| {
+        streamed(
+            ModelEndpoint::Responses,
+            &[
+                json!({"type": "response.created", "response": {"model": "m", "output": []}}),
+                json!({"type": "response.output_text.delta", "delta": "hey"}),
+                json!({"type": "response.output_item.done", "output_index": 1, "item": items[1]}),
+                json!({"type": "response.output_item.done", "output_index": 0, "item": items[0]}),
+                json!({"type": format!("response.{last}"), "response": response(last, output)}),
+            ],
+        )
+    };
+    let expected = whole(ModelEndpoint::Responses, &response("completed", &items));
+    assert_eq!(expected.messages, items);
+    assert_eq!(stream("completed", &items), expected);
+    assert_eq!(stream("completed", &[]), expected, "the items came before");
+    assert_eq!(expected.finish_reasons, ["completed"]);
+    let expected = TokenUsage { input: 5, cached_input: 0, output: 9, reasoning: 2 };
+    let incomplete = stream("incomplete", &items);
+    assert_eq!((incomplete.usage, incomplete.finished), (Some(expected), true));
+    assert_eq!(incomplete.finish_reasons, ["max_output_tokens"]);
+    let failed = stream("failed", &items[..1]);
+    assert_eq!((failed.finished, failed.messages.len()), (true, 0));
+    assert_eq!(failed.finish_reasons, ["failed"]);
+}
+
+#[test]
+fn gemini_stream_equals_whole_reply_and_list() {
+    let usage = |output: u64| json!({"promptTokenCount": 5, "candidatesTokenCount": output});
+    let part = |parts: Value, reason: Option<&str>, output: u64| {
+        json!({"modelVersion": "m", "usageMetadata": usage(output), "candidates": [
+            {"index": 0, "content": {"role": "model", "parts": parts}, "finishReason": reason}]})
+    };
+    let call = json!({"functionCall": {"name": "sh", "args": {"a": 1}}});
+    let parts = [
+        part(json!([{"text": "hm", "thought": true}]), None, 1),
+        part(json!([{"text": "hey"}]), Some("FINISH_REASON_UNSPECIFIED"), 2),
+        part(json!([call]), Some("STOP"), 3),
+    ];
+    let stream = streamed(ModelEndpoint::GenerateContent, &parts);
+    let all = json!([{"text": "hm", "thought": true}, {"text": "hey"}, call]);
+    assert_eq!(stream, whole(ModelEndpoint::GenerateContent, &part(all, Some("STOP"), 3)));
+    assert_eq!(stream, whole(ModelEndpoint::GenerateContent, &json!(parts)));
+    assert!(stream.finished && stream.messages.len() == 1);
+    assert_eq!(stream.finish_reasons, ["STOP"]);
+    assert_eq!(stream.usage.map(|usage| usage.output), Some(3));
+    assert!(!streamed(ModelEndpoint::GenerateContent, &parts[..2]).finished);
+}
+
+#[test]
+fn gemini_stream_ends_when_all_candidates_or_the_prompt_ended() {
+    let mut parser = ReplyParser::new(ModelEndpoint::GenerateContent);
+    let candidate = |index: u64, reason: Option<&str>| {
+        json!({"candidates": [{"index": index, "finishReason": reason}]}).to_string()
+    };
+    assert!(!parser.event(&candidate(0, None)));
+    assert!(!parser.event(&candidate(1, None)));
+    assert!(!parser.event(&candidate(1, Some("STOP"))));
+    assert!(parser.event(&candidate(0, Some("MAX_TOKENS"))));
+    assert!(parser.event("{\"usageMetadata\":{}}"), "nothing begins anew");
+    let reply = parser.finish();
+    assert_eq!(reply.finish_reasons, ["MAX_TOKENS", "STOP"]);
+    assert_eq!(reply.messages, Vec::<Value>::new());
+    let mut parser = ReplyParser::new(ModelEndpoint::GenerateContent);
+    assert!(parser.event("{\"promptFeedback\":{\"blockReason\":\"SAFETY\"}}"));
+    let reply = parser.finish();
+    assert_eq!((reply.finished, reply.finish_reasons), (true, vec!["SAFETY".to_owned()]));
+}
+
+#[test]
 fn terminal_event_is_recognised_by_dialect() {
-    assert!(is_terminal(ModelEndpoint::ChatCompletions, "[DONE]"));
-    assert!(is_terminal(ModelEndpoint::Messages, r#"{"type": "message_stop"}"#));
-    assert!(!is_terminal(ModelEndpoint::Messages, r#"{"text": "message_stop"}"#));
-    assert!(!is_terminal(ModelEndpoint::ChatCompletions, r#"{"choices":[]}"#));
-    assert!(may_be_terminal(ModelEndpoint::ChatCompletions, b"data: [DONE]\n"));
-    assert!(!may_be_terminal(ModelEndpoint::ChatCompletions, b"data: [DO"));
+    let is_last = |endpoint, data: &str| ReplyParser::new(endpoint).event(data);
+    assert!(is_last(ModelEndpoint::ChatCompletions, "[DONE]"));
+    assert!(is_last(ModelEndpoint::Messages, r#"{"type": "message_stop"}"#));
+    assert!(!is_last(ModelEndpoint::Messages, r#"{"text": "message_stop"}"#));
+    assert!(!is_last(ModelEndpoint::ChatCompletions, r#"{"choices":[]}"#));
+    for last in ["completed", "incomplete", "failed"] {
+        let data = format!("{{\"type\":\"response.{last}\"}}");
+        assert!(is_last(ModelEndpoint::Responses, &data));
+    }
+    assert!(!is_last(ModelEndpoint::Responses, r#"{"type":"response.in_progress"}"#));
+    assert!(!is_last(ModelEndpoint::CountTokens, "[DONE]"));
 }

@@ -11,26 +11,49 @@ pub(super) struct UsageCounts {
     created: Option<u64>,
     output: Option<u64>,
     reasoning: Option<u64>,
+    tool_results: Option<u64>,
     /// Whether the input excludes what the cache holds.
     excludes_cache: bool,
+    /// Whether the output excludes reasoning.
+    excludes_reasoning: bool,
 }
 
 impl UsageCounts {
-    /// Takes the `usage` of a reply, or of a part of it, in either dialect.
-    pub(super) fn take(&mut self, usage: &Value) {
-        let count = |path: &str| usage.pointer(path).and_then(Value::as_u64);
-        let set = |present: &mut Option<u64>, new: Option<u64>| *present = new.or(*present);
-        set(&mut self.input, count("/prompt_tokens"));
-        set(&mut self.output, count("/completion_tokens"));
-        set(&mut self.cached, count("/prompt_tokens_details/cached_tokens"));
-        set(&mut self.reasoning, count("/completion_tokens_details/reasoning_tokens"));
-        if count("/input_tokens").is_some() || count("/output_tokens").is_some() {
-            self.excludes_cache = true;
-            set(&mut self.input, count("/input_tokens"));
-            set(&mut self.output, count("/output_tokens"));
-            set(&mut self.cached, count("/cache_read_input_tokens"));
-            set(&mut self.created, count("/cache_creation_input_tokens"));
-        }
+    /// Takes the `usage` of an OpenAI completion, or of a part of it.
+    pub(super) fn take_openai(&mut self, usage: &Value) {
+        set(&mut self.input, usage, "/prompt_tokens");
+        set(&mut self.output, usage, "/completion_tokens");
+        set(&mut self.cached, usage, "/prompt_tokens_details/cached_tokens");
+        set(&mut self.reasoning, usage, "/completion_tokens_details/reasoning_tokens");
+    }
+
+    /// Takes the `usage` of an OpenAI response.
+    pub(super) fn take_responses(&mut self, usage: &Value) {
+        set(&mut self.input, usage, "/input_tokens");
+        set(&mut self.output, usage, "/output_tokens");
+        set(&mut self.cached, usage, "/input_tokens_details/cached_tokens");
+        set(&mut self.reasoning, usage, "/output_tokens_details/reasoning_tokens");
+    }
+
+    /// Takes the `usage` of an Anthropic message, or of a part of it. Its input excludes what the
+    /// cache holds.
+    pub(super) fn take_anthropic(&mut self, usage: &Value) {
+        set(&mut self.input, usage, "/input_tokens");
+        set(&mut self.output, usage, "/output_tokens");
+        set(&mut self.cached, usage, "/cache_read_input_tokens");
+        set(&mut self.created, usage, "/cache_creation_input_tokens");
+        self.excludes_cache = true;
+    }
+
+    /// Takes the `usageMetadata` of Gemini. Its output excludes reasoning, and its prompt excludes
+    /// the results of tools that the server ran.
+    pub(super) fn take_gemini(&mut self, usage: &Value) {
+        set(&mut self.input, usage, "/promptTokenCount");
+        set(&mut self.output, usage, "/candidatesTokenCount");
+        set(&mut self.cached, usage, "/cachedContentTokenCount");
+        set(&mut self.reasoning, usage, "/thoughtsTokenCount");
+        set(&mut self.tool_results, usage, "/toolUsePromptTokenCount");
+        self.excludes_reasoning = true;
     }
 
     /// The counts, if there are any.
@@ -39,18 +62,24 @@ impl UsageCounts {
             return None;
         }
         let cached_input = self.cached.unwrap_or_default();
+        let reasoning = self.reasoning.unwrap_or_default();
         let mut input = self.input.unwrap_or_default();
+        input = input.saturating_add(self.tool_results.unwrap_or_default());
         if self.excludes_cache {
             let cache = cached_input.saturating_add(self.created.unwrap_or_default());
             input = input.saturating_add(cache);
         }
-        Some(TokenUsage {
-            input,
-            cached_input,
-            output: self.output.unwrap_or_default(),
-            reasoning: self.reasoning.unwrap_or_default(),
-        })
+        let mut output = self.output.unwrap_or_default();
+        if self.excludes_reasoning {
+            output = output.saturating_add(reasoning);
+        }
+        Some(TokenUsage { input, cached_input, output, reasoning })
     }
+}
+
+/// Replaces a count by a newer one, if there is one.
+fn set(present: &mut Option<u64>, usage: &Value, path: &str) {
+    *present = usage.pointer(path).and_then(Value::as_u64).or(*present);
 }
 
 #[cfg(test)]
@@ -60,24 +89,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_input_includes_cache_in_both_dialects() {
+    fn usage_input_includes_cache_and_output_includes_reasoning_in_all_dialects() {
+        let all = TokenUsage { input: 100, cached_input: 60, output: 7, reasoning: 3 };
         let mut openai = UsageCounts::default();
-        openai.take(&Value::Null);
+        openai.take_openai(&Value::Null);
         assert!(openai.finish().is_none());
-        openai.take(&json!({
+        openai.take_openai(&json!({
             "prompt_tokens": 100, "completion_tokens": 7,
             "prompt_tokens_details": {"cached_tokens": 60},
             "completion_tokens_details": {"reasoning_tokens": 3},
         }));
-        let usage = TokenUsage { input: 100, cached_input: 60, output: 7, reasoning: 3 };
-        assert_eq!(openai.finish(), Some(usage));
+        assert_eq!(openai.finish(), Some(all));
+
+        let mut responses = UsageCounts::default();
+        responses.take_responses(&json!({
+            "input_tokens": 100, "output_tokens": 7, "total_tokens": 107,
+            "input_tokens_details": {"cached_tokens": 60},
+            "output_tokens_details": {"reasoning_tokens": 3},
+        }));
+        assert_eq!(responses.finish(), Some(all));
+
+        let mut gemini = UsageCounts::default();
+        gemini.take_gemini(&json!({"promptTokenCount": 90, "totalTokenCount": 90}));
+        gemini.take_gemini(&json!({
+            "promptTokenCount": 90, "toolUsePromptTokenCount": 10, "cachedContentTokenCount": 60,
+            "candidatesTokenCount": 4, "thoughtsTokenCount": 3, "totalTokenCount": 107,
+        }));
+        assert_eq!(gemini.finish(), Some(all));
 
         let mut anthropic = UsageCounts::default();
-        anthropic.take(&json!({
+        anthropic.take_anthropic(&json!({
             "input_tokens": 10, "cache_read_input_tokens": 60, "cache_creation_input_tokens": 30,
             "output_tokens": 1,
         }));
-        anthropic.take(&json!({"output_tokens": 7}));
+        anthropic.take_anthropic(&json!({"output_tokens": 7}));
         let usage = TokenUsage { input: 100, cached_input: 60, output: 7, reasoning: 0 };
         assert_eq!(anthropic.finish(), Some(usage));
     }

@@ -13,6 +13,7 @@ mod full_disk;
 mod gateway;
 mod harness;
 mod health;
+mod install;
 mod outputs;
 mod phases;
 mod preserve;

@@ -30,7 +30,8 @@ impl TrialRun<'_> {
         self.attempt.enter(Phase::AgentSetup);
         let ctx = self.ctx;
         let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
-        let install = plan.install.take().map(ScriptWork::Command);
+        let install = plan.install.take().filter(|_| !self.is_installed);
+        let install = install.map(ScriptWork::Command);
         let install = self.agent_script(ctx.step(), install, seconds(limit));
         self.run_agent_script(ScriptStage::Install, install).await?;
         let mut execute = plan.execute.take();
@@ -91,6 +92,7 @@ impl TrialRun<'_> {
             ctx.execution.create_scratch().await.map_err(SetupError::Disk)?;
         }
         let (source, image) = self.prepare_image(task, provider.as_ref()).await?;
+        let image = Box::pin(self.install_agent(provider.as_ref(), image)).await;
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
         self.fetch_tests().await?;
         let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));

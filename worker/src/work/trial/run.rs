@@ -60,6 +60,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) harness_files: Vec<RecordFile>,
     /// The model calls of the agent.
     pub(super) models: ModelCalls,
+    /// Whether the image has the agent installed.
+    pub(super) is_installed: bool,
     /// The result of verification.
     pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
@@ -94,6 +96,7 @@ impl<'a> TrialRun<'a> {
             harness: None,
             harness_files: Vec::new(),
             models: ModelCalls::default(),
+            is_installed: false,
             score: None,
             steps: Vec::new(),
             survived_error: None,

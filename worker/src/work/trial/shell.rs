@@ -111,7 +111,7 @@ impl ShellAgent {
             if place.is_stopped() {
                 return None;
             }
-            let reply = self.gateway.call(self.dialect, request.path, request.body.clone()).await;
+            let reply = self.gateway.call(self.dialect, &request.path, request.body.clone()).await;
             if !matches!(reply.status, 429 | 502 | 503 | 504 | 529) {
                 return Some(reply);
             }

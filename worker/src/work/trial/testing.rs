@@ -332,6 +332,7 @@ pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
         kind,
         env: BTreeMap::new(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         kind: AgentKind::Oracle,
         env: [].into(),
         limits: AgentLimits::default(),
+        install_once: false,
         model: None,
     };
     let task = |name: &&str| PlannedTask {

@@ -62,6 +62,8 @@ pub(super) struct BuildSpec {
     pub(super) args: BTreeMap<String, String>,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
+    /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
+    pub(super) is_local: bool,
 }
 
 impl BuildSpec {
@@ -77,6 +79,7 @@ impl BuildSpec {
             dockerfile: DOCKERFILE.to_owned(),
             args: BTreeMap::new(),
             target: None,
+            is_local: false,
         }
     }
 

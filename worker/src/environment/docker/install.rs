@@ -1,0 +1,116 @@
+//! Images with an agent installed, built on top of the images of tasks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use bollard::models::ImageInspect;
+use rollout_protocol::digest::{Digest, DigestHasher};
+
+use super::build::{self, BuildSpec};
+use super::image::{self, ImageManager};
+use crate::environment::{
+    Failure, FailureKind, Image, ImageRequest, ImageSource, InstallRequest, compose,
+};
+
+/// Name of the script in the build context, and of its copy while it runs.
+const SCRIPT: &str = "install.sh";
+const SCRIPT_IN_IMAGE: &str = "/tmp/rollout-install.sh";
+
+impl ImageManager {
+    /// See [`Provider::install`](crate::environment::Provider::install). Images of tasks with
+    /// services have no build of their own, so there is no image to build on.
+    pub(super) async fn install(
+        &self,
+        base: &Image,
+        request: InstallRequest,
+        platform: Option<String>,
+    ) -> Result<Option<Image>, Failure> {
+        if base.reference.starts_with(compose::SERVICES_REFERENCE_PREFIX) {
+            return Ok(None);
+        }
+        let Some(found) = image::inspect(self.client(), &base.reference).await? else {
+            let message = format!("cannot install an agent in {}: it is gone", base.reference);
+            return Err(Failure::new(FailureKind::Service, message));
+        };
+        let failed = |error: io::Error| {
+            let message =
+                format!("cannot write the files that install an agent in {}", base.reference);
+            Failure::local(FailureKind::Bug, message, error)
+        };
+        let directory = tempfile::tempdir().map_err(failed)?;
+        let text = dockerfile(&base.reference, &request.env, user(&found));
+        write_context(directory.path(), &text, &request.script).map_err(failed)?;
+        let digest =
+            content_digest(found.id.as_deref().unwrap_or_default(), &text, &request.script);
+        let context = directory.path().to_owned();
+        let spec =
+            BuildSpec { is_local: true, ..BuildSpec::plain(context.clone(), digest, platform) };
+        let image = ImageRequest {
+            source: ImageSource::Context { digest, dir: context },
+            force_build: false,
+            timeout: request.timeout,
+            log: None,
+            settings: request.settings,
+            labels: request.labels,
+        };
+        self.prepare_build(spec, &image).await.map(Some)
+    }
+}
+
+/// The user of an image's commands; `None` for root.
+fn user(image: &ImageInspect) -> Option<&str> {
+    let user = image.config.as_ref()?.user.as_deref()?;
+    Some(user).filter(|user| !user.is_empty())
+}
+
+fn write_context(directory: &Path, dockerfile: &str, script: &str) -> io::Result<()> {
+    std::fs::write(directory.join(build::DOCKERFILE), dockerfile)?;
+    std::fs::write(directory.join(SCRIPT), script)
+}
+
+/// The Dockerfile. Variables hold for the script only, and the user of the image stays.
+fn dockerfile(base: &str, env: &BTreeMap<String, String>, user: Option<&str>) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let env: Vec<_> =
+        env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    let user = user.map(|user| format!("USER {user}\n")).unwrap_or_default();
+    let run = format!("env {}bash {SCRIPT_IN_IMAGE}", env.concat());
+    let run = serde_json::json!(["sh", "-c", run]);
+    format!("FROM {base}\nUSER root\nCOPY {SCRIPT} {SCRIPT_IN_IMAGE}\nRUN {run}\n{user}")
+}
+
+/// Digest of everything that the image depends on: the base by its id, not by its name.
+fn content_digest(base_id: &str, dockerfile: &str, script: &str) -> Digest {
+    let mut hasher = DigestHasher::default();
+    for part in ["agent", base_id, dockerfile, script] {
+        hasher.update_part(part.as_bytes());
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dockerfile_runs_the_script_as_root_and_keeps_the_user() {
+        let env = BTreeMap::from([("A".to_owned(), "it's \"1\" $HOME".to_owned())]);
+        let text = dockerfile("rollout/task:1", &env, Some("app"));
+        assert_eq!(
+            text,
+            "FROM rollout/task:1\nUSER root\nCOPY install.sh /tmp/rollout-install.sh\n\
+             RUN [\"sh\",\"-c\",\"env A='it'\\\\''s \\\"1\\\" $HOME' bash /tmp/rollout-install.sh\"]\n\
+             USER app\n"
+        );
+        assert!(!dockerfile("x", &BTreeMap::new(), None).contains("USER app"));
+    }
+
+    #[test]
+    fn digest_changes_with_base_script_and_variables() {
+        let digests = [("1", "d", "s"), ("2", "d", "s"), ("1", "e", "s"), ("1", "d", "t")]
+            .map(|(base, dockerfile, script)| content_digest(base, dockerfile, script));
+        let distinct: std::collections::BTreeSet<_> = digests.iter().collect();
+        assert_eq!(distinct.len(), 4);
+    }
+}

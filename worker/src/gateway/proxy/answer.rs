@@ -1,0 +1,169 @@
+//! The answer to a call: its sendings, and the servers that are asked in turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Response, StatusCode};
+use rollout_protocol::record::CallAttempt;
+use tokio::time::Instant;
+
+use super::call::Call;
+use super::refusal::{ServerBody, ServerReply, asks_to_wait};
+use super::route::OwnReply;
+use super::server::{Admission, ModelServer};
+use crate::gateway::open_calls::OpenCall;
+use crate::gateway::run_calls::SentCall;
+
+/// The course of a call so far.
+#[derive(Debug)]
+pub(super) struct Course<'a> {
+    pub(super) open: OpenCall<'a>,
+    /// Place of the server that has the call.
+    pub(super) place: usize,
+    pub(super) began: Instant,
+    pub(super) queued: Duration,
+    pub(super) first_byte: Option<Duration>,
+    pub(super) attempts: Vec<CallAttempt>,
+    /// The present sending.
+    pub(super) sent: Option<SentCall>,
+    /// The policy version of the last sending.
+    pub(super) dispatched: Option<u64>,
+}
+
+/// The answer to a call.
+pub(super) enum Answer<'a> {
+    /// The server's.
+    Reply(Response<ServerBody>, Admission<'a>),
+    /// The gateway's own. `outage`: because the server cannot be reached, or calls are paused;
+    /// `elsewhere`: another server may answer.
+    Own { reply: OwnReply, outage: bool, elsewhere: bool },
+    /// The agent has gone.
+    Gone,
+}
+
+impl Answer<'_> {
+    /// An answer of the gateway that no server would change.
+    const fn own(reply: OwnReply, outage: bool) -> Self {
+        Self::Own { reply, outage, elsewhere: false }
+    }
+
+    /// Whether another server may have a better one.
+    fn is_failure(&self) -> bool {
+        match self {
+            Self::Reply(response, _) => {
+                asks_to_wait(response.status()) || response.status().is_server_error()
+            }
+            Self::Own { elsewhere, .. } => *elsewhere,
+            Self::Gone => false,
+        }
+    }
+}
+
+impl<'a> Course<'a> {
+    pub(super) fn begin(open: OpenCall<'a>) -> Self {
+        let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
+        let (sent, dispatched) = (None, None);
+        let (place, began) = (0, Instant::now());
+        Self { open, place, began, queued, first_byte, attempts, sent, dispatched }
+    }
+
+    /// The name of the server that has the call, if it is another one than at the begin.
+    pub(super) fn other_server(&self, server: &ModelServer) -> Option<String> {
+        (self.place > 0).then(|| server.name().to_owned())
+    }
+
+    fn add_attempt(&mut self, server: &ModelServer, set: impl FnOnce(&mut CallAttempt)) {
+        let upstream = self.other_server(server);
+        let mut attempt = CallAttempt { upstream, ..CallAttempt::default() };
+        set(&mut attempt);
+        self.attempts.push(attempt);
+    }
+
+    fn dispatch(&mut self, sent: SentCall) {
+        self.dispatched = sent.version;
+        self.sent = Some(sent);
+    }
+}
+
+impl Call {
+    /// Asks the servers in turn for an answer that counts.
+    pub(super) async fn answer(&self, request: &Bytes, course: &mut Course<'_>) -> Answer<'_> {
+        let mut deadline = course.began;
+        loop {
+            let server = &self.servers[course.place];
+            deadline += server.hold();
+            let answer = self.ask(server, request, course, deadline).await;
+            if !answer.is_failure() || course.place + 1 == self.servers.len() {
+                return answer;
+            }
+            course.place += 1;
+            deadline = Instant::now();
+        }
+    }
+
+    /// Sends the call to a server until it has an answer that counts.
+    async fn ask<'s>(
+        &'s self,
+        server: &'s Arc<ModelServer>,
+        request: &Bytes,
+        course: &mut Course<'_>,
+        deadline: Instant,
+    ) -> Answer<'s> {
+        let (mut retries, mut outage) = (0, false);
+        let uri = match server.uri(&self.path) {
+            Ok(uri) => uri,
+            Err(reply) => return Answer::own(reply, outage),
+        };
+        loop {
+            course.sent = None;
+            if course.open.wait_for_resume(deadline).await.is_err() {
+                return Answer::own(OwnReply::paused(), true);
+            }
+            let admission = match server.admit(deadline).await {
+                Ok(admission) => admission,
+                Err(reply) => return Answer::Own { reply, outage, elsewhere: true },
+            };
+            // A pause may have begun meanwhile.
+            let Some(sent) = course.open.send() else { continue };
+            course.dispatch(sent);
+            course.queued = course.began.elapsed();
+            let sent = server.send(uri.clone(), &self.headers, request.clone()).await;
+            let ServerReply { response, wait } = match sent {
+                Ok(reply) => reply,
+                Err(failure) => {
+                    course.add_attempt(server, |attempt| {
+                        attempt.error = Some(failure.message.clone());
+                    });
+                    if failure.not_sent {
+                        outage = true;
+                        server.mark_down(&failure.message);
+                        continue;
+                    }
+                    let message = "the model server broke the connection off without an answer";
+                    let reply = OwnReply::new(StatusCode::BAD_GATEWAY, message);
+                    return Answer::Own { reply, outage: true, elsewhere: true };
+                }
+            };
+            outage = false;
+            let status = response.status();
+            course.add_attempt(server, |attempt| {
+                attempt.status = Some(status.as_u16());
+                attempt.retry_after_sec = wait.map(|wait| wait.as_secs_f64());
+            });
+            if status.is_redirection() {
+                let message = "the model server redirects, which the gateway does not follow";
+                return Answer::own(OwnReply::new(StatusCode::BAD_GATEWAY, message), false);
+            }
+            if !asks_to_wait(status) {
+                server.mark_answered();
+                return Answer::Reply(response, admission);
+            }
+            let next = server.back_off(wait);
+            if retries >= server.spec().max_retries || next > deadline {
+                return Answer::Reply(response, admission);
+            }
+            retries += 1;
+        }
+    }
+}
