@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value, json};
 
-use super::{ServerShared, event_stream, lock};
+use super::{ServerShared, event_stream, lock, replies};
 
 /// Tools that run a command.
 const SHELL_TOOLS: [&str; 9] = [
@@ -146,8 +146,7 @@ pub(super) fn answer(
     request: &Value,
 ) -> Response {
     let reply = task.reply(path, request);
-    let is_stream = path.contains(":streamGenerateContent") || request["stream"] == true;
-    if let (Some(reply), true) = (&reply, is_stream) {
+    if let (Some(reply), true) = (&reply, replies::is_stream(path, request)) {
         let events = reply.events.iter().cloned().map(Some).collect();
         let body = Body::from_stream(event_stream(Arc::clone(shared), index, events));
         return ([("content-type", "text/event-stream")], body).into_response();
@@ -219,10 +218,4 @@ fn arguments(schema: &Value, text: &str) -> Value {
 /// The events of a stream whose events have no names.
 fn unnamed(events: &[Value]) -> Vec<String> {
     events.iter().map(|event| format!("data: {event}\n\n")).collect()
-}
-
-/// An event of a stream whose name is its type.
-fn named(event: &Value) -> String {
-    let name = event["type"].as_str().unwrap_or_default();
-    format!("event: {name}\ndata: {event}\n\n")
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{OUTPUT_TOKENS, ScriptedReply, Turn, named};
+use super::super::replies::named;
+use super::{OUTPUT_TOKENS, ScriptedReply, Turn};
 
 /// The reply of a turn.
 pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply {
