@@ -156,6 +156,8 @@ error_codes! {
     UNREACHABLE = "unreachable";
     /// A model server behind the gateway did not answer, and the agent gave up.
     MODEL_UNREACHABLE = "model_unreachable";
+    /// A model server behind the gateway refused the key or the model, and the agent gave up.
+    MODEL_REFUSED = "model_refused";
     /// The provider's answer is invalid.
     PROVIDER_ERROR = "provider_error";
     /// The request exceeds the resources of the host.

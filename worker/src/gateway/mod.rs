@@ -124,9 +124,8 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     /// Whether a model server does not answer, or it waits for a call during a pause.
     fn is_stopped(&self) -> bool;
 
-    /// Whether the last call that ended got no answer because its server could not be reached, or
-    /// because of a pause.
-    fn lost_last_call(&self) -> bool;
+    /// The failure of the last call that ended, if it says nothing about the agent.
+    fn last_failure(&self) -> Option<CallFailure>;
 
     /// Ends all calls and returns their records. Calls that come later are refused.
     async fn close(&self) -> TryCalls;
@@ -141,6 +140,28 @@ pub struct GatewayReply {
     pub retry_after: Option<Duration>,
     /// The body.
     pub body: Bytes,
+}
+
+/// Why a call has no reply of a model, for a reason that is none of the agent's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallFailure {
+    /// The server could not be reached, broke its reply off, was too busy or failed; or calls were
+    /// paused.
+    Unanswered,
+    /// The server refused the key or the model of the job: no call of the execution was answered.
+    Refused,
+}
+
+impl CallFailure {
+    /// The failure that a status of a model server stands for. A request that the server calls wrong
+    /// is the agent's.
+    pub const fn of_status(status: u16) -> Option<Self> {
+        match status {
+            401..=404 => Some(Self::Refused),
+            408 | 429 | 500.. => Some(Self::Unanswered),
+            _ => None,
+        }
+    }
 }
 
 /// The calls of an execution.

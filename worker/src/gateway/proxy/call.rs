@@ -22,6 +22,7 @@ use super::reply_body::ReplyBody;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
+use crate::gateway::CallFailure;
 use crate::gateway::capture::{self, Added};
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
@@ -156,8 +157,14 @@ impl Call {
         if matches!(end, PassedOn::Complete) && is_stream && !parsed.finished {
             end = PassedOn::Cut("the stream ended without its last event".to_owned());
         }
-        let lost = matches!(end, PassedOn::Cut(_));
-        self.opened.lost_last_call.store(lost, Ordering::Relaxed);
+        if matches!(end, PassedOn::Complete) && parts.status.is_success() {
+            self.opened.has_answers.store(true, Ordering::Relaxed);
+        }
+        self.opened.set_last_failure(match &end {
+            PassedOn::Cut(_) => Some(CallFailure::Unanswered),
+            PassedOn::Complete => CallFailure::of_status(parts.status.as_u16()),
+            PassedOn::TooLarge | PassedOn::AgentGone => None,
+        });
         let (kind, error) = match &end {
             PassedOn::Complete => (CallEnd::Complete, None),
             PassedOn::Cut(why) => (CallEnd::Cut, Some(why.clone())),
@@ -225,7 +232,8 @@ impl Call {
         outage: bool,
         head: ReplyHead,
     ) {
-        self.opened.lost_last_call.store(outage, Ordering::Relaxed);
+        let busy = reply.status == StatusCode::TOO_MANY_REQUESTS;
+        self.opened.set_last_failure((outage || busy).then_some(CallFailure::Unanswered));
         let (response, body) = reply.response(self.dialect());
         let (status, error) = (Some(reply.status), Some(reply.message));
         let outcome = Outcome { end: CallEnd::Unanswered, status, error };

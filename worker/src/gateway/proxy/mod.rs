@@ -49,7 +49,8 @@ use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
 use super::{
-    GatewayError, GatewayReply, ModelGateway, TryCalls, TryGateway, TryRequest, Upstream, dialect,
+    CallFailure, GatewayError, GatewayReply, ModelGateway, TryCalls, TryGateway, TryRequest,
+    Upstream, dialect,
 };
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -144,7 +145,8 @@ impl ModelGateway for Gateway {
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
-            lost_last_call: AtomicBool::new(false),
+            last_failure: Mutex::new(None),
+            has_answers: AtomicBool::new(false),
         });
         self.tries.insert(key, &opened);
         Ok(Arc::new(TryHandle {
@@ -218,9 +220,10 @@ struct OpenTry {
     /// Its calls that may still run.
     calls: Mutex<Vec<Task<()>>>,
     closed: watch::Sender<bool>,
-    /// Whether the last call that ended has no answer because a server could not be reached, or
-    /// because of a pause.
-    lost_last_call: AtomicBool,
+    /// The failure of the last call that ended.
+    last_failure: Mutex<Option<CallFailure>>,
+    /// Whether a model answered a call.
+    has_answers: AtomicBool,
 }
 
 impl fmt::Debug for OpenTry {
@@ -235,6 +238,15 @@ impl OpenTry {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.retain(|call| !call.is_finished());
         calls.push(call);
+    }
+
+    /// Records how the last call ended. A refusal after a call that a model answered is due to the
+    /// request: an agent must not escape its verdict with one.
+    fn set_last_failure(&self, failure: Option<CallFailure>) {
+        let failure = failure.filter(|failure| {
+            *failure != CallFailure::Refused || !self.has_answers.load(Ordering::Relaxed)
+        });
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     /// Waits until it is closed.
@@ -301,8 +313,8 @@ impl TryGateway for TryHandle {
         waits || self.opened.upstreams.are_down()
     }
 
-    fn lost_last_call(&self) -> bool {
-        self.opened.lost_last_call.load(Ordering::Relaxed)
+    fn last_failure(&self) -> Option<CallFailure> {
+        *self.opened.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn close(&self) -> TryCalls {

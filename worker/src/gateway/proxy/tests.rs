@@ -88,6 +88,22 @@ async fn server_of_large_errors(bytes: usize) -> (String, Task<()>) {
     (url, task)
 }
 
+/// A server that answers its calls with these statuses, one after the other.
+async fn server_of_statuses(statuses: &'static [u16]) -> (String, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let task = supervise::spawn("server", async move {
+        for status in statuses {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\nconnection: close\r\n");
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request).await;
+            let _sent = stream.write_all(format!("{head}\r\n{{}}").as_bytes()).await;
+        }
+    });
+    (url, task)
+}
+
 /// Calls the gateway with the variables of an execution.
 async fn call(variables: BTreeMap<String, String>) -> Response<Bytes> {
     let response = try_call(variables, "").await.expect("a reply");
@@ -128,10 +144,34 @@ async fn unreachable_server_holds_call_then_refuses_it_and_stops_clock() {
         (503.try_into().expect("a status"), &"5".parse().expect("a value"))
     );
     assert!(opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
-    assert!(opened.lost_last_call());
+    assert_eq!(opened.last_failure(), Some(CallFailure::Unanswered));
     let calls = opened.close().await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
     assert_eq!(call(variables).await.status(), 401, "the key ends with the execution");
+}
+
+#[tokio::test]
+async fn refusal_is_a_failure_of_the_server_until_a_call_is_answered() {
+    use CallFailure::{Refused, Unanswered};
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server_of_statuses(&[401, 400, 404, 500, 200, 401, 503]).await;
+    let gateway = Gateway::new();
+    let mut upstream = upstream(&url, 1.0, None);
+    upstream.spec.max_retries = 0;
+    let opened = open(&gateway, upstream, directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    for (status, expected) in [
+        (401, Some(Refused)),
+        (400, None),
+        (404, Some(Refused)),
+        (500, Some(Unanswered)),
+        (200, None),
+        (401, None),
+        (503, Some(Unanswered)),
+    ] {
+        assert_eq!(call(variables.clone()).await.status(), status);
+        assert_eq!(opened.last_failure(), expected, "{status}");
+    }
 }
 
 #[tokio::test]
@@ -213,7 +253,7 @@ async fn query_that_is_too_long_is_refused_and_is_no_outage() {
     let query = format!("?{}", "x".repeat(65_000));
     let refused = try_call(variables, &query).await.expect("a reply");
     assert_eq!(refused.status(), 414);
-    assert!(!opened.lost_last_call() && !opened.is_stopped());
+    assert!(opened.last_failure().is_none() && !opened.is_stopped());
     let calls = opened.close().await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
 }
@@ -229,7 +269,7 @@ async fn reply_that_is_too_large_breaks_off_and_is_no_outage() {
     let variables = opened.serve(HOST).await.expect("served");
     let reply = try_call(variables, "").await;
     assert!(reply.is_none_or(|reply| reply.body().is_none()), "it broke off");
-    assert!(!opened.lost_last_call());
+    assert_eq!(opened.last_failure(), None);
     assert_eq!(opened.close().await.summary.cut_calls, 1);
 }
 

@@ -18,7 +18,7 @@ use crate::dependency::Dependency;
 use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, PhaseSink, RecordFile};
-use crate::gateway::{TryCalls, TryGateway, TryRequest, Upstream};
+use crate::gateway::{CallFailure, TryCalls, TryGateway, TryRequest, Upstream};
 
 /// Directory of the records, below the trial's directory.
 const DIRECTORY: &str = "gateway";
@@ -137,15 +137,25 @@ impl ModelCalls {
         })
     }
 
-    /// The error of an agent that failed after its last call got no answer: no answer is no verdict.
+    /// The error of an agent that failed after its last call: a call that failed for a reason that is
+    /// none of the agent's is no verdict.
     pub(super) fn blame_server(&self, error: TrialError) -> TrialError {
-        let unanswered = self.gateway.as_ref().is_some_and(|gateway| gateway.lost_last_call());
-        if !unanswered || error.class != ErrorClass::Agent {
+        let failure = self.gateway.as_ref().and_then(|gateway| gateway.last_failure());
+        let Some(failure) = failure.filter(|_| error.class == ErrorClass::Agent) else {
             return error;
-        }
-        let message = format!("a model server does not answer: {}", error.message);
-        let (class, retry) = (ErrorClass::Infrastructure, RetryClass::Transient);
-        TrialError::new(error.kind, ErrorCode::MODEL_UNREACHABLE, class, retry, message)
+        };
+        let (code, retry, why) = match failure {
+            CallFailure::Unanswered => {
+                let why = "a model server does not answer";
+                (ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient, why)
+            }
+            CallFailure::Refused => {
+                let why = "a model server refuses the key or the model";
+                (ErrorCode::MODEL_REFUSED, RetryClass::Permanent, why)
+            }
+        };
+        let message = format!("{why}: {}", error.message);
+        TrialError::new(error.kind, code, ErrorClass::Infrastructure, retry, message)
             .in_phase(error.phase)
     }
 
