@@ -113,8 +113,7 @@ impl ScriptedTask {
         };
         let (done, text) = (format!("{} is written.", self.file), request.to_string());
         let Some(shell) = named(&SHELL_TOOLS) else {
-            let is_edit = text.contains("SEARCH/REPLACE");
-            return Turn::Text(if is_edit { self.edit_block() } else { done });
+            return Turn::Text(self.edit(&text).unwrap_or(done));
         };
         if results < self.commands.len() {
             return call(shell, &self.commands[results]);
@@ -128,12 +127,14 @@ impl ScriptedTask {
         named(&ENDING_TOOLS).map_or(Turn::Text(done.clone()), |ending| call(ending, &done))
     }
 
-    /// The answer for clients without tools, as Aider reads it.
-    fn edit_block(&self) -> String {
-        format!(
-            "{}\n```\n<<<<<<< SEARCH\n=======\n{}\n>>>>>>> REPLACE\n```\n",
-            self.file, self.line
-        )
+    /// The answer for clients without tools, in a form that their prompt explains.
+    fn edit(&self, prompt: &str) -> Option<String> {
+        let Self { file, line, .. } = self;
+        if prompt.contains("SEARCH/REPLACE") {
+            let edit = format!("<<<<<<< SEARCH\n=======\n{line}\n>>>>>>> REPLACE");
+            return Some(format!("{file}\n```\n{edit}\n```\n"));
+        }
+        prompt.contains("file listing").then(|| format!("{file}\n```\n{line}\n```\n"))
     }
 }
 

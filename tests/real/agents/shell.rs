@@ -16,8 +16,8 @@ fn shell(dialect: &'static str, options: &[&'static str]) -> AgentRun {
 }
 
 #[test]
-fn shell_solves_task_in_both_dialects_and_records_equal_log_in_sandbox() {
-    for dialect in ["openai", "anthropic"] {
+fn shell_solves_task_in_every_dialect_and_records_equal_log_in_sandbox() {
+    for dialect in ["openai", "anthropic", "gemini"] {
         let (run, server) = (shell(dialect, &[]), ModelServer::start_scripted(task()));
         let project = run.project();
         let trial = run.run_in(&project, &server, DEADLINE);
@@ -30,7 +30,7 @@ fn shell_solves_task_in_both_dialects_and_records_equal_log_in_sandbox() {
 
 #[test]
 fn refused_call_is_repeated_by_gateway_and_then_by_shell_in_sandbox() {
-    for dialect in ["openai", "anthropic"] {
+    for dialect in ["openai", "anthropic", "gemini"] {
         let (run, server) = (shell(dialect, &[]), ModelServer::start_scripted(task()));
         // The gateway sends a call four times, then the agent repeats it.
         server.command(vec![ModelAnswer::Status(429, Some(1)); 5]);
@@ -52,7 +52,7 @@ fn refused_call_is_repeated_by_gateway_and_then_by_shell_in_sandbox() {
 #[test]
 fn command_over_its_limit_is_killed_and_model_is_told_in_sandbox() {
     let mark = "sleep 86000 & sleep 86000; echo never";
-    for dialect in ["openai", "anthropic"] {
+    for dialect in ["openai", "anthropic", "gemini"] {
         let run = shell(dialect, &["--ak", "command_timeout_sec=1"]);
         let task = ScriptedTask { commands: vec![mark.to_owned()], ..task() };
         let server = ModelServer::start_scripted(task);
@@ -92,7 +92,7 @@ fn turns_of_shell_are_limited_in_sandbox() {
 
 #[test]
 fn refusal_of_model_server_fails_trial_with_its_message_in_sandbox() {
-    for dialect in ["openai", "anthropic"] {
+    for dialect in ["openai", "anthropic", "gemini"] {
         for status in [400, 404] {
             let (run, server) = (shell(dialect, &[]), ModelServer::start_scripted(task()));
             server.command([ModelAnswer::Status(status, None)]);
