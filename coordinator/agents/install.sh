@@ -3,6 +3,7 @@
 
 NODE_VERSION=24.21.0
 NPM_VERSION=11.21.2
+UV_VERSION=0.13.9
 
 fail() {
   printf 'cannot install the agent: %s\n' "$*" >&2
@@ -74,11 +75,19 @@ npm_package() {
     "$1@$ROLLOUT_AGENT_VERSION"
 }
 
-# python_packages SPEC…: installs packages in a virtual environment in AGENT_DIR.
+# python_packages VERSIONS SPEC…: installs packages in a virtual environment in AGENT_DIR, with the
+# image's Python if it is one of the versions, such as '>=3.10,<3.13', otherwise one that uv downloads.
 python_packages() {
+  local index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-https://pypi.org/simple}} versions=$1
+  shift
   python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3 python3-venv
-  python3 -m venv "$AGENT_DIR/venv"
-  "$AGENT_DIR/venv/bin/pip" install -q --no-cache-dir --disable-pip-version-check "$@"
+  python3 -m venv "$AGENT_DIR/uv"
+  "$AGENT_DIR/uv/bin/pip" install -q --no-cache-dir --disable-pip-version-check "uv==$UV_VERSION"
+  export UV_PYTHON_INSTALL_DIR="$AGENT_DIR/python" UV_NO_CACHE=1 UV_NO_PROGRESS=1
+  "$AGENT_DIR/uv/bin/uv" venv --python "$versions" "$AGENT_DIR/venv"
+  "$AGENT_DIR/uv/bin/uv" pip install --python "$AGENT_DIR/venv/bin/python" --compile-bytecode \
+    --default-index "$index" "$@"
+  rm -rf "$AGENT_DIR/uv"
 }
 
 # python_program NAME: makes a program of the virtual environment available.

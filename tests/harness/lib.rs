@@ -24,6 +24,7 @@ pub mod live_counter;
 pub mod live_output;
 pub mod load;
 pub mod metrics;
+pub mod model_calls;
 pub mod model_server;
 pub mod nats;
 pub mod nats_cluster;

@@ -2,6 +2,7 @@
 //! command, and keeps a log of its own of every call.
 
 mod replies;
+mod script;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,6 +21,8 @@ use rollout_worker::supervise;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
+
+pub use self::script::ScriptedTask;
 
 /// An answer on command, in place of the usual one.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +62,8 @@ struct ServerShared {
     answers: Mutex<Option<Arc<Semaphore>>>,
     /// Pause before each event of a stream.
     pause: Duration,
+    /// The task that it solves, in place of its usual replies.
+    task: Option<ScriptedTask>,
 }
 
 /// A running server. Dropped, it stops.
@@ -84,12 +89,24 @@ impl ModelServer {
     /// # Panics
     /// When the system refuses the port or a thread.
     pub fn start_at(port: u16, pause: Duration) -> Self {
+        Self::start_with(port, pause, None)
+    }
+
+    /// Starts a server whose model solves a task.
+    ///
+    /// # Panics
+    /// When the system refuses a port or a thread.
+    pub fn start_scripted(task: ScriptedTask) -> Self {
+        Self::start_with(0, Duration::ZERO, Some(task))
+    }
+
+    fn start_with(port: u16, pause: Duration, task: Option<ScriptedTask>) -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let listener = listener.expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("an address");
         let (calls, commands, answers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let shared = Arc::new(ServerShared { calls, commands, answers, pause });
+        let shared = Arc::new(ServerShared { calls, commands, answers, pause, task });
         let (stop, stopped) = oneshot::channel::<()>();
         let state = Arc::clone(&shared);
         let thread = supervise::thread("model-server", move || {
@@ -188,6 +205,9 @@ async fn answer(
         let call = &mut lock(&shared.calls)[index];
         (call.status, call.reply, call.finished) = (status, reply.to_vec(), true);
     };
+    if let (None, Some(task)) = (&command, &shared.task) {
+        return script::answer(&shared, index, task, uri.path(), &body);
+    }
     let events = match command {
         Some(ModelAnswer::Status(status, wait)) => {
             let key = ["authorization", "x-api-key", "x-goog-api-key"]

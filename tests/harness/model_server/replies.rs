@@ -175,7 +175,7 @@ fn message_events(request: &Value) -> Vec<String> {
 }
 
 /// An event whose name is its type.
-fn named(event: &Value) -> String {
+pub(super) fn named(event: &Value) -> String {
     let name = event["type"].as_str().unwrap_or_default();
     format!("event: {name}\ndata: {event}\n\n")
 }

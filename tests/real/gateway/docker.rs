@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::model_calls::{REAL_KEY, lines, of_type};
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::fixture::{lines, of_type};
-use crate::{DEADLINE, REAL_KEY};
+use crate::DEADLINE;
 
 /// Calls the model with nothing but bash, and prints the status and the interfaces of its network.
 const AGENT: &str = r#"

@@ -1,13 +1,10 @@
 //! Jobs whose agents are Python programs that call models through the gateway.
 
-use std::path::{Path, PathBuf};
-
+use rollout_tests::model_calls::REAL_KEY;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::program::RunningProgram;
 use rollout_tests::project::Project;
 use serde_json::Value;
-
-use crate::REAL_KEY;
 
 /// Functions of agents. `call` returns the reply of the model, and writes all that was seen of it to
 /// `/logs/agent/<name>`, after its end `/logs/agent/<name>.whole`; `ask` calls in any of `DIALECTS`.
@@ -109,32 +106,4 @@ pub(crate) fn start(project: &Project) -> RunningProgram {
     let mut command = project.command(&["run", "job.yaml", "-q"]);
     command.env("MODEL_KEY", REAL_KEY);
     project.start(command)
-}
-
-/// The lines of the calls file of the trial.
-pub(crate) fn lines(trial: &rollout_tests::results::TrialDirectory) -> Vec<Value> {
-    let text = trial.text("gateway/calls.jsonl").expect("calls");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-/// The files below a directory.
-pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let Ok(entries) = std::fs::read_dir(directory) else { return found };
-    for entry in entries.flatten() {
-        let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_dir() {
-            found.extend(files(&entry.path()));
-        } else if kind.is_file() {
-            found.push(entry.path());
-        }
-    }
-    found
-}
-
-/// The lines of one type, by the numbers of their calls.
-pub(crate) fn of_type<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    let mut found: Vec<_> = lines.iter().filter(|line| line["type"] == kind).collect();
-    found.sort_by_key(|line| line["call"].as_u64());
-    found
 }

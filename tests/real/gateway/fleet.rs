@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
+use rollout_tests::model_calls::REAL_KEY;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::wait;
 
+use crate::DEADLINE;
 use crate::fixture::project;
-use crate::{DEADLINE, REAL_KEY};
 
 /// Calls at once of the whole run.
 const LIMIT: usize = 3;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{REAL_KEY, assert_key_is_in_no_file, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 
-use crate::fixture::{files, lines, of_type, project, start};
-use crate::{DEADLINE, REAL_KEY};
+use crate::DEADLINE;
+use crate::fixture::{project, start};
 
 const AGENT: &str = r#"
 origin = BASE[:-len("/openai/v1")]
@@ -57,11 +58,7 @@ fn agent_reaches_only_endpoints_of_its_job_and_real_key_is_in_no_file_in_sandbox
     assert_eq!(ended.len(), 2, "refused requests are no calls");
     assert_eq!(ended[0]["end"], "unanswered");
     assert_eq!(server.calls().len(), 2);
-    for file in files(project.path()) {
-        let bytes = std::fs::read(&file).unwrap_or_default();
-        let holds = bytes.windows(REAL_KEY.len()).any(|part| part == REAL_KEY.as_bytes());
-        assert!(!holds, "the key is in {}", file.display());
-    }
+    assert_key_is_in_no_file(project.path());
 }
 
 #[test]

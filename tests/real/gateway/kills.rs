@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rollout_tests::model_calls::files;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::DEADLINE;
-use crate::fixture::{DIALECTS, asked, files, project, start};
+use crate::fixture::{DIALECTS, asked, project, start};
 
 /// Streams at once.
 const STREAMS: usize = 200;

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::wait;
 
 use crate::DEADLINE;
-use crate::fixture::{DIALECTS, lines, of_type, project, start};
+use crate::fixture::{DIALECTS, project, start};
 
 #[test]
 fn refused_call_is_sent_again_after_asked_time_and_recorded_once_in_sandbox() {

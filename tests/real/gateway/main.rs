@@ -15,6 +15,3 @@ use std::time::Duration;
 
 /// Longest duration of a run on a busy machine with two processors.
 const DEADLINE: Duration = Duration::from_secs(240);
-
-/// The key of the model server, which no agent and no file may have.
-const REAL_KEY: &str = "sk-real-5f0c7c1b9d2e4a6f";

@@ -6,11 +6,12 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
 use rollout_tests::kube::{ImageFixture, KubeDouble};
+use rollout_tests::model_calls::REAL_KEY;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, REAL_KEY};
+use crate::DEADLINE;
 
 /// Image of the task.
 const IMAGE: &str = "registry.test/task:1";

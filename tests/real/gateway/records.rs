@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{assert_equal_log, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 
-use crate::fixture::{DIALECTS, lines, of_type, project, start};
-use crate::{DEADLINE, REAL_KEY};
+use crate::DEADLINE;
+use crate::fixture::{DIALECTS, project, start};
 
 /// Calls of every endpoint, whole and as streams; a conversation of two calls and a branch.
 const AGENT: &str = r#"
@@ -66,26 +66,9 @@ fn records_equal_log_of_server_call_by_call_in_sandbox() {
         let project = project(&server, AGENT, more, &environment);
         let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
         let trial = project.results("calls").trial("caller", "t");
-        let (lines, calls) = (lines(&trial), server.calls());
-        let (begun, ended) = (of_type(&lines, "begun"), of_type(&lines, "ended"));
-        assert_eq!((begun.len(), ended.len()), (calls.len(), calls.len()), "{lines:#?}");
-        for ((begun, ended), call) in begun.iter().zip(&ended).zip(&calls) {
-            assert_eq!(begun["request"]["text"].as_str().map(str::as_bytes), Some(&*call.request));
-            assert_eq!(ended["reply"]["text"].as_str().map(str::as_bytes), Some(&*call.reply));
-            let digest = Digest::sha256(&call.reply).to_string();
-            assert_eq!(ended["reply"]["digest"], digest);
-            let path = begun["path"].as_str().expect("a path");
-            assert!(call.path.ends_with(path), "{path} {}", call.path);
-            assert_eq!(
-                (&ended["end"], &ended["status"]),
-                (&"complete".into(), &call.status.into())
-            );
-            let key = ["authorization", "x-api-key", "x-goog-api-key"]
-                .iter()
-                .find_map(|name| call.headers.get(*name)?.to_str().ok());
-            assert!(key.is_some_and(|key| key.ends_with(REAL_KEY)), "{key:?}");
-            assert!(!call.path.contains("key="), "{}", call.path);
-        }
+        let lines = lines(&trial);
+        assert_equal_log(&lines, &server.calls());
+        let ended = of_type(&lines, "ended");
         assert_replies(&ended);
         assert_summary(&trial, &ended);
         assert_trajectories(&trial);

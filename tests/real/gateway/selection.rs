@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use serde_json::Value;
 
 use crate::DEADLINE;
-use crate::fixture::{lines, of_type, project_with, start};
+use crate::fixture::{project_with, start};
 
 #[test]
 fn call_goes_to_server_that_takes_its_model_in_sandbox() {

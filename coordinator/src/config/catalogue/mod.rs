@@ -21,13 +21,19 @@ pub use self::providers::{ModelProvider, ModelServer, find_provider, provider_na
 const SHIPPED: &[(&str, &str)] = &[
     ("aider.toml", include_str!("../../../agents/aider.toml")),
     ("claude-code.toml", include_str!("../../../agents/claude-code.toml")),
+    ("cline.toml", include_str!("../../../agents/cline.toml")),
     ("codex.toml", include_str!("../../../agents/codex.toml")),
     ("copilot-cli.toml", include_str!("../../../agents/copilot-cli.toml")),
+    ("cursor-cli.toml", include_str!("../../../agents/cursor-cli.toml")),
     ("gemini-cli.toml", include_str!("../../../agents/gemini-cli.toml")),
+    ("goose.toml", include_str!("../../../agents/goose.toml")),
+    ("gptme.toml", include_str!("../../../agents/gptme.toml")),
     ("mini-swe-agent.toml", include_str!("../../../agents/mini-swe-agent.toml")),
     ("opencode.toml", include_str!("../../../agents/opencode.toml")),
     ("openhands.toml", include_str!("../../../agents/openhands.toml")),
+    ("pi.toml", include_str!("../../../agents/pi.toml")),
     ("qwen-code.toml", include_str!("../../../agents/qwen-code.toml")),
+    ("swe-agent.toml", include_str!("../../../agents/swe-agent.toml")),
 ];
 
 static SHIPPED_CATALOGUE: LazyLock<AgentCatalogue> = LazyLock::new(|| {

@@ -1,0 +1,222 @@
+//! A model that solves a task: it runs a command with a tool of its client, and then says that it is
+//! done. The same request gets the same reply.
+
+mod chat;
+mod gemini;
+mod messages;
+mod responses;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value, json};
+
+use super::{ServerShared, event_stream, lock, replies};
+
+/// Tools that run a command.
+const SHELL_TOOLS: [&str; 9] = [
+    "bash",
+    "Bash",
+    "shell",
+    "exec_command",
+    "run_shell_command",
+    "run_commands",
+    "run_command",
+    "execute_bash",
+    "terminal",
+];
+
+/// Tools that end an attempt.
+const ENDING_TOOLS: [&str; 3] = ["finish", "complete", "attempt_completion"];
+
+/// What the client of mini-SWE-agent ends at, if a command prints it.
+const END_MARK: &str = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
+
+/// Members of requests that are results of tools.
+const RESULTS: [&str; 4] =
+    ["\"role\":\"tool\"", "\"function_call_output\"", "\"tool_result\"", "\"functionResponse\""];
+
+/// Tokens of every reply.
+const OUTPUT_TOKENS: usize = 10;
+
+/// The task that a scripted model solves: it writes a line into a file of the working directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptedTask {
+    /// Name of the file.
+    pub file: String,
+    /// The line.
+    pub line: String,
+    /// Commands that are run first, one for each call.
+    pub commands: Vec<String>,
+}
+
+/// The decision of a model.
+#[derive(Debug, Clone, PartialEq)]
+enum Turn {
+    /// A call of a tool.
+    Call {
+        /// Id of the call.
+        id: String,
+        /// The tool.
+        name: String,
+        /// Its arguments.
+        arguments: Value,
+    },
+    /// A text without a call.
+    Text(String),
+}
+
+/// A reply: its events as a stream, and the whole of it.
+struct ScriptedReply {
+    events: Vec<String>,
+    whole: Value,
+}
+
+/// A tool of a request: its name and the schema of its arguments.
+struct Tool<'a> {
+    name: &'a str,
+    schema: &'a Value,
+}
+
+impl ScriptedTask {
+    /// A task without commands before its answer.
+    pub fn new(file: &str, line: &str) -> Self {
+        Self { file: file.to_owned(), line: line.to_owned(), commands: Vec::new() }
+    }
+
+    /// The reply to a request; `None` if the path is of no dialect.
+    fn reply(&self, path: &str, request: &Value) -> Option<ScriptedReply> {
+        let turn = self.turn(request);
+        let input = 100 + 10 * history(request).len();
+        match path {
+            _ if path.ends_with("/chat/completions") => Some(chat::reply(request, &turn, input)),
+            _ if path.ends_with("/responses") => Some(responses::reply(request, &turn, input)),
+            _ if path.ends_with("/messages") => Some(messages::reply(request, &turn, input)),
+            _ if path.contains("enerateContent") => Some(gemini::reply(path, &turn, input)),
+            _ => None,
+        }
+    }
+
+    /// The model's decision.
+    fn turn(&self, request: &Value) -> Turn {
+        let tools = tools(request);
+        let named = |names: &[&str]| {
+            names.iter().find_map(|name| tools.iter().find(|tool| tool.name == *name))
+        };
+        let results = results(request);
+        let call = |tool: &Tool<'_>, text: &str| Turn::Call {
+            id: format!("call_{}", results + 1),
+            name: tool.name.to_owned(),
+            arguments: arguments(tool.schema, text),
+        };
+        let (done, text) = (format!("{} is written.", self.file), request.to_string());
+        let Some(shell) = named(&SHELL_TOOLS) else {
+            return Turn::Text(self.edit(&text).unwrap_or(done));
+        };
+        if results < self.commands.len() {
+            return call(shell, &self.commands[results]);
+        }
+        if results == self.commands.len() {
+            return call(shell, &format!("printf '%s\\n' '{}' >{}", self.line, self.file));
+        }
+        if text.contains(END_MARK) {
+            return call(shell, &format!("echo {END_MARK}"));
+        }
+        named(&ENDING_TOOLS).map_or(Turn::Text(done.clone()), |ending| call(ending, &done))
+    }
+
+    /// The answer for clients without tools, in a form that their prompt explains.
+    fn edit(&self, prompt: &str) -> Option<String> {
+        let Self { file, line, .. } = self;
+        if prompt.contains("SEARCH/REPLACE") {
+            let edit = format!("<<<<<<< SEARCH\n=======\n{line}\n>>>>>>> REPLACE");
+            return Some(format!("{file}\n```\n{edit}\n```\n"));
+        }
+        prompt.contains("file listing").then(|| format!("{file}\n```\n{line}\n```\n"))
+    }
+}
+
+/// Answers a call, and logs the answer.
+pub(super) fn answer(
+    shared: &Arc<ServerShared>,
+    index: usize,
+    task: &ScriptedTask,
+    path: &str,
+    request: &Value,
+) -> Response {
+    let reply = task.reply(path, request);
+    if let (Some(reply), true) = (&reply, replies::is_stream(path, request)) {
+        let events = reply.events.iter().cloned().map(Some).collect();
+        let body = Body::from_stream(event_stream(Arc::clone(shared), index, events));
+        return ([("content-type", "text/event-stream")], body).into_response();
+    }
+    let status = if reply.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    let text = reply.map_or_else(String::new, |reply| reply.whole.to_string());
+    let call = &mut lock(&shared.calls)[index];
+    (call.status, call.reply, call.finished) = (status.as_u16(), text.clone().into_bytes(), true);
+    (status, [("content-type", "application/json")], text).into_response()
+}
+
+/// The messages of a request.
+fn history(request: &Value) -> &[Value] {
+    let lists = ["messages", "input", "contents"];
+    lists.iter().find_map(|name| request[*name].as_array()).map_or(&[], Vec::as_slice)
+}
+
+/// Number of results of tools in a request, one for each call.
+fn results(request: &Value) -> usize {
+    let is_result = |message: &Value| {
+        let text = message.to_string();
+        RESULTS.iter().any(|result| text.contains(result))
+    };
+    history(request).iter().filter(|message| is_result(message)).count()
+}
+
+/// The tools of a request, in the form of any dialect.
+fn tools(request: &Value) -> Vec<Tool<'_>> {
+    let listed = request["tools"].as_array().into_iter().flatten();
+    let flat = listed.flat_map(|tool| match tool["functionDeclarations"].as_array() {
+        Some(declarations) => declarations.iter().collect(),
+        None => vec![tool.get("function").unwrap_or(tool)],
+    });
+    let schemas = ["parameters", "parametersJsonSchema", "input_schema"];
+    flat.filter_map(|tool| {
+        let schema = schemas.iter().find_map(|name| tool.get(*name)).unwrap_or(&Value::Null);
+        Some(Tool { name: tool["name"].as_str()?, schema })
+    })
+    .collect()
+}
+
+/// Arguments that fit a schema and have a text as the command, or as the last word.
+fn arguments(schema: &Value, text: &str) -> Value {
+    let names = ["command", "cmd", "commands", "message", "content"];
+    let mut arguments = Map::new();
+    let main = names.into_iter().find(|name| schema["properties"].get(*name).is_some());
+    let main = main.unwrap_or("command");
+    let is_list = schema["properties"][main].to_string().contains("\"array\"");
+    let value = match (is_list, main) {
+        (false, _) => json!(text),
+        (true, "commands") => json!([text]),
+        (true, _) => json!(["bash", "-c", text]),
+    };
+    arguments.insert(main.to_owned(), value);
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in required {
+        let property = &schema["properties"][name];
+        arguments.entry(name).or_insert_with(|| match property["type"].as_str() {
+            Some("boolean") => json!(false),
+            Some("integer" | "number") => json!(1),
+            Some("array") => json!([]),
+            Some("object") => json!({}),
+            _ => property["enum"].get(0).cloned().unwrap_or_else(|| json!("write the answer")),
+        });
+    }
+    Value::Object(arguments)
+}
+
+/// The events of a stream whose events have no names.
+fn unnamed(events: &[Value]) -> Vec<String> {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect()
+}

@@ -1,0 +1,23 @@
+//! Content of Gemini.
+
+use serde_json::{Value, json};
+
+use super::{OUTPUT_TOKENS, ScriptedReply, Turn};
+
+/// The reply of a turn.
+pub(super) fn reply(path: &str, turn: &Turn, input: usize) -> ScriptedReply {
+    let part = match turn {
+        Turn::Text(text) => json!({"text": text}),
+        Turn::Call { id, name, arguments } => {
+            json!({"functionCall": {"id": id, "name": name, "args": arguments}})
+        }
+    };
+    let model = path.rsplit('/').next().unwrap_or_default().split(':').next();
+    let content = json!({"role": "model", "parts": [part]});
+    let whole = json!({
+        "candidates": [{"index": 0, "content": content, "finishReason": "STOP"}],
+        "modelVersion": model, "responseId": "resp_1",
+        "usageMetadata": {"promptTokenCount": input, "candidatesTokenCount": OUTPUT_TOKENS,
+            "totalTokenCount": input + OUTPUT_TOKENS}});
+    ScriptedReply { events: vec![format!("data: {whole}\r\n\r\n")], whole }
+}

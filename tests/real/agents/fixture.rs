@@ -1,0 +1,70 @@
+//! Runs of one agent with one task, which is to write a line into a file.
+
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{self, REAL_KEY};
+use rollout_tests::model_server::{ModelServer, ScriptedTask};
+use rollout_tests::project::Project;
+use rollout_tests::results::TrialDirectory;
+
+/// The task, for the scripted model.
+pub(crate) fn task() -> ScriptedTask {
+    ScriptedTask::new("answer.txt", "42")
+}
+
+/// A run of one agent.
+pub(crate) struct AgentRun {
+    pub(crate) agent: &'static str,
+    pub(crate) dialect: &'static str,
+    /// The environment, and further keys of the job, in YAML.
+    pub(crate) job: String,
+    /// Further options of `rollout run`.
+    pub(crate) options: Vec<&'static str>,
+}
+
+impl AgentRun {
+    /// A project with the task.
+    pub(crate) fn project(&self) -> Project {
+        let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+        let head = "name: solve\nretry: {max_attempts: 1}\ndatasets: [{path: tasks}]\n";
+        project.write_file("job.yaml", &format!("{head}{}", self.job));
+        project.write_small_task(
+            "if [ \"$(cat answer.txt)\" = 42 ]; then reward=1; else reward=0; fi\n\
+             echo \"$reward\" >/logs/verifier/reward.txt\n",
+        );
+        let instruction = "Write a line with 42 to the file answer.txt in the working directory.\n";
+        project.write_file("tasks/t/instruction.md", instruction);
+        project
+    }
+
+    /// Runs the agent in a project; returns its trial.
+    pub(crate) fn run_in(
+        &self,
+        project: &Project,
+        server: &ModelServer,
+        deadline: Duration,
+    ) -> TrialDirectory {
+        let version = if self.dialect == "openai" { "/v1" } else { "" };
+        let url = format!("{}{version}", server.origin());
+        let arguments = ["run", "job.yaml", "-q", "-a", self.agent, "-m", "lab/scripted"];
+        let mut command = project.command(&arguments);
+        command.args(["--base-url", &url, "--key-env", "MODEL_KEY", "--dialect", self.dialect]);
+        command.args(&self.options).env("MODEL_KEY", REAL_KEY);
+        let _ended = project.start(command).wait(deadline).expect_code(ExitCode::Success);
+        project.results("solve").trial(self.agent, "t")
+    }
+}
+
+/// Fails unless the agent has solved the task, and its records equal the log of the server.
+#[track_caller]
+pub(crate) fn assert_solved(project: &Project, trial: &TrialDirectory, server: &ModelServer) {
+    let output = trial.text("command/stdout.txt").unwrap_or_default();
+    assert_eq!(trial.reward(), Some(1.0), "{:#}\n{output}", trial.result);
+    let (lines, calls) = (model_calls::lines(trial), server.calls());
+    model_calls::assert_equal_log(&lines, &calls);
+    let gateway = &trial.result["gateway"];
+    assert_eq!(gateway["calls"], calls.len(), "{gateway:#}");
+    assert_eq!((&gateway["failed_calls"], &gateway["cut_calls"]), (&0.into(), &0.into()));
+    model_calls::assert_key_is_in_no_file(project.path());
+}

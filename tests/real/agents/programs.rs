@@ -1,0 +1,98 @@
+//! Programs of the catalogue in containers: each is installed from its registry and solves the task.
+//!
+//! Most take minutes and hundreds of megabytes, so that they run with `ROLLOUT_TEST_AGENTS=all` only.
+
+use rollout_tests::docker::DockerEngine;
+use rollout_tests::model_server::ModelServer;
+use rollout_tests::print_notice;
+use rollout_tests::project::Project;
+
+use crate::INSTALL_DEADLINE;
+use crate::fixture::{AgentRun, assert_solved, task};
+
+/// The agent that also runs without `ROLLOUT_TEST_AGENTS=all`: it is installed in the shortest time.
+const QUICKEST: &str = "gemini-cli";
+
+/// An agent that no registry suffices for: it needs a Python that uv downloads elsewhere.
+const NEEDS_DOWNLOAD: &str = "openhands";
+
+/// Whether an agent is to be tested, and can be.
+fn is_tested(agent: &str) -> bool {
+    let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
+    let selected = match selection.as_str() {
+        "all" => agent != NEEDS_DOWNLOAD,
+        "" => agent == QUICKEST,
+        names => names.split(',').any(|name| name == agent),
+    };
+    if !selected {
+        print_notice("SKIPPED: needs ROLLOUT_TEST_AGENTS=all, which installs every agent");
+    }
+    selected && DockerEngine::available().is_some()
+}
+
+/// Writes the image of the task. Registries may be reached over a proxy whose certificate only this
+/// host knows: containers then get the certificates that `SSL_CERT_FILE` names.
+fn write_image(project: &Project) {
+    let mut image = String::from("FROM debian:bookworm-slim\nWORKDIR /app\n");
+    if let Ok(certificates) = std::env::var("SSL_CERT_FILE") {
+        let text = std::fs::read_to_string(&certificates).expect("certificates");
+        project.write_file("tasks/t/environment/certificates.pem", &text);
+        image.push_str("COPY certificates.pem /opt/certificates.pem\n");
+        for name in [
+            "SSL_CERT_FILE",
+            "CURL_CA_BUNDLE",
+            "NODE_EXTRA_CA_CERTS",
+            "NPM_CONFIG_CAFILE",
+            "PIP_CERT",
+            "REQUESTS_CA_BUNDLE",
+        ] {
+            image.push_str(&format!("ENV {name}=/opt/certificates.pem\n"));
+        }
+    }
+    project.write_file("tasks/t/environment/Dockerfile", &image);
+}
+
+/// Runs an agent in each of the dialects.
+#[track_caller]
+fn assert_solves(agent: &'static str, dialects: &[&'static str]) {
+    if !is_tested(agent) {
+        return;
+    }
+    for dialect in dialects {
+        let job = "environment: {type: docker}\n".to_owned();
+        let options =
+            vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
+        let run = AgentRun { agent, dialect, job, options };
+        let server = ModelServer::start_scripted(task());
+        let project = run.project();
+        write_image(&project);
+        let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
+        assert_solved(&project, &trial, &server);
+    }
+}
+
+macro_rules! agents {
+    ($($test:ident: $agent:literal in $dialects:expr;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_solves($agent, &$dialects);
+            }
+        )*
+    };
+}
+
+agents! {
+    aider_solves_task_on_docker: "aider" in ["openai"];
+    claude_code_solves_task_on_docker: "claude-code" in ["anthropic"];
+    cline_solves_task_on_docker: "cline" in ["openai"];
+    codex_solves_task_on_docker: "codex" in ["openai"];
+    copilot_cli_solves_task_on_docker: "copilot-cli" in ["openai", "anthropic"];
+    gemini_cli_solves_task_on_docker: "gemini-cli" in ["gemini"];
+    gptme_solves_task_on_docker: "gptme" in ["openai"];
+    mini_swe_agent_solves_task_on_docker: "mini-swe-agent" in ["openai"];
+    opencode_solves_task_on_docker: "opencode" in ["openai", "anthropic"];
+    openhands_solves_task_on_docker: "openhands" in ["openai"];
+    pi_solves_task_on_docker: "pi" in ["openai", "anthropic"];
+    qwen_code_solves_task_on_docker: "qwen-code" in ["openai", "anthropic"];
+}
