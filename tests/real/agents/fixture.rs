@@ -45,13 +45,24 @@ impl AgentRun {
         server: &ModelServer,
         deadline: Duration,
     ) -> TrialDirectory {
+        self.end_in(project, server, deadline, ExitCode::Success)
+    }
+
+    /// Runs the agent in a project until the program ends with a code; returns its trial.
+    pub(crate) fn end_in(
+        &self,
+        project: &Project,
+        server: &ModelServer,
+        deadline: Duration,
+        code: ExitCode,
+    ) -> TrialDirectory {
         let version = if self.dialect == "openai" { "/v1" } else { "" };
         let url = format!("{}{version}", server.origin());
         let arguments = ["run", "job.yaml", "-q", "-a", self.agent, "-m", "lab/scripted"];
         let mut command = project.command(&arguments);
         command.args(["--base-url", &url, "--key-env", "MODEL_KEY", "--dialect", self.dialect]);
         command.args(&self.options).env("MODEL_KEY", REAL_KEY);
-        let _ended = project.start(command).wait(deadline).expect_code(ExitCode::Success);
+        let _ended = project.start(command).wait(deadline).expect_code(code);
         project.results("solve").trial(self.agent, "t")
     }
 }

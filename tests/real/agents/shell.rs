@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use rollout_tests::model_calls::{lines, of_type};
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::model_calls::{assert_key_is_in_no_file, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer, ScriptedTask};
-use serde_json::Value;
 
 use crate::DEADLINE;
 use crate::fixture::{AgentRun, assert_solved, task};
@@ -73,7 +73,7 @@ fn time_limit_of_attempt_ends_loop_and_command_in_sandbox() {
     let server = ModelServer::start_scripted(ScriptedTask { commands, ..task() });
     let project = run.project();
     let trial = run.run_in(&project, &server, DEADLINE);
-    assert_eq!(trial.result["error"]["code"], "agent_timeout", "{:#}", trial.result);
+    assert_eq!(trial.error(), Some("agent_execution_timeout"), "{:#}", trial.result);
     assert_eq!(server.calls().len(), 1, "no call after the time limit");
 }
 
@@ -91,20 +91,23 @@ fn turns_of_shell_are_limited_in_sandbox() {
 }
 
 #[test]
-fn refusal_of_model_server_fails_trial_with_its_message_in_sandbox() {
+fn refusal_of_model_server_ends_trial_with_its_message_in_sandbox() {
+    // A wrong request is the agent's; an unknown model is no verdict on the agent.
+    let refusals = [
+        (400, "non_zero_exit", ExitCode::Success),
+        (404, "model_refused", ExitCode::Infrastructure),
+    ];
     for dialect in ["openai", "anthropic", "gemini"] {
-        for status in [400, 404] {
+        for (status, code, exit) in refusals {
             let (run, server) = (shell(dialect, &[]), ModelServer::start_scripted(task()));
             server.command([ModelAnswer::Status(status, None)]);
             let project = run.project();
-            let trial = run.run_in(&project, &server, DEADLINE);
-            let error: &Value = &trial.result["error"];
-            let message = error["message"].as_str().expect("a message");
-            let errors = trial.text("command/stderr.txt").expect("errors");
+            let trial = run.end_in(&project, &server, DEADLINE, exit);
             let expected = format!("shell: the model server answered with status {status}: ");
-            assert!(errors.starts_with(&expected), "{errors}");
-            assert!(message.contains(&expected), "{error:#}");
+            assert!(trial.message().contains(&expected), "{:#}", trial.result["error"]);
+            assert_eq!(trial.result["error"]["code"], code, "{:#}", trial.result["error"]);
             assert_eq!(server.calls().len(), 1, "it is not repeated");
+            assert_key_is_in_no_file(project.path());
         }
     }
 }

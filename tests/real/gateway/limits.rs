@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::model_calls::{lines, of_type};
+use rollout_tests::model_calls::{files, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::wait;
 
@@ -70,8 +70,8 @@ for number in range(3):
     drop(server);
     let mut run = start(&project);
     let held = || {
-        let calls = crate::fixture::files(&project.path().join("jobs"));
-        let calls = calls.into_iter().chain(crate::fixture::files(project.path()));
+        let calls = files(&project.path().join("jobs"));
+        let calls = calls.into_iter().chain(files(project.path()));
         let mut calls = calls.filter(|file| file.ends_with("gateway/calls.jsonl"));
         calls.any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.contains("begun")))
     };

@@ -1,6 +1,6 @@
 //! Content of Gemini.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{OUTPUT_TOKENS, ScriptedReply, Turn};
 
