@@ -18,16 +18,16 @@ use crate::events::sinks::terminal::table;
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
     /// List the agents
-    List(ListArgs),
+    List(AgentListArgs),
     /// Print an agent with its scripts
-    Show(ShowArgs),
+    Show(AgentShowArgs),
     /// Check the entries of a directory, or of the catalogue
-    Check(CheckArgs),
+    Check(AgentCheckArgs),
 }
 
 /// Arguments of `rollout agents list`.
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct AgentListArgs {
     #[command(flatten)]
     source: SourceArgs,
 
@@ -38,7 +38,7 @@ pub(super) struct ListArgs {
 
 /// Arguments of `rollout agents show`.
 #[derive(Debug, Args)]
-pub(super) struct ShowArgs {
+pub(super) struct AgentShowArgs {
     /// Name of the agent
     name: String,
 
@@ -52,7 +52,7 @@ pub(super) struct ShowArgs {
 
 /// Arguments of `rollout agents check`.
 #[derive(Debug, Args)]
-pub(super) struct CheckArgs {
+pub(super) struct AgentCheckArgs {
     #[command(flatten)]
     source: SourceArgs,
 }
@@ -85,7 +85,7 @@ fn catalogue(source: &SourceArgs) -> Result<AgentCatalogue, CliError> {
     })
 }
 
-fn list(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+fn list(args: &AgentListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let catalogue = catalogue(&args.source)?;
     if args.json {
         let entries: Vec<_> = catalogue.entries().map(document).collect();
@@ -108,7 +108,7 @@ fn dialects(entry: &AgentEntry) -> String {
     dialects.join(", ")
 }
 
-fn show(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+fn show(args: &AgentShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let catalogue = catalogue(&args.source)?;
     let entry = catalogue.find(&args.name).ok_or_else(|| {
         let error = CliError::usage(format!("the catalogue has no agent `{}`", args.name));
@@ -165,7 +165,7 @@ fn text(entry: &AgentEntry) -> String {
 }
 
 /// Checks the entries, and the syntax of their scripts as they are run.
-async fn check(args: &CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+async fn check(args: &AgentCheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let catalogue = catalogue(&args.source)?;
     let mut failed = Vec::new();
     for entry in catalogue.entries() {

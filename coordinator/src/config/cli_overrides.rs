@@ -500,7 +500,7 @@ tasks: [{path: f}]
             "command line: --set environment.typ: found an unknown key",
             "command line: -e dokcer (environment.type): found the text \"dokcer\"",
             "command line: -k 0 (n_attempts): found 0",
-            "command line: --set agents[7].name: found `7` in a list of 0 items",
+            "command line: --set agents[7].name: found `7` in a list of 1 items",
             "command line: --set n_attempts.x: found `x` below 0",
             "command line: --set name: found invalid YAML",
             "command line: --set a..b: found the key path `a..b`",

@@ -25,6 +25,18 @@ pub(crate) const GATEWAY_CASES: &[KeyCase] = &[
         || json!("anthropic"),
     ),
     (
+        "gateway.upstreams[].models",
+        "gateway: {upstreams: [{url: 'http://h/v1', models: ['qwen/*']}]}",
+        "/plan/settings/gateway/upstreams/0/models/0",
+        || json!("qwen/*"),
+    ),
+    (
+        "gateway.upstreams[].fallback",
+        "gateway: {upstreams: [{url: 'http://h/v1', fallback: true}, {name: b, url: 'http://i/v1'}]}",
+        "/plan/settings/gateway/upstreams/0/fallback",
+        || json!(true),
+    ),
+    (
         "gateway.upstreams[].key_env",
         "gateway: {upstreams: [{url: 'http://h/v1', key_env: MODEL_KEY}]}",
         "/plan/settings/gateway/upstreams/0/key",

@@ -12,6 +12,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
+use crate::agent_keys::{AGENT_CASES, OWN_AGENT};
 use crate::gateway_keys::GATEWAY_CASES;
 
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
@@ -480,7 +481,8 @@ datasets: [{path: tasks, task_names: ["b?ilt"]}]
 "#;
 
 fn project() -> Project {
-    let mut project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    let mut project = project.write("agents/mine.toml", OWN_AGENT);
     for (task, image) in [("built", ""), ("named", "docker_image = 'debian:bookworm-slim'\n")] {
         let file = |name: &str| format!("tasks/{task}/{name}");
         project = project
@@ -524,7 +526,7 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
 }
 
 fn key_cases() -> impl Iterator<Item = &'static KeyCase> {
-    KEY_CASES.iter().chain(GATEWAY_CASES)
+    KEY_CASES.iter().chain(AGENT_CASES).chain(GATEWAY_CASES)
 }
 
 #[test]

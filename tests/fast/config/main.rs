@@ -1,6 +1,7 @@
 //! The files under `tests/fixtures` and `examples`, read as a run reads them: valid files give no
 //! warning, and invalid files give all their errors at once.
 
+mod agent_keys;
 mod gateway_keys;
 mod keys;
 mod reference;

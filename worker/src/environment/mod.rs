@@ -26,6 +26,7 @@ pub mod dockerignore;
 mod failed_builds;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod install;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod null;
@@ -56,6 +57,7 @@ use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
+pub use self::install::InstallRequest;
 use crate::dependency::Dependency;
 pub use crate::host::{DeadOwners, Owner};
 use crate::shortage::Shortage;
@@ -321,21 +323,6 @@ pub struct ImageRequest {
     /// Path for the bounded log of a failed build; the directory may not exist yet. The log's tail
     /// is in the failure anyway.
     pub log: Option<PathBuf>,
-    /// The provider's settings in the job.
-    pub settings: ProviderSpec,
-    /// Labels of the requester.
-    pub labels: EnvironmentLabels,
-}
-
-/// Request to install an agent in an image.
-#[derive(Debug, Clone)]
-pub struct InstallRequest {
-    /// Bash script that installs it, run as root.
-    pub script: String,
-    /// Variables of the script. They can be read in the image, so none may be a secret.
-    pub env: BTreeMap<String, String>,
-    /// Time limit.
-    pub timeout: Duration,
     /// The provider's settings in the job.
     pub settings: ProviderSpec,
     /// Labels of the requester.

@@ -4,17 +4,17 @@
 //!
 //! * `record`: files of farms; `table`: the farms in memory; `hosted_farm`: one of them
 //! * `submit`: acceptance; `driver`: a session from its document to its end
-//! * `control`: pause, resume, close; `removal`: deletion
+//! * `control`: pause, resume, close; `deletion`: deletion
 //! * `calls`: groups, completions and acknowledgements
 //! * `samples`: records of samples and the calls of their agents
 
 mod calls;
 mod control;
+mod deletion;
 mod driver;
 mod error;
 mod hosted_farm;
 mod record;
-mod removal;
 mod samples;
 mod submit;
 mod table;
