@@ -1,20 +1,16 @@
 //! The output of an item while it runs.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use rollout_protocol::id::ExecId;
-use rollout_protocol::record::ExecutionEnd;
-use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
-use rollout_worker::executor::read_output;
-use rollout_worker::supervise;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::daemon::{Daemon, DaemonError, HostedRun, ItemDetail};
+use crate::daemon::{
+    Daemon, DaemonError, HostedRun, ItemDetail, LiveOutput, LivePiece, ShownOutput, is_output,
+};
 use crate::results::view::{CapturedFile, CapturedSource, TrialState, read_captured};
 
 /// Shortest time between two looks at a run.
@@ -26,15 +22,11 @@ const PAUSE_PER_LOOK: u32 = 4;
 /// Follows the output of one item.
 struct OutputFollower {
     run: Arc<HostedRun>,
-    /// Prefix of the outputs that are sent.
-    name: Option<String>,
     pieces: mpsc::Sender<Bytes>,
-    /// Position in the output of the execution that runs.
-    position: Option<(ExecId, OutputCursor)>,
-    /// Bytes of each file that were sent, by execution.
-    sent: HashMap<(ExecId, String), u64>,
-    /// The file that was sent last.
-    shown: Option<(ExecId, String)>,
+    output: LiveOutput,
+    shown: ShownOutput,
+    /// Whether the last look could not read the output.
+    is_failing: bool,
 }
 
 /// The client has gone.
@@ -50,11 +42,10 @@ pub(super) async fn follow(
 ) {
     let mut follower = OutputFollower {
         run: Arc::clone(&run),
-        name: name.map(|name| name.trim_end_matches('/').to_owned()),
         pieces,
-        position: None,
-        sent: HashMap::new(),
-        shown: None,
+        output: LiveOutput::default(),
+        shown: ShownOutput::new(name.as_deref()),
+        is_failing: false,
     };
     loop {
         let began = Instant::now();
@@ -66,6 +57,8 @@ pub(super) async fn follow(
                 return;
             }
         };
+        // Without the wait for the answer of a worker.
+        let pause = LOOK_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK);
         let is_settled = !matches!(
             found.detail.row.state,
             TrialState::Running | TrialState::Waiting | TrialState::Queued
@@ -76,46 +69,40 @@ pub(super) async fn follow(
             }
             return;
         }
-        if was_over || follower.send_live(&found).await.is_err() || follower.pieces.is_closed() {
+        if was_over
+            || follower.send_live(&daemon, &found).await.is_err()
+            || follower.pieces.is_closed()
+        {
             return;
         }
-        tokio::time::sleep(LOOK_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK)).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
 impl OutputFollower {
-    /// Sends new output of the execution that runs, if it runs in this process.
-    async fn send_live(&mut self, found: &ItemDetail) -> Result<(), ClientGone> {
-        let mut open = found.executions.iter().rev().map(|execution| &execution.view.execution);
-        let open = open.find(|execution| execution.end == ExecutionEnd::Open);
-        let Some(exec) = open.map(|execution| execution.exec) else { return Ok(()) };
-        let workers = self.run.workers();
+    /// Sends new output of the execution that runs.
+    async fn send_live(&mut self, daemon: &Daemon, found: &ItemDetail) -> Result<(), ClientGone> {
+        let Some(trial) = found.running else { return Ok(()) };
         loop {
-            let after = match &self.position {
-                Some((known, position)) if *known == exec => position.clone(),
-                _ => OutputCursor::default(),
-            };
-            let workers = workers.clone();
-            let read = supervise::blocking(move || {
-                scratch_of(&workers, exec).map(|scratch| read_output(&scratch, &after))
-            });
-            match read.await {
-                Some(Ok(Some(piece))) => self.send_piece(exec, piece).await?,
-                Some(Err(error)) => {
-                    tracing::warn!("cannot read the output of an execution: {error}");
+            match daemon.next_output(&self.run, trial, &mut self.output).await {
+                Ok(Some(piece)) => self.send_piece(piece).await?,
+                Ok(None) => {
+                    self.is_failing = false;
                     return Ok(());
                 }
-                Some(Ok(None)) | None => return Ok(()),
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!("cannot follow the output of {}: {error}", trial.item);
+                    }
+                    return Ok(());
+                }
             }
         }
     }
 
-    async fn send_piece(&mut self, exec: ExecId, piece: OutputPiece) -> Result<(), ClientGone> {
-        let OutputPiece { path, text, next } = piece;
-        let stream = usize::from(path.ends_with("stderr.txt"));
-        self.sent.insert((exec, path.clone()), next.offsets[stream]);
-        self.position = Some((exec, next));
-        if !self.is_wanted(&path) {
+    async fn send_piece(&mut self, piece: LivePiece) -> Result<(), ClientGone> {
+        let LivePiece { exec, path, text } = piece;
+        if !self.shown.is_wanted(&path) {
             return Ok(());
         }
         self.send_header(exec, &path).await?;
@@ -123,22 +110,14 @@ impl OutputFollower {
     }
 
     async fn send_header(&mut self, exec: ExecId, path: &str) -> Result<(), ClientGone> {
-        let shown = Some((exec, path.to_owned()));
-        if self.shown == shown {
-            return Ok(());
+        match self.shown.header(exec, path, path) {
+            Some(header) => self.send(header.into()).await,
+            None => Ok(()),
         }
-        let gap = if self.shown.is_some() { "\n" } else { "" };
-        self.shown = shown;
-        self.send(format!("{gap}==> {path} (execution {exec}) <==\n").into()).await
     }
 
     async fn send(&self, piece: Bytes) -> Result<(), ClientGone> {
         self.pieces.send(piece).await.map_err(|_| ClientGone)
-    }
-
-    fn is_wanted(&self, path: &str) -> bool {
-        let Some(name) = &self.name else { return true };
-        path.strip_prefix(&**name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// Sends the output of the execution that settled the item, except what was sent before.
@@ -150,11 +129,9 @@ impl OutputFollower {
         let exec = files.record.exec;
         for file in daemon.captured_files(&files, None)? {
             let CapturedSource::Blob(output) = &file.source else { continue };
-            let sent = self.sent.get(&(exec, file.path.clone())).copied().unwrap_or_default();
-            // Documents and events of a harness are no output.
-            let is_output =
-                file.path.ends_with("/stdout.txt") || file.path.ends_with("/stderr.txt");
-            if output.blob.size_bytes <= sent || !is_output || !self.is_wanted(&file.path) {
+            let sent = self.output.bytes_read(exec, &file.path);
+            let is_wanted = is_output(&file.path) && self.shown.is_wanted(&file.path);
+            if output.blob.size_bytes <= sent || !is_wanted {
                 continue;
             }
             if self.send_header(exec, &file.path).await.is_err() {
@@ -188,11 +165,4 @@ impl OutputFollower {
             tracing::warn!("cannot send {}: {error}", file.path);
         }
     }
-}
-
-/// The scratch directory of an execution in this process.
-fn scratch_of(workers: &Path, exec: ExecId) -> Option<PathBuf> {
-    let workers = std::fs::read_dir(workers).ok()?;
-    let scratches = workers.flatten().map(|worker| worker.path().join("scratch"));
-    scratches.map(|scratch| scratch.join(exec.to_string())).find(|scratch| scratch.is_dir())
 }

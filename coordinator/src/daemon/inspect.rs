@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::reference::TrialReferences;
 use rollout_worker::store::{self, BlobStore};
@@ -16,6 +17,7 @@ use super::hosted_run::HostedRun;
 use super::record::HostedKind;
 use super::{Daemon, DaemonError};
 use crate::launch::LaunchError;
+use crate::launch::live_output::RunningTrial;
 use crate::launch::store::find;
 use crate::results::view::{
     self, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
@@ -58,6 +60,8 @@ pub struct ItemDetail {
     pub detail: TrialDetail,
     /// Its executions, with the files that they left.
     pub executions: Vec<RecordedExecution>,
+    /// The execution that runs, if any; `None` before the first session of the run.
+    pub running: Option<RunningTrial>,
 }
 
 /// The files of an execution of an item.
@@ -97,14 +101,15 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub async fn item(&self, run: &HostedRun, key: &str) -> Result<ItemDetail, DaemonError> {
-        let mut detail = self.detail(run, key).await?;
+        let (run_id, mut detail) = self.detail(run, key).await?;
+        let running = run_id.map(|run| RunningTrial::new(run, &detail));
         let store = self.store_of(run).await.ok();
         let mut executions = Vec::new();
         for execution in std::mem::take(&mut detail.executions) {
             let item = detail.row.item;
             executions.push(RecordedExecution::read(store.as_deref(), item, execution).await);
         }
-        Ok(ItemDetail { detail, executions })
+        Ok(ItemDetail { detail, executions, running })
     }
 
     /// The overview of a search, as `rollout tree show --json` prints it.
@@ -136,7 +141,7 @@ impl Daemon {
         key: &str,
         number: Option<u32>,
     ) -> Result<ItemFiles, DaemonError> {
-        let detail = self.detail(run, key).await?;
+        let (_, detail) = self.detail(run, key).await?;
         let nothing = || DaemonError::NoFiles;
         let execution = detail.recorded_execution(number).ok_or_else(nothing)?;
         let store = self.store_of(run).await?;
@@ -173,7 +178,12 @@ impl Daemon {
         run.next_events(after, &self.reads).await.map_err(|fault| self.failed(fault))
     }
 
-    async fn detail(&self, run: &HostedRun, key: &str) -> Result<TrialDetail, DaemonError> {
+    /// The item with a key, and the id of the run in its journal.
+    async fn detail(
+        &self,
+        run: &HostedRun,
+        key: &str,
+    ) -> Result<(Option<RunId>, TrialDetail), DaemonError> {
         check_items(run)?;
         let _permit = self.read_permit().await;
         let (directory, key) = (run.directory().clone(), key.to_owned());
@@ -184,7 +194,8 @@ impl Daemon {
             };
             let Ok(trial) = find_trial(directory.plan()?, &key) else { return Ok(None) };
             let view = directory.view(Some(trial.item), None)?;
-            Ok::<_, RunViewError>(view.detail())
+            let run = view.header.run;
+            Ok::<_, RunViewError>(view.detail().map(|detail| (run, detail)))
         });
         let detail = detail.await.map_err(|error| self.failed(RunFault::View(error)))?;
         detail.ok_or(DaemonError::NoItem)

@@ -11,6 +11,7 @@
 //! * `export`: results in the formats of other tools
 //! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
 //!   durable events of a run for many readers
+//! * `live_output`: output of trials that run
 //! * `search`: a session of a search; `search_log`: its events
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
 //! * `farms`: farms, which have records of their own beside the runs
@@ -29,6 +30,7 @@ mod farms;
 mod hosted_run;
 mod id;
 mod inspect;
+mod live_output;
 mod policy;
 mod principal;
 mod progress;
@@ -77,9 +79,14 @@ pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
 use self::farms::HostedFarms;
+#[cfg(feature = "nats")]
+use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
 use crate::launch::host::HostPaths;
+pub use crate::launch::live_output::{
+    LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
+};
 use crate::launch::slot_pool::SlotPool;
 
 /// How a daemon works.
@@ -134,6 +141,9 @@ pub struct Daemon {
     reads: Semaphore,
     /// Exports at a time.
     exports: Semaphore,
+    /// Requests for the output of trials on workers.
+    #[cfg(feature = "nats")]
+    output_connection: OutputConnection,
 }
 
 impl Daemon {
@@ -181,6 +191,8 @@ impl Daemon {
             stopping: Mutex::default(),
             reads: Semaphore::new(inspect::CONCURRENT_READS),
             exports: Semaphore::new(export::CONCURRENT_EXPORTS),
+            #[cfg(feature = "nats")]
+            output_connection: OutputConnection::default(),
         }))
     }
 

@@ -9,6 +9,7 @@ pub mod facts;
 pub mod farm;
 mod hints;
 pub mod host;
+pub mod live_output;
 pub mod local;
 #[cfg(feature = "nats")]
 pub mod nats;

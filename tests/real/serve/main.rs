@@ -13,6 +13,7 @@ mod farm_workers;
 mod farms;
 mod items;
 mod jobs;
+mod live_output;
 mod openapi;
 mod remote;
 mod resume;
