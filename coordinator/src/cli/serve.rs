@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
@@ -71,6 +72,11 @@ pub(super) struct ServeArgs {
     /// who holds the fewest [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
+
+    /// How long a request to delete a farm waits for the end of its samples. Those in this process are
+    /// killed then, those on workers end later
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value_parsers::duration)]
+    removal_wait: Duration,
 
     /// Blob store of all runs: a directory, or `s3://bucket/prefix?endpoint=URL` [default:
     /// <DIR>/jobs/.rollout/blobs]
@@ -212,6 +218,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         max_queued: usize::from(args.max_queued),
         max_farms: usize::from(args.max_farms),
         slots: args.slots.map_or_else(processors, usize::from),
+        removal_wait: args.removal_wait,
         policy: DocumentPolicy {
             paths: args.allow_path,
             registries: args.allow_registry,

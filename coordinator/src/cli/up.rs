@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use rand::RngExt as _;
@@ -26,6 +27,9 @@ const TOKENS: &str = "tokens.toml";
 
 /// File that a shell reads to reach the server.
 const CLIENT: &str = "client.env";
+
+/// How long the deletion of a farm waits for its samples.
+const REMOVAL_WAIT: Duration = Duration::from_secs(60);
 
 /// Hexadecimal digits of a token.
 const TOKEN_DIGITS: usize = 64;
@@ -84,6 +88,7 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
         max_queued: 1000,
         max_farms: 1000,
         slots: args.slots.map_or_else(processors, usize::from),
+        removal_wait: REMOVAL_WAIT,
         policy: DocumentPolicy {
             paths,
             registries: any_url(),

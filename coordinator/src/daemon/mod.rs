@@ -49,6 +49,7 @@ mod tree_policy;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
@@ -106,6 +107,8 @@ pub struct DaemonOptions {
     pub max_farms: usize,
     /// Trials of all runs and farms at a time.
     pub slots: usize,
+    /// How long the deletion of a farm waits for its executions.
+    pub removal_wait: Duration,
     /// Rules for documents.
     pub policy: DocumentPolicy,
     /// Paths of the host; by default those of this process.
@@ -117,6 +120,16 @@ pub struct DaemonOptions {
     pub nats: Option<NatsOptions>,
     /// Puts faults into words.
     pub explain: Explain,
+}
+
+impl DaemonOptions {
+    /// Whether trials run on workers of a server.
+    fn is_remote(&self) -> bool {
+        #[cfg(feature = "nats")]
+        return self.nats.is_some();
+        #[cfg(not(feature = "nats"))]
+        false
+    }
 }
 
 /// A daemon.
@@ -156,7 +169,7 @@ impl Daemon {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         options.policy.uploads = Some(dir.uploads());
         let slots = SlotPool::new(options.slots);
-        let farms = HostedFarms::open(&dir)?;
+        let farms = HostedFarms::open(&dir, options.is_remote())?;
         let mut table = RunTable::default();
         for found in dir.records::<HostedRunRecord>()? {
             match found.record {
@@ -199,6 +212,7 @@ impl Daemon {
     /// Starts runs and opens farms until the first stop, then waits for their sessions: the first stop
     /// drains them, the second ends them at once. Runs that have not ended go on when the daemon is started again.
     pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
+        self.remove_deleted_farms();
         loop {
             self.start_runs();
             self.open_farms();
@@ -290,20 +304,19 @@ impl Daemon {
             // A client that has gone needs no result.
             let _gone = send.send(result);
         });
-        {
-            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-            requests.retain(|request| !request.is_finished());
-            requests.push(task);
-        }
+        self.keep(task);
         result.await.map_err(|_| E::from(DaemonError::Unfinished))?
     }
 
-    /// Whether trials run on workers of a server.
+    /// Keeps a task for as long as it runs.
+    fn keep(&self, task: Task<()>) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|request| !request.is_finished());
+        requests.push(task);
+    }
+
     fn is_remote(&self) -> bool {
-        #[cfg(feature = "nats")]
-        return self.options.nats.is_some();
-        #[cfg(not(feature = "nats"))]
-        false
+        self.options.is_remote()
     }
 
     fn table(&self) -> MutexGuard<'_, RunTable> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
     AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
@@ -28,6 +29,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         max_queued,
         max_farms: 1,
         slots: 1,
+        removal_wait: Duration::from_secs(60),
         policy: DocumentPolicy::default(),
         host: None,
         kubernetes_config: None,

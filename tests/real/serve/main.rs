@@ -6,6 +6,7 @@ mod events;
 mod executor;
 mod export;
 mod farm_cancel;
+mod farm_deletion;
 mod farm_fleet;
 mod farm_fleet_kills;
 mod farm_kills;

@@ -1,21 +1,12 @@
-//! Requests about a farm as a whole: policy version, pause, resume, close, delete. Each is durable
-//! when its call returns.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! Requests about a farm as a whole: policy version, pause, resume, close. Each is durable when its
+//! call returns.
 
 use rollout_protocol::farm::FarmStatus;
-use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise;
-use tokio::time::timeout;
 
 use super::error::FarmError;
-use super::hosted_farm::{FarmStage, HostedFarm};
+use super::hosted_farm::HostedFarm;
 use crate::daemon::Daemon;
 use crate::daemon::record::RecordError;
-
-/// How long the executions of a farm that is being removed have for their end. Then they are killed.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl HostedFarm {
     /// Says that the trainer's policy has this version.
@@ -85,62 +76,5 @@ impl Daemon {
             Ok(status) => Ok(status),
             Err(_) => Err(farm.gone().await),
         }
-    }
-
-    /// Cancels the groups of a farm and removes its record and its run directory. Its blobs stay until
-    /// they are collected.
-    ///
-    /// # Errors
-    /// [`FarmError`].
-    pub async fn delete_farm(self: &Arc<Self>, farm: &Arc<HostedFarm>) -> Result<(), FarmError> {
-        let (daemon, farm) = (Arc::clone(self), Arc::clone(farm));
-        self.finish(async move { daemon.delete_farm_files(&farm).await }).await
-    }
-
-    async fn delete_farm_files(&self, farm: &HostedFarm) -> Result<(), FarmError> {
-        farm.update(&self.dir, |record| {
-            record.is_deleted = true;
-            Ok::<(), RecordError>(())
-        })
-        .await?;
-        if timeout(DISCARD_TIMEOUT, discard(farm)).await.is_err() {
-            tracing::warn!("farm {}: killed executions that did not end in time", farm.id());
-            kill(farm).await;
-        }
-        let (dir, id) = (Arc::clone(&self.dir), farm.id().clone());
-        supervise::blocking(move || dir.remove(&id)).await?;
-        self.farms.table().remove(farm);
-        Ok(())
-    }
-}
-
-/// Ends the session of a farm with all its executions.
-async fn discard(farm: &HostedFarm) {
-    let mut stage = farm.stage();
-    loop {
-        let now = stage.borrow_and_update().clone();
-        match now {
-            FarmStage::Idle => return,
-            FarmStage::Open(session) => {
-                // An error says that it has ended.
-                let _ended = session.handle().discard().await;
-            }
-            FarmStage::Queued | FarmStage::Opening => {}
-        }
-        // The sender lives as long as the farm.
-        let _changed = stage.changed().await;
-    }
-}
-
-async fn kill(farm: &HostedFarm) {
-    let mut stage = farm.stage();
-    loop {
-        let now = stage.borrow_and_update().clone();
-        match now {
-            FarmStage::Idle => return,
-            FarmStage::Open(session) => session.request_stop(StopLevel::Kill),
-            FarmStage::Queued | FarmStage::Opening => {}
-        }
-        let _changed = stage.changed().await;
     }
 }

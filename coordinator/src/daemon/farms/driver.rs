@@ -95,11 +95,11 @@ async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
     }
 }
 
-/// Opens the farm; `None` if it was deleted before.
+/// Opens the farm; `None` if it was deleted before, and nothing of it runs.
 async fn open(daemon: &Daemon, farm: &HostedFarm) -> Result<Option<FarmSession>, RunFailure> {
     // It is never closed.
     let _turn = daemon.farms.openings.acquire().await.ok();
-    if !farm.record().is_open() {
+    if !farm.needs_session(daemon.is_remote()) {
         return Ok(None);
     }
     farm.set_stage(FarmStage::Opening);

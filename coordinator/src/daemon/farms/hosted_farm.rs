@@ -189,10 +189,30 @@ impl HostedFarm {
         }
     }
 
+    /// Whether its user has deleted it.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.record().is_deleted
+    }
+
+    /// Whether executions of it may run on workers of a daemon that uses them. A session that has ended
+    /// the farm has ended these, too.
+    pub(super) fn has_remote_executions(&self, is_remote: bool) -> bool {
+        is_remote && self.record().end.is_none() && self.directory.exists()
+    }
+
+    /// Whether it needs a session: it is open, or was deleted while executions of it may run.
+    pub(super) fn needs_session(&self, is_remote: bool) -> bool {
+        let (can_open, is_deleted) = {
+            let record = self.record();
+            (record.end.is_none() && record.failure.is_none(), record.is_deleted)
+        };
+        can_open && (!is_deleted || self.has_remote_executions(is_remote))
+    }
+
     /// Whether it is to be opened.
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self, is_remote: bool) -> bool {
         let is_idle = matches!(*self.stage.borrow(), FarmStage::Idle);
-        is_idle && self.record().is_open()
+        is_idle && self.needs_session(is_remote)
     }
 
     /// Changes with every stage.

@@ -4,12 +4,13 @@
 //!
 //! * `record`: files of farms; `table`: the farms in memory; `hosted_farm`: one of them
 //! * `submit`: acceptance; `driver`: a session from its document to its end
-//! * `control`: pause, resume, close, delete
+//! * `control`: pause, resume, close; `deletion`: removal of farms and their executions
 //! * `calls`: groups, completions and acknowledgements
 //! * `samples`: records of samples and the calls of their agents
 
 mod calls;
 mod control;
+mod deletion;
 mod driver;
 mod error;
 mod hosted_farm;
@@ -57,24 +58,25 @@ pub(super) struct HostedFarms {
 }
 
 impl HostedFarms {
-    /// Reads the records of all farms. One that cannot be read is shown as such. Blocks.
+    /// Reads the records of all farms. One that cannot be read is shown as such. A deleted one is
+    /// removed, unless executions of it may run on workers. Blocks.
     ///
     /// # Errors
     /// [`RecordError`] when the directory cannot be used.
-    pub(super) fn open(dir: &DaemonDir) -> Result<Self, RecordError> {
+    pub(super) fn open(dir: &DaemonDir, is_remote: bool) -> Result<Self, RecordError> {
         let mut table = FarmTable::default();
         for found in dir.records::<HostedFarmRecord>()? {
             match found.record {
-                Ok(record) if record.is_deleted => {
-                    if let Err(error) = dir.remove(&record.id) {
-                        tracing::warn!("cannot remove the deleted farm {}: {error}", record.id);
-                    }
-                }
                 Ok(mut record) => {
                     // It is tried again.
                     record.failure = None;
                     let run_dir = dir.run_dir(&record.id);
-                    table.insert(Arc::new(HostedFarm::new(record, run_dir)));
+                    let farm = HostedFarm::new(record, run_dir);
+                    if !farm.is_deleted() || farm.has_remote_executions(is_remote) {
+                        table.insert(Arc::new(farm));
+                    } else if let Err(error) = dir.remove(farm.id()) {
+                        tracing::warn!("cannot remove the deleted farm {}: {error}", farm.id());
+                    }
                 }
                 Err(error) => {
                     tracing::error!("cannot read the farm {}: {error}", found.id);
@@ -110,12 +112,12 @@ impl HostedFarms {
 }
 
 impl Daemon {
-    /// Opens every farm that has no session and was not closed.
+    /// Opens every farm that has no session and needs one.
     pub(super) fn open_farms(self: &Arc<Self>) {
         if self.stopping().is_some() {
             return;
         }
-        let due = self.farms.table().due();
+        let due = self.farms.table().due(self.is_remote());
         for farm in due {
             farm.set_stage(FarmStage::Queued);
             let (daemon, driven) = (Arc::clone(self), Arc::clone(&farm));

@@ -37,7 +37,7 @@ pub struct HostedFarmRecord {
     /// Why its last session failed. It is tried again when the daemon starts, or by `resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RunFailure>,
-    /// Whether it is being removed.
+    /// Whether its user has deleted it. It is removed when its executions have ended.
     #[serde(default)]
     pub is_deleted: bool,
 }
@@ -56,12 +56,5 @@ impl StoredRecord for HostedFarmRecord {
 
     fn id(&self) -> &HostedFarmId {
         &self.id
-    }
-}
-
-impl HostedFarmRecord {
-    /// Whether the daemon keeps it open.
-    pub(super) fn is_open(&self) -> bool {
-        self.end.is_none() && self.failure.is_none() && !self.is_deleted
     }
 }

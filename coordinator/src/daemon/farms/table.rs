@@ -51,7 +51,11 @@ pub struct FarmPage {
 
 impl FarmTable {
     pub(super) fn insert(&mut self, farm: Arc<HostedFarm>) {
-        let submission = farm.record().submission.clone();
+        // Deleting a farm frees its key.
+        let submission = {
+            let record = farm.record();
+            record.submission.clone().filter(|_| !record.is_deleted)
+        };
         if let Some(submission) = submission {
             self.keys.insert((farm.user().to_owned(), submission.key), farm.id().clone());
         }
@@ -64,7 +68,22 @@ impl FarmTable {
 
     pub(super) fn remove(&mut self, farm: &HostedFarm) {
         self.farms.remove(farm.id());
+        self.release_key(farm);
+    }
+
+    /// Frees the key of a farm.
+    pub(super) fn release_key(&mut self, farm: &HostedFarm) {
         self.keys.retain(|_, id| id != farm.id());
+    }
+
+    /// Farms that were deleted, and are not removed yet.
+    pub(super) fn deleted(&self) -> Vec<Arc<HostedFarm>> {
+        self.farms.values().filter(|farm| farm.is_deleted()).cloned().collect()
+    }
+
+    /// Farms that were not deleted.
+    fn kept(&self) -> impl Iterator<Item = &Arc<HostedFarm>> {
+        self.farms.values().filter(|farm| !farm.is_deleted())
     }
 
     /// The farm that a user opened under a key.
@@ -74,13 +93,13 @@ impl FarmTable {
     }
 
     /// The farms that are to be opened.
-    pub(super) fn due(&self) -> Vec<Arc<HostedFarm>> {
-        self.farms.values().filter(|farm| farm.is_due()).cloned().collect()
+    pub(super) fn due(&self, is_remote: bool) -> Vec<Arc<HostedFarm>> {
+        self.farms.values().filter(|farm| farm.is_due(is_remote)).cloned().collect()
     }
 
     /// Number of farms that have not ended.
     pub(super) fn open(&self) -> usize {
-        self.farms.values().filter(|farm| farm.record().end.is_none()).count()
+        self.kept().filter(|farm| farm.record().end.is_none()).count()
     }
 
     fn page(&self, principal: &Principal, query: &FarmQuery) -> FarmPage {
@@ -89,7 +108,7 @@ impl FarmTable {
         let mut page = FarmPage::default();
         for (_, farm) in self.farms.range((Bound::Unbounded, end)).rev() {
             let is_user = query.user.as_ref().is_none_or(|user| user == farm.user());
-            if !principal.may_see(farm.user()) || !is_user {
+            if !principal.may_see(farm.user()) || !is_user || farm.is_deleted() {
                 continue;
             }
             let view = farm.view();
@@ -130,7 +149,9 @@ impl Daemon {
     ) -> Result<Arc<HostedFarm>, FarmError> {
         let table = self.farms.table();
         match table.farms.get(id) {
-            Some(farm) if principal.may_see(farm.user()) => Ok(Arc::clone(farm)),
+            Some(farm) if principal.may_see(farm.user()) && !farm.is_deleted() => {
+                Ok(Arc::clone(farm))
+            }
             Some(_) => Err(FarmError::NotFound),
             None => match table.unreadable.get(id).filter(|_| principal.role == Role::Admin) {
                 Some(reason) => Err(DaemonError::Unreadable { reason: reason.clone() }.into()),
@@ -142,7 +163,7 @@ impl Daemon {
     /// Counts its farms by state.
     pub fn farm_totals(&self) -> Vec<(HostedFarmState, u64)> {
         let mut totals = HashMap::new();
-        for farm in self.farms.table().farms.values() {
+        for farm in self.farms.table().kept() {
             *totals.entry(farm.view().state).or_default() += 1;
         }
         totals.into_iter().collect()
