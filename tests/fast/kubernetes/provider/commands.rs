@@ -57,6 +57,35 @@ async fn process_that_keeps_output_open_does_not_delay_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn output_whose_reader_gets_no_processor_time_is_kept() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    // The readers of the outputs stand still until long after the end of the command.
+    let script = "
+        for name in oc ec; do
+          until [ -s /.rollout/c/*/$name ]; do sleep 0.01; done
+          kill -STOP $(cat /.rollout/c/*/$name)
+        done
+        (sleep 2; kill -CONT $(cat /.rollout/c/*/oc /.rollout/c/*/ec)) </dev/null >/dev/null 2>&1 &
+        seq 1 5000; echo noticed >&2";
+    let (code, out, err) = run(environment.as_ref(), script).await;
+    assert_eq!((code, out.len(), err.as_slice()), (0, 23_893, &b"noticed\n"[..]));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_that_fills_its_output_does_not_delay_command() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let began = std::time::Instant::now();
+    let (code, out, _) =
+        run(environment.as_ref(), "echo started; (while :; do echo tick; done) &").await;
+    assert!(code == 0 && out.windows(8).any(|part| part == b"started\n"), "{}", out.len());
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn command_that_signals_its_group_has_its_own_exit_code() {
     let fixture = PodFixture::new();
     let environment = fixture.create().await;

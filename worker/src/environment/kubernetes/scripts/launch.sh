@@ -15,12 +15,16 @@ finish() {
   read -r a && [ "$a" = ok ] && rm -rf "$d"
   exit 0
 }
-# Start time of process $1 in clock ticks, empty for one that has ended, without forks. Its name may
+# State and following fields of process $1, empty for one that is gone, without forks. Its name may
 # contain anything.
-started() {
+stat() {
   s=
   { while IFS= read -r l || [ -n "$l" ]; do s="$s$l"; done </proc/$1/stat; } 2>/dev/null
   s=${s##*') '}
+}
+# Start time of process $1 in clock ticks, empty for one that has ended.
+started() {
+  stat "$1"
   set -- $s
   case $1 in Z | X) st= ;; *) st=${20} ;; esac
 }
@@ -79,6 +83,15 @@ copy() {
   pos 3; o=$p
   pos 4; e=$p
 }
+# Whether everything that an ended command wrote to output $1 is in its file: its reader has ended, or
+# sleeps because the pipe is empty. A reader that gets no processor time does neither.
+read_out() {
+  [ -f "$d/$1z" ] && return 0
+  [ -s "$d/$1c" ] || return 1
+  read -r r <"$d/$1c"
+  stat "$r"
+  case $s in '' | [SZX]*) ;; *) return 1 ;; esac
+}
 oom() {
   k=0
   for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
@@ -87,12 +100,14 @@ oom() {
     break
   done
 }
-n=0 beat=0 dead=0 late=0 last=
+n=0 beat=0 dead=0 late=0 looks=0 o=0 e=0 max= last=
 while :; do
   # Looked at before the output, so that all output of an ended command is copied.
   if [ -f "$d/code" ]; then end=code; elif [ -f "$d/fail" ]; then end=fail; else end=; fi
   closed=
   [ -f "$d/oz" ] && [ -f "$d/ez" ] && closed=yes
+  arrived=
+  [ "$end$dead" != 0 ] && read_out o && read_out e && arrived=yes
   # Files that are older than the last copy are not read again: each read is a process.
   if [ "$end$dead" != 0 ] || [ ! "$d/seen.$$" -nt "$d/out" ] || [ ! "$d/seen.$$" -nt "$d/err" ]; then
     copy
@@ -101,9 +116,12 @@ while :; do
     read -r why <"$d/fail"
     finish "f $why"
   elif [ "$end" ]; then
-    # A process that the command left behind may hold its outputs.
-    late=$((late + 1))
-    if [ "$closed" ] || [ $late -gt 6 ]; then
+    # A process that the command left behind may hold its outputs, and even fill them: pipes have held
+    # less than 4 MiB of the command itself.
+    looks=$((looks + 1))
+    [ "$arrived" ] && late=$((late + 1))
+    [ "$max" ] || max=$((o + e + 8388608))
+    if [ "$closed" ] || [ $late -gt 6 ] || [ $((o + e)) -gt $max ] || [ $looks -gt 3000 ]; then
       [ "$closed" ] || kill "$(cat "$d/oc")" "$(cat "$d/ec")" 2>/dev/null
       read -r code <"$d/code"
       oom
@@ -117,7 +135,11 @@ while :; do
   if [ "$st" != "$start" ]; then
     # The runner was killed. It may have written its result just before.
     dead=$((dead + 1))
-    [ $dead -gt 1 ] && { oom; finish "e 137 $o $e $k"; }
+    if [ "$arrived" ] && [ $dead -gt 1 ] || [ $dead -gt 500 ]; then
+      oom
+      finish "e 137 $o $e $k"
+    fi
+    sleep 0.02 2>/dev/null || sleep 1
     continue
   fi
   if [ "$o $e" != "$last" ]; then
