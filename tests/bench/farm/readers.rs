@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rollout_tests::http::HttpClient;
+use rollout_tests::http::{HttpClient, HttpLines};
 use rollout_worker::supervise;
 
 /// One reader of this many reads nothing after the head of the answer.
@@ -16,19 +15,18 @@ const SLOW: usize = 10;
 pub(crate) struct StreamReaders {
     began: Instant,
     counts: Vec<Arc<AtomicU64>>,
-    /// The slow ones keep their connections.
-    _slow: Vec<rollout_tests::http::HttpLines>,
-    _fast: Vec<JoinHandle<()>>,
+    /// Connections of the readers that read nothing: they stay open for as long as this exists.
+    unread: Vec<HttpLines>,
 }
 
 impl StreamReaders {
     /// Starts readers of a farm. They end with the server.
     pub(crate) fn start(client: &HttpClient, farm: &str, readers: usize) -> Self {
-        let (mut counts, mut slow, mut fast) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut counts, mut unread) = (Vec::new(), Vec::new());
         for number in 0..readers {
             let lines = client.follow(&format!("{farm}/completions/stream"), &[]);
             if number % SLOW == 0 {
-                slow.push(lines);
+                unread.push(lines);
                 continue;
             }
             let count = Arc::new(AtomicU64::new(0));
@@ -39,9 +37,10 @@ impl StreamReaders {
                     count.fetch_add(1, Ordering::Relaxed);
                 });
             };
-            fast.push(supervise::thread("reader", read).expect("a thread"));
+            // It ends with its connection.
+            let _detached = supervise::thread("reader", read).expect("a thread");
         }
-        Self { began: Instant::now(), counts, _slow: slow, _fast: fast }
+        Self { began: Instant::now(), counts, unread }
     }
 
     /// The numbers of completions that they received. A completion that the trainer acknowledged
@@ -57,7 +56,7 @@ impl StreamReaders {
             counts.len(),
             counts.first().copied().unwrap_or_default(),
             counts.last().copied().unwrap_or_default(),
-            self._slow.len(),
+            self.unread.len(),
         )
     }
 }

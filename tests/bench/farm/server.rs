@@ -35,7 +35,7 @@ pub(crate) struct FarmServer {
     /// A client of it.
     pub(crate) client: HttpClient,
     // Dropped in this order.
-    worker: Option<Worker>,
+    worker: Option<OwnedChild>,
     process: RunningProgram,
     nats: NatsServer,
     port: u16,
@@ -112,7 +112,7 @@ impl FarmServer {
         };
         let mut command = Command::new(std::env::current_exe()?);
         command.args([WORKER_ARGUMENT, &serde_json::to_string(&config)?]);
-        self.worker = Some(Worker(command.stdin(Stdio::null()).spawn()?));
+        self.worker = Some(OwnedChild(command.stdin(Stdio::null()).spawn()?));
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl FarmServer {
         command.env("ROLLOUT_API_URL", format!("http://127.0.0.1:{}", self.port));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
-        Ok(Training { _child: Worker(child), output })
+        Ok(Training { process: OwnedChild(child), output })
     }
 
     /// A value of the server's memory in KiB.
@@ -146,10 +146,10 @@ impl FarmServer {
     }
 }
 
-/// A process that ends when this is dropped.
-struct Worker(Child);
+/// A child process, which is killed when this is dropped.
+struct OwnedChild(Child);
 
-impl Drop for Worker {
+impl Drop for OwnedChild {
     fn drop(&mut self) {
         // It may have ended.
         let _killed = self.0.kill();
@@ -157,9 +157,9 @@ impl Drop for Worker {
     }
 }
 
-/// A trainer.
+/// A trainer, which ends when this is dropped.
 pub(crate) struct Training {
-    _child: Worker,
+    process: OwnedChild,
     output: BufReader<ChildStdout>,
 }
 
@@ -168,7 +168,8 @@ impl Training {
     pub(crate) fn stage(&mut self, out: &mut impl Write) -> Result<Value, FarmBenchError> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
-            return Err("the trainer failed".into());
+            let ended = self.process.0.wait()?;
+            return Err(format!("the trainer failed: {ended}").into());
         }
         write!(out, "trainer: {line}")?;
         Ok(serde_json::from_str(&line)?)
