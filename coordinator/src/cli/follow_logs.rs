@@ -186,6 +186,7 @@ impl From<LiveOutputError> for CliError {
             }
             #[cfg(feature = "nats")]
             LiveOutputError::Connect(error) => error.into(),
+            #[cfg(feature = "nats")]
             LiveOutputError::Queue(error) => error.into(),
         }
     }

@@ -508,9 +508,9 @@ tasks: [{path: f}]
         ] {
             assert!(faults.iter().any(|fault| fault.contains(expected)), "{expected}: {faults:#?}");
         }
-        let unknown = CliSetting::each_agent_key("--ak max_turns", "max_turns", "5");
+        let unknown = CliSetting::each_agent_key("--ak max_steps", "max_steps", "5");
         let (_, faults) = read(Some(FILE), vec![unknown]);
-        let said = "command line: --ak max_turns (agents[0].max_turns): found an unknown key, ";
+        let said = "command line: --ak max_steps (agents[0].max_steps): found an unknown key, ";
         let short = "command line: --ak max_turns: found an unknown key, ";
         assert!([said, short].iter().any(|said| faults[0].starts_with(said)), "{faults:?}");
         let (_, faults) = read(None, Vec::new());

@@ -13,6 +13,7 @@ use rollout_protocol::wire::output::{OutputCursor, OutputPiece};
 use rollout_worker::executor::read_output;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::{ConnectError, Nats};
+#[cfg(feature = "nats")]
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::supervise;
 
@@ -65,6 +66,7 @@ pub enum LiveOutputError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The worker cannot be asked.
+    #[cfg(feature = "nats")]
     #[error(transparent)]
     Queue(#[from] QueueError),
 }

@@ -4,7 +4,7 @@
 //!
 //! * `record`: files of farms; `table`: the farms in memory; `hosted_farm`: one of them
 //! * `submit`: acceptance; `driver`: a session from its document to its end
-//! * `control`: pause, resume, close; `deletion`: deletion
+//! * `control`: pause, resume, close; `deletion`: removal of farms and their executions
 //! * `calls`: groups, completions and acknowledgements
 //! * `samples`: records of samples and the calls of their agents
 
