@@ -511,7 +511,7 @@ tasks: [{path: f}]
         let unknown = CliSetting::each_agent_key("--ak max_steps", "max_steps", "5");
         let (_, faults) = read(Some(FILE), vec![unknown]);
         let said = "command line: --ak max_steps (agents[0].max_steps): found an unknown key, ";
-        let short = "command line: --ak max_turns: found an unknown key, ";
+        let short = "command line: --ak max_steps: found an unknown key, ";
         assert!([said, short].iter().any(|said| faults[0].starts_with(said)), "{faults:?}");
         let (_, faults) = read(None, Vec::new());
         assert!(faults[0].starts_with("command line: agents: found nothing"), "{faults:?}");
