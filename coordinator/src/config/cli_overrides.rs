@@ -174,7 +174,7 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
     if root.value == ConfigValue::Null {
         root.value = ConfigValue::Mapping(Vec::new());
     }
-    agent_selection::apply(settings, root);
+    agent_selection::apply(settings, root, problems);
     let mut first = true;
     for (index, setting) in settings.iter().enumerate() {
         let line = flag_line(index);

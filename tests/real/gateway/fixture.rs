@@ -11,7 +11,7 @@ use serde_json::Value;
 const CLIENT: &str = r#"
 import json, os, sys, threading, urllib.error, urllib.request
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
-CLAUDE, GEMINI = os.environ["ANTHROPIC_BASE_URL"], os.environ["GOOGLE_GEMINI_BASE_URL"]
+CLAUDE, GEMINI = map(os.environ.get, ["ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"])
 LAST = {"/chat/completions": b"data: [DONE]", "/completions": b"data: [DONE]",
         "/responses": b"event: response.completed", "/v1/messages": b"message_stop"}
 DIALECTS = ["chat", "responses", "messages", "gemini"]

@@ -59,11 +59,11 @@ fn whole_replies_have_records_after_kill_during_streams_in_sandbox() {
     let ended = lines.iter().filter(|line| line["type"] == "ended" && line["end"] == "complete");
     let recorded: BTreeSet<String> =
         ended.filter_map(|line| names.get(&line["call"].as_u64()?).cloned()).collect();
-    for dialect in 0..DIALECTS.len() {
+    for (place, dialect) in DIALECTS.iter().enumerate() {
         let of_dialect = |name: &&String| {
-            name[1..].parse::<usize>().is_ok_and(|number| number % DIALECTS.len() == dialect)
+            name[1..].parse::<usize>().is_ok_and(|number| number % DIALECTS.len() == place)
         };
-        assert!(whole.iter().any(|name| of_dialect(&name)), "{} has none", DIALECTS[dialect]);
+        assert!(whole.iter().any(|name| of_dialect(&name)), "{dialect} has none");
     }
     let missing: Vec<_> = whole.difference(&recorded).collect();
     assert!(missing.is_empty(), "whole for the agent, without a record: {missing:?}");

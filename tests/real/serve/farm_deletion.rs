@@ -1,11 +1,11 @@
 //! Deletion and cancellation of samples on workers that cannot be told at once.
 
 use std::sync::{Arc, Barrier};
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use rollout_tests::{print_notice, processes};
+use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -107,22 +107,30 @@ const ROUNDS: u32 = 6;
 /// How much later than in the round before the signal comes: a cancellation takes a few of these.
 const STEP: Duration = Duration::from_millis(2);
 
+/// Spends time exactly: the moments of two events differ by milliseconds.
+fn spend(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
 /// Sends the cancellation of a group, and SIGTERM at nearly the same moment. Returns whether the
 /// cancellation was answered.
 fn cancel_and_stop(daemon: &mut DaemonProcess, path: &str, id: &str, round: u32) -> bool {
     let both = Arc::new(Barrier::new(2));
     let (client, at_once) = (daemon.client.clone(), Arc::clone(&both));
     let cancel = format!("{path}/groups/{id}/cancel");
-    let cancelling = thread::spawn(move || {
+    let cancelling = supervise::thread("cancellation", move || {
         at_once.wait();
-        thread::sleep(STEP * (ROUNDS / 2).saturating_sub(round));
+        spend(STEP * (ROUNDS / 2).saturating_sub(round));
         let answer = client.send("POST", &cancel, &[], b"");
         answer.is_some_and(|answer| answer.status == 200)
     });
     both.wait();
-    thread::sleep(STEP * round.saturating_sub(ROUNDS / 2));
+    spend(STEP * round.saturating_sub(ROUNDS / 2));
     daemon.process.signal(Signal::TERM);
-    cancelling.join().expect("no panic")
+    cancelling.expect("a thread").join().expect("no panic")
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Agents and models that the command line selects: every selected agent with every model.
 
+use super::super::diagnostics::Diagnostics;
 use super::super::value::{ConfigEntry, ConfigNode, ConfigValue, flag_line};
-use super::{CliSetting, CliSettingChange, mapping, remove};
+use super::{CliSetting, CliSettingChange, mapping, reject, remove};
 
 /// Agents that call no model.
 const WITHOUT_MODEL: [&str; 2] = ["oracle", "nop"];
 
 /// Applies the selection: agents of the file, or others by name.
-pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode) {
+pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &mut Diagnostics) {
     let ConfigValue::Mapping(entries) = &root.value else { return };
     let there = entries.iter().find(|entry| entry.key == "agents");
     let of_file = match there.map(|entry| &entry.node.value) {
@@ -32,6 +33,17 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode) {
     if agents.is_empty() {
         agents = of_file.to_vec();
     }
+    if !agents.is_empty() && agents.iter().all(calls_no_model) {
+        let is_model = |setting: &&CliSetting| matches!(setting.change, CliSettingChange::Model(_));
+        for setting in settings.iter().filter(is_model) {
+            reject(
+                setting,
+                "a model for agents that call none",
+                "an agent that calls a model",
+                problems,
+            );
+        }
+    }
     let selected = agents.into_iter().flat_map(|agent| with_models(agent, &models)).collect();
     let line = there.map_or(root.line, |entry| entry.line);
     let node = ConfigNode { line, value: ConfigValue::Sequence(selected) };
@@ -49,8 +61,7 @@ fn named(name: &str, line: usize) -> ConfigNode {
 /// The agent with each of the models. Several models need several names.
 fn with_models(agent: ConfigNode, models: &[(&String, usize)]) -> Vec<ConfigNode> {
     let name = text(&agent, "name").map(str::to_owned);
-    let calls_none = name.as_deref().is_some_and(|name| WITHOUT_MODEL.contains(&name));
-    if models.is_empty() || calls_none {
+    if models.is_empty() || calls_no_model(&agent) {
         return vec![agent];
     }
     let with = |(model, line): &(&String, usize)| {
@@ -65,6 +76,10 @@ fn with_models(agent: ConfigNode, models: &[(&String, usize)]) -> Vec<ConfigNode
         node
     };
     models.iter().map(with).collect()
+}
+
+fn calls_no_model(agent: &ConfigNode) -> bool {
+    text(agent, "name").is_some_and(|name| WITHOUT_MODEL.contains(&name))
 }
 
 fn has_scripts(node: &ConfigNode) -> bool {
@@ -165,6 +180,15 @@ mod tests {
         let faults = faults.expect_err("errors").join("\n");
         let expected = "found openai, which speaks openai, expected a server that speaks anthropic";
         assert!(faults.contains(expected), "{faults}");
+        let faults = agents(vec![
+            CliSetting::agent("-a oracle", "oracle"),
+            CliSetting::model("-m openai/x", "openai/x"),
+        ]);
+        let faults = faults.expect_err("errors").join("\n");
+        assert!(
+            faults.contains("-m openai/x: found a model for agents that call none"),
+            "{faults}"
+        );
         let faults = agents(vec![CliSetting::agent("-a shell", "shell")]).expect_err("no model");
         assert!(faults.join("\n").contains("found no model"), "{faults:?}");
     }

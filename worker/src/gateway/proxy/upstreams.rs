@@ -175,4 +175,14 @@ mod tests {
         assert_eq!(select("m2"), ["a", "d"]);
         assert_eq!(select("n"), ["b"]);
     }
+
+    #[tokio::test]
+    async fn outage_of_server_with_fallback_stops_no_clock() {
+        let openai = ModelDialect::Openai;
+        let servers = upstreams(&[("a", openai, &[], true), ("b", openai, &[], false)]);
+        servers.servers[0].mark_down("refused");
+        assert!(servers.servers[0].is_down() && !servers.are_down());
+        servers.servers[1].mark_down("refused");
+        assert!(servers.are_down());
+    }
 }
