@@ -1,5 +1,7 @@
 //! Installation of the agent in the image, once for all trials of a host.
 
+use std::collections::BTreeMap;
+
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::timeout::seconds;
 use rollout_protocol::template::Template;
@@ -22,7 +24,7 @@ impl TrialRun<'_> {
         let limit = seconds(ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec));
         let request = InstallRequest {
             script: script.clone(),
-            env: constants(&ctx.agent.env),
+            env: constants(&ctx.agent.env, script),
             timeout: limit,
             settings: ctx.settings.environment.provider.clone(),
             labels: ctx.execution.labels.clone(),
@@ -47,10 +49,38 @@ impl TrialRun<'_> {
     }
 }
 
-/// The variables whose values refer to no other variable: these are no secrets.
-fn constants(env: &std::collections::BTreeMap<String, Template>) -> ScriptEnv {
-    let constant = env.iter().filter(|(_, value)| value.variables().is_empty());
+/// The variables of the script: those whose values refer to no other variable, as these are no
+/// secrets. Variables of this program that the script does not name are left out, so that agents with
+/// different models share an image.
+fn constants(env: &BTreeMap<String, Template>, script: &str) -> ScriptEnv {
+    let is_used = |name: &str| !name.starts_with("ROLLOUT_") || script.contains(name);
+    let constant = env.iter().filter(|(name, value)| value.variables().is_empty() && is_used(name));
     let expanded =
         constant.filter_map(|(name, value)| Some((name.clone(), value.expand(|_| None).ok()?)));
     expanded.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_script_are_constants_that_it_may_use() {
+        let env = [
+            ("ROLLOUT_AGENT_VERSION", "1"),
+            ("ROLLOUT_MODEL", "m"),
+            ("PIP_INDEX_URL", "https://h/simple"),
+            ("TOKEN", "${TOKEN}"),
+            ("PRICE", "$$5"),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), Template::new(value)));
+        let found = constants(&env.into(), "npm install x@$ROLLOUT_AGENT_VERSION");
+        let expected = [
+            ("PIP_INDEX_URL", "https://h/simple"),
+            ("PRICE", "$5"),
+            ("ROLLOUT_AGENT_VERSION", "1"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(found, ScriptEnv::from(expected));
+    }
 }
