@@ -14,7 +14,7 @@ fn body(session: &mut ShellSession) -> Value {
     serde_json::from_slice(&request.body).expect("JSON")
 }
 
-fn read(session: &mut ShellSession, reply: Value) -> ShellStep {
+fn read(session: &mut ShellSession, reply: &Value) -> ShellStep {
     session.read_reply(reply.to_string().as_bytes()).expect("a known reply")
 }
 
@@ -28,7 +28,7 @@ fn chat_conversation_sends_calls_and_outputs_back() {
     let call = json!({"id": "c", "type": "function",
         "function": {"name": "bash", "arguments": "{\"command\": \"echo\"}"}});
     let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
-    let step = read(&mut session, json!({"choices": [{"message": message}]}));
+    let step = read(&mut session, &json!({"choices": [{"message": message}]}));
     let command = ShellCommand { id: "c".into(), command: Some("echo".into()) };
     assert_eq!(step, ShellStep::Run { text: String::new(), commands: vec![command] });
     session.add_outputs(&[("c".to_owned(), "exit code 0\n".to_owned())]);
@@ -37,7 +37,7 @@ fn chat_conversation_sends_calls_and_outputs_back() {
     let output = json!({"role": "tool", "tool_call_id": "c", "content": "exit code 0\n"});
     assert_eq!(second["messages"][3], output);
     let done = json!({"choices": [{"message": {"role": "assistant", "content": "done"}}]});
-    assert_eq!(read(&mut session, done), ShellStep::Done("done".to_owned()));
+    assert_eq!(read(&mut session, &done), ShellStep::Done("done".to_owned()));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn anthropic_conversation_sends_calls_and_outputs_back() {
     let content = json!([{"type": "text", "text": "hm"},
         {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "ls"}},
         {"type": "tool_use", "id": "u", "name": "edit", "input": {}}]);
-    let step = read(&mut session, json!({"content": content}));
+    let step = read(&mut session, &json!({"content": content}));
     let commands = vec![
         ShellCommand { id: "t".into(), command: Some("ls".into()) },
         ShellCommand { id: "u".into(), command: None },
@@ -60,7 +60,7 @@ fn anthropic_conversation_sends_calls_and_outputs_back() {
     assert_eq!(second["messages"][1], json!({"role": "assistant", "content": content}));
     assert_eq!(second["messages"][2]["content"][1]["tool_use_id"], "u");
     let done = json!({"content": [{"type": "text", "text": "done"}]});
-    assert_eq!(read(&mut session, done), ShellStep::Done("done".to_owned()));
+    assert_eq!(read(&mut session, &done), ShellStep::Done("done".to_owned()));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn gemini_conversation_sends_calls_and_outputs_back() {
         {"functionCall": {"name": "bash", "args": {"command": "ls"}}, "thoughtSignature": "s"}]);
     let reply = json!({"candidates": [{"content": {"role": "model", "parts": parts}}]});
     let command = ShellCommand { id: String::new(), command: Some("ls".into()) };
-    let step = read(&mut session, reply);
+    let step = read(&mut session, &reply);
     assert_eq!(step, ShellStep::Run { text: "hm".into(), commands: vec![command] });
     session.add_outputs(&[(String::new(), "a".into())]);
     let second = body(&mut session);
