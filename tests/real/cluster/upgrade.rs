@@ -91,7 +91,8 @@ impl Upgrade {
     /// Ends a coordinator as the end of its pod does. The trials that run end their phase and are
     /// repeated.
     fn stop_coordinator(&mut self, mut coordinator: ClusterMember) {
-        assert!(self.counter.running() > 0, "nothing would be drained");
+        // Otherwise nothing would be drained.
+        wait::until(DEADLINE, "a running trial", || self.counter.running() > 0);
         let _ended = coordinator.terminate(DEADLINE).expect_code(ExitCode::Cancelled);
         self.stopped += 1;
     }
