@@ -50,9 +50,11 @@ fn submission(project: &Project) -> Value {
 
 /// The parts of an overview that do not depend on the name of the search.
 fn results(overview: &Value) -> Value {
-    let ideas = overview["ideas"].as_array().expect("ideas").iter().map(|idea| {
-        json!([idea["depth"], idea["idea"], idea["outcome"], idea["status"]])
-    });
+    let ideas = overview["ideas"]
+        .as_array()
+        .expect("ideas")
+        .iter()
+        .map(|idea| json!([idea["depth"], idea["idea"], idea["outcome"], idea["status"]]));
     json!({
         "stop_reason": overview["stop_reason"], "nodes": overview["nodes"],
         "evals": overview["evals"], "settled": overview["settled"],
