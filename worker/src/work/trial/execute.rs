@@ -1,8 +1,9 @@
 //! Execution of scripts of any stage.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use super::gateway::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
@@ -94,7 +95,7 @@ async fn run_script_until(
 ) -> Result<CommandExit, ScriptFailure> {
     let TrialScript { work, env, user, limit, normal, keep_processes, clock } = script;
     let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
-    let (grace, stopped) = (OnceLock::new(), Arc::new(AtomicBool::new(false)));
+    let (grace, stopped) = (OnceLock::new(), watch::Sender::new(false));
     let end = async {
         let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
         tokio::select! {
@@ -102,7 +103,7 @@ async fn run_script_until(
             ignored = stop_ignored => drop(grace.set(ignored)),
             () = limit_passed => {}
         }
-        stopped.store(true, Ordering::Relaxed);
+        stopped.send_replace(true);
     };
     let output: Arc<dyn OutputSink> = capture.clone();
     let working = match work {
@@ -110,7 +111,7 @@ async fn run_script_until(
             environment.exec(ExecCommand { argv, env, workdir: None, user }, output)
         }
         ScriptWork::Shell(agent) => {
-            let stopped = Arc::clone(&stopped);
+            let stopped = stopped.subscribe();
             Box::pin(agent.run(ShellPlace { environment, env, user, output, stopped }))
         }
     };

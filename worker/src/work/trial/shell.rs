@@ -1,12 +1,12 @@
 //! Execution of the agent `shell`: its model calls go through the gateway, its commands run in the
 //! environment.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
 use rollout_protocol::spec::gateway::ModelDialect;
+use tokio::sync::watch;
 
 use super::TrialContext;
 use super::variables::ScriptEnv;
@@ -44,8 +44,8 @@ pub(super) struct ShellPlace<'a> {
     pub(super) user: Option<String>,
     /// Gets everything that the agent says and its commands print.
     pub(super) output: Arc<dyn OutputSink>,
-    /// Set when the agent must not begin anything new.
-    pub(super) stopped: Arc<AtomicBool>,
+    /// True when the agent must end its call and begin nothing new.
+    pub(super) stopped: watch::Receiver<bool>,
 }
 
 impl ShellAgent {
@@ -74,9 +74,12 @@ impl ShellAgent {
         let instruction = instruction.text();
         let mut session = ShellSession::new(&self.spec, &self.model, self.dialect, &instruction);
         while let Some(request) = session.next_request() {
-            let Some(reply) = self.call(&request, &place).await else {
-                return Ok(place.fail("it was stopped"));
+            let called = tokio::select! {
+                biased;
+                () = place.wait_until_stopped() => None,
+                reply = self.call(&request) => Some(reply),
             };
+            let Some(reply) = called else { return Ok(place.fail("it was stopped")) };
             if reply.status != 200 {
                 let body = String::from_utf8_lossy(&reply.body);
                 return Ok(place.fail(&format!(
@@ -104,16 +107,13 @@ impl ShellAgent {
         Ok(place.fail(&format!("the model did not end within {} calls", self.spec.max_turns)))
     }
 
-    /// Calls the model. A call that the server or the gateway asks to repeat is repeated until the
-    /// agent's time is over. `None` if it is stopped.
-    async fn call(&self, request: &ShellRequest, place: &ShellPlace<'_>) -> Option<GatewayReply> {
+    /// Calls the model. A call that the server or the gateway asks to repeat is repeated, as long as
+    /// the agent has time.
+    async fn call(&self, request: &ShellRequest) -> GatewayReply {
         loop {
-            if place.is_stopped() {
-                return None;
-            }
             let reply = self.gateway.call(self.dialect, &request.path, request.body.clone()).await;
             if !matches!(reply.status, 429 | 502 | 503 | 504 | 529) {
-                return Some(reply);
+                return reply;
             }
             let pause = reply.retry_after.unwrap_or(REPEAT_PAUSE).min(MAX_REPEAT_PAUSE);
             tokio::time::sleep(pause).await;
@@ -161,7 +161,15 @@ impl ShellPlace<'_> {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        *self.stopped.borrow()
+    }
+
+    async fn wait_until_stopped(&self) {
+        let mut stopped = self.stopped.clone();
+        // The sender lives as long as the agent runs.
+        if stopped.wait_for(|stopped| *stopped).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     fn say(&self, text: &str) {
