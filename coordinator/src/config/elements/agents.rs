@@ -146,7 +146,7 @@ fn agent(
         harness: fields.take(AgentKeys::harness),
     };
     let options = OptionFields::take(&mut fields);
-    let install_once_field = fields.take(AgentKeys::install_once).bool();
+    let install_once_field = fields.take(AgentKeys::install_once);
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
     let definition = source.and_then(|source| source.define(item, &scripts, &options));
@@ -167,7 +167,13 @@ fn agent(
         env.entry(name).or_insert(Variable { template, location: location.clone() });
     }
     let model = model.map(|choice| choice.model);
-    let install_once = install_once_field.unwrap_or(install_once);
+    if install_once_field.is_present()
+        && !matches!(kind, AgentKind::Script { install: Some(_), .. })
+    {
+        let found = "`install_once` of an agent that installs nothing";
+        install_once_field.reject(ErrorKind::Conflict, found, "an `install` script");
+    }
+    let install_once = install_once_field.bool().unwrap_or(install_once);
     Some(AgentConfig { name: name?, description, kind, env, limits, install_once, model })
 }
 
@@ -216,7 +222,7 @@ mod tests {
 
     #[test]
     fn agent_config_errors_are_all_reported() {
-        let text = "[{name: oracle, execute: x}, {name: Oracle}, {install: x}, {name: a/b, execute: ''}, {name: z, execute: 1}, 3]";
+        let text = "[{name: oracle, execute: x}, {name: Oracle}, {install: x}, {name: a/b, execute: ''}, {name: z, execute: 1}, 3, {name: nop, install_once: true}]";
         assert_eq!(
             read_field(text, read).1,
             [
@@ -228,6 +234,7 @@ mod tests {
                 ("x[3].execute".to_owned(), ErrorKind::BadValue),
                 ("x[4].execute".to_owned(), ErrorKind::WrongType),
                 ("x[5]".to_owned(), ErrorKind::WrongType),
+                ("x[6].install_once".to_owned(), ErrorKind::Conflict),
             ]
         );
         assert_eq!(read_field("[]", read).1, [("x".to_owned(), ErrorKind::BadValue)]);
