@@ -16,7 +16,7 @@ pub(crate) struct CallTimes {
     pub(crate) total: Duration,
 }
 
-/// What a client calls.
+/// The target of a client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BenchEndpoint {
     /// OpenAI chat completions.

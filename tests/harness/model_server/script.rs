@@ -31,7 +31,7 @@ const SHELL_TOOLS: [&str; 9] = [
 /// Tools that end an attempt.
 const ENDING_TOOLS: [&str; 3] = ["finish", "complete", "attempt_completion"];
 
-/// What the client of mini-SWE-agent ends at, if a command prints it.
+/// The line at which the client of mini-SWE-agent ends, if a command prints it.
 const END_MARK: &str = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
 
 /// Members of requests that are results of tools.

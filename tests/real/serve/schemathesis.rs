@@ -40,7 +40,7 @@ struct Belongings {
 }
 
 impl Belongings {
-    /// What this client makes for its user.
+    /// The things that this client makes for its user.
     fn new(project: &Project, client: &HttpClient) -> Self {
         let run = || {
             let id = submitted(client, &submission(project, 1));

@@ -6,7 +6,7 @@ use rollout_protocol::spec::gateway::ModelDialect;
 /// Longest name of a model in a path: far more than any has.
 const MODEL_BYTES: usize = 200;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A call, which is forwarded.
