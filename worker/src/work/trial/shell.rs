@@ -168,7 +168,7 @@ impl ShellPlace<'_> {
         let mut stopped = self.stopped.clone();
         // The sender lives as long as the agent runs.
         if stopped.wait_for(|stopped| *stopped).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
