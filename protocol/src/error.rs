@@ -158,6 +158,8 @@ error_codes! {
     MODEL_UNREACHABLE = "model_unreachable";
     /// A model server behind the gateway refused the key or the model, and the agent gave up.
     MODEL_REFUSED = "model_refused";
+    /// The model calls of an execution used up its budget.
+    BUDGET_EXCEEDED = "budget_exceeded";
     /// The provider's answer is invalid.
     PROVIDER_ERROR = "provider_error";
     /// The request exceeds the resources of the host.

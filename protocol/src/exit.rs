@@ -35,6 +35,9 @@ pub enum ExitCode {
     OtherStore = 12,
     /// The search ended, and every one of its evals failed: nothing was measured.
     NothingMeasured = 13,
+    /// The budget of a run or of an agent does not cover the rest of its trials: they were skipped.
+    /// The same command with a larger budget runs them.
+    OverBudget = 14,
     /// The run was stopped by a signal; the same command resumes it.
     Cancelled = 130,
 }
@@ -56,6 +59,7 @@ impl ExitCode {
         Self::OutOfReach,
         Self::OtherStore,
         Self::NothingMeasured,
+        Self::OverBudget,
         Self::Cancelled,
     ];
 

@@ -20,6 +20,7 @@ use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::item_name::ItemName;
 use crate::phase::Phase;
+use crate::spec::budget::ModelUse;
 use crate::spec::trial::TrialName;
 
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
@@ -89,6 +90,9 @@ pub struct Verdict {
     /// The result of the harness, if the agent is one; of the last step if there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub harness: Option<Box<HarnessSummary>>,
+    /// What its model calls used; part of the cost.
+    #[serde(default, skip_serializing_if = "ModelUse::is_none")]
+    pub model_use: ModelUse,
 }
 
 /// Numbers of a verifier, by their keys.
@@ -108,6 +112,7 @@ impl Verdict {
             error: None,
             unverified_steps: Vec::new(),
             harness: None,
+            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
         }
     }
 
@@ -121,6 +126,7 @@ impl Verdict {
             error: Some(error),
             unverified_steps: Vec::new(),
             harness: None,
+            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
         }
     }
 
@@ -134,6 +140,7 @@ impl Verdict {
             error: None,
             unverified_steps: Vec::new(),
             harness: None,
+            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
         }
     }
 

@@ -101,7 +101,14 @@ pub(crate) fn policy() -> RetryPolicy {
 impl Simulation {
     fn settings(&self, epoch: u32) -> CoreSettings {
         let timeouts = RemoteTimeouts::default();
-        CoreSettings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), timeouts }
+        CoreSettings {
+            run: RUN,
+            epoch,
+            permits: self.setup.permits,
+            retry: policy(),
+            timeouts,
+            budget: Default::default(),
+        }
     }
 
     pub(crate) fn new_item(&self, n: usize) -> NewItem {

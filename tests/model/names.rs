@@ -95,7 +95,7 @@ pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> ReportBody {
 }
 
 pub(crate) fn lost_body(reason: LostReason) -> ReportBody {
-    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
+    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0, model_use: Default::default() }
 }
 
 /// Whether another try may follow the result.

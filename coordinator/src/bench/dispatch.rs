@@ -117,7 +117,7 @@ fn run(
     let blobs = Arc::clone(&store);
     EmbeddedRun {
         options: noop::run_open_options(layout, plan, what.window),
-        planner: JobPlanner::new(Arc::clone(plan)),
+        planner: JobPlanner::new(Arc::clone(plan), false),
         store,
         queue: Arc::default(),
         slots: what.window,

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{ExecutionServices, Finished, TaskFiles};
@@ -49,6 +50,7 @@ pub fn run_open_options(layout: RunLayout, plan: &JobPlan, window: u32) -> RunOp
         retry: RetryPolicy::default(),
         lock: LockOptions::default(),
         timeouts: RemoteTimeouts::default(),
+        budget: RunBudget::default(),
         reopen: None,
     }
 }

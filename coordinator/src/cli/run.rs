@@ -97,10 +97,11 @@ pub(super) fn finish(
     fail_under: Option<f64>,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let RunOutcome { run_dir, cancelled, report, incomplete_catalog } = outcome;
-    print_report(&report, &run_dir, place, json, printer)?;
+    let RunOutcome { run_dir, cancelled, is_over_budget, report, incomplete_catalog } = outcome;
+    print_report(&report, &run_dir, place, (json, is_over_budget), printer)?;
     match incomplete_catalog {
         Some(error) => Err(error.into()),
+        None if is_over_budget => Ok(ExitCode::OverBudget),
         None => Ok(exit::for_run(cancelled, &report.tally, fail_under)),
     }
 }
@@ -110,12 +111,14 @@ fn print_report(
     report: &RunReport,
     run_dir: &Path,
     place: &RetryPlace,
-    json: bool,
+    (json, is_over_budget): (bool, bool),
     printer: &Printer,
 ) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
-        if let Some(step) = next_step(result, place) {
+        if is_over_budget {
+            printer.hint("raise `budget` and run the same command again to run the skipped trials");
+        } else if let Some(step) = next_step(result, place) {
             printer.hint(&step);
         }
     }

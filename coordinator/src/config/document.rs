@@ -1,6 +1,7 @@
 //! `config.json`: the resolved job as one JSON document.
 
 use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::budget::{RunBudget, TryBudget};
 use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
 use rollout_protocol::spec::harness::HarnessSpec;
 use rollout_protocol::spec::task::Artifact;
@@ -53,8 +54,20 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), Some(spec)) = (&mut document, &job.settings.gateway) {
         fields.insert("gateway".to_owned(), gateway(spec));
     }
+    if let (Value::Object(fields), Some(budget)) = (&mut document, &job.settings.budget) {
+        fields.insert("budget".to_owned(), self::budget(budget, &job.budget));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
+}
+
+fn budget(each_try: &TryBudget, run: &RunBudget) -> Value {
+    json!({
+        "try": each_try.limits,
+        "agent": run.agent,
+        "run": run.run,
+        "output_reserve": each_try.output_reserve,
+    })
 }
 
 fn gateway(spec: &GatewaySpec) -> Value {

@@ -14,10 +14,11 @@ use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{AgentCatalogue, CatalogueError};
+use super::catalogue::{AgentCatalogue, CatalogueError, PriceTable};
 use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
+use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::environment::EnvironmentConfig;
 use super::elements::gateway::GatewayConfig;
@@ -25,8 +26,8 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::verifier::VerifierConfig;
 use super::elements::{
-    agents, artifacts, datasets, environment, gateway, guardrails, metrics, names, retry, timeouts,
-    variables, verifier,
+    agents, artifacts, budget, datasets, environment, gateway, guardrails, metrics, names, retry,
+    timeouts, variables, verifier,
 };
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
@@ -70,6 +71,10 @@ keys! {
             "tasks[]" => datasets::TaskRefKeys::ALL;
         gateway: "table", "none", "Model servers that agents call through their worker.",
             "gateway" => gateway::GatewayKeys::ALL;
+        budget: "table", "none", "What model calls may use; a trial over its budget fails, and the rest is skipped.",
+            "budget" => budget::BudgetKeys::ALL;
+        prices: "path", "the shipped table",
+            "File with prices of models, TOML or the JSON of LiteLLM; relative to the file.";
         pool: "text", "default", "Worker pool that runs the job; needs a server.";
         task_env: "list of names", "none", "Host variables that task files may use.";
     }
@@ -127,6 +132,8 @@ pub struct JobFile {
     pub tasks: Vec<TaskRef>,
     /// `gateway`.
     pub gateway: Option<GatewayConfig>,
+    /// `budget`.
+    pub budget: BudgetConfig,
     /// `pool`: name of the workers' pool.
     pub pool: Option<String>,
     /// `task_env`: host variables that task files may use.
@@ -197,8 +204,9 @@ pub(super) fn read(
         .with_reference(&JOB_REFERENCE);
     let job = reader.root(&root).map(|mut fields| {
         let agents_dir = fields.take(JobKeys::agents_dir);
-        let catalogue = catalogue(&agents_dir, file, options.reads_agents_dir);
-        let job = job(&mut fields, &catalogue);
+        let catalogue = catalogue(&agents_dir, file, options.reads_host_files);
+        let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
+        let job = job(&mut fields, &catalogue, &prices);
         fields.finish();
         job
     });
@@ -249,6 +257,25 @@ fn catalogue(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, A
     }
 }
 
+/// The prices of models. Errors are recorded.
+fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, PriceTable> {
+    let shipped = Cow::Borrowed(PriceTable::shipped());
+    let Some(path) = field.path() else { return shipped };
+    if !is_allowed {
+        let expected = "none: give `prices` to the servers in `gateway.upstreams[]`";
+        field.reject(ErrorKind::Conflict, "a file of prices on the server", expected);
+        return shipped;
+    }
+    match PriceTable::read(&file.parent().unwrap_or(Path::new("")).join(path)) {
+        Ok(table) => Cow::Owned(table),
+        Err(error) => {
+            let expected = "a file with prices of models";
+            field.reject(ErrorKind::BadValue, error.to_string(), expected);
+            shipped
+        }
+    }
+}
+
 fn error_chain(error: &CatalogueError) -> String {
     match error {
         CatalogueError::Read { source, .. } => format!("{error}: {source}"),
@@ -256,7 +283,7 @@ fn error_chain(error: &CatalogueError) -> String {
     }
 }
 
-fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue) -> JobFile {
+fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue, prices: &PriceTable) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
@@ -271,6 +298,16 @@ fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue) -> JobFile {
     let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
     let mut gateway = gateway::read(&fields.take(JobKeys::gateway), &named);
     let agents = agents::read(&agents, catalogue, &mut gateway);
+    if let Some(gateway) = &mut gateway {
+        gateway::add_prices(&mut gateway.spec, prices);
+    }
+    let budget_field = fields.take(JobKeys::budget);
+    let budget = budget::read(&budget_field);
+    let models = agents.iter().filter_map(|agent| agent.model.as_ref());
+    let models: Vec<_> =
+        models.map(|model| (model.upstream.as_str(), model.name.as_str())).collect();
+    let spec = gateway.as_ref().map(|gateway| &gateway.spec);
+    budget::check(&budget_field, &budget, spec, &models);
     JobFile {
         name: names::read(&fields.take(JobKeys::name)),
         jobs_dir: fields
@@ -303,6 +340,7 @@ fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue) -> JobFile {
         datasets: datasets::read(&fields.take(JobKeys::datasets), has_tasks),
         tasks: datasets::read_tasks(&tasks),
         gateway,
+        budget,
         pool: names::read_pool(&fields.take(JobKeys::pool)),
         task_env: variables::read_names(&fields.take(JobKeys::task_env)),
     }

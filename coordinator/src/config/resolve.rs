@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
@@ -47,6 +48,8 @@ pub struct Job {
     pub metrics: Vec<MetricKind>,
     /// Bounds on metrics; metadata.
     pub guardrails: Vec<Guardrail>,
+    /// Budgets of the run and of its agents.
+    pub budget: RunBudget,
     /// Worker pool; `None` means the default pool.
     pub pool: Option<String>,
     /// Host variables that task files may use.
@@ -85,8 +88,8 @@ pub struct JobOptions<'a> {
     pub trust_tasks: bool,
     /// Whether tasks that lack files or that the environment cannot run are errors.
     pub strict: bool,
-    /// Whether the job may name a directory of this host with agents.
-    pub reads_agents_dir: bool,
+    /// Whether the job may name files of this host: a directory with agents, a file of prices.
+    pub reads_host_files: bool,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
@@ -101,7 +104,7 @@ impl<'a> JobOptions<'a> {
             variables: Vec::new(),
             trust_tasks: false,
             strict: false,
-            reads_agents_dir: true,
+            reads_host_files: true,
             cache: None,
         }
     }
@@ -166,6 +169,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         log_level: file_settings.log_level,
         metrics: file_settings.metrics,
         guardrails: file_settings.guardrails,
+        budget: file_settings.budget.run,
         pool: file_settings.pool,
         task_env: file_settings.task_env,
         settings: TrialSettings {
@@ -177,6 +181,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
             },
             artifacts: file_settings.artifacts,
             gateway: file_settings.gateway.map(|gateway| gateway.spec),
+            budget: file_settings.budget.each_try,
         },
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,

@@ -412,7 +412,7 @@ fn agents_of_a_directory_are_found_unless_they_are_refused() {
     };
     assert!(script.ends_with("run\n"), "{script}");
 
-    let refusing = JobOptions { reads_agents_dir: false, ..options() };
+    let refusing = JobOptions { reads_host_files: false, ..options() };
     let (_, faults) = job_of(&text, &refusing);
     assert!(faults[0].contains("agents_dir: found a directory of agents"), "{faults:?}");
     std::fs::write(directory.path().join("mine.toml"), "name = 'mine'").expect("written");

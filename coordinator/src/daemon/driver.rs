@@ -184,6 +184,9 @@ fn ended(daemon: &Daemon, run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
     }
     // An executor that takes no more trials has ended though others of its plan have no result.
     let is_closed = run.kind() == HostedKind::Executor && run.takes_no_trials();
+    if outcome.is_over_budget {
+        return SessionEnd::Completed { code: ExitCode::OverBudget.code() };
+    }
     if outcome.cancelled && (!is_closed || daemon.stopping().is_some()) {
         return SessionEnd::Stopped;
     }
@@ -221,7 +224,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
             CliSetting::text("name", "name", &name),
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
-        let options = JobOptions { settings, reads_agents_dir: false, ..JobOptions::new(&is_set) };
+        let options = JobOptions { settings, reads_host_files: false, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
             let failure = explain(RunFault::Config(errors).without_path(&path));

@@ -11,6 +11,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::PreviousPools;
@@ -54,6 +55,8 @@ pub struct RunOpenOptions {
     pub lock: LockOptions,
     /// Timeouts, for a run with remote workers.
     pub timeouts: RemoteTimeouts,
+    /// Budgets of model calls.
+    pub budget: RunBudget,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
 }
@@ -225,7 +228,8 @@ fn open_locked(
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let RunOpenOptions { layout, job, plan, permits, retry, timeouts, reopen, lock } = options;
+    let RunOpenOptions { layout, job, plan, permits, retry, timeouts, budget, reopen, lock } =
+        options;
     let (pool, mirror) = (lock.kv.map(|shared| shared.info.pool), lock.mirror);
     let (root, epoch) = (layout.root().to_owned(), grant.epoch);
     let manifest = RunManifest::read(&layout)?;
@@ -242,7 +246,7 @@ fn open_locked(
     let durable = durable_lengths(manifest.as_ref(), &grant);
 
     let run = RunId::from_bytes([0; 16]);
-    let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts });
+    let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts, budget });
     let replayed = CoreReplay::new(core, SupersededResults::new(reopened.times, reopen));
     let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
     let replay = index.replay(&durable, extent, |at, record| replaying.apply(at, record));
@@ -256,6 +260,7 @@ fn open_locked(
     let run = run.unwrap_or_else(|| RunId::from_bytes(rand::random()));
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin_session(run, retry);
+    core.set_agents_of_lanes(planner.agents_of_lanes());
     let former = replay.as_ref().map(|replay| replay.head);
     sync_former(&layout, former)?;
     let reopened = superseded.chosen().to_vec();

@@ -57,6 +57,11 @@ pub trait Planner: Send {
     /// The requirements of each lane.
     fn lanes(&self) -> &[WorkerRequirements];
 
+    /// The agent of each lane, for budgets of agents; empty if there are none.
+    fn agents_of_lanes(&self) -> Vec<u16> {
+        Vec::new()
+    }
+
     /// Number of items of each lane; empty if it is not known from the beginning.
     fn lane_totals(&self) -> Vec<u64> {
         Vec::new()

@@ -1,6 +1,7 @@
 //! Parameters of a job's sessions, as `resume.json` keeps them.
 
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,9 @@ pub struct JobParameters {
     /// Rate limits of each worker.
     #[serde(default)]
     pub rate_limits: RunRateLimits,
+    /// Budgets of model calls.
+    #[serde(default)]
+    pub budget: RunBudget,
     /// Metrics of the result.
     pub metrics: Vec<MetricKind>,
     /// Pool of the workers; `None` if trials ran in the coordinator's process.
@@ -88,6 +92,7 @@ impl JobParameters {
             n_concurrent_trials: job.n_concurrent_trials,
             retry: job.retry,
             rate_limits: job.rate_limits(),
+            budget: job.budget,
             metrics: job.metrics.clone(),
             pool,
             datasets,

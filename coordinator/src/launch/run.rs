@@ -26,7 +26,9 @@ use super::{LaunchError, planning, signals};
 use crate::config::Job;
 use crate::engine::catalog::{CatalogError, MirrorOptions};
 use crate::engine::journal::RunLayout;
-use crate::engine::{Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest};
+use crate::engine::{
+    EngineOutcome, Interruption, LockWaitPolicy, ReopenSelection, RunError, RunManifest,
+};
 use crate::events::{JobFacts, MaterializeMode, Reporter, RunReport, SinkStarter, StopAtOnce};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
@@ -89,6 +91,8 @@ pub struct RunOutcome {
     pub run_dir: PathBuf,
     /// Whether it was stopped.
     pub cancelled: bool,
+    /// Whether it was stopped because its budgets did not cover the rest of its trials.
+    pub is_over_budget: bool,
     /// The results.
     pub report: RunReport,
     /// Why the catalog lacks files of the end of the run, if it does. Its journal has all results.
@@ -236,7 +240,8 @@ impl PlannedRun {
             incomplete_catalog = stored.err();
         }
         drop(lock);
-        Ok(RunOutcome { run_dir, cancelled: outcome.cancelled, report, incomplete_catalog })
+        let EngineOutcome { cancelled, is_over_budget, .. } = outcome;
+        Ok(RunOutcome { run_dir, cancelled, is_over_budget, report, incomplete_catalog })
     }
 }
 

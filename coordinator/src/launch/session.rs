@@ -108,6 +108,7 @@ impl JobSession {
             retry: self.parameters.retry,
             lock: LockOptions { wait_policy, kv, mirror },
             timeouts,
+            budget: self.parameters.budget,
             reopen: self.reopen.clone(),
         }
     }
@@ -118,8 +119,9 @@ impl JobSession {
         plan: &Arc<JobPlan>,
         control: Arc<dyn RunControl>,
     ) -> JobPlanner {
-        let planner =
-            JobPlanner::new(Arc::clone(plan)).with_rate_limit(self.parameters.rate_limits);
+        let by_agent = !self.parameters.budget.agent.is_unlimited();
+        let planner = JobPlanner::new(Arc::clone(plan), by_agent)
+            .with_rate_limit(self.parameters.rate_limits);
         match self.on_demand.take() {
             Some(on_demand) => on_demand.attach(planner, plan, Arc::clone(&self.store), control),
             None => planner,

@@ -30,6 +30,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
         artifacts: Vec::new(),
         gateway: None,
+        budget: None,
     };
     let agent = AgentSpec {
         name: "nop".to_owned(),

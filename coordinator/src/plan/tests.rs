@@ -28,6 +28,7 @@ fn settings() -> TrialSettings {
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         gateway: None,
+        budget: None,
     }
 }
 

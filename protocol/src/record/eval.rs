@@ -10,6 +10,7 @@ use crate::blob::BlobRef;
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::spec::budget::ModelUse;
 use crate::spec::eval::{CommitBundle, EvalOrigin, EvalStage};
 
 /// The record of one execution of an eval.
@@ -97,7 +98,9 @@ impl EvalRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps, harness: None }
+        let (harness, model_use) = (None, ModelUse::default());
+        let reward = None;
+        Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
     }
 }
 

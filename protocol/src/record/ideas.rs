@@ -9,6 +9,7 @@ use super::{
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::spec::budget::ModelUse;
 use crate::spec::ideas::IdeasOrigin;
 
 /// The record of one execution of a command that writes ideas.
@@ -81,7 +82,9 @@ impl IdeasRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps, harness: None }
+        let (harness, model_use) = (None, ModelUse::default());
+        let reward = None;
+        Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
     }
 }
 

@@ -117,6 +117,9 @@ pub struct CallEnded {
     /// Token counts, if the server gave them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
+    /// Cost of the tokens, in the user's currency, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
     /// Token ids and log probabilities, if the server gave them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<CallTokens>,
@@ -194,6 +197,9 @@ pub struct TokenUsage {
     /// Input tokens that the server read from its cache.
     #[serde(default)]
     pub cached_input: u64,
+    /// Input tokens that the server wrote to its cache, where it says so.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub written_input: u64,
     /// Output tokens, reasoning included.
     pub output: u64,
     /// Output tokens of reasoning.
@@ -206,15 +212,22 @@ impl TokenUsage {
     pub const fn add(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.cached_input = self.cached_input.saturating_add(other.cached_input);
+        self.written_input = self.written_input.saturating_add(other.written_input);
         self.output = self.output.saturating_add(other.output);
         self.reasoning = self.reasoning.saturating_add(other.reasoning);
     }
 
+    /// All tokens.
+    pub const fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
     /// The cost of these tokens.
     pub fn cost(&self, prices: &TokenPrices) -> f64 {
-        let fresh = self.input.saturating_sub(self.cached_input);
-        let cost = fresh as f64 * prices.input
+        let cached = self.cached_input.saturating_add(self.written_input);
+        let cost = self.input.saturating_sub(cached) as f64 * prices.input
             + self.cached_input as f64 * prices.cached_input
+            + self.written_input as f64 * prices.written_input
             + self.output as f64 * prices.output;
         cost / 1e6
     }
@@ -231,8 +244,14 @@ pub struct GatewaySummary {
     pub cut_calls: u64,
     /// Token counts of all calls whose server gave them.
     pub usage: TokenUsage,
-    /// Cost of the tokens; part of the trial's cost.
+    /// Cost of the tokens whose price is known; part of the trial's cost.
     pub cost: f64,
+    /// Calls whose cost is not known: their model has no price, or their reply has no token counts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unpriced_calls: u64,
+    /// Time in which calls were open, seconds; that of concurrent calls is added up.
+    #[serde(default)]
+    pub open_sec: f64,
     /// Trajectories.
     pub trajectories: u64,
     /// Calls during which the policy version changed.
@@ -251,10 +270,16 @@ mod tests {
 
     #[test]
     fn token_cost_charges_cached_input_at_its_own_price() {
-        let usage =
-            TokenUsage { input: 1_000_000, cached_input: 400_000, output: 10, reasoning: 5 };
-        let prices = TokenPrices { input: 2.0, cached_input: 0.5, output: 100_000.0 };
-        assert!((usage.cost(&prices) - (1.2 + 0.2 + 1.0)).abs() < 1e-9);
+        let usage = TokenUsage {
+            input: 1_000_000,
+            cached_input: 400_000,
+            written_input: 100_000,
+            output: 10,
+            reasoning: 5,
+        };
+        let prices =
+            TokenPrices { input: 2.0, cached_input: 0.5, written_input: 3.0, output: 100_000.0 };
+        assert!((usage.cost(&prices) - (1.0 + 0.2 + 0.3 + 1.0)).abs() < 1e-9);
         assert!(TokenUsage::default().cost(&prices).abs() < 1e-12);
     }
 
@@ -273,6 +298,7 @@ mod tests {
             model: None,
             finish_reasons: Vec::new(),
             usage: None,
+            cost: None,
             tokens: None,
             reply: CallBody::default(),
         };

@@ -1,5 +1,6 @@
 //! The model gateway of a job: the model servers that its agents may call.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -61,9 +62,12 @@ pub struct UpstreamSpec {
     pub hold_sec: f64,
     /// How often a call is sent again after an answer that asks for it.
     pub max_retries: u32,
-    /// Prices of tokens.
-    #[serde(default)]
-    pub prices: TokenPrices,
+    /// Prices of tokens of all models that have none in `model_prices`; unknown when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<TokenPrices>,
+    /// Prices of tokens by model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub model_prices: BTreeMap<String, TokenPrices>,
     /// Patterns of the models that it takes; all when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
@@ -86,10 +90,17 @@ impl UpstreamSpec {
             requests_per_minute: None,
             hold_sec: DEFAULT_HOLD_SEC,
             max_retries: DEFAULT_MAX_RETRIES,
-            prices: TokenPrices::default(),
+            prices: None,
+            model_prices: BTreeMap::new(),
             models: Vec::new(),
             fallback: false,
         }
+    }
+
+    /// The prices of a model, by the first of its names that has a price; `None` if they are unknown.
+    pub fn prices_of<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<&TokenPrices> {
+        let known = names.into_iter().find_map(|name| self.model_prices.get(name));
+        known.or(self.prices.as_ref())
     }
 
     /// Whether it takes every model.
@@ -155,6 +166,8 @@ pub struct TokenPrices {
     pub input: f64,
     /// Input tokens that the server read from its cache.
     pub cached_input: f64,
+    /// Input tokens that the server wrote to its cache.
+    pub written_input: f64,
     /// Output tokens.
     pub output: f64,
 }

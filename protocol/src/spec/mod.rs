@@ -2,6 +2,7 @@
 //! configuration passes make them from the user's job and task files.
 
 pub mod agent;
+pub mod budget;
 pub mod environment;
 pub mod eval;
 pub mod gateway;

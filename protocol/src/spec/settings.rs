@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::budget::TryBudget;
 use crate::spec::environment::EnvironmentSpec;
 use crate::spec::gateway::GatewaySpec;
 use crate::spec::task::Artifact;
@@ -25,6 +26,9 @@ pub struct TrialSettings {
     /// The model servers that agents call through the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,
+    /// What the model calls of each execution may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<TryBudget>,
 }
 
 /// How trials are verified.

@@ -9,6 +9,7 @@ use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::limits;
 use crate::phase::Phase;
 use crate::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
+use crate::spec::budget::ModelUse;
 
 /// Typical size of a result report: most are encoded without reallocating.
 const USUAL_BYTES: usize = 1280;
@@ -56,6 +57,9 @@ pub enum ReportBody {
         /// Cost of its environment, if known.
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
+        /// What its model calls used, if known.
+        #[serde(default, skip_serializing_if = "ModelUse::is_none")]
+        model_use: ModelUse,
     },
     /// Hook events of the execution's harness are stored. It says nothing about the execution
     /// itself: one that is not known or not current changes nothing.

@@ -115,6 +115,7 @@ async fn open(
         Upstream { spec, key: Some("key".to_owned()) }
     };
     let request = TryRequest {
+        budget: None,
         run: RunId::from_bytes([1; 16]),
         upstreams: vec![
             upstream("main", ModelDialect::Openai, format!("{}/v1", server.origin())),

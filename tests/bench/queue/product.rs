@@ -74,7 +74,7 @@ pub(crate) async fn run(
         Reporter::start(facts, store.clone(), Vec::new()).map_err(DispatchBenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
     let options = noop::run_open_options(layout.clone(), &plan, window);
-    let planner = JobPlanner::new(plan.clone());
+    let planner = JobPlanner::new(plan.clone(), false);
     let (id, ended, lock) =
         run_session(&nats, dispatch.clone(), store, options, planner, events).await?;
     reporter.finish().await.map_err(DispatchBenchError::from)?;
@@ -91,7 +91,7 @@ pub(crate) async fn run(
 
     let items = u64::from(queue.items);
     let journal = std::fs::metadata(layout.segment(1))?.len() / items;
-    let planner = JobPlanner::new(plan);
+    let planner = JobPlanner::new(plan, false);
     let offer = planner.offer(id, ItemId::from_bytes([0; 16]), TryId { epoch: 1, n: 1 }, 0);
     let sizes = MessageSizes {
         offer: serde_json::to_vec(&offer).map_err(std::io::Error::from)?.len(),

@@ -13,6 +13,7 @@ use rollout_coordinator::engine::{
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
@@ -34,6 +35,7 @@ pub(crate) async fn start_session(fleet: &Fleet) -> (Session, RunId) {
         retry: RetryPolicy { initial_delay_ms: 4000, ..RetryPolicy::default() },
         lock: LockOptions::default(),
         timeouts: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
+        budget: RunBudget::default(),
         reopen: None,
     };
     let (run, lock, planner) = loop {

@@ -8,10 +8,13 @@
 //!   gets the end of the reply; `token_file`: long lists of tokens, beside these lines.
 //! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
 //!   `run_leases`: limits that a run shares with other workers.
+//! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON.
 
 #[cfg(feature = "gateway")]
 mod bounded_json;
+#[cfg(feature = "gateway")]
+mod budget;
 #[cfg(feature = "gateway")]
 mod call_log;
 #[cfg(feature = "gateway")]
@@ -53,6 +56,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::budget::{ModelUse, TryBudget};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
 use self::run_calls::RunCallTable;
@@ -81,6 +85,8 @@ pub struct TryRequest {
     pub upstreams: Vec<Upstream>,
     /// The only one that it may use; all when absent.
     pub only: Option<String>,
+    /// What its calls may use; without a limit when absent.
+    pub budget: Option<TryBudget>,
     /// Whether the limits of the servers hold for all workers of the run together, within leases.
     pub is_leased: bool,
     /// Directory for the files of the calls.
@@ -127,6 +133,9 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     /// The failure of the last call that ended, if it says nothing about the agent.
     fn last_failure(&self) -> Option<CallFailure>;
 
+    /// The limit of its budget that its calls exceeded, in words. Calls are refused from then on.
+    fn exceeded_budget(&self) -> Option<String>;
+
     /// Ends all calls and returns their records. Calls that come later are refused.
     async fn close(&self) -> TryCalls;
 }
@@ -169,6 +178,8 @@ impl CallFailure {
 pub struct TryCalls {
     /// The figures.
     pub summary: GatewaySummary,
+    /// What they used at most: a call of unknown use counts as what it reserved.
+    pub used: ModelUse,
     /// The files of the records.
     pub files: Vec<PathBuf>,
 }

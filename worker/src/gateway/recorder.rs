@@ -12,9 +12,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::{
     CallBegun, CallBody, CallEnd, CallEnded, CallPolicy, CallTokens, GatewaySummary, ModelCallLine,
-    ModelEndpoint, TrajectoryRecord,
+    ModelEndpoint, TokenUsage, TrajectoryRecord,
 };
-use rollout_protocol::spec::gateway::TokenPrices;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -22,7 +21,7 @@ use tokio::sync::Semaphore;
 use super::call_log::CallLog;
 use super::token_file::TokenFile;
 use super::trajectory::{self, CallItems};
-use super::{TryCalls, dialect, messages};
+use super::{dialect, messages};
 use crate::gateway::reply::ParsedReply;
 use crate::secrets::Redactor;
 use crate::supervise;
@@ -207,7 +206,6 @@ impl Recorder {
         mut ended: CallEnded,
         (bytes, body): (u64, Option<&[u8]>),
         reply: ParsedReply,
-        prices: &TokenPrices,
     ) -> io::Result<()> {
         self.state().items -= call.items.count();
         ended.reply = match body {
@@ -220,10 +218,12 @@ impl Recorder {
         ended.usage = reply.usage;
         ended.tokens = self.recorded_tokens(reply.tokens.as_ref()).await?;
         let (end, status, policy) = (ended.end, ended.status, ended.policy);
+        let cost = ended.cost;
         let line_end = self.log.append(&ModelCallLine::Ended(Box::new(ended))).await?;
         self.log.sync_to(line_end).await?;
         let mut state = self.state();
-        state.count(end, status, &reply, prices);
+        let is_sample = dialect::samples(call.endpoint);
+        state.count(end, status, reply.usage, cost, is_sample);
         let is_crossed = policy.is_some_and(|policy| policy.is_crossed());
         state.summary.crossed_calls += u64::from(is_crossed);
         if end == CallEnd::Complete {
@@ -249,7 +249,7 @@ impl Recorder {
     }
 
     /// Merges the calls, and returns their files and figures.
-    pub(crate) async fn finish(&self) -> TryCalls {
+    pub(crate) async fn finish(&self) -> (GatewaySummary, Vec<PathBuf>) {
         let (mut summary, merged) = {
             let mut state = self.state();
             let merged = MergedCalls {
@@ -278,7 +278,7 @@ impl Recorder {
             Err(error) => tracing::warn!("cannot write the trajectories of a try: {error}"),
         }
         files.extend(self.tokens.path().map(Path::to_owned));
-        TryCalls { summary, files }
+        (summary, files)
     }
 
     fn state(&self) -> MutexGuard<'_, RecorderState> {
@@ -312,16 +312,20 @@ impl RecorderState {
         &mut self,
         end: CallEnd,
         status: Option<u16>,
-        reply: &ParsedReply,
-        prices: &TokenPrices,
+        usage: Option<TokenUsage>,
+        cost: Option<f64>,
+        is_sample: bool,
     ) {
         let refused = end == CallEnd::Complete && status.is_none_or(|status| status >= 400);
         self.summary.failed_calls += u64::from(refused || end == CallEnd::Unanswered);
         self.summary.cut_calls += u64::from(matches!(end, CallEnd::Cut | CallEnd::AgentGone));
-        if let Some(usage) = reply.usage {
+        if let Some(usage) = usage {
             self.summary.usage.add(usage);
-            self.summary.cost += usage.cost(prices);
         }
+        self.summary.cost += cost.unwrap_or_default();
+        let is_answered = status.is_some_and(|status| status < 400);
+        let is_unpriced = is_sample && is_answered && cost.is_none();
+        self.summary.unpriced_calls += u64::from(is_unpriced);
     }
 
     /// Keeps what the merge of calls needs, within its limit.

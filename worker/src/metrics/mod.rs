@@ -178,7 +178,10 @@ mod tests {
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "a cause");
         metrics.ended(OfferedWork::Eval, &result(Verdict::failed(error), 400.0));
         let (reason, phase, record) = (LostReason::Stopped, None, None);
-        metrics.ended(OfferedWork::Ideas, &ReportBody::Lost { reason, phase, record, cost: 0.0 });
+        metrics.ended(
+            OfferedWork::Ideas,
+            &ReportBody::Lost { reason, phase, record, cost: 0.0, model_use: Default::default() },
+        );
         metrics.stored(17);
 
         let mut shown = String::new();

@@ -7,6 +7,7 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::WorkerShared;
@@ -130,7 +131,13 @@ fn bare_report_body(
 }
 
 fn stopped_body(phase: Phase) -> ReportBody {
-    ReportBody::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None, cost: 0.0 }
+    ReportBody::Lost {
+        reason: LostReason::Stopped,
+        phase: Some(phase),
+        record: None,
+        cost: 0.0,
+        model_use: ModelUse::default(),
+    }
 }
 
 fn failed_body(execution: &Execution, error: TrialError) -> ReportBody {

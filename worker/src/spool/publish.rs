@@ -57,6 +57,7 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
             phase: Some(phase),
             record: Some(blob),
             cost: record.verdict().cost,
+            model_use: record.verdict().model_use,
         }),
     })
 }
@@ -83,8 +84,9 @@ fn unstorable_report(entry: &SpoolEntry, reason: &str) -> Report {
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
     if let Some(phase) = entry.stopped {
         // A stopped execution has no verdict, and the failure gives it none.
-        let (reason, phase, cost) = (LostReason::Stopped, Some(phase), record.verdict().cost);
-        return record.report(ReportBody::Lost { reason, phase, record: None, cost });
+        let (reason, phase) = (LostReason::Stopped, Some(phase));
+        let Verdict { cost, model_use, .. } = record.verdict();
+        return record.report(ReportBody::Lost { reason, phase, record: None, cost, model_use });
     }
     record.report(failed_body(error, durations, timestamps))
 }

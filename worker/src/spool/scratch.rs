@@ -7,6 +7,7 @@ use std::path::Path;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +63,13 @@ impl ScratchMark {
             exec: self.exec,
             spec: self.spec,
             worker: self.worker,
-            body: ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 },
+            body: ReportBody::Lost {
+                reason,
+                phase: None,
+                record: None,
+                cost: 0.0,
+                model_use: ModelUse::default(),
+            },
         }
     }
 }

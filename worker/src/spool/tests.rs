@@ -226,7 +226,13 @@ async fn spool_write_killed_at_any_step_loses_no_finished_record() {
             assert_eq!(published, 0, "what was finished once stays finished");
             assert_eq!(
                 heard[0].body,
-                ReportBody::Lost { reason: REASON, phase: None, record: None, cost: 0.0 }
+                ReportBody::Lost {
+                    reason: REASON,
+                    phase: None,
+                    record: None,
+                    cost: 0.0,
+                    model_use: Default::default()
+                }
             );
             lost += 1;
         }

@@ -42,6 +42,7 @@ impl SampleRun {
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
             gateway: None,
+            budget: None,
         };
         let agent = AgentSpec {
             name: "agent".into(),

@@ -5,6 +5,7 @@
 //! it began with, and workers need no catalogue.
 
 mod entry;
+mod prices;
 mod providers;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::sync::LazyLock;
 
 pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
+pub(crate) use self::prices::PriceTable;
 pub use self::providers::{ModelProvider, ModelServer, find_provider, provider_names};
 
 /// The shipped entries, by file name.

@@ -7,6 +7,7 @@ use rollout_protocol::spec::gateway::{
 use rollout_protocol::template::{Template, is_variable_name};
 use rollout_worker::glob;
 
+use super::super::catalogue::{ModelProvider, PriceTable, find_provider, provider_names};
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::{Field, Fields};
 use super::names;
@@ -39,13 +40,18 @@ keys! {
             "Longest time that a call waits for limits, a pause or an outage, s; then 503 or 429.";
         max_retries: "integer", "3",
             "Repetitions of a call after 429, 502, 503, 504 or 529.";
-        prices: "table", "", "Prices of tokens.", "prices" => PriceKeys::ALL;
+        prices: "table", "from the table of prices",
+            "Prices of tokens of its models, without one in `model_prices`.",
+            "prices" => PriceKeys::ALL;
+        model_prices: "table MODEL = prices", "from the table of prices",
+            "Prices of tokens of single models.";
     }
 
     /// The keys of `prices`.
     pub(crate) table PriceKeys {
         input: "number", "0", "Price of a million input tokens that were not cached.";
         cached_input: "number", "`input`", "Price of a million input tokens read from a cache.";
+        written_input: "number", "`input`", "Price of a million input tokens written to a cache.";
         output: "number", "0", "Price of a million output tokens.";
     }
 }
@@ -162,6 +168,10 @@ fn upstream(fields: &mut Fields<'_>, key: Option<Template>) -> Option<UpstreamSp
         hold.number("a number of seconds from 0 to 86400", |s| (0.0..=86400.0).contains(&s));
     let retries = fields.take(UpstreamKeys::max_retries).integer(&(0..=100));
     let prices = read_prices(&fields.take(UpstreamKeys::prices));
+    let model_prices = fields.take(UpstreamKeys::model_prices).entries().unwrap_or_default();
+    let model_prices = model_prices
+        .into_iter()
+        .filter_map(|(model, prices)| Some((model.to_owned(), read_prices(&prices)?)));
     let models = read_models(&fields.take(UpstreamKeys::models));
     let fallback = fields.take(UpstreamKeys::fallback).bool().unwrap_or_default();
     let url = fields.take(UpstreamKeys::url);
@@ -174,6 +184,7 @@ fn upstream(fields: &mut Fields<'_>, key: Option<Template>) -> Option<UpstreamSp
         hold_sec: hold_sec.unwrap_or(DEFAULT_HOLD_SEC),
         max_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(DEFAULT_MAX_RETRIES),
         prices,
+        model_prices: model_prices.collect(),
         models,
         fallback,
         ..UpstreamSpec::new(&name.unwrap_or_else(|| dialect.to_string()), dialect, &address)
@@ -231,14 +242,33 @@ pub(super) fn read_key(field: &Field<'_>) -> Option<Variable> {
     Some(Variable { template, location: field.location() })
 }
 
-fn read_prices(field: &Field<'_>) -> TokenPrices {
-    let Some(mut fields) = field.mapping() else { return TokenPrices::default() };
+fn read_prices(field: &Field<'_>) -> Option<TokenPrices> {
+    let mut fields = field.mapping()?;
     let mut price = |key| fields.take(key).number("a price of 0 or more", |price| price >= 0.0);
     let input = price(PriceKeys::input).unwrap_or_default();
     let cached_input = price(PriceKeys::cached_input).unwrap_or(input);
+    let written_input = price(PriceKeys::written_input).unwrap_or(input);
     let output = price(PriceKeys::output).unwrap_or_default();
     fields.finish();
-    TokenPrices { input, cached_input, output }
+    Some(TokenPrices { input, cached_input, written_input, output })
+}
+
+/// Gives servers of known providers the prices of a table, unless the job has prices for them.
+pub(crate) fn add_prices(spec: &mut GatewaySpec, table: &PriceTable) {
+    for upstream in &mut spec.upstreams {
+        if upstream.prices.is_some() || !upstream.model_prices.is_empty() {
+            continue;
+        }
+        let is_provider = |name: &&str| {
+            let serves = |provider: &ModelProvider| {
+                provider.servers.iter().any(|server| server.url == upstream.url)
+            };
+            is_of_provider(upstream, name) || find_provider(name).is_some_and(serves)
+        };
+        let provider = provider_names().find(is_provider);
+        let prices = provider.and_then(|provider| table.of_provider(provider));
+        upstream.model_prices = prices.cloned().unwrap_or_default();
+    }
 }
 
 #[cfg(test)]
@@ -258,7 +288,8 @@ mod tests {
         let upstream = &gateway.expect("a gateway").spec.upstreams[0];
         assert_eq!(upstream.name, "openai");
         assert_eq!((upstream.capture, upstream.max_retries), (CaptureMode::AsIs, 3));
-        assert!((upstream.prices.cached_input - 2.0).abs() < 1e-12);
+        let prices = upstream.prices.expect("prices");
+        assert!((prices.cached_input - 2.0).abs() < 1e-12, "{prices:?}");
         assert_eq!(upstream.key, None);
         assert_eq!(read_field("~", read).0, None);
     }
@@ -306,6 +337,26 @@ mod tests {
         assert_eq!(errors("{url: 'http://h', fallback: true}"), ["x.upstreams"]);
         assert_eq!(errors("{url: 'http://h', models: []}"), ["x.upstreams[0].models"]);
         assert_eq!(errors("{url: 'http://h', models: ['']}"), ["x.upstreams[0].models[0]"]);
+    }
+
+    #[test]
+    fn known_provider_has_prices_of_the_table_unless_the_job_names_some() {
+        let text = "{upstreams: [{name: anthropic, url: 'http://h', dialect: anthropic}, \
+                    {name: mine, url: 'https://api.openai.com/v1', models: [a]}, \
+                    {name: groq, url: 'http://i', models: [b], prices: {input: 1}}, \
+                    {name: own, url: 'http://j', model_prices: {m: {input: 1, output: 2}}}]}";
+        let (gateway, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        let mut spec = gateway.expect("a gateway").spec;
+        add_prices(&mut spec, PriceTable::shipped());
+        let price = |at: usize, model: &str| {
+            spec.upstreams[at].prices_of([model]).map(|prices| (prices.input, prices.output))
+        };
+        assert_eq!(price(0, "claude-sonnet-4-5"), Some((3.0, 15.0)));
+        assert_eq!(price(0, "unknown"), None, "unknown is not 0");
+        assert_eq!(price(1, "gpt-4.1"), Some((2.0, 8.0)));
+        assert_eq!(price(2, "any"), Some((1.0, 0.0)));
+        assert_eq!((price(3, "m"), price(3, "n")), (Some((1.0, 2.0)), None));
     }
 
     #[test]

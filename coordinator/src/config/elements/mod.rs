@@ -4,6 +4,7 @@ mod agent_model;
 mod agent_source;
 pub(super) mod agents;
 pub(super) mod artifacts;
+pub(super) mod budget;
 pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod gateway;

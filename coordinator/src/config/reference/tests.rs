@@ -45,6 +45,7 @@ fn assert_reference_matches(reference: &KeyReference, taken: &BTreeSet<String>) 
 const JOBS: &[&str] = &[
     "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}}]\ndatasets: [{registry: {}}]\n\
      tasks: [{}]\nartifacts: [{}]\ngateway: {upstreams: [{prices: {}}]}\n\
+     budget: {try: {}, agent: {}, run: {}}\n\
      environment: {type: docker, provider_config: {}}\n",
     "environment: {type: process, provider_config: {}}\n",
     "environment: {type: kubernetes, provider_config: {}}\n",

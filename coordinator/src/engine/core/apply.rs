@@ -61,7 +61,7 @@ impl Core {
                 }
             }
             JournalRecord::Lost { item, exec, reason } => {
-                let loss = ExecutionLoss { reason, phase: None, cost: 0.0, record: None };
+                let loss = ExecutionLoss::inferred(reason);
                 self.apply_lost(at, item, exec, None, loss, effects);
             }
             JournalRecord::Respecified { item, spec } => {
@@ -94,7 +94,9 @@ impl Core {
         if row.state != ItemStatus::Offered {
             row.state = ItemStatus::Offered;
             self.in_flight += 1;
+            self.reserve_try(&item);
         }
+        let Some(row) = self.items.get_mut(&item) else { return };
         row.solo = row.is_suspected();
         row.current = try_id;
         row.spec = spec;
@@ -125,6 +127,7 @@ impl Core {
     /// An item releases its permit.
     pub(super) fn release_permit(&mut self, item: &ItemId) {
         self.in_flight -= 1;
+        self.release_try(item);
         if let Some(remote) = &mut self.remote {
             remote.release_permit(item);
         }
@@ -138,9 +141,9 @@ impl Core {
         }
         match body {
             ReportBody::Started => self.add_execution(item, exec, try_id, worker),
-            ReportBody::Lost { reason, phase, record, cost } => {
+            ReportBody::Lost { reason, phase, record, cost, model_use } => {
                 let who = Some((try_id, worker));
-                let loss = ExecutionLoss { reason, phase, cost, record };
+                let loss = ExecutionLoss { reason, phase, cost, model_use, record };
                 self.apply_lost(at, item, exec, who, loss, effects);
             }
             ReportBody::Result(body) => {

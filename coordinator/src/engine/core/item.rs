@@ -6,6 +6,7 @@ use rollout_protocol::id::{ExecId, TryId, WorkerId};
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, LostReason};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::ResultBody;
 
@@ -99,10 +100,16 @@ pub(super) struct ExecutionLoss {
     pub(super) reason: LostReason,
     pub(super) phase: Option<Phase>,
     pub(super) cost: f64,
+    pub(super) model_use: ModelUse,
     pub(super) record: Option<BlobRef>,
 }
 
 impl ExecutionLoss {
+    /// A loss of which only the reason is known.
+    pub(super) fn inferred(reason: LostReason) -> Self {
+        Self { reason, phase: None, cost: 0.0, model_use: ModelUse::default(), record: None }
+    }
+
     /// Whether the coordinator only inferred the loss; a report replaces it.
     pub(super) fn is_presumed(&self) -> bool {
         matches!(self.reason, LostReason::Unreachable | LostReason::Outage)
@@ -213,7 +220,7 @@ impl KnownExecution {
     pub(super) fn into_execution(self) -> Execution {
         let (end, record, durations, timestamps) = match self.state {
             ExecutionState::Open => (ExecutionEnd::Open, None, None, None),
-            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record }) => {
+            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record, .. }) => {
                 (ExecutionEnd::Lost { reason, phase, cost }, record, None, None)
             }
             ExecutionState::Result { body, .. } => {

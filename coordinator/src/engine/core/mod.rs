@@ -14,10 +14,12 @@
 //! # Invariants
 //! * Every planned item ends with exactly one settlement.
 //! * At most `permits` items are offered and unreported.
+//! * No item is offered whose execution the budgets of model calls could not cover.
 //! * A result settles only at or above the item's floor, under the item's present spec, and when no
 //!   newer execution is open.
 
 mod apply;
+mod budget;
 mod cancel;
 mod claim;
 mod deferred_claim;
@@ -50,6 +52,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use self::budget::BudgetLedger;
 use self::item::{ItemEntry, ItemStatus};
 use self::ready_queue::ReadyQueue;
 use self::unplaceable::UnplaceableLane;
@@ -67,6 +70,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::ReportPosition;
@@ -85,6 +89,8 @@ pub struct CoreSettings {
     pub retry: RetryPolicy,
     /// Timeouts for remote workers.
     pub timeouts: RemoteTimeouts,
+    /// Budgets of model calls.
+    pub budget: RunBudget,
 }
 
 /// Timeouts of a session with remote workers, on the clock of [`InputTime`].
@@ -146,6 +152,8 @@ pub struct Core {
     unplaceable_lanes: BTreeMap<u16, UnplaceableLane>,
     /// State of remote workers; `None` while the only worker is in this process.
     remote: Option<Box<WorkerLiveness>>,
+    /// What model calls used and may use.
+    ledger: BudgetLedger,
     /// Permits that previous sessions held when this one began.
     inherited: usize,
 }
@@ -172,6 +180,7 @@ impl Core {
             offer_limits: BTreeMap::new(),
             unplaceable_lanes: BTreeMap::new(),
             remote: None,
+            ledger: BudgetLedger::new(settings.budget),
             inherited: 0,
         }
     }

@@ -20,6 +20,10 @@ impl Core {
         if self.stop.is_some() || self.paused || self.exhausted || !self.dispatching {
             return 0;
         }
+        // Nothing more is offered before something is left of the budget of the run.
+        if !self.ledger.covers_run(0) {
+            return 0;
+        }
         let free = self.settings.permits.saturating_sub(self.in_flight);
         let (offerable, waiting) = self.ready_counts();
         free.saturating_sub(offerable).min(ahead.saturating_sub(waiting))
@@ -28,12 +32,15 @@ impl Core {
     /// Pending items that could be offered now if there were permits, and pending items that wait
     /// for capacity of their class. Items without any suitable worker are in neither.
     fn ready_counts(&self) -> (usize, usize) {
-        if self.offer_limits.is_empty() && self.unplaceable_lanes.is_empty() {
+        if self.offer_limits.is_empty()
+            && self.unplaceable_lanes.is_empty()
+            && self.ledger.is_unlimited()
+        {
             return (self.ready.len(), 0);
         }
         let mut of_class: BTreeMap<SizeClass, usize> = BTreeMap::new();
         for ((class, lane), len) in self.ready.kinds() {
-            if !self.unplaceable_lanes.contains_key(&lane) {
+            if !self.unplaceable_lanes.contains_key(&lane) && self.ledger.covers(lane, 0, 0) {
                 *of_class.entry(class).or_default() += len;
             }
         }
@@ -70,13 +77,13 @@ impl Core {
         let mut permits = self.settings.permits.saturating_sub(self.in_flight);
         let mut batch = OfferBatch::default();
         while permits > 0
-            && let Some((kind, item)) = self.next_ready(now, &batch.taken)
+            && let Some((kind, item)) = self.next_ready(now, &batch)
         {
             if self.prepare_offer(kind, item, &mut batch) {
                 permits -= 1;
             }
         }
-        let OfferBatch { tries, mut effects, taken: _ } = batch;
+        let OfferBatch { tries, mut effects, .. } = batch;
         if tries.is_empty() {
             return;
         }
@@ -101,6 +108,7 @@ impl Core {
             batch.effects.push(CoreEffect::Withdraw { item, try_id: row.current });
         }
         let try_id = row.current.next(self.settings.epoch);
+        *batch.of_agent.entry(self.ledger.agent(kind.1)).or_default() += 1;
         batch.tries.push(OfferedTry { item, try_id, spec: row.spec });
         batch.effects.push(CoreEffect::Offer { item, try_id, ordinal, class });
         if !self.offer_limits.is_empty() || self.remote.is_some() {
@@ -111,15 +119,16 @@ impl Core {
 
     /// The first queued item of a class that has capacity. A class that returned permits unused
     /// comes when nothing else is queued, or with a single offer that probes for a worker.
-    fn next_ready(
-        &mut self,
-        now: InputTime,
-        taken: &BTreeMap<SizeClass, usize>,
-    ) -> Option<(ReadyKey, ItemId)> {
+    fn next_ready(&mut self, now: InputTime, batch: &OfferBatch) -> Option<(ReadyKey, ItemId)> {
         let mut ready = std::mem::take(&mut self.ready);
-        let of = |class: SizeClass| taken.get(&class).copied().unwrap_or(0);
+        let of = |class: SizeClass| batch.taken.get(&class).copied().unwrap_or(0);
+        let is_covered = |lane: u16| {
+            let of_agent = batch.of_agent.get(&self.ledger.agent(lane)).copied().unwrap_or(0);
+            self.ledger.covers(lane, batch.tries.len() as u64, of_agent)
+        };
         let has_room = |(class, lane): ReadyKey| {
-            !self.unplaceable_lanes.contains_key(&lane) && self.free_capacity(class) > of(class)
+            let is_placeable = !self.unplaceable_lanes.contains_key(&lane);
+            is_placeable && self.free_capacity(class) > of(class) && is_covered(lane)
         };
         let in_turn = |kind: ReadyKey| {
             let class = kind.0;
@@ -152,4 +161,6 @@ struct OfferBatch {
     effects: Vec<CoreEffect>,
     /// Number of offers of each class in the batch.
     taken: BTreeMap<SizeClass, usize>,
+    /// Number of offers of each agent in the batch.
+    of_agent: BTreeMap<u16, u64>,
 }

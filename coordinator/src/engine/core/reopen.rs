@@ -138,12 +138,15 @@ fn restored_execution(
                 record,
             }),
         },
-        ExecutionEnd::Lost { reason, phase, cost } => {
-            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record })
-        }
+        ExecutionEnd::Lost { reason, phase, cost } => ExecutionState::Lost(ExecutionLoss {
+            phase,
+            cost,
+            record,
+            ..ExecutionLoss::inferred(reason)
+        }),
         ExecutionEnd::Open => {
             let reason = LostReason::Unreachable;
-            ExecutionState::Lost(ExecutionLoss { reason, phase: None, cost: 0.0, record })
+            ExecutionState::Lost(ExecutionLoss { record, ..ExecutionLoss::inferred(reason) })
         }
     };
     KnownExecution { exec, try_id, order, worker, solo: false, superseded: true, state }

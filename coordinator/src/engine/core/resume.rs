@@ -29,6 +29,8 @@ impl Core {
             return;
         }
         (row.class, row.lane) = (class, lane);
+        self.count_planned(&item);
+        let Some(row) = self.items.get_mut(&item) else { return };
         if row.is_settled() {
             self.settled += 1;
             return;

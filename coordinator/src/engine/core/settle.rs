@@ -11,8 +11,8 @@ use super::effect::{CoreEffect, ItemRetry, ItemSettlement};
 use super::item::{
     ExecutionLoss, ExecutionState, ItemEntry, ItemStatus, KnownExecution, VoidReason,
 };
-use super::merge;
 use super::{Core, CoreSettings};
+use super::{budget, merge};
 
 impl Core {
     /// An execution reported a verdict.
@@ -37,6 +37,9 @@ impl Core {
         {
             return;
         }
+        let presumed = budget::presumed_loss(row, &heard.exec);
+        self.count_use(item, body.verdict.model_use, presumed.as_ref());
+        let Some(row) = self.items.get_mut(&item) else { return };
         let (exec, try_id) = (heard.exec, heard.try_id);
         let void = void_reason(row, try_id, &body, &self.settings);
         let error = body.verdict.error.clone().filter(|_| void == Some(VoidReason::Retried));
@@ -78,6 +81,17 @@ impl Core {
             return;
         }
         let reported = reported_by.is_some();
+        let former = budget::presumed_loss(row, &exec);
+        let is_new = match row.find(&exec).map(|known| &known.state) {
+            Some(ExecutionState::Open) => true,
+            Some(ExecutionState::Lost(former)) => former.is_presumed(),
+            Some(ExecutionState::Result { .. }) => false,
+            None => reported,
+        };
+        if is_new {
+            self.count_loss(item, &loss, former.as_ref());
+        }
+        let Some(row) = self.items.get_mut(&item) else { return };
         let try_id = match (row.find(&exec), reported_by) {
             (Some(known), _) => {
                 let try_id = known.try_id;

@@ -1,5 +1,6 @@
 //! Tests of the core alone: the merge rule, and random schedules against the invariants.
 
+mod budgets;
 mod cancelling;
 mod claiming;
 mod dying;
@@ -20,6 +21,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, ItemOutcome, LostReason, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::event_chunk::EventChunk;
@@ -65,7 +67,14 @@ fn policy() -> RetryPolicy {
 }
 
 fn settings(epoch: u32, permits: usize) -> CoreSettings {
-    CoreSettings { run: RUN, epoch, permits, retry: policy(), timeouts: RemoteTimeouts::default() }
+    CoreSettings {
+        run: RUN,
+        epoch,
+        permits,
+        retry: policy(),
+        timeouts: RemoteTimeouts::default(),
+        budget: RunBudget::default(),
+    }
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> JournalRecord {
@@ -108,7 +117,7 @@ fn outage() -> ReportBody {
 }
 
 fn lost(reason: LostReason) -> ReportBody {
-    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
+    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0, model_use: Default::default() }
 }
 
 fn events(number: u32) -> ReportBody {

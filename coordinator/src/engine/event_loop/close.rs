@@ -115,7 +115,8 @@ impl<P: Planner> Engine<P> {
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<EngineOutcome, RunError> {
         let pending = self.planner.total() - self.run.core.settled() as u64;
-        let ended = EngineOutcome { cancelled: pending > 0, pending };
+        let is_over_budget = self.is_over_budget && pending > 0;
+        let ended = EngineOutcome { cancelled: pending > 0, pending, is_over_budget };
         let closed =
             JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);

@@ -61,6 +61,8 @@ pub struct EngineOutcome {
     pub cancelled: bool,
     /// Planned items without a settlement.
     pub pending: u64,
+    /// Whether the budgets of model calls did not cover the pending items.
+    pub is_over_budget: bool,
 }
 
 /// One session of a run.
@@ -97,6 +99,7 @@ pub struct Engine<P> {
     /// Whether the first stop ends the session alone, and executions continue for the next one.
     hands_over: bool,
     is_leaving: bool,
+    is_over_budget: bool,
     /// When a killed session ends although something may run on an unreachable worker.
     kill_deadline: Option<Instant>,
     /// Notified when the plan has grown.
@@ -167,6 +170,7 @@ impl<P: Planner> Engine<P> {
             reaped: false,
             hands_over: false,
             is_leaving: false,
+            is_over_budget: false,
             kill_deadline: None,
             growth,
             limiter,
@@ -223,6 +227,7 @@ impl<P: Planner> Engine<P> {
             self.feed_planned();
             self.flush().await?;
             self.grant_permits(&inputs.workers)?;
+            self.stop_over_budget().await;
             if self.is_leaving {
                 return Box::pin(self.hand_over(&mut inputs.stops)).await;
             }
@@ -303,6 +308,16 @@ impl<P: Planner> Engine<P> {
             // The user learns of it even while the journal cannot be written.
             self.emit(vec![EventKind::RunStopping { level }]).await;
         }
+    }
+
+    /// Ends the session when the budgets of model calls do not cover any of the remaining items.
+    async fn stop_over_budget(&mut self) {
+        let Some(exceeded) = self.run.core.exceeded_budget() else { return };
+        self.is_over_budget = true;
+        let rest = self.planner.total().saturating_sub(self.run.core.settled() as u64);
+        let message = format!("{exceeded}; {rest} trials are skipped");
+        self.emit(vec![EventKind::Warning { message }]).await;
+        self.handle(CoreInput::Stop(StopLevel::Drain));
     }
 
     /// Gives the core the planned items that previous sessions touched.

@@ -9,6 +9,7 @@ use std::path::Path;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
@@ -145,12 +146,13 @@ impl RemoteFixture {
             retry: RetryPolicy::default(),
             lock: LockOptions::default(),
             timeouts: RemoteTimeouts { lease: LEASE, ..RemoteTimeouts::default() },
+            budget: RunBudget::default(),
             reopen: None,
         };
         let (stop, mut stops) = mpsc::channel(1);
         let began = Instant::now();
         let (run, lock, planner) = loop {
-            let planner = planner(JobPlanner::new(Arc::clone(&self.plan)));
+            let planner = planner(JobPlanner::new(Arc::clone(&self.plan), false));
             // An aborted session releases the lock in its own time.
             match open::open_run(opening.clone(), planner, events.clone(), &mut stops).await {
                 Ok(opened) => break opened,
@@ -214,7 +216,8 @@ async fn wait_for_end((session, mut seen): RunningSession) -> EngineOutcome {
     ended
 }
 
-const COMPLETED: EngineOutcome = EngineOutcome { cancelled: false, pending: 0 };
+const COMPLETED: EngineOutcome =
+    EngineOutcome { cancelled: false, pending: 0, is_over_budget: false };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn run_with_two_workers_settles_each_item_once() {

@@ -7,6 +7,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::farm::FarmSettings;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::traits::Dispatch;
@@ -183,6 +184,7 @@ impl PreparedFarm {
             retry: RetryPolicy { max_attempts: 1, ..self.job.retry },
             lock: LockOptions { wait_policy, kv, mirror: None },
             timeouts,
+            budget: RunBudget::default(),
             reopen: None,
         }
     }

@@ -125,8 +125,13 @@ async fn worker_start_reports_dead_worker_and_removes_its_directory() {
     let run = fixture.add_dead_worker(&fixture.workers(), 9);
     let (signal, working) = fixture.start();
     let reports = fixture.queue.reports(run, None, 10, LONG).await.expect("read").reports;
-    let lost =
-        ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
+    let lost = ReportBody::Lost {
+        reason: LostReason::WorkerDied,
+        phase: None,
+        record: None,
+        cost: 0.0,
+        model_use: Default::default(),
+    };
     assert_eq!((reports.len(), &reports[0].report.body), (1, &lost));
     assert_eq!(reports[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&fixture.workers()) == 1).await;

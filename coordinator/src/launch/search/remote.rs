@@ -161,7 +161,7 @@ impl SearchEngineSession {
         let ended = tokio::select! {
             ended = reconcile::run(remote) => ended,
             // As if this process had died: workers continue what they run for the search.
-            () = self.requests.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, pending: 1 }),
+            () = self.requests.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, pending: 1, is_over_budget: false }),
         };
         match ended {
             Ok(EngineOutcome { pending, .. }) => {

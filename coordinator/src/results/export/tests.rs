@@ -355,7 +355,8 @@ fn verdict() -> impl Strategy<Value = Verdict> {
             let rewards = if completed { rewards } else { Rewards::new() };
             let unverified_steps = if completed { unverified_steps } else { Vec::new() };
             let reward = reward.filter(|_| completed);
-            Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness: None }
+            let numbers = Verdict { rewards, unverified_steps, ..Verdict::cancelled(cost) };
+            Verdict { outcome, reward, error, ..numbers }
         },
     )
 }

@@ -50,6 +50,7 @@ pub(crate) fn plan(
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         gateway: None,
+        budget: None,
     };
     let agents = agents.iter().map(|name| agent(name)).collect();
     let tasks = tasks.iter().map(|name| task(name)).collect();

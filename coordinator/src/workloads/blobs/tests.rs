@@ -276,7 +276,13 @@ fn announced(exec: u8, blob: &BlobRef) -> JournalRecord {
 /// The report of an execution with a record.
 fn ended(exec: u8, record: &BlobRef) -> JournalRecord {
     let record = Some(record.clone());
-    let body = ReportBody::Lost { reason: LostReason::Stopped, phase: None, record, cost: 0.0 };
+    let body = ReportBody::Lost {
+        reason: LostReason::Stopped,
+        phase: None,
+        record,
+        cost: 0.0,
+        model_use: Default::default(),
+    };
     let report = Report {
         run: RUN,
         item: ItemId::from_bytes([1; 16]),

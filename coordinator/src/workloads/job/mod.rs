@@ -36,9 +36,9 @@ pub struct JobPlanner {
 }
 
 impl JobPlanner {
-    /// A planner that has dispatched nothing yet.
-    pub fn new(plan: Arc<JobPlan>) -> Self {
-        let lanes = JobLanes::new(&plan);
+    /// A planner that has dispatched nothing yet. `by_agent`: whether each lane is of one agent.
+    pub fn new(plan: Arc<JobPlan>, by_agent: bool) -> Self {
+        let lanes = if by_agent { JobLanes::by_agent(&plan) } else { JobLanes::new(&plan) };
         let rate_limits = RunRateLimits::default();
         Self { plan, dispatched: 0, ordinals: Arc::default(), lanes, rate_limits, requests: None }
     }
@@ -137,6 +137,10 @@ impl Planner for JobPlanner {
         self.lanes.needs()
     }
 
+    fn agents_of_lanes(&self) -> Vec<u16> {
+        self.lanes.agents()
+    }
+
     fn lane_totals(&self) -> Vec<u64> {
         // A plan whose trials are requested one by one is not owed as a whole.
         match self.requests {
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn lookup_finds_trials_by_name_and_by_item() {
         let (plan, _) = noop(3).expect("a plan");
-        let planner = JobPlanner::new(Arc::new(plan));
+        let planner = JobPlanner::new(Arc::new(plan), false);
         let key = |trial: &PlannedTrial| (trial.name.to_string(), trial.item.to_string());
         let [first, second] = [0, 1].map(|ordinal| planner.trial(ordinal));
         let ((name, item), (other_name, _)) = (key(&first), key(&second));

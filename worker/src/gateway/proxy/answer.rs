@@ -12,6 +12,7 @@ use super::call::Call;
 use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
 use super::server::{Admission, ModelServer};
+use crate::gateway::budget::Reservation;
 use crate::gateway::open_calls::OpenCall;
 use crate::gateway::run_calls::SentCall;
 
@@ -19,6 +20,8 @@ use crate::gateway::run_calls::SentCall;
 #[derive(Debug)]
 pub(super) struct Course<'a> {
     pub(super) open: OpenCall<'a>,
+    /// Its part of the budget.
+    pub(super) reservation: Option<Reservation>,
     /// Place of the server that has the call.
     pub(super) place: usize,
     pub(super) began: Instant,
@@ -44,7 +47,7 @@ pub(super) enum Answer<'a> {
 
 impl Answer<'_> {
     /// An answer of the gateway that no server would change.
-    const fn own(reply: OwnReply, outage: bool) -> Self {
+    pub(super) const fn own(reply: OwnReply, outage: bool) -> Self {
         Self::Own { reply, outage, elsewhere: false }
     }
 
@@ -65,7 +68,8 @@ impl<'a> Course<'a> {
         let (queued, first_byte, attempts) = (Duration::ZERO, None, Vec::new());
         let (sent, dispatched) = (None, None);
         let (place, began) = (0, Instant::now());
-        Self { open, place, began, queued, first_byte, attempts, sent, dispatched }
+        let reservation = None;
+        Self { open, reservation, place, began, queued, first_byte, attempts, sent, dispatched }
     }
 
     /// The name of the server that has the call, if it is another one than at the begin.

@@ -11,8 +11,9 @@ use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use hyper::{Response, StatusCode};
 use rollout_protocol::record::{
-    CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint,
+    CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint, TokenUsage,
 };
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -23,10 +24,15 @@ use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
 use crate::gateway::CallFailure;
+use crate::gateway::budget::Reservation;
 use crate::gateway::capture::{self, Added};
+use crate::gateway::dialect;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+
+/// Bytes of a request that count as a token when what it may use is reserved.
+const BYTES_OF_TOKEN: u64 = 4;
 
 /// Pieces of a reply that wait for the agent.
 const PENDING_PIECES: usize = 8;
@@ -47,6 +53,10 @@ pub(super) struct Call {
     /// The model server, and then those that it falls back to.
     pub(super) servers: Vec<Arc<ModelServer>>,
     pub(super) endpoint: ModelEndpoint,
+    /// The model that the request names, if that is known.
+    pub(super) model: Option<String>,
+    /// The most output tokens that the request asks for, if that is known.
+    pub(super) output_limit: Option<u64>,
     /// Path and query below the address of the server.
     pub(super) path: String,
     pub(super) headers: HeaderMap,
@@ -102,7 +112,7 @@ impl Call {
             // The record survives the end of this process already; that of the host may wait until
             // the answer comes.
             let (synced, answer) =
-                tokio::join!(recorder.sync(&begun), self.answer(&request, &mut course));
+                tokio::join!(recorder.sync(&begun), self.covered_answer(&request, &mut course));
             synced.map(|()| answer)
         };
         let answer = tokio::select! {
@@ -125,6 +135,42 @@ impl Call {
             }
             Err(error) => self.refuse_unrecorded(&error, head),
         }
+    }
+
+    /// The answer, if the budget covers the call.
+    async fn covered_answer(&self, request: &Bytes, course: &mut Course<'_>) -> Answer<'_> {
+        match self.reserve(request.len()).await {
+            Ok(reservation) => course.reservation = Some(reservation),
+            Err(refusal) => return Answer::own(refusal, false),
+        }
+        self.answer(request, course).await
+    }
+
+    /// Reserves what the call may use: a token for every four bytes of its request, and its output.
+    async fn reserve(&self, request_bytes: usize) -> Result<Reservation, OwnReply> {
+        let mut estimate = ModelUse { calls: 1, ..ModelUse::default() };
+        if let Some(budget) = self.opened.budget.budget()
+            && dialect::samples(self.endpoint)
+        {
+            let input = request_bytes as u64 / BYTES_OF_TOKEN;
+            let reserve = budget.output_reserve;
+            let output = self.output_limit.map_or(reserve, |limit| limit.min(reserve));
+            let usage = TokenUsage { input, output, ..TokenUsage::default() };
+            let prices = self.servers[0].spec().prices_of(self.model.as_deref());
+            if budget.limits.cost.is_some() && prices.is_none() {
+                let model = self.model.as_deref().unwrap_or("of the request");
+                let message =
+                    format!("the model {model} has no price, and the job has a budget in money");
+                return Err(OwnReply::new(StatusCode::FORBIDDEN, message));
+            }
+            estimate.tokens = usage.total();
+            estimate.cost = prices.map_or(0.0, |prices| usage.cost(prices));
+        }
+        let reserved = self.opened.budget.reserve(estimate).await;
+        reserved.map_err(|exceeded| {
+            let message = format!("the budget of the execution is exceeded: {exceeded}");
+            OwnReply::new(StatusCode::FORBIDDEN, message)
+        })
     }
 
     /// Passes the reply on while it comes, and its end when the record is whole.
@@ -252,18 +298,43 @@ impl Call {
     async fn record(
         &self,
         begun: BegunCall,
-        course: Course<'_>,
+        mut course: Course<'_>,
         outcome: Outcome,
         body: (u64, Option<&[u8]>),
         parsed: ParsedReply,
     ) -> bool {
-        let prices = &self.servers[course.place].spec().prices;
-        let ended = self.ended(course, begun.number, outcome);
-        let recorded = self.opened.recorder.end(begun, ended, body, parsed, prices).await;
+        let names = self.model.as_deref().into_iter().chain(parsed.model.as_deref());
+        let prices = self.servers[course.place].spec().prices_of(names);
+        let cost = parsed.usage.zip(prices).map(|(usage, prices)| usage.cost(prices));
+        if let Some(mut reservation) = course.reservation.take() {
+            reservation.set_used(self.used(&course, &outcome, parsed.usage, cost));
+        }
+        let ended = CallEnded { cost, ..self.ended(course, begun.number, outcome) };
+        let recorded = self.opened.recorder.end(begun, ended, body, parsed).await;
         if let Err(error) = &recorded {
             tracing::error!("cannot record the end of a model call: {error}");
         }
         recorded.is_ok()
+    }
+
+    /// What a call used; `None` if it was sent and that is not known.
+    fn used(
+        &self,
+        course: &Course<'_>,
+        outcome: &Outcome,
+        usage: Option<TokenUsage>,
+        cost: Option<f64>,
+    ) -> Option<ModelUse> {
+        let is_sent = !course.attempts.is_empty() || outcome.status.is_none();
+        let used = ModelUse { calls: u64::from(is_sent), ..ModelUse::default() };
+        let is_refused = outcome.status.is_some_and(|status| !status.is_success());
+        match usage {
+            Some(usage) => {
+                Some(ModelUse { tokens: usage.total(), cost: cost.unwrap_or_default(), ..used })
+            }
+            None if is_refused || !is_sent || !dialect::samples(self.endpoint) => Some(used),
+            None => None,
+        }
     }
 
     /// The record of the end, without what the reply says.
@@ -288,6 +359,7 @@ impl Call {
             model: None,
             finish_reasons: Vec::new(),
             usage: None,
+            cost: None,
             tokens: None,
             reply: CallBody::default(),
         }

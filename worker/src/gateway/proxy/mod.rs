@@ -44,6 +44,7 @@ use self::client::Clients;
 use self::listener::{HostListeners, Listener};
 use self::server::ModelServer;
 use self::upstreams::Upstreams;
+use super::budget::BudgetMeter;
 use super::open_calls::OpenCalls;
 use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
@@ -129,7 +130,7 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { run, upstreams, only, is_leased, directory, redactor } = request;
+        let TryRequest { run, upstreams, only, budget, is_leased, directory, redactor } = request;
         let server = |(place, upstream)| self.server(upstream, is_leased.then_some((run, place)));
         let usable = usable(&upstreams, only.as_deref());
         let servers = usable.into_iter().map(server).collect::<Result<_, _>>()?;
@@ -141,6 +142,7 @@ impl ModelGateway for Gateway {
             upstreams: Upstreams::new(servers),
             open_calls: OpenCalls::new(self.run_calls.of(run)),
             recorder,
+            budget: Arc::new(BudgetMeter::new(budget)),
             memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
@@ -213,6 +215,7 @@ struct OpenTry {
     /// Its calls that wait for their replies.
     open_calls: OpenCalls,
     recorder: Recorder,
+    budget: Arc<BudgetMeter>,
     /// Memory for its requests, KiB.
     memory: Arc<Semaphore>,
     /// Connections with its key that it may have besides the present ones.
@@ -317,6 +320,10 @@ impl TryGateway for TryHandle {
         *self.opened.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn exceeded_budget(&self) -> Option<String> {
+        self.opened.budget.exceeded()
+    }
+
     async fn close(&self) -> TryCalls {
         self.forget();
         let calls = {
@@ -328,6 +335,9 @@ impl TryGateway for TryHandle {
                 tracing::error!("a model call ended by a bug: {panic}");
             }
         }
-        self.opened.recorder.finish().await
+        let (mut summary, files) = self.opened.recorder.finish().await;
+        let used = self.opened.budget.used();
+        summary.open_sec = used.sec;
+        TryCalls { summary, used, files }
     }
 }

@@ -12,6 +12,7 @@ use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
 use rollout_protocol::spec::gateway::ModelDialect;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::call::Call;
@@ -221,14 +222,14 @@ async fn make_call(
     headers: HeaderMap,
     (body, memory): (Bytes, OwnedSemaphorePermit),
 ) -> Result<Call, OwnReply> {
-    let model = match target.model {
-        None if opened.upstreams.depend_on_model(dialect) => requested_model(&body).await,
-        model => model,
-    };
+    let members = requested(&body).await;
+    let model = target.model.or(members.model);
     Ok(Call {
         opened: Arc::clone(opened),
         servers: opened.upstreams.select(dialect, model.as_deref())?,
         endpoint: target.endpoint,
+        model,
+        output_limit: members.output_limit,
         path: target.path,
         headers,
         body,
@@ -236,18 +237,56 @@ async fn make_call(
     })
 }
 
-/// The member of a request that is read to select a server.
-#[derive(Deserialize)]
-struct RequestedModel {
-    model: String,
+/// Members of a request that the gateway reads.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RequestMembers {
+    model: Option<String>,
+    output_limit: Option<u64>,
 }
 
-/// The model that a body names. A body that names several has none: servers differ in which of them
-/// they take.
-async fn requested_model(body: &Bytes) -> Option<String> {
+/// These members in the dialects' forms. A body that has one twice has none: servers differ in which
+/// of them they take.
+#[derive(Deserialize)]
+struct RawMembers<'a> {
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_completion_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_output_tokens: Option<&'a RawValue>,
+    #[serde(borrow, rename = "generationConfig")]
+    generation_config: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct GenerationConfig {
+    #[serde(rename = "maxOutputTokens")]
+    max_output_tokens: Option<u64>,
+}
+
+impl RequestMembers {
+    fn read(body: &[u8]) -> Self {
+        let Ok(raw) = serde_json::from_slice::<RawMembers<'_>>(body) else {
+            return Self::default();
+        };
+        let count = |value: &RawValue| serde_json::from_str::<u64>(value.get()).ok();
+        let limits = [raw.max_completion_tokens, raw.max_output_tokens, raw.max_tokens];
+        let config = raw.generation_config.and_then(|config| {
+            serde_json::from_str::<GenerationConfig>(config.get()).ok()?.max_output_tokens
+        });
+        Self {
+            model: raw.model.and_then(|model| serde_json::from_str(model.get()).ok()),
+            output_limit: limits.into_iter().flatten().find_map(count).or(config),
+        }
+    }
+}
+
+/// Reads the members of a body.
+async fn requested(body: &Bytes) -> RequestMembers {
     let body = body.clone();
-    let read = move || serde_json::from_slice::<RequestedModel>(&body).ok();
-    supervise::blocking(read).await.map(|request| request.model)
+    supervise::blocking(move || RequestMembers::read(&body)).await
 }
 
 /// Reads a body, when the execution has memory for it.
@@ -290,4 +329,26 @@ pub(super) fn recorded_headers(headers: &HeaderMap) -> BTreeMap<String, String> 
             (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_and_output_limit_are_read_in_every_dialect() {
+        let read = |body: &str| {
+            let RequestMembers { model, output_limit } = RequestMembers::read(body.as_bytes());
+            (model, output_limit)
+        };
+        let of = |limit| (Some("m".to_owned()), limit);
+        assert_eq!(read(r#"{"model":"m","messages":[{"model":"x"}]}"#), of(None));
+        assert_eq!(read(r#"{"model":"m","max_tokens":9,"max_completion_tokens":7}"#), of(Some(7)));
+        assert_eq!(read(r#"{"model":"m","max_output_tokens":5}"#), of(Some(5)));
+        let gemini = r#"{"generationConfig":{"maxOutputTokens":3,"x":[]}}"#;
+        assert_eq!(read(gemini), (None, Some(3)));
+        assert_eq!(read(r#"{"model":"m","max_tokens":"many"}"#), of(None));
+        assert_eq!(read(r#"{"model":"m","model":"n"}"#), (None, None));
+        assert_eq!(read("["), (None, None));
+    }
 }

@@ -64,6 +64,7 @@ async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dy
         run: RUN,
         upstreams: vec![upstream],
         only: None,
+        budget: None,
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
@@ -231,6 +232,7 @@ async fn invalid_address_is_refused() {
         let request = TryRequest {
             run: RUN,
             only: None,
+            budget: None,
             is_leased: false,
             upstreams: vec![upstream(url, 1.0, None)],
             directory: directory.path().join("gateway"),

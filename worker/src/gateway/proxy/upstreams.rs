@@ -51,11 +51,6 @@ impl Upstreams {
         Err(OwnReply::new(StatusCode::NOT_FOUND, message))
     }
 
-    /// Whether the choice of a server depends on the model.
-    pub(super) fn depend_on_model(&self, dialect: ModelDialect) -> bool {
-        self.of(dialect).any(|server| !server.spec().takes_all_models())
-    }
-
     /// Names of models that the job lists for a dialect, without patterns of several names.
     pub(super) fn models(&self, dialect: ModelDialect) -> Vec<&str> {
         let models = self.of(dialect).flat_map(|server| &server.spec().models);
@@ -156,7 +151,6 @@ mod tests {
         assert!(unknown.message.contains("`gpt`"), "{}", unknown.message);
         assert_eq!(names(servers.select(openai, None)), Err(400));
         assert_eq!(names(servers.select(gemini, None)), Ok(vec!["other".to_owned()]));
-        assert!(servers.depend_on_model(openai) && !servers.depend_on_model(gemini));
         assert_eq!(servers.models(openai), ["tiny"]);
         assert!(servers.require(ModelDialect::Anthropic).is_err());
     }

@@ -29,6 +29,7 @@ fn ended(call: u64, end: CallEnd) -> CallEnded {
         model: None,
         finish_reasons: Vec::new(),
         usage: None,
+        cost: None,
         tokens: None,
         reply: CallBody::default(),
     }
@@ -47,15 +48,14 @@ fn reply(prompt: &[u32], ids: &[u32]) -> ParsedReply {
 async fn record(recorder: &Recorder, request: &[u8], end: CallEnd, reply: ParsedReply) -> u64 {
     let begun = recorder.begin(new_call(request)).await.expect("begun");
     let number = begun.number;
-    let prices = TokenPrices::default();
     let body = Some(&b"{}"[..]);
     let ended = ended(number, end);
-    recorder.end(begun, ended, (2, body), reply, &prices).await.expect("ended");
+    recorder.end(begun, ended, (2, body), reply).await.expect("ended");
     number
 }
 
-fn lines(calls: &TryCalls) -> Vec<Value> {
-    let text = fs::read_to_string(&calls.files[0]).expect("calls");
+fn lines(files: &[PathBuf]) -> Vec<Value> {
+    let text = fs::read_to_string(&files[0]).expect("calls");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -66,12 +66,12 @@ async fn repeated_request_names_the_incomplete_call_only() {
     for end in [CallEnd::Cut, CallEnd::Complete, CallEnd::Complete] {
         record(&recorder, b"{}", end, ParsedReply::default()).await;
     }
-    let calls = recorder.finish().await;
-    let lines = lines(&calls);
+    let (summary, files) = recorder.finish().await;
+    let lines = lines(&files);
     let repeats: Vec<_> = lines.iter().filter(|line| line["type"] == "begun").collect();
     let repeats: Vec<_> = repeats.iter().map(|line| line["repeats"].as_u64()).collect();
     assert_eq!(repeats, [None, Some(1), None]);
-    assert_eq!((calls.summary.calls, calls.summary.cut_calls), (3, 1));
+    assert_eq!((summary.calls, summary.cut_calls), (3, 1));
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn secrets_are_masked_and_digests_are_of_true_bytes() {
     let recorder = Recorder::create(directory.path(), redactor).await.expect("made");
     let request = br#"{"messages":[{"role":"user","content":"sk-very-secret"}]}"#;
     record(&recorder, request, CallEnd::Complete, ParsedReply::default()).await;
-    let lines = lines(&recorder.finish().await);
+    let lines = lines(&recorder.finish().await.1);
     let body = &lines[0]["request"];
     assert!(body["text"].as_str().is_some_and(|text| text.contains("[redacted:KEY]")));
     assert_eq!(body["digest"], Digest::sha256(request).to_string());
@@ -94,17 +94,16 @@ async fn trajectories_are_in_order_of_begin_although_calls_end_in_another() {
     let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
     let first = recorder.begin(new_call(b"{}")).await.expect("begun");
     let second = recorder.begin(new_call(b"[]")).await.expect("begun");
-    let prices = TokenPrices::default();
     for (begun, reply) in [(second, reply(&[1, 2, 3], &[4])), (first, reply(&[1], &[2]))] {
         let ended = ended(begun.number, CallEnd::Complete);
-        recorder.end(begun, ended, (0, None), reply, &prices).await.expect("ended");
+        recorder.end(begun, ended, (0, None), reply).await.expect("ended");
     }
-    let calls = recorder.finish().await;
-    let text = fs::read_to_string(&calls.files[1]).expect("trajectories");
+    let (summary, files) = recorder.finish().await;
+    let text = fs::read_to_string(&files[1]).expect("trajectories");
     let trajectory: Value = serde_json::from_str(text.trim()).expect("one");
     assert_eq!(trajectory["calls"], serde_json::json!([1, 2]));
     assert_eq!(trajectory["mask"], serde_json::json!([0, 1, 0, 1]));
-    assert_eq!(calls.summary.trajectories, 1);
+    assert_eq!(summary.trajectories, 1);
 }
 
 #[tokio::test]
@@ -119,8 +118,8 @@ async fn request_that_is_too_long_is_recorded_but_not_merged() {
         record(&recorder, request.as_bytes(), CallEnd::Complete, reply).await;
     }
     assert_eq!(recorder.state().items, 2, "the message and the reply of the first call");
-    let calls = recorder.finish().await;
-    assert_eq!((calls.summary.calls, calls.summary.trajectories), (2, 1));
+    let (summary, _) = recorder.finish().await;
+    assert_eq!((summary.calls, summary.trajectories), (2, 1));
 }
 
 #[tokio::test]
@@ -130,8 +129,8 @@ async fn items_of_calls_that_end_incomplete_are_released() {
     let begun = recorder.begin(new_call(br#"{"messages":[1,2,3]}"#)).await.expect("begun");
     assert_eq!(recorder.state().items, 3);
     let ended = ended(begun.number, CallEnd::Cut);
-    let (reply, prices) = (ParsedReply::default(), TokenPrices::default());
-    recorder.end(begun, ended, (0, None), reply, &prices).await.expect("ended");
+    let reply = ParsedReply::default();
+    recorder.end(begun, ended, (0, None), reply).await.expect("ended");
     assert_eq!(recorder.state().items, 0);
 }
 
@@ -154,12 +153,12 @@ async fn long_lists_of_tokens_are_in_the_binary_file_and_short_ones_in_the_lines
     let longer = [prompt.clone(), vec![7, 8, 9]].concat();
     record(&recorder, b"{\"a\":2}", CallEnd::Complete, reply(&longer, &[10])).await;
     record(&recorder, b"{\"a\":3}", CallEnd::Complete, reply(&[1], &[2])).await;
-    let calls = recorder.finish().await;
-    let names: Vec<_> = calls.files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+    let (_, files) = recorder.finish().await;
+    let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
     assert_eq!(names, ["calls.jsonl", "trajectories.jsonl", "tokens.bin"]);
-    let file = fs::read(&calls.files[2]).expect("tokens");
+    let file = fs::read(&files[2]).expect("tokens");
     let tokens = |call: usize| -> CallTokens {
-        let ended = lines(&calls).into_iter().filter(|line| line["type"] == "ended").nth(call);
+        let ended = lines(&files).into_iter().filter(|line| line["type"] == "ended").nth(call);
         serde_json::from_value(ended.expect("a line")["tokens"].clone()).expect("tokens")
     };
     let mut first = tokens(0);
@@ -168,7 +167,7 @@ async fn long_lists_of_tokens_are_in_the_binary_file_and_short_ones_in_the_lines
     assert_eq!(first.prompt_ids, Some(prompt));
     assert_eq!(first.choices[0].ids, Some(vec![7, 8]));
     assert_eq!(tokens(2).prompt_ids, Some(vec![1]));
-    let text = fs::read_to_string(&calls.files[1]).expect("trajectories");
+    let text = fs::read_to_string(&files[1]).expect("trajectories");
     let mut found: Vec<TrajectoryRecord> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert!(text.len() < 2000 && file.len() > 4 * 4 * 5000, "{} {}", text.len(), file.len());
@@ -177,4 +176,19 @@ async fn long_lists_of_tokens_are_in_the_binary_file_and_short_ones_in_the_lines
     assert_eq!(found[0].ids, [longer, vec![10]].concat());
     assert_eq!(found[0].mask.iter().map(|bit| u32::from(*bit)).sum::<u32>(), 3);
     assert_eq!((found[1].ids.clone(), found[1].mask.clone()), (vec![1, 2], vec![0, 1]));
+}
+
+#[tokio::test]
+async fn answered_call_without_known_cost_counts_as_unpriced_and_refused_one_does_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    for (status, cost) in [(200, None), (200, Some(0.25)), (429, None)] {
+        let begun = recorder.begin(new_call(b"{}")).await.expect("begun");
+        let ended = ended(begun.number, CallEnd::Complete);
+        let ended = CallEnded { status: Some(status), cost, ..ended };
+        recorder.end(begun, ended, (0, None), ParsedReply::default()).await.expect("ended");
+    }
+    let (summary, _) = recorder.finish().await;
+    assert_eq!((summary.unpriced_calls, summary.failed_calls), (1, 1));
+    assert!((summary.cost - 0.25).abs() < 1e-12);
 }

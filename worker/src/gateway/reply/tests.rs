@@ -155,7 +155,8 @@ fn responses_stream_equals_whole_reply() {
     assert_eq!(stream("completed", &items), expected);
     assert_eq!(stream("completed", &[]), expected, "the items came before");
     assert_eq!(expected.finish_reasons, ["completed"]);
-    let expected = TokenUsage { input: 5, cached_input: 0, output: 9, reasoning: 2 };
+    let expected =
+        TokenUsage { input: 5, cached_input: 0, written_input: 0, output: 9, reasoning: 2 };
     let incomplete = stream("incomplete", &items);
     assert_eq!((incomplete.usage, incomplete.finished), (Some(expected), true));
     assert_eq!(incomplete.finish_reasons, ["max_output_tokens"]);

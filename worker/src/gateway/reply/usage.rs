@@ -65,15 +65,16 @@ impl UsageCounts {
         let reasoning = self.reasoning.unwrap_or_default();
         let mut input = self.input.unwrap_or_default();
         input = input.saturating_add(self.tool_results.unwrap_or_default());
+        let written_input = self.created.unwrap_or_default();
         if self.excludes_cache {
-            let cache = cached_input.saturating_add(self.created.unwrap_or_default());
+            let cache = cached_input.saturating_add(written_input);
             input = input.saturating_add(cache);
         }
         let mut output = self.output.unwrap_or_default();
         if self.excludes_reasoning {
             output = output.saturating_add(reasoning);
         }
-        Some(TokenUsage { input, cached_input, output, reasoning })
+        Some(TokenUsage { input, cached_input, written_input, output, reasoning })
     }
 }
 
@@ -90,7 +91,8 @@ mod tests {
 
     #[test]
     fn usage_input_includes_cache_and_output_includes_reasoning_in_all_dialects() {
-        let all = TokenUsage { input: 100, cached_input: 60, output: 7, reasoning: 3 };
+        let all =
+            TokenUsage { input: 100, cached_input: 60, written_input: 0, output: 7, reasoning: 3 };
         let mut openai = UsageCounts::default();
         openai.take_openai(&Value::Null);
         assert!(openai.finish().is_none());
@@ -123,7 +125,7 @@ mod tests {
             "output_tokens": 1,
         }));
         anthropic.take_anthropic(&json!({"output_tokens": 7}));
-        let usage = TokenUsage { input: 100, cached_input: 60, output: 7, reasoning: 0 };
+        let usage = TokenUsage { written_input: 30, reasoning: 0, ..all };
         assert_eq!(anthropic.finish(), Some(usage));
     }
 }

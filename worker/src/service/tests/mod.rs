@@ -128,6 +128,7 @@ async fn stop_ends_only_named_execution_or_run() {
         phase: Some(Phase::AgentExecution),
         record: None,
         cost: 0.0,
+        model_use: Default::default(),
     };
     assert_eq!((stopped.exec, &stopped.body), (started[1].exec, &lost));
     scene

@@ -56,7 +56,13 @@ async fn shutdown_drain_reports_claimed_try_without_slot_as_lost() {
     gone.sort_by_key(|report| report.try_id == claimed);
     let lost = |phase| {
         let reason = LostReason::Stopped;
-        ReportBody::Lost { reason, phase: Some(phase), record: None, cost: 0.0 }
+        ReportBody::Lost {
+            reason,
+            phase: Some(phase),
+            record: None,
+            cost: 0.0,
+            model_use: Default::default(),
+        }
     };
     assert_eq!((&gone[1].try_id, &gone[1].body), (&claimed, &lost(Phase::Queued)));
     assert_eq!(gone[0].body, lost(Phase::AgentExecution));

@@ -2,6 +2,7 @@
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::spec::budget::ModelUse;
 
 use super::run::{TrialRun, is_trial_error};
 
@@ -9,7 +10,7 @@ impl TrialRun<'_> {
     /// Makes a full disk of this host the error of a trial that did not pass meanwhile. Must be
     /// called while the environments still exist, so that their storage can be measured.
     pub(super) async fn blame_disk(&mut self) {
-        let verdict = self.verdict(0.0);
+        let verdict = self.verdict(0.0, ModelUse::default());
         let error = verdict.error.as_ref().filter(|error| is_trial_error(error));
         let doubtful = match verdict.outcome {
             ItemOutcome::Completed => !verdict.passed(),

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
-use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
 use tokio::time::Instant;
 
@@ -41,14 +42,9 @@ pub(super) struct ModelCalls {
 #[derive(Debug, Default)]
 pub(super) struct FinishedCalls {
     pub(super) summary: Option<Box<GatewaySummary>>,
+    /// What the calls used.
+    pub(super) used: ModelUse,
     pub(super) files: Vec<RecordFile>,
-}
-
-impl FinishedCalls {
-    /// Cost of the calls.
-    pub(super) fn cost(&self) -> f64 {
-        self.summary.as_ref().map_or(0.0, |summary| summary.cost)
-    }
 }
 
 /// A clock that stands still while a model server does not answer, or a pause keeps calls back.
@@ -77,6 +73,7 @@ impl TrialRun<'_> {
         let request = TryRequest {
             run: ctx.execution.labels.run,
             upstreams,
+            budget: ctx.settings.budget,
             only: ctx.agent.model.as_ref().map(|model| model.upstream.clone()),
             is_leased: ctx.execution.has_model_leases,
             directory: self.outputs.scratch().join(DIRECTORY),
@@ -159,6 +156,20 @@ impl ModelCalls {
             .in_phase(error.phase)
     }
 
+    /// The end of the agent, given that of its script: an agent whose calls exceeded its budget has
+    /// failed, however it ended. A failure of the infrastructure stays one.
+    pub(super) fn check_budget(&self, ended: Result<(), TrialError>) -> Result<(), TrialError> {
+        let exceeded = self.gateway.as_ref().and_then(|gateway| gateway.exceeded_budget());
+        let Some(exceeded) = exceeded else { return ended };
+        if ended.as_ref().is_err_and(|error| error.class == ErrorClass::Infrastructure) {
+            return ended;
+        }
+        let message = format!("the model calls of the agent exceeded its budget: {exceeded}");
+        let (kind, class) = (ErrorType::AgentExecutionFailed, ErrorClass::Agent);
+        let code = ErrorCode::BUDGET_EXCEEDED;
+        Err(TrialError::new(kind, code, class, RetryClass::Permanent, message))
+    }
+
     /// Ends all calls.
     pub(super) async fn close(&mut self) {
         if let Some(gateway) = self.gateway.take() {
@@ -179,13 +190,14 @@ impl ModelCalls {
         };
         FinishedCalls {
             summary: Some(Box::new(calls.summary)),
+            used: calls.used,
             files: calls.files.into_iter().filter_map(file).collect(),
         }
     }
 }
 
 impl AgentClock {
-    /// Returns when the clock has reached the limit. Outages of the environment's engine do not
+    /// Returns when the clock has reached the limit, or calls have exceeded the budget. Outages of the environment's engine do not
     /// count either.
     pub(super) async fn wait_for_limit(&self, limit: Duration, engine: Option<&Dependency>) {
         let engine_time = || engine.map(Dependency::downtime).unwrap_or_default();
@@ -205,7 +217,7 @@ impl AgentClock {
             let engine_stood = engine_time().saturating_sub(engine_before);
             let stood = stood.min(self.max_stop) + engine_stood;
             let left = limit.saturating_sub((now - began).saturating_sub(stood));
-            if left.is_zero() {
+            if left.is_zero() || self.gateway.exceeded_budget().is_some() {
                 return;
             }
             let look = left.min(LOOK_INTERVAL);

@@ -2,6 +2,7 @@
 
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord, Verdict};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
@@ -12,7 +13,7 @@ use crate::executor::{FileRole, Finished, RecordFile, errors};
 
 impl TrialRun<'_> {
     /// The verdict so far.
-    pub(super) fn verdict(&self, cost: f64) -> Verdict {
+    pub(super) fn verdict(&self, cost: f64, model_use: ModelUse) -> Verdict {
         let outcome = if self.score.is_some() {
             ItemOutcome::Completed
         } else if self.ctx.settings.verifier.disable
@@ -35,6 +36,7 @@ impl TrialRun<'_> {
             error: self.attempt.first_error.clone(),
             unverified_steps,
             harness: self.harness.as_ref().map(|harness| Box::new(harness.summary())),
+            model_use,
         }
     }
 
@@ -45,9 +47,9 @@ impl TrialRun<'_> {
         self.removed_cost + costs.iter().sum::<f64>()
     }
 
-    /// The verdict at the end; `models` is the cost of its model calls.
-    fn final_verdict(&self, stopped: bool, models: f64) -> Verdict {
-        let mut verdict = self.verdict(self.cost() + models);
+    /// The verdict at the end; `models` is what its model calls used.
+    fn final_verdict(&self, stopped: bool, models: ModelUse) -> Verdict {
+        let mut verdict = self.verdict(self.cost() + models.cost, models);
         if stopped {
             verdict.outcome = ItemOutcome::Cancelled;
             verdict.reward = None;
@@ -74,7 +76,7 @@ impl TrialRun<'_> {
         }
         let (durations, timestamps) = self.attempt.timing.finish();
         let models = self.models.finish();
-        let verdict = self.final_verdict(stopped.is_some(), models.cost());
+        let verdict = self.final_verdict(stopped.is_some(), models.used);
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = outputs.files;
         files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));

@@ -3,6 +3,7 @@
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EnvironmentRecord, HarnessRecord, TrialRecord};
+use rollout_protocol::spec::budget::ModelUse;
 use tokio::sync::SemaphorePermit;
 
 use super::artifacts::Artifacts;
@@ -240,7 +241,7 @@ impl WorkRecipe for TrialRun<'_> {
 
     fn keeps_environments(&mut self) -> bool {
         let policy = self.ctx.settings.environment.preserve_env;
-        let verdict = self.verdict(0.0);
+        let verdict = self.verdict(0.0, ModelUse::default());
         preserve::should_preserve(policy, &verdict, self.ctx.settings.verifier.disable)
     }
 

@@ -320,6 +320,7 @@ pub fn settings() -> TrialSettings {
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         gateway: None,
+        budget: None,
     }
 }
 

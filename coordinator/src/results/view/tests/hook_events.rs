@@ -20,8 +20,13 @@ async fn events_of_dead_execution_stay_beside_those_of_its_successor() {
     journal.report(item, ReportBody::Started);
     journal.report_again(item, events(1, 1, 0));
     journal.report_again(item, events(2, 1, 3));
-    let lost =
-        ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
+    let lost = ReportBody::Lost {
+        reason: LostReason::WorkerDied,
+        phase: None,
+        record: None,
+        cost: 0.0,
+        model_use: Default::default(),
+    };
     journal.report_again(item, lost);
     journal.now_ms += 10_000_000;
     journal.handle(CoreInput::Tick);

@@ -68,6 +68,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         gateway: None,
+        budget: None,
     };
     JobPlan::new(settings, vec![agent], tasks.iter().map(task).collect(), 1).expect("a plan")
 }
@@ -108,6 +109,7 @@ impl JournalFixture {
             permits,
             retry: policy(),
             timeouts: RemoteTimeouts::default(),
+            budget: Default::default(),
         };
         let mut fixture = Self {
             plan: plan(tasks),
@@ -132,6 +134,7 @@ impl JournalFixture {
             permits,
             retry: policy(),
             timeouts: RemoteTimeouts::default(),
+            budget: Default::default(),
         };
         let mut core = Core::new(settings);
         for (at, record) in self.records.clone() {

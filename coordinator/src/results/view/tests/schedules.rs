@@ -44,7 +44,18 @@ fn play(steps: &[RunStep], permits: usize) -> JournalFixture {
             RunStep::Start(n) => pick(n).map(|item| (item, ReportBody::Started)),
             RunStep::Lose(n) => {
                 let (reason, phase, record, cost) = (LostReason::WorkerDied, None, None, 0.0);
-                pick(n).map(|item| (item, ReportBody::Lost { reason, phase, record, cost }))
+                pick(n).map(|item| {
+                    (
+                        item,
+                        ReportBody::Lost {
+                            reason,
+                            phase,
+                            record,
+                            cost,
+                            model_use: Default::default(),
+                        },
+                    )
+                })
             }
             RunStep::Wait(_) | RunStep::Cancel(_) | RunStep::Resume(_) => None,
         };

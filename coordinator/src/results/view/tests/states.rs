@@ -85,8 +85,13 @@ fn trial_with_retries_shows_every_execution_and_why_it_does_not_count() {
     let running = journal.view(true, Some(item)).detail().expect("watched");
     assert_eq!(running.row.worker.as_deref(), Some("worker-2"));
     assert_eq!(running.executions[1].role, ExecutionRole::Open);
-    let lost =
-        ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.5 };
+    let lost = ReportBody::Lost {
+        reason: LostReason::WorkerDied,
+        phase: None,
+        record: None,
+        cost: 0.5,
+        model_use: Default::default(),
+    };
     journal.report_again(item, lost);
     journal.report(item, failed());
     let detail = journal.view(true, Some(item)).detail().expect("watched");

@@ -8,6 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::budget::RunBudget;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
@@ -72,6 +73,7 @@ pub(crate) fn run_open_options(
         retry: RetryPolicy::default(),
         lock: lock_options,
         timeouts,
+        budget: RunBudget::default(),
         reopen: None,
     }
 }
