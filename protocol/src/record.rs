@@ -112,7 +112,7 @@ impl Verdict {
             error: None,
             unverified_steps: Vec::new(),
             harness: None,
-            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
+            model_use: ModelUse::NONE,
         }
     }
 
@@ -126,7 +126,7 @@ impl Verdict {
             error: Some(error),
             unverified_steps: Vec::new(),
             harness: None,
-            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
+            model_use: ModelUse::NONE,
         }
     }
 
@@ -140,7 +140,7 @@ impl Verdict {
             error: None,
             unverified_steps: Vec::new(),
             harness: None,
-            model_use: ModelUse { calls: 0, tokens: 0, cost: 0.0, sec: 0.0 },
+            model_use: ModelUse::NONE,
         }
     }
 

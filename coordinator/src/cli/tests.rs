@@ -139,6 +139,7 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
                 with_error: false,
                 step_unverified: false,
                 failure: *failure,
+                model_use: rollout_protocol::spec::budget::ModelUse::NONE,
                 cost: 0.0,
                 retries: 0,
                 lost: 0,

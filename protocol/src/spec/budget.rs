@@ -17,12 +17,18 @@ pub struct ModelUse {
     /// Cost of the tokens, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
+    /// Calls whose cost is not known, and not part of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unpriced_calls: u64,
     /// Time in which calls were open, seconds; that of concurrent calls is added up.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub sec: f64,
 }
 
 impl ModelUse {
+    /// Nothing.
+    pub const NONE: Self = Self { calls: 0, tokens: 0, cost: 0.0, unpriced_calls: 0, sec: 0.0 };
+
     /// Whether it is nothing at all.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -35,6 +41,7 @@ impl ModelUse {
             calls: self.calls.saturating_add(other.calls),
             tokens: self.tokens.saturating_add(other.tokens),
             cost: self.cost + other.cost,
+            unpriced_calls: self.unpriced_calls.saturating_add(other.unpriced_calls),
             sec: self.sec + other.sec,
         }
     }
@@ -46,6 +53,7 @@ impl ModelUse {
             calls: self.calls.saturating_sub(other.calls),
             tokens: self.tokens.saturating_sub(other.tokens),
             cost: (self.cost - other.cost).max(0.0),
+            unpriced_calls: self.unpriced_calls.saturating_sub(other.unpriced_calls),
             sec: (self.sec - other.sec).max(0.0),
         }
     }
@@ -57,9 +65,15 @@ impl ModelUse {
             calls: self.calls.saturating_mul(times),
             tokens: self.tokens.saturating_mul(times),
             cost: self.cost * times as f64,
+            unpriced_calls: self.unpriced_calls.saturating_mul(times),
             sec: self.sec * times as f64,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Limits on what model calls may use; an absent one does not limit.
@@ -110,6 +124,7 @@ impl BudgetLimits {
             calls: self.calls.unwrap_or_default(),
             tokens: self.tokens.unwrap_or_default(),
             cost: self.cost.unwrap_or_default(),
+            unpriced_calls: 0,
             sec: self.sec.unwrap_or_default(),
         }
     }
@@ -148,7 +163,8 @@ mod tests {
     fn limits_name_the_first_amount_above_them() {
         let limits =
             BudgetLimits { cost: Some(0.3), tokens: Some(10), calls: Some(2), sec: Some(1.0) };
-        let used = ModelUse { calls: 2, tokens: 10, cost: 0.1 + 0.2, sec: 1.0 };
+        let unpriced_calls = 0;
+        let used = ModelUse { calls: 2, tokens: 10, cost: 0.1 + 0.2, unpriced_calls, sec: 1.0 };
         assert_eq!(limits.exceeded_by(used), None, "the limit itself may be used");
         let more = |more: ModelUse| limits.exceeded_by(used.plus(more));
         let cost = more(ModelUse { cost: 0.01, ..ModelUse::default() });

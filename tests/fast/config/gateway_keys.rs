@@ -73,6 +73,114 @@ pub(crate) const GATEWAY_CASES: &[KeyCase] = &[
         || json!(0),
     ),
     (
+        "gateway.upstreams[].prices.written_input",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 2, written_input: 2.5}}]}",
+        "/plan/settings/gateway/upstreams/0/prices/written_input",
+        || json!(2.5),
+    ),
+    (
+        "gateway.upstreams[].model_prices",
+        "gateway: {upstreams: [{url: 'http://h/v1', model_prices: {m: {input: 2}}}]}",
+        "/plan/settings/gateway/upstreams/0/model_prices/m/input",
+        || json!(2.0),
+    ),
+    (
+        "prices",
+        "prices: '@HERE@/prices.toml'\ngateway: {upstreams: [{name: openai, url: 'http://h/v1'}]}",
+        "/plan/settings/gateway/upstreams/0/model_prices/m/output",
+        || json!(9.0),
+    ),
+    (
+        "budget.try.cost",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {cost: 7.5}}",
+        "/plan/settings/budget/cost",
+        || json!(7.5),
+    ),
+    (
+        "budget.try.tokens",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {tokens: 70}}",
+        "/plan/settings/budget/tokens",
+        || json!(70),
+    ),
+    (
+        "budget.try.calls",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {calls: 7}}",
+        "/plan/settings/budget/calls",
+        || json!(7),
+    ),
+    (
+        "budget.try.sec",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {sec: 8.5}}",
+        "/plan/settings/budget/sec",
+        || json!(8.5),
+    ),
+    (
+        "budget.agent.cost",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {cost: 7.5}, agent: {cost: 7.5}}",
+        "/shown/config/budget/agent/cost",
+        || json!(7.5),
+    ),
+    (
+        "budget.agent.tokens",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {tokens: 70}, agent: {tokens: 70}}",
+        "/shown/config/budget/agent/tokens",
+        || json!(70),
+    ),
+    (
+        "budget.agent.calls",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {calls: 7}, agent: {calls: 7}}",
+        "/shown/config/budget/agent/calls",
+        || json!(7),
+    ),
+    (
+        "budget.agent.sec",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {sec: 8.5}, agent: {sec: 8.5}}",
+        "/shown/config/budget/agent/sec",
+        || json!(8.5),
+    ),
+    (
+        "budget.run.cost",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {cost: 7.5}, run: {cost: 7.5}}",
+        "/shown/config/budget/run/cost",
+        || json!(7.5),
+    ),
+    (
+        "budget.run.tokens",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {tokens: 70}, run: {tokens: 70}}",
+        "/shown/config/budget/run/tokens",
+        || json!(70),
+    ),
+    (
+        "budget.run.calls",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {calls: 7}, run: {calls: 7}}",
+        "/shown/config/budget/run/calls",
+        || json!(7),
+    ),
+    (
+        "budget.run.sec",
+        "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 1}}]}\n\
+         budget: {try: {sec: 8.5}, run: {sec: 8.5}}",
+        "/shown/config/budget/run/sec",
+        || json!(8.5),
+    ),
+    (
+        "budget.output_reserve",
+        "gateway: {upstreams: [{url: 'http://h/v1'}]}\nbudget: {try: {calls: 1}, output_reserve: 9}",
+        "/plan/settings/budget/output_reserve",
+        || json!(9),
+    ),
+    (
         "gateway.upstreams[].prices.input",
         "gateway: {upstreams: [{url: 'http://h/v1', prices: {input: 3}}]}",
         "/plan/settings/gateway/upstreams/0/prices/input",

@@ -482,7 +482,8 @@ datasets: [{path: tasks, task_names: ["b?ilt"]}]
 
 fn project() -> Project {
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
-    let mut project = project.write("agents/mine.toml", OWN_AGENT);
+    let prices = "[models.openai]\nm = { input = 3, output = 9 }\n";
+    let mut project = project.write("agents/mine.toml", OWN_AGENT).write("prices.toml", prices);
     for (task, image) in [("built", ""), ("named", "docker_image = 'debian:bookworm-slim'\n")] {
         let file = |name: &str| format!("tasks/{task}/{name}");
         project = project

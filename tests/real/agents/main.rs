@@ -1,6 +1,7 @@
 //! Agents of the catalogue and the agent `shell`: each solves a task with a scripted model, whose calls
 //! go through the gateway.
 
+mod budget;
 mod fixture;
 mod programs;
 mod shell;

@@ -1,6 +1,7 @@
 //! Counts and sums over settled trials.
 
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement, Verdict};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::failure::{FailureCounts, FailureParty};
@@ -23,6 +24,8 @@ pub struct TrialScore {
     pub failure: Option<FailureParty>,
     /// Cost of all its executions.
     pub cost: f64,
+    /// What the model calls of all its executions with a verdict used.
+    pub model_use: ModelUse,
     /// Executions that failed and were retried.
     pub retries: u32,
     /// Executions that ended without a verdict.
@@ -54,6 +57,7 @@ impl TrialScore {
             step_unverified: completed && !verdict.unverified_steps.is_empty(),
             failure: FailureParty::from_verdict(verdict),
             cost: cost_of(verdict, superseded),
+            model_use: model_use(verdict, superseded),
             retries,
             lost,
         }
@@ -76,6 +80,14 @@ fn cost_of(verdict: &Verdict, superseded: &[Execution]) -> f64 {
         }
     }
     sum.value()
+}
+
+fn model_use(verdict: &Verdict, superseded: &[Execution]) -> ModelUse {
+    let others = superseded.iter().filter_map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => Some(verdict.model_use),
+        ExecutionEnd::Lost { .. } | ExecutionEnd::Open => None,
+    });
+    others.fold(verdict.model_use, ModelUse::plus)
 }
 
 /// Rewards of completed trials.
@@ -174,6 +186,8 @@ pub struct Tally {
     pub lost: u64,
     /// Rewards of completed trials.
     pub rewards: Rewards,
+    /// What model calls used.
+    pub model_use: ModelUse,
     cost: NeumaierSum,
 }
 
@@ -184,6 +198,7 @@ impl Tally {
         if let Some(reward) = scored.reward {
             self.rewards.add(reward);
         }
+        self.model_use = self.model_use.plus(scored.model_use);
         self.cost.add(scored.cost);
     }
 
@@ -193,6 +208,7 @@ impl Tally {
         if let Some(reward) = scored.reward {
             self.rewards.remove(reward);
         }
+        self.model_use = self.model_use.minus(scored.model_use);
         self.cost.add(-scored.cost);
     }
 

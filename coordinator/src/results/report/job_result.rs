@@ -7,6 +7,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{ItemOutcome, REWARD_KEY};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use serde::{Serialize, Serializer};
@@ -52,6 +53,9 @@ pub struct JobResult {
     pub headline: Headline,
     /// Sum of the costs that executions reported.
     pub total_cost: f64,
+    /// What model calls used, if there were any.
+    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    pub model_use: ModelUse,
     /// Seconds from the start of the first session to the end of the last.
     pub total_duration_sec: f64,
     /// Start of the first session.
@@ -137,6 +141,9 @@ pub struct AgentSummary {
     pub headline: Headline,
     /// Sum of the costs that executions reported.
     pub total_cost: f64,
+    /// What model calls used, if there were any.
+    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    pub model_use: ModelUse,
 }
 
 /// The headline of a run or an agent, and the counts behind it.
@@ -260,6 +267,7 @@ impl JobResult {
             mean_reward: overall.rewards.mean(),
             headline: Headline::new(overall),
             total_cost: overall.cost(),
+            model_use: overall.model_use,
             total_duration_sec: seconds_between(overview.started_at, overview.ended_at),
             started_at: overview.started_at,
             ended_at: overview.ended_at,
@@ -325,6 +333,7 @@ impl AgentSummary {
             mean_reward: tally.rewards.mean(),
             headline: Headline::new(tally),
             total_cost: tally.cost(),
+            model_use: tally.model_use,
         }
     }
 }

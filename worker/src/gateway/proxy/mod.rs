@@ -37,6 +37,7 @@ use lru::LruCache;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{Semaphore, watch};
 
@@ -336,7 +337,8 @@ impl TryGateway for TryHandle {
             }
         }
         let (mut summary, files) = self.opened.recorder.finish().await;
-        let used = self.opened.budget.used();
+        let measured = self.opened.budget.used();
+        let used = ModelUse { unpriced_calls: summary.unpriced_calls, ..measured };
         summary.open_sec = used.sec;
         TryCalls { summary, used, files }
     }

@@ -12,6 +12,15 @@ pub(crate) fn number(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
+/// A cost beside calls whose cost is not known: `unknown`, or a lower bound.
+pub(crate) fn cost(known: f64, unpriced_calls: u64) -> String {
+    match unpriced_calls {
+        0 => number(known),
+        _ if known > 0.0 => format!("at least {}", number(known)),
+        _ => "unknown".to_owned(),
+    }
+}
+
 /// A number, or a dash for `None`.
 pub(crate) fn number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)

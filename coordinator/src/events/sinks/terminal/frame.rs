@@ -6,7 +6,7 @@ use rollout_protocol::farm::SampleKey;
 use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::spec::metric::MetricKind;
 
-use super::format::{bar, duration, fit, number, plural, rate};
+use super::format::{bar, cost, duration, fit, number, plural, rate};
 use super::job_view::JobView;
 use super::run_view::RunView;
 use super::score;
@@ -96,8 +96,9 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
             parts.push(format!("{kind} {}", number(value)));
         }
     }
-    if tally.cost() > 0.0 {
-        parts.push(format!("cost {}", number(tally.cost())));
+    let unpriced = tally.model_use.unpriced_calls;
+    if tally.cost() > 0.0 || unpriced > 0 {
+        parts.push(format!("cost {}", cost(tally.cost(), unpriced)));
     }
     if view.run.retries > 0 {
         parts.push(if view.run.retries == 1 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::metric::MetricKind;
 
-use super::format::{duration, number, number_or_dash, percent, plural};
+use super::format::{cost, duration, number_or_dash, percent, plural};
 use super::score;
 use super::style::Style;
 use super::table;
@@ -87,7 +87,7 @@ type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 fn agents(result: &JobResult) -> String {
     let failures = &result.headline.failures;
     let differs = score::has_own_completed_score(result);
-    let columns: [AgentColumn; 14] = [
+    let columns: [AgentColumn; 16] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),
         ("failed", true, |a| a.failed_trials.to_string()),
@@ -103,7 +103,11 @@ fn agents(result: &JobResult) -> String {
         ("mean reward", true, |a| number_or_dash(a.headline.scored.mean_reward)),
         ("completed: pass rate", differs, |a| percent(a.pass_rate)),
         ("mean", differs, |a| number_or_dash(a.mean_reward)),
-        ("cost", result.total_cost > 0.0, |a| number(a.total_cost)),
+        ("model calls", result.model_use.calls > 0, |a| a.model_use.calls.to_string()),
+        ("tokens", result.model_use.tokens > 0, |a| a.model_use.tokens.to_string()),
+        ("cost", result.total_cost > 0.0 || result.model_use.unpriced_calls > 0, |a| {
+            cost(a.total_cost, a.model_use.unpriced_calls)
+        }),
     ];
     let shown: Vec<&AgentColumn> = columns.iter().filter(|(_, shown, _)| *shown).collect();
     let header: Vec<&str> =
