@@ -72,6 +72,8 @@ pub(super) enum Command {
     /// List and check the agents of the catalogue
     #[command(subcommand)]
     Agents(super::agents::AgentsCommand),
+    #[cfg(feature = "gateway")]
+    Gateway(super::gateway::GatewayArgs),
     Keys(super::keys::KeysArgs),
     /// Search over the commits of a repository
     #[command(subcommand)]
@@ -434,6 +436,8 @@ impl Cli {
             | Command::Keys(_)
             | Command::Blob(_)
             | Command::Bench(_) => false,
+            #[cfg(feature = "gateway")]
+            Command::Gateway(_) => false,
             #[cfg(feature = "serve")]
             Command::Serve(_) | Command::Up(_) => false,
         }

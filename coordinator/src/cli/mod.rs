@@ -14,6 +14,8 @@ mod executor;
 mod exit;
 mod export;
 mod follow_logs;
+#[cfg(feature = "gateway")]
+mod gateway;
 mod gc;
 mod gc_datasets;
 #[cfg(feature = "docker")]
@@ -139,6 +141,8 @@ async fn dispatch(
         Command::Check(args) => check::run(args, printer).await,
         Command::Task(command) => task_init::run(command, printer).await,
         Command::Agents(what) => what.run(printer).await,
+        #[cfg(feature = "gateway")]
+        Command::Gateway(args) => Box::pin(gateway::run(args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,

@@ -258,7 +258,7 @@ fn catalogue(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, A
 }
 
 /// The prices of models. Errors are recorded.
-fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, PriceTable> {
+pub(super) fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, PriceTable> {
     let shipped = Cow::Borrowed(PriceTable::shipped());
     let Some(path) = field.path() else { return shipped };
     if !is_allowed {

@@ -15,6 +15,8 @@ mod diagnostics;
 mod document;
 mod elements;
 pub mod env_vars;
+#[cfg(feature = "gateway")]
+mod gateway_file;
 mod inline_secrets;
 mod job_file;
 mod location;
@@ -51,6 +53,8 @@ pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub(crate) use elements::units;
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
+#[cfg(feature = "gateway")]
+pub use gateway_file::{GatewayFile, read_gateway};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
 pub use profile::{

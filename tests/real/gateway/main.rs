@@ -1,6 +1,7 @@
 //! The model gateway: real agents in sandboxes and containers, a model server that keeps its own log, and the
 //! program that is killed while replies come.
 
+mod alone;
 mod docker;
 mod fixture;
 mod fleet;
