@@ -404,7 +404,8 @@ impl<P: Planner> Engine<P> {
     fn is_over(&self, workers: &WorkerLocation) -> bool {
         let idle = self.waiting.is_empty() && self.run.writer.is_idle();
         let quiet = match workers {
-            WorkerLocation::Local { .. } => self.quiesced,
+            // Without a budget for another execution, none runs.
+            WorkerLocation::Local { .. } => self.quiesced || self.is_over_budget,
             WorkerLocation::Remote => {
                 self.run.core.is_quiet()
                     || self.kill_deadline.is_some_and(|at| Instant::now() >= at)
