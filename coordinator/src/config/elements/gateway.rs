@@ -49,10 +49,10 @@ keys! {
 
     /// The keys of `prices`.
     pub(crate) table PriceKeys {
-        input: "number", "0", "Price of a million input tokens that were not cached.";
+        input: "number", "0 in a table", "Price of a million input tokens that were not cached.";
         cached_input: "number", "`input`", "Price of a million input tokens read from a cache.";
         written_input: "number", "`input`", "Price of a million input tokens written to a cache.";
-        output: "number", "0", "Price of a million output tokens.";
+        output: "number", "0 in a table", "Price of a million output tokens.";
     }
 }
 
