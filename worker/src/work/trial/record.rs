@@ -73,7 +73,7 @@ impl TrialRun<'_> {
             ));
         }
         let (durations, timestamps) = self.attempt.timing.finish();
-        let models = self.models.finish();
+        let models = self.models.finish("");
         let verdict = self.final_verdict(stopped.is_some(), models.cost());
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = outputs.files;
