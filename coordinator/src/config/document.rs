@@ -57,7 +57,8 @@ pub fn job_document(job: &Job) -> Value {
     document
 }
 
-fn gateway(spec: &GatewaySpec) -> Value {
+/// The model servers in the form of a file.
+pub(super) fn gateway(spec: &GatewaySpec) -> Value {
     json!({ "upstreams": spec.upstreams.iter().map(upstream).collect::<Vec<_>>() })
 }
 
