@@ -43,7 +43,7 @@ fn search(keys: &str, commands: &[(&str, String)]) -> Project {
         commands.iter().map(|(name, text)| format!("  {name}:\n{text}")).collect();
     let text = format!(
         "tree_run_id: small\nrepository: program\nroot_baseline_csv: baseline.csv\n\
-         ideas_per_node: 2\nmax_depth: 2\nsweep_config_limit: 3\n{keys}\
+         ideas_per_node: 2\nmax_depth: 2\nsweep_config_limit: 3\nkeep_failed_artifacts: true\n{keys}\
          profile: {{name: speed, primary: {{column: v}}, metrics: [{{column: v, weight: 1}}]}}\n\
          environment: {{type: process}}\ncommands:\n{commands}  sweep:\n    run: |\n      {SWEEP}\n"
     );
@@ -106,7 +106,7 @@ fn decisions(manifest: &Value) -> BTreeMap<String, String> {
     nodes.chain(evals).collect()
 }
 
-/// The bill of the server in millionths.
+/// The bill of the server, in millionths of its currency.
 fn bill(calls: &[LoggedCall]) -> f64 {
     let cost = calls.iter().map(|call| {
         let reply: Value = serde_json::from_slice(&call.reply).unwrap_or_default();

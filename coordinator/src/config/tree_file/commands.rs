@@ -29,7 +29,7 @@ keys! {
 
     /// The keys of a command.
     pub(crate) table CommandKeys {
-        run: "text", "required without `agent`", "The script.";
+        run: "text", "", "The script; a command with an agent has none.";
         timeout_sec: "number", "3600", "Its time limit, s.";
         env: "table", "", "Its variables.";
         environment: "table", "`environment`", "Its environment.";

@@ -1,6 +1,8 @@
 //! Search files (`tree.yaml`, or JSON): repository, extent, commands and scoring of a tree search.
 //! Read like job files: all errors are reported at once, and unknown keys are errors.
 
+#[cfg(test)]
+mod agent_tests;
 mod agents;
 mod commands;
 mod document;
