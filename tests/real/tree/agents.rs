@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::leak_check;
 use rollout_tests::model_calls::{REAL_KEY, assert_equal_log, assert_key_is_in_no_file};
 use rollout_tests::model_server::{LoggedCall, ModelAnswer, ModelServer, ScriptedTask};
+use rollout_tests::print_notice;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use serde_json::Value;
@@ -223,4 +226,42 @@ fn failing_model_server_is_no_verdict_on_idea() {
         let settled = evals.as_object().expect("evals").values();
         assert!(settled.into_iter().all(|eval| eval["error"].is_null()), "{stage}: {evals:#}");
     }
+}
+
+/// Longest duration of a search whose agent is installed from its registry.
+const INSTALL_DEADLINE: Duration = Duration::from_secs(1200);
+
+#[test]
+fn program_of_catalogue_implements_idea_on_docker() {
+    let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
+    if !["all", "gemini-cli"].contains(&selection.as_str()) {
+        return print_notice("SKIPPED: needs ROLLOUT_TEST_AGENTS=gemini-cli, which installs it");
+    }
+    if DockerEngine::available().is_none() {
+        return;
+    }
+    let commands = vec!["cat /idea/idea.md >>x.txt".to_owned()];
+    let task = ScriptedTask { commands, ..ScriptedTask::new("/tmp/done", "1") };
+    let server = ModelServer::start_scripted(task);
+    let keys = format!(
+        "gateway: {{upstreams: [{{name: lab, dialect: gemini, url: '{}', key_env: MODEL_KEY, \
+         prices: {{input: {INPUT_PRICE}, output: {OUTPUT_PRICE}}}}}]}}\n",
+        server.origin()
+    );
+    let implement = "    agent: gemini-cli\n    model: lab/scripted\n    \
+                     install_timeout_sec: 1100\n";
+    let commands = [("ideas", script(IDEAS)), ("implement", implement.to_owned())];
+    let project = search(&keys, &commands);
+    project.write_agent_image("image");
+    let tree = std::fs::read_to_string(project.path().join("tree.yaml")).expect("a search");
+    let tree = tree.replace("{type: process}", "{type: docker, context: image}");
+    project.write_file("tree.yaml", &tree.replace("max_depth: 2", "max_depth: 1"));
+    let mut command = project.command(&SmallSearch::run(&[]));
+    command.env("MODEL_KEY", REAL_KEY);
+    let _ended = project.start(command).wait(INSTALL_DEADLINE).expect_code(ExitCode::Success);
+    let directory = SmallSearch::directory(&project);
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    assert_eq!(manifest["evaluations"]["0001"]["decision"]["promoted_to_node_id"], "0001");
+    assert_equal_log(&recorded_calls(&directory), &server.calls());
+    assert_key_is_in_no_file(project.path());
 }
