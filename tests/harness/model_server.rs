@@ -35,6 +35,8 @@ pub enum ModelAnswer {
     Redirect(String),
     /// The usual one.
     Usual,
+    /// That of the scripted model.
+    Scripted,
 }
 
 /// A call that the server had.
@@ -205,7 +207,7 @@ async fn answer(
         let call = &mut lock(&shared.calls)[index];
         (call.status, call.reply, call.finished) = (status, reply.to_vec(), true);
     };
-    if let (None, Some(task)) = (&command, &shared.task) {
+    if let (None | Some(ModelAnswer::Scripted), Some(task)) = (&command, &shared.task) {
         return script::answer(&shared, index, task, uri.path(), &body);
     }
     let events = match command {
@@ -229,10 +231,12 @@ async fn answer(
             events.truncate(after);
             events.into_iter().map(Some).chain([None]).collect()
         }
-        None | Some(ModelAnswer::Usual) if replies::is_stream(uri.path(), &body) => {
+        None | Some(ModelAnswer::Usual | ModelAnswer::Scripted)
+            if replies::is_stream(uri.path(), &body) =>
+        {
             replies::stream(uri.path(), &body).into_iter().map(Some).collect::<Vec<_>>()
         }
-        None | Some(ModelAnswer::Usual) => {
+        None | Some(ModelAnswer::Usual | ModelAnswer::Scripted) => {
             let text = replies::whole(uri.path(), &body).to_string();
             sent(200, text.as_bytes());
             return ([("content-type", "application/json")], text).into_response();

@@ -117,6 +117,32 @@ impl Project {
         self.write_file("tasks/t/tests/test.sh", tests);
     }
 
+    /// Writes the context of a small image in which agents can be installed. Registries may be reached
+    /// over a proxy whose certificate only this host knows: containers then get the certificates that
+    /// `SSL_CERT_FILE` names.
+    ///
+    /// # Panics
+    /// When a file cannot be read or written.
+    pub fn write_agent_image(&self, directory: &str) {
+        let mut image = String::from("FROM debian:bookworm-slim\nWORKDIR /app\n");
+        if let Ok(certificates) = std::env::var("SSL_CERT_FILE") {
+            let text = std::fs::read_to_string(&certificates).expect("certificates");
+            self.write_file(&format!("{directory}/certificates.pem"), &text);
+            image.push_str("COPY certificates.pem /opt/certificates.pem\n");
+            for name in [
+                "SSL_CERT_FILE",
+                "CURL_CA_BUNDLE",
+                "NODE_EXTRA_CA_CERTS",
+                "NPM_CONFIG_CAFILE",
+                "PIP_CERT",
+                "REQUESTS_CA_BUNDLE",
+            ] {
+                image.push_str(&format!("ENV {name}=/opt/certificates.pem\n"));
+            }
+        }
+        self.write_file(&format!("{directory}/Dockerfile"), &image);
+    }
+
     /// Makes the project a git repository whose first commit contains all its files.
     ///
     /// # Panics

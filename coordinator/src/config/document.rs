@@ -70,7 +70,8 @@ fn budget(each_try: &TryBudget, run: &RunBudget) -> Value {
     })
 }
 
-fn gateway(spec: &GatewaySpec) -> Value {
+/// The model servers in the form of a file.
+pub(super) fn gateway(spec: &GatewaySpec) -> Value {
     json!({ "upstreams": spec.upstreams.iter().map(upstream).collect::<Vec<_>>() })
 }
 

@@ -1,6 +1,5 @@
 //! Job files as written: every value checked on its own, nothing resolved.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -14,7 +13,8 @@ use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{AgentCatalogue, CatalogueError, PriceTable};
+use super::agents_directory;
+use super::catalogue::{AgentCatalogue, PriceTable};
 use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
@@ -204,7 +204,7 @@ pub(super) fn read(
         .with_reference(&JOB_REFERENCE);
     let job = reader.root(&root).map(|mut fields| {
         let agents_dir = fields.take(JobKeys::agents_dir);
-        let catalogue = catalogue(&agents_dir, file, options.reads_host_files);
+        let catalogue = agents_directory::catalogue(&agents_dir, file, options.reads_host_files);
         let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
         let job = job(&mut fields, &catalogue, &prices);
         fields.finish();
@@ -238,25 +238,6 @@ pub(super) fn parse_document(
     root
 }
 
-/// The catalogue of the job. Errors are recorded.
-fn catalogue(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, AgentCatalogue> {
-    let shipped = Cow::Borrowed(AgentCatalogue::shipped());
-    let Some(path) = field.path() else { return shipped };
-    if !is_allowed {
-        field.reject(ErrorKind::Conflict, "a directory of agents", "none: a server has its own");
-        return shipped;
-    }
-    let directory = file.parent().unwrap_or(Path::new("")).join(path);
-    match AgentCatalogue::with_directory(&directory) {
-        Ok(catalogue) => Cow::Owned(catalogue),
-        Err(error) => {
-            let expected = "a directory with a TOML file for each agent";
-            field.reject(ErrorKind::BadValue, error_chain(&error), expected);
-            shipped
-        }
-    }
-}
-
 /// The prices of models. Errors are recorded.
 pub(super) fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, PriceTable> {
     let shipped = Cow::Borrowed(PriceTable::shipped());
@@ -273,13 +254,6 @@ pub(super) fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'s
             field.reject(ErrorKind::BadValue, error.to_string(), expected);
             shipped
         }
-    }
-}
-
-fn error_chain(error: &CatalogueError) -> String {
-    match error {
-        CatalogueError::Read { source, .. } => format!("{error}: {source}"),
-        CatalogueError::Entry { .. } | CatalogueError::Duplicate { .. } => error.to_string(),
     }
 }
 

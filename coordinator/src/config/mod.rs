@@ -9,6 +9,7 @@
 mod keys;
 
 mod address;
+mod agents_directory;
 mod catalogue;
 mod cli_overrides;
 mod diagnostics;
@@ -70,6 +71,6 @@ pub use task::{
 };
 pub use tree_file::{
     ArtifactPolicy, CommandEnvironment, ContextStrategy, DedupeScope, SearchBudgets, SearchCommand,
-    SearchCommands, SearchLimits, SearchSettings, TREE_REFERENCE, TreeFile, TreeOptions,
+    SearchCommands, SearchLimits, SearchSettings, StepAgent, TREE_REFERENCE, TreeFile, TreeOptions,
     TreeOverrides, differences, read_tree, tree_document,
 };

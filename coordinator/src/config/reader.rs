@@ -252,11 +252,14 @@ impl<'a> Field<'a> {
         });
     }
 
-    /// The texts at a key of the mappings in a list. Records no errors.
+    /// The texts at a key of the mappings in a list or a table. Records no errors.
     pub(crate) fn texts_of_items(&self, key: Key) -> Vec<&'a str> {
-        let items = match self.value().map(|node| &node.value) {
-            Some(ConfigValue::Sequence(items)) => items.as_slice(),
-            _ => &[],
+        let items: Vec<&'a ConfigNode> = match self.value().map(|node| &node.value) {
+            Some(ConfigValue::Sequence(items)) => items.iter().collect(),
+            Some(ConfigValue::Mapping(entries)) => {
+                entries.iter().map(|entry| &entry.node).collect()
+            }
+            _ => Vec::new(),
         };
         let text = |item: &'a ConfigNode| match &item.value {
             ConfigValue::Mapping(entries) => {
@@ -267,7 +270,7 @@ impl<'a> Field<'a> {
             }
             _ => None,
         };
-        items.iter().filter_map(text).collect()
+        items.into_iter().filter_map(text).collect()
     }
 
     /// The value found, for messages.

@@ -103,7 +103,7 @@ impl DocumentPolicy {
         })
     }
 
-    fn model_server(&self, url: &str) -> Option<String> {
+    pub(super) fn model_server(&self, url: &str) -> Option<String> {
         let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
         (!is_listed).then(|| format!("model server {url}: the operator does not allow it"))
     }

@@ -23,13 +23,15 @@ impl DocumentPolicy {
         found.extend(self.path(&tree.root_baseline_csv));
         found.extend(tree.context_ideas_dirs.iter().filter_map(|path| self.path(path)));
         let (mut environments, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let servers = tree.gateway.iter().flat_map(|gateway| &gateway.spec.upstreams);
+        found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {
             let environment = &command.environment;
             environments.extend(environment.context.iter().filter_map(|path| self.path(path)));
             environments.extend(self.environment(&environment.provider));
-            let values = command.env.values();
-            names.extend(values.flat_map(|value| value.template.variables()).map(|(name, _)| name));
         }
+        let values = tree.variables();
+        names.extend(values.flat_map(|value| value.template.variables()).map(|(name, _)| name));
         found.extend(environments);
         found.extend(names.into_iter().filter(|name| !variables.contains(name)).map(|name| {
             format!("${{{name}}}: your token may not use this variable of the server")

@@ -1,9 +1,12 @@
 //! Records of executions of evals.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Durations, EnvironmentRecord, ItemOutcome, LogsRecord, OutputFile, Rewards, Timestamps, Verdict,
+    Durations, EnvironmentRecord, GatewaySummary, ItemOutcome, LogsRecord, OutputFile, Rewards,
+    Timestamps, Verdict,
 };
 use crate::Timestamp;
 use crate::blob::BlobRef;
@@ -57,12 +60,15 @@ pub struct EvalRecord {
     /// The results as the sweep wrote them.
     #[serde(default)]
     pub results: Option<BlobRef>,
-    /// Total cost of its environments, in the user's currency.
+    /// Total cost of its environments and model calls, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// Total cost that the commands reported; absent if none reported any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported_cost: Option<f64>,
+    /// Model calls of its agents, if they went through the gateway.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gateway: BTreeMap<EvalStage, GatewaySummary>,
     /// Durations.
     pub durations: Durations,
     /// Times.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CommandRecord, Durations, EnvironmentRecord, ItemOutcome, LogsRecord, OutputFile, Rewards,
-    Timestamps, Verdict,
+    CommandRecord, Durations, EnvironmentRecord, GatewaySummary, ItemOutcome, LogsRecord,
+    OutputFile, Rewards, Timestamps, Verdict,
 };
 use crate::digest::Digest;
 use crate::error::TrialError;
@@ -51,12 +51,15 @@ pub struct IdeasRecord {
     /// Files that are not ideas, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// Cost of its environment, in the user's currency.
+    /// Cost of its environment and of its model calls, in the user's currency.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// Cost that the command reported, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported_cost: Option<f64>,
+    /// Model calls of its agent, if they went through the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Box<GatewaySummary>>,
     /// Durations.
     pub durations: Durations,
     /// Times.

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
+use crate::spec::agent::AgentSpec;
 use crate::spec::environment::EnvironmentSpec;
+use crate::spec::gateway::GatewaySpec;
 use crate::spec::task::TaskEnvironment;
 use crate::template::Template;
 
@@ -50,6 +52,9 @@ pub struct EvalSpec {
     /// Variables of all commands; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Template>,
+    /// The model servers of its agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewaySpec>,
 }
 
 /// A separate environment for the sweep.
@@ -116,17 +121,58 @@ pub struct EvalCommands {
     pub sweep: EvalCommand,
 }
 
-/// A command of an eval.
+impl EvalCommands {
+    /// The command of a stage, if there is one.
+    pub fn command(&self, stage: EvalStage) -> Option<&EvalCommand> {
+        match stage {
+            EvalStage::Implement => Some(&self.implement),
+            EvalStage::Tests => self.tests.as_ref(),
+            EvalStage::Review => self.review.as_ref(),
+            EvalStage::Sweep => Some(&self.sweep),
+            // It runs before there is an eval.
+            EvalStage::Ideas => None,
+        }
+    }
+}
+
+/// A command of an eval: a script or an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalCommand {
-    /// Text of a shell script, run by `bash` in the checkout.
+    /// Text of a shell script, run by `bash` in the checkout; empty if there is an agent. It is
+    /// absent then, so that a worker that knows no agents refuses the command.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub script: String,
+    /// The agent that does the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Box<CommandAgent>>,
     /// Time limit, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_sec: Option<f64>,
     /// Variables of this command; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Template>,
+}
+
+/// An agent that does the work of a command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CommandAgent {
+    /// The agent: scripts, or the loop of the worker. The variables of its scripts are those of the
+    /// command.
+    pub spec: AgentSpec,
+    /// Template of its prompt; see [`prompt`](crate::spec::prompt).
+    pub prompt: String,
+    /// The metrics of the search, for the prompt.
+    pub metrics: String,
+}
+
+impl CommandAgent {
+    /// Default time limit of the install script, seconds.
+    pub const INSTALL_SEC: f64 = 600.0;
+
+    /// Time limit of the install script, seconds.
+    pub fn install_sec(&self) -> f64 {
+        self.spec.limits.install_sec.unwrap_or(Self::INSTALL_SEC)
+    }
 }
 
 /// The commands of a search.

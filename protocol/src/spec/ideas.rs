@@ -6,6 +6,7 @@ use crate::blob::BlobRef;
 use crate::name;
 use crate::spec::environment::EnvironmentSpec;
 use crate::spec::eval::{EvalCommand, RepositorySpec};
+use crate::spec::gateway::GatewaySpec;
 use crate::spec::task::TaskEnvironment;
 
 /// Maximum number of ideas per node: far above the number that any search tries.
@@ -35,6 +36,9 @@ pub struct IdeasSpec {
     pub earlier: Vec<EarlierIdeas>,
     /// Archive of the files that describe the node: changes, results, failed ideas.
     pub pack: BlobRef,
+    /// The model servers of its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewaySpec>,
 }
 
 /// A directory of earlier ideas.

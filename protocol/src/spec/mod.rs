@@ -10,6 +10,7 @@ pub mod guardrail;
 pub mod harness;
 pub mod ideas;
 pub mod metric;
+pub mod prompt;
 pub mod resources;
 pub mod settings;
 pub mod task;

@@ -5,7 +5,6 @@
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::print_notice;
-use rollout_tests::project::Project;
 
 use crate::INSTALL_DEADLINE;
 use crate::fixture::{AgentRun, assert_solved, task};
@@ -30,28 +29,6 @@ fn is_tested(agent: &str) -> bool {
     selected && DockerEngine::available().is_some()
 }
 
-/// Writes the image of the task. Registries may be reached over a proxy whose certificate only this
-/// host knows: containers then get the certificates that `SSL_CERT_FILE` names.
-fn write_image(project: &Project) {
-    let mut image = String::from("FROM debian:bookworm-slim\nWORKDIR /app\n");
-    if let Ok(certificates) = std::env::var("SSL_CERT_FILE") {
-        let text = std::fs::read_to_string(&certificates).expect("certificates");
-        project.write_file("tasks/t/environment/certificates.pem", &text);
-        image.push_str("COPY certificates.pem /opt/certificates.pem\n");
-        for name in [
-            "SSL_CERT_FILE",
-            "CURL_CA_BUNDLE",
-            "NODE_EXTRA_CA_CERTS",
-            "NPM_CONFIG_CAFILE",
-            "PIP_CERT",
-            "REQUESTS_CA_BUNDLE",
-        ] {
-            image.push_str(&format!("ENV {name}=/opt/certificates.pem\n"));
-        }
-    }
-    project.write_file("tasks/t/environment/Dockerfile", &image);
-}
-
 /// Runs an agent in each of the dialects.
 #[track_caller]
 fn assert_solves(agent: &'static str, dialects: &[&'static str]) {
@@ -65,7 +42,7 @@ fn assert_solves(agent: &'static str, dialects: &[&'static str]) {
         let run = AgentRun { agent, dialect, job, options };
         let server = ModelServer::start_scripted(task());
         let project = run.project();
-        write_image(&project);
+        project.write_agent_image("tasks/t/environment");
         let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
         assert_solved(&project, &trial, &server);
     }

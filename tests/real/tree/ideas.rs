@@ -96,6 +96,7 @@ impl IdeasFixture {
             repository: RepositorySpec { root, chain: Vec::new() },
             command: EvalCommand {
                 script: script.to_owned(),
+                agent: None,
                 timeout_sec: Some(timeout_sec),
                 env: BTreeMap::new(),
             },
@@ -112,6 +113,7 @@ impl IdeasFixture {
             count: 4,
             earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
             pack: self.packed("history.md", "# History\n").await,
+            gateway: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tree searches with the real program.
 
+mod agents;
 mod baseline;
 mod chaos;
 mod dry_run;

@@ -10,7 +10,7 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
-use crate::workloads::search::manifest::SearchManifest;
+use crate::workloads::search::manifest::{SearchManifest, SpendingSummary, StepCalls};
 use crate::workloads::search::report::{BestStep, RelativeResults, SearchOverview, TriedIdea};
 
 /// Show a search: its progress, the best path, and the outcome of every idea
@@ -77,7 +77,37 @@ fn render(overview: &SearchOverview) -> String {
     if !overview.ideas.is_empty() {
         ideas(overview, &mut text);
     }
+    if !overview.spending.is_nothing() {
+        spending(overview, &mut text);
+    }
     text
+}
+
+/// The cost of the search, of its depths and of its nodes, and the model calls of its agents.
+fn spending(overview: &SearchOverview, text: &mut String) {
+    let header = ["cost of", "cost", "calls", "input tokens", "cached", "output tokens"];
+    let mut rows = vec![spending_row("search", &overview.spending)];
+    for (depth, spending) in overview.spending_by_depth.iter().enumerate() {
+        rows.push(spending_row(&format!("depth {depth}"), spending));
+    }
+    for (node, spending) in &overview.spending_by_node {
+        rows.push(spending_row(&format!("node {node}"), spending));
+        for calls in &spending.calls {
+            let name = format!("- {}", calls.stage.as_str());
+            rows.push(calls_row(&name, calls.cost, calls));
+        }
+    }
+    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 1)));
+}
+
+fn spending_row(name: &str, spending: &SpendingSummary) -> Vec<String> {
+    calls_row(name, spending.cost, &spending.total_calls())
+}
+
+fn calls_row(name: &str, cost: f64, calls: &StepCalls) -> Vec<String> {
+    let counts = [calls.calls, calls.input_tokens, calls.cached_input_tokens, calls.output_tokens];
+    let counts = counts.map(|count| count.to_string());
+    [vec![name.to_owned(), format!("{cost:.6}")], counts.to_vec()].concat()
 }
 
 /// The tables of all ideas, and the reasons of their outcomes.

@@ -125,7 +125,25 @@ impl<'a> AgentSource<'a> {
         if has_scripts {
             return Some(Self::OwnScripts);
         }
-        let name = name?;
+        Self::find_catalogued(
+            item,
+            name?,
+            catalogue,
+            "an `execute` or `install` script, a `harness`, or ",
+        )
+    }
+
+    /// Finds the agent called `name` among those that need no scripts in the file; `None` if there is
+    /// none, which is recorded. `others` are other ways to define an agent, for messages.
+    pub(super) fn find_catalogued(
+        item: &Field<'_>,
+        name: &str,
+        catalogue: &'a AgentCatalogue,
+        others: &str,
+    ) -> Option<Self> {
+        if let Some(built_in) = BUILT_IN_NAMES.iter().find(|built_in| **built_in == name) {
+            return Some(Self::BuiltIn(built_in));
+        }
         let (plain, version) = match name.split_once('@') {
             Some((plain, version)) => (plain, Some(version.to_owned())),
             None => (name, None),
@@ -133,7 +151,7 @@ impl<'a> AgentSource<'a> {
         if let Some(entry) = catalogue.find(plain) {
             return Some(Self::Catalogue { entry, version });
         }
-        reject_unknown(item, plain, catalogue);
+        reject_unknown(item, plain, catalogue, others);
         None
     }
 
@@ -141,7 +159,7 @@ impl<'a> AgentSource<'a> {
     pub(super) fn define(
         self,
         item: &Field<'_>,
-        scripts: &Scripts<'_>,
+        scripts: Option<&Scripts<'_>>,
         options: &OptionFields<'_>,
     ) -> Option<Definition> {
         let plain = |kind, dialects: &[ModelDialect], needs_model| Definition {
@@ -166,7 +184,7 @@ impl<'a> AgentSource<'a> {
             }
             Self::OwnScripts => {
                 options.reject_others("an agent with scripts of its own", &[]);
-                let kind = own_scripts(scripts)?;
+                let kind = own_scripts(scripts?)?;
                 let all = [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
                 Some(plain(kind, &all, false))
             }
@@ -231,12 +249,11 @@ fn catalogued(
     })
 }
 
-fn reject_unknown(item: &Field<'_>, name: &str, catalogue: &AgentCatalogue) {
+fn reject_unknown(item: &Field<'_>, name: &str, catalogue: &AgentCatalogue, others: &str) {
     let catalogued = catalogue.entries().map(|entry| entry.name.as_str());
     let known: Vec<&str> = BUILT_IN_NAMES.iter().copied().chain(catalogued).collect();
     let found = format!("no agent with the name `{name}`, and no scripts");
-    let expected =
-        format!("an `execute` or `install` script, a `harness`, or one of {}", known.join(", "));
+    let expected = format!("{others}one of {}", known.join(", "));
     match nearest(name, known.iter().copied()) {
         Some(near) => {
             let hint = format!("did you mean `{near}`?");

@@ -149,7 +149,7 @@ fn agent(
     let install_once_field = fields.take(AgentKeys::install_once);
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
-    let definition = source.and_then(|source| source.define(item, &scripts, &options));
+    let definition = source.and_then(|source| source.define(item, Some(&scripts), &options));
     let model_fields = ModelFields::take(&mut fields);
     let mut env = variables::read(&fields.take(AgentKeys::env));
     let limits = AgentLimits {

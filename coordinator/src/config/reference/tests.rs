@@ -88,7 +88,7 @@ fn task_file_keys_are_all_in_reference() {
 
 const TREES: &[&str] = &[
     "profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
-     environment: {}\nlimits: {}\nbudgets: {}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
+     gateway: {upstreams: [{prices: {}}]}\nenvironment: {}\nlimits: {}\nbudgets: {}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
      implement: {environment: {type: docker}}, tests: {environment: {type: docker}}, \
      review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n",
 ];
@@ -199,6 +199,7 @@ fn search_file_defaults_match_reference() {
             "metrics": [{ "column": "m", "weight": 1 }],
         },
         "environment": { "docker_image": "i" },
+        "gateway": { "upstreams": [{ "url": "http://h/v1" }] },
         "commands": { "ideas": command, "implement": command, "sweep": command },
     });
     let read = |file: &Path| {

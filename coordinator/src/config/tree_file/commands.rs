@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollout_protocol::spec::environment::ProviderSpec;
+use rollout_protocol::spec::eval::{CommandKind, EvalStage};
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::diagnostics::ErrorKind;
+use super::super::elements::step_agent::StepAgentKeys;
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
-use super::super::reader::{Field, Fields};
+use super::super::reader::Field;
 use super::super::task::docker_image;
+use super::agents::{AgentReading, StepAgent};
 
 keys! {
     /// The keys of `commands`.
@@ -21,12 +24,12 @@ keys! {
         tests: "table", "", "Checks that the change works.";
         review: "table", "", "Checks that the change matches the idea.";
         sweep: "table", "", "Measures the change and writes `results_file`.",
-            "ideas" => CommandKeys::ALL;
+            "ideas" => CommandKeys::ALL, "ideas" => StepAgentKeys::ALL, "tests" => CommandKeys::ALL;
     }
 
     /// The keys of a command.
     pub(crate) table CommandKeys {
-        run: "text", "", "The script.";
+        run: "text", "", "The script; a command with an agent has none.";
         timeout_sec: "number", "3600", "Its time limit, s.";
         env: "table", "", "Its variables.";
         environment: "table", "`environment`", "Its environment.";
@@ -70,8 +73,10 @@ pub struct SearchCommands {
 /// A command of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchCommand {
-    /// `run`: a script.
+    /// `run`: a script; empty if there is an agent.
     pub run: String,
+    /// The agent that does the work instead.
+    pub agent: Option<Box<StepAgent>>,
     /// `timeout_sec`.
     pub timeout_sec: f64,
     /// `env`: unexpanded values.
@@ -110,9 +115,14 @@ impl SearchCommands {
 }
 
 /// Reads the commands. Missing required commands are errors.
-pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCommands {
+pub(super) fn read(
+    field: &Field<'_>,
+    default: &CommandEnvironment,
+    agents: &mut AgentReading<'_>,
+) -> SearchCommands {
     let nothing = || SearchCommand {
         run: String::new(),
+        agent: None,
         timeout_sec: DEFAULT_TIMEOUT_SEC,
         env: BTreeMap::new(),
         environment: default.clone(),
@@ -127,20 +137,20 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
             sweep: nothing(),
         };
     };
-    let needed = |fields: &mut Fields<'_>, key| {
+    let mut needed = |key, stage, agents: &mut AgentReading<'_>| {
         let field = fields.take(key);
-        field.required("a mapping with `run`");
-        command(&field, default, None).unwrap_or_else(nothing)
+        field.required("a mapping with `run` or `agent`");
+        command(&field, stage, default, None, agents).unwrap_or_else(nothing)
     };
-    let implement = needed(&mut fields, CommandsKeys::implement);
-    let shared = Some(&implement.environment);
-    let commands = SearchCommands {
-        ideas: needed(&mut fields, CommandsKeys::ideas),
-        tests: command(&fields.take(CommandsKeys::tests), default, shared),
-        review: command(&fields.take(CommandsKeys::review), default, shared),
-        sweep: needed(&mut fields, CommandsKeys::sweep),
-        implement,
+    let implement = needed(CommandsKeys::implement, EvalStage::Implement, agents);
+    let ideas = needed(CommandsKeys::ideas, EvalStage::Ideas, agents);
+    let sweep = needed(CommandsKeys::sweep, EvalStage::Sweep, agents);
+    let mut optional = |key, stage| {
+        command(&fields.take(key), stage, default, Some(&implement.environment), agents)
     };
+    let tests = optional(CommandsKeys::tests, EvalStage::Tests);
+    let review = optional(CommandsKeys::review, EvalStage::Review);
+    let commands = SearchCommands { ideas, implement, tests, review, sweep };
     fields.finish();
     commands
 }
@@ -148,12 +158,24 @@ pub(super) fn read(field: &Field<'_>, default: &CommandEnvironment) -> SearchCom
 /// Reads a command. If there is a `shared` environment, the command must run in it.
 fn command(
     field: &Field<'_>,
+    stage: EvalStage,
     default: &CommandEnvironment,
     shared: Option<&CommandEnvironment>,
+    agents: &mut AgentReading<'_>,
 ) -> Option<SearchCommand> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
+    let may_be_agent = stage.kind() == Some(CommandKind::Llm);
+    let has_agent = may_be_agent && fields.take(StepAgentKeys::agent).is_present();
+    let agent = may_be_agent.then(|| agents.read(stage, field, &mut fields)).flatten();
     let run = fields.take(CommandKeys::run);
-    run.required("a script");
+    match (has_agent, may_be_agent) {
+        (true, _) if run.is_present() => {
+            run.reject(ErrorKind::Conflict, "a script beside `agent`", "only one of the two");
+        }
+        (true, _) => {}
+        (false, true) => drop(run.required("a script, or `agent` instead")),
+        (false, false) => drop(run.required("a script")),
+    }
     let seconds = "a number of seconds above 0, at most 1e9";
     let timeout = fields.take(CommandKeys::timeout_sec).number(seconds, |v| v > 0.0 && v <= 1e9);
     let env = fields.take(CommandKeys::env);
@@ -174,7 +196,8 @@ fn command(
         at.reject(ErrorKind::Conflict, found, expected);
     }
     let command = SearchCommand {
-        run: run.non_empty_string().unwrap_or_default(),
+        run: run.non_empty_string().filter(|_| !has_agent).unwrap_or_default(),
+        agent: agent.map(Box::new),
         timeout_sec: timeout.unwrap_or(DEFAULT_TIMEOUT_SEC),
         env: variables::read(&env),
         environment,

@@ -4,7 +4,7 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
-use super::super::document::keyword;
+use super::super::document::{gateway, keyword};
 use super::search::{ARTIFACT_POLICIES, CONTEXT_STRATEGIES, DEDUPE_SCOPES};
 use super::{CommandEnvironment, SearchCommand, TreeFile};
 
@@ -18,6 +18,7 @@ const MUTABLE_KEYS: &[&str] = &[
     "keep_failed_artifacts",
     "limits",
     "retry",
+    "gateway",
 ];
 
 /// The search in the form of its file, with defaults filled in, without the path of its directory.
@@ -25,7 +26,7 @@ const MUTABLE_KEYS: &[&str] = &[
 pub fn document(tree: &TreeFile) -> Value {
     let search = &tree.search;
     let commands = tree.commands.named().map(|(name, c)| (name.to_owned(), command(c)));
-    json!({
+    let mut document = json!({
         "tree_run_id": tree.name,
         "repository": tree.repository,
         "root_commit": tree.root_commit,
@@ -62,7 +63,11 @@ pub fn document(tree: &TreeFile) -> Value {
         },
         "keep_rejected_worktrees": tree.keep_rejected_worktrees,
         "keep_failed_artifacts": tree.keep_failed_artifacts,
-    })
+    });
+    if let (Value::Object(fields), Some(config)) = (&mut document, &tree.gateway) {
+        fields.insert("gateway".to_owned(), gateway(&config.spec));
+    }
+    document
 }
 
 /// Differences between two documents in keys that affect the results of a search, one line each.
@@ -98,12 +103,18 @@ fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut V
 fn command(command: &SearchCommand) -> Value {
     let env = command.env.iter();
     let env = env.map(|(name, value)| (name.clone(), json!(value.template)));
-    json!({
-        "run": command.run,
+    let mut document = json!({
         "timeout_sec": command.timeout_sec,
         "env": env.collect::<Map<_, _>>(),
         "environment": command_environment(&command.environment),
-    })
+    });
+    if let Value::Object(fields) = &mut document {
+        match &command.agent {
+            Some(agent) => fields.extend(agent.document()),
+            None => drop(fields.insert("run".to_owned(), json!(command.run))),
+        }
+    }
+    document
 }
 
 fn command_environment(environment: &CommandEnvironment) -> Value {

@@ -1,6 +1,9 @@
 //! Search files (`tree.yaml`, or JSON): repository, extent, commands and scoring of a tree search.
 //! Read like job files: all errors are reported at once, and unknown keys are errors.
 
+#[cfg(test)]
+mod agent_tests;
+mod agents;
 mod commands;
 mod document;
 mod options;
@@ -15,13 +18,20 @@ use std::sync::LazyLock;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::eval::RESULTS_FILE;
 
+use super::catalogue::PriceTable;
 use super::diagnostics::{Diagnostics, ErrorKind};
-use super::elements::{names, retry};
+use super::elements::gateway::GatewayConfig;
+use super::elements::step_agent::StepAgentKeys;
+use super::elements::variables::Variable;
+use super::elements::{gateway, names, retry};
 use super::profile::ScoringProfile;
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
 use super::{job_file, read};
 
+use agents::AgentReading;
+
+pub use agents::StepAgent;
 pub use commands::{CommandEnvironment, SearchCommand, SearchCommands};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
@@ -45,6 +55,10 @@ keys! {
         profile: "name, path or table", "returns", "Scoring profile.",
             "profile" => profile::ProfileKeys::ALL;
         commands: "table", "", "Commands of the search.", "commands" => commands::CommandsKeys::ALL;
+        agents_dir: "path", "none",
+            "Directory with further agents of the catalogue, a TOML file each; relative to the file.";
+        gateway: "table", "none", "Model servers that agents call through their worker.",
+            "gateway" => gateway::GatewayKeys::ALL;
         environment: "table", "", "Environment of the commands.",
             "environment" => commands::PlaceKeys::ALL;
         retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
@@ -83,9 +97,8 @@ const EQUIVALENT_TABLES: &[(&str, &str)] = &[
     ("commands.review.environment", "environment"),
     ("commands.sweep.environment", "environment"),
     ("commands.implement", "commands.ideas"),
-    ("commands.tests", "commands.ideas"),
     ("commands.review", "commands.ideas"),
-    ("commands.sweep", "commands.ideas"),
+    ("commands.sweep", "commands.tests"),
     ("profile.risk[]", "profile.primary"),
 ];
 
@@ -120,6 +133,8 @@ pub struct TreeFile {
     pub results_file: String,
     /// `commands`.
     pub commands: SearchCommands,
+    /// The model servers of its agents: those of `gateway`, and those that their models need.
+    pub gateway: Option<GatewayConfig>,
     /// `environment`, for commands without one of their own.
     pub environment: CommandEnvironment,
     /// `limits`.
@@ -162,6 +177,25 @@ impl TreeFile {
         self.runs_root.join(&self.name)
     }
 
+    /// Keeps scripts and shipped prompts of agents from the document of an earlier session of the
+    /// search, where the file defines the same agents.
+    pub fn keep_agents(&mut self, recorded: &serde_json::Value) {
+        let SearchCommands { ideas, implement, review, .. } = &mut self.commands;
+        let steps =
+            [("ideas", Some(ideas)), ("implement", Some(implement)), ("review", review.as_mut())];
+        for (name, command) in steps {
+            if let Some(agent) = command.and_then(|command| command.agent.as_mut()) {
+                agent.keep_scripts(&recorded["commands"][name]);
+            }
+        }
+    }
+
+    /// The variables that commands and model servers name.
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        let keys = self.gateway.iter().flat_map(|gateway| &gateway.keys);
+        self.commands.named().flat_map(|(_, command)| command.env.values()).chain(keys)
+    }
+
     /// A path of the file, relative to the current directory.
     pub fn resolve_path(&self, path: &Path) -> PathBuf {
         base_dir(&self.file).join(path)
@@ -169,6 +203,14 @@ impl TreeFile {
 }
 
 /// The directory that relative paths of a file are relative to.
+/// Servers of known providers with the prices of the shipped table.
+fn with_prices(mut gateway: Option<GatewayConfig>) -> Option<GatewayConfig> {
+    if let Some(gateway) = &mut gateway {
+        gateway::add_prices(&mut gateway.spec, PriceTable::shipped());
+    }
+    gateway
+}
+
 fn base_dir(file: &Path) -> &Path {
     match file.parent() {
         Some(dir) if dir != Path::new("") => dir,
@@ -198,9 +240,15 @@ pub fn read_tree(
 }
 
 fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> TreeFile {
+    let commands = fields.take(TreeKeys::commands);
+    let models = commands.texts_of_items(StepAgentKeys::model);
+    let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
+    let gateway = gateway::read(&fields.take(TreeKeys::gateway), &named);
+    let agents_dir = fields.take(TreeKeys::agents_dir);
+    let mut agents = AgentReading::new(&agents_dir, gateway, file, options.allows_profile_files);
     let environment = commands::read_environment(&fields.take(TreeKeys::environment));
     let evals = fields.take(search::SearchKeys::max_total_idea_evals);
-    let default = environment.clone();
+    let commands = commands::read(&commands, &environment, &mut agents);
     let name = names::read(&fields.take(TreeKeys::tree_run_id));
     TreeFile {
         file: file.to_owned(),
@@ -219,7 +267,8 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         ),
         results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| RESULTS_FILE.to_owned()),
-        commands: commands::read(&fields.take(TreeKeys::commands), &default),
+        commands,
+        gateway: with_prices(agents.gateway),
         environment,
         limits: limits(&fields.take(TreeKeys::limits)),
         max_park_sec: max_park_sec(&fields.take(TreeKeys::retry)),

@@ -21,7 +21,7 @@ pub struct TreeOptions<'a> {
     /// Whether commands run on workers of a server. These announce their own variables, so none has
     /// to be set here.
     pub is_remote: bool,
-    /// Whether `profile` may name a file, which is then read.
+    /// Whether `profile`, `prompt` and `agents_dir` may name files, which are then read.
     pub allows_profile_files: bool,
 }
 
@@ -118,8 +118,7 @@ impl<'a> TreeOptions<'a> {
         if self.is_remote {
             return;
         }
-        let all = tree.commands.named();
-        for variable in all.flat_map(|(_, command)| command.env.values()) {
+        for variable in tree.variables() {
             for (name, has_default) in variable.template.variables() {
                 if has_default || (self.is_set)(&name) {
                     continue;

@@ -9,7 +9,10 @@ commands:
   sweep: {run: sweep.sh}
 ";
 
-fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String, ErrorKind)>) {
+pub(super) fn read(
+    text: &str,
+    overrides: TreeOverrides,
+) -> (Option<TreeFile>, Vec<(String, ErrorKind)>) {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tree.yaml");
     std::fs::write(&file, text).expect("written");
@@ -25,7 +28,7 @@ fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String,
     (tree, faults)
 }
 
-fn read_valid(text: &str) -> TreeFile {
+pub(super) fn read_valid(text: &str) -> TreeFile {
     let (tree, faults) = read(text, TreeOverrides::default());
     assert_eq!(faults, []);
     tree.expect("a search")

@@ -12,7 +12,7 @@ use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{SearchCommand, TreeFile};
+use crate::config::TreeFile;
 use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
@@ -63,8 +63,7 @@ impl LocalSearch {
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
         let (requests, notifications) = WorkRequests::new();
-        let commands = tree.commands.named().map(|(_, command)| command);
-        let variables = variables(commands, environment);
+        let variables = variables(&tree, environment);
         let (stops, engine_stops, _forwarding) = SearchStops::fork(stops);
         let (send_run, owned_run) = oneshot::channel();
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
@@ -137,13 +136,9 @@ async fn end_together<T>(
     ran
 }
 
-/// The variables that commands may see: those that they name.
-fn variables<'a>(
-    commands: impl IntoIterator<Item = &'a SearchCommand>,
-    environment: Vec<(String, String)>,
-) -> TrialVariables {
-    let values = commands.into_iter().flat_map(|command| command.env.values());
-    let named = values.flat_map(|value| value.template.variables());
+/// The variables that commands and model servers name.
+fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
+    let named = tree.variables().flat_map(|value| value.template.variables());
     let names: BTreeSet<String> = named.map(|(name, _)| name).collect();
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }

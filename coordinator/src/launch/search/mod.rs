@@ -28,11 +28,9 @@ use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
 #[cfg(feature = "nats")]
 use crate::workloads::search::backend::SearchPlan;
-#[cfg(feature = "nats")]
-use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::driver::simulated::SimulatedBackend;
 use crate::workloads::search::driver::{
-    SearchError, SearchOpenOptions, check_existing, lock_and_open,
+    SearchDirectory, SearchError, SearchOpenOptions, check_existing, lock_and_open,
 };
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::SearchOverview;
@@ -63,6 +61,7 @@ pub struct SearchRequest {
 /// # Errors
 /// [`LaunchError`]. Decisions and measurements stay.
 pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchError> {
+    request.options = keep_agents(request.options).await;
     let sinks = std::mem::take(&mut request.sinks);
     let (events, reporter) = SearchReporter::start(sinks).map_err(LaunchError::Outputs)?;
     let ran = if request.options.dry_run {
@@ -81,6 +80,19 @@ pub async fn run(mut request: SearchRequest) -> Result<SearchManifest, LaunchErr
     let manifest = ran?;
     reported?;
     Ok(manifest)
+}
+
+/// Keeps the agents that the search began with, if it has begun.
+async fn keep_agents(mut options: SearchOpenOptions) -> SearchOpenOptions {
+    supervise::blocking(move || {
+        let directory = SearchDirectory::new(options.tree.run_dir());
+        // A damaged manifest is reported when the search is opened.
+        if let Ok(Some(manifest)) = directory.read() {
+            options.tree.keep_agents(&manifest.run_config.settings);
+        }
+        options
+    })
+    .await
 }
 
 async fn run_live(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::{Dispatch, KvStore};
 use rollout_worker::store::{BlobStore, StoreUrl};
@@ -15,6 +16,7 @@ use crate::engine::{
     self, DurableStateListener, EngineOutcome, KvLockOptions, LockOptions, LockWaitPolicy,
     RunEntryInfo, RunError, RunLock, RunState,
 };
+use crate::launch::nats::lease_to_workers;
 use crate::workloads::search::backend::{
     EvalPlanner, OwnedRun, SearchPlan, SearchStops, SearchTask, WorkRequests, combine_outcomes,
     run_open_options,
@@ -77,7 +79,9 @@ impl RemoteSearch {
             options: run_open_options(&tree, lock_options, self.timeouts),
             planner: EvalPlanner::new(Arc::clone(&requests), self.plan.needs(), directory.clone())
                 .with_limiter(limiter)
-                .with_max_park(tree.max_park_sec),
+                .with_max_park(tree.max_park_sec)
+                .with_model_leases(self.plan.gateway().is_some_and(GatewaySpec::is_limited)),
+            gateway: self.plan.gateway().cloned(),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,
@@ -119,6 +123,7 @@ impl RemoteSearch {
 struct SearchEngineSession {
     options: engine::RunOpenOptions,
     planner: EvalPlanner,
+    gateway: Option<GatewaySpec>,
     dispatch: Arc<dyn Dispatch>,
     store: Arc<dyn BlobStore>,
     pool: String,
@@ -135,6 +140,8 @@ impl SearchEngineSession {
         on_open(&run);
         let messages = reconcile::message_channel();
         let _monitor = lock.monitor(run.id(), Arc::clone(&self.dispatch), messages.0.clone());
+        let _leases =
+            lease_to_workers(run.id(), self.gateway.as_ref(), Arc::clone(&self.dispatch), lease);
         let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));

@@ -179,8 +179,13 @@ impl<'a> EvalRun<'a> {
         let image = requested
             .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
             .await?;
+        let image = match plan.purpose {
+            EnvironmentPurpose::Agent => self.install_agents(provider, image).await,
+            EnvironmentPurpose::Verifier => image,
+        };
         let idea = files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
         let bytes = idea.map_err(SetupError::Files)?;
+        self.idea = bytes.clone();
         let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
         uploads.extend(checkout);
         let path = variables::IDEA.to_owned();

@@ -34,6 +34,24 @@ pub(in crate::work) fn command_error(
     error.into_error_for(whose, ScriptSubject { prefix: &prefix, script }, redactor)
 }
 
+/// A review that rejected the change.
+pub(super) fn rejected(reason: &str, redactor: &Redactor) -> TrialError {
+    let said = if reason.is_empty() { "" } else { ": " };
+    let message = format!("review: the review did not approve the change{said}{reason}");
+    review_error(Code::NON_ZERO_EXIT, &message, redactor)
+}
+
+/// A review that ended without a decision.
+pub(super) fn no_decision(why: &str, redactor: &Redactor) -> TrialError {
+    let message = format!("review: the agent left no decision: {why}");
+    review_error(Code::REWARD_MISSING, &message, redactor)
+}
+
+fn review_error(code: Code, message: &str, redactor: &Redactor) -> TrialError {
+    let message = redactor.text(message);
+    TrialError::new(Type::VerifierFailed, code, Class::Verifier, Retry::Permanent, message)
+}
+
 /// Leftovers of an environment occupy the resources of the next one: another try may succeed.
 pub(super) fn leftover_environment(failure: &Failure, redactor: &Redactor) -> TrialError {
     TrialError { retry: Retry::Transient, ..errors::teardown_failed(failure, redactor) }

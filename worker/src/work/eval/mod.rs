@@ -24,11 +24,13 @@
 //!   command before the sweep can have written results.
 //! * Changes of the agent to the `.git` of its checkout have no effect: it is thrown away.
 
+mod agents;
 mod candidate;
 mod checkout;
 mod checkout_slots;
 mod collect;
 mod compare;
+mod decision;
 mod environment;
 pub(in crate::work) mod failure;
 mod local_dir;

@@ -1,10 +1,13 @@
 //! The phases of an eval, from its checkout to the sweep.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rollout_protocol::Timestamp;
+use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{CommandRecord, EvalEnd};
 use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
@@ -16,13 +19,15 @@ use super::checkout::Checkout;
 use super::failure;
 use super::run::EvalRun;
 use super::variables::{self, REPOSITORY};
+use crate::agents;
 use crate::dependency::Dependency;
-use crate::environment::{ExecCommand, Upload};
+use crate::environment::{Failure, Upload};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,
     wait_for_stop, with_timeout,
 };
+use crate::work::agent::{self, PlannedScript};
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +65,7 @@ impl EvalRun<'_> {
     ) -> Result<(), PhaseInterrupt> {
         let Some(command) = command else { return Ok(()) };
         self.attempt.end_phase()?;
+        self.install_agent(stage, command).await?;
         self.acquire_permit(stage).await?;
         let before = self.commands.len();
         let ran = self.run_command(stage, command).await;
@@ -90,55 +96,71 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// Runs a command in the checkout. Its script is placed just before it, so that no earlier
-    /// command can have changed it; so is the sweep's empty output directory.
+    /// Runs a command in the checkout.
     async fn run_command(
         &mut self,
         stage: EvalStage,
         command: &EvalCommand,
     ) -> Result<(), PhaseInterrupt> {
-        let script = variables::script_path(stage);
+        self.place_command(stage, command).await?;
+        let ran = match self.open_calls(stage, command).await {
+            Ok(()) => self.run_placed(stage, command).await,
+            Err(error) => Err(error),
+        };
+        self.close_calls().await;
+        if stage == EvalStage::Implement {
+            self.implement_failure = self.last_call_failure;
+        }
+        Ok(ran?)
+    }
+
+    /// Places the files of a command just before it, so that no earlier command can have changed
+    /// them; so is the sweep's empty output directory.
+    async fn place_command(
+        &mut self,
+        stage: EvalStage,
+        command: &EvalCommand,
+    ) -> Result<(), TrialError> {
         let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
         let mut uploads = vec![commands, cost::fresh_directory()];
         if stage == EvalStage::Sweep {
             uploads.push(Upload::FreshDir { path: variables::output_dir(self.ctx) });
         }
-        let bytes = command.script.clone().into();
-        uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
+        if let Some(agent) = &command.agent {
+            uploads.extend(agent::command::uploads(agent, &self.prompt_values(agent)));
+            if stage == EvalStage::Review {
+                uploads.push(Upload::FreshDir { path: variables::REVIEW.to_owned() });
+            }
+        }
+        let bytes = Bytes::copy_from_slice(agent::command::script(command).as_bytes());
+        let path = variables::script_path(stage);
+        uploads.push(Upload::File { path, bytes, executable: true });
         let placing = self.attempt.running_environment().copy_to(uploads);
         let placed = with_timeout(COPY_LIMIT, "placing a command", placing).await;
-        let redactor = self.attempt.redactor.clone();
         placed.map_err(|failure| {
             let error = ScriptError::Place { what: "the command", failure };
-            failure::command_error(error, stage, &redactor)
-        })?;
+            failure::command_error(error, stage, &self.attempt.redactor)
+        })
+    }
+
+    /// Runs a command whose files are in the environment.
+    async fn run_placed(
+        &mut self,
+        stage: EvalStage,
+        command: &EvalCommand,
+    ) -> Result<(), TrialError> {
+        let redactor = self.attempt.redactor.clone();
         let limit = self.command_limit(command);
-        let capture = self.start_capture(stage);
-        let arguments = variables::arguments(&self.ctx.eval, stage);
-        let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
-        let (env, user) = (self.variables.for_stage(stage), self.ctx.eval.user.clone());
-        let command = ExecCommand { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
-        let (started_at, down_before) = (Timestamp::now(), self.downtime());
-        let ran = executor::run_command(
-            self.attempt.running_environment(),
-            command,
-            limit.timeout,
-            capture.clone(),
-            NormalExit::Zero,
-        )
-        .await;
-        // An outage of the engine extends the time limit of the eval, too.
-        let downtime = self.downtime().saturating_sub(down_before);
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(downtime));
+        let capture = self.start_capture(stage.as_str());
+        let script = self.planned_script(stage, command, limit.timeout)?;
+        let (started_at, stopped_before) = (Timestamp::now(), self.stopped_time());
+        let environment = self.attempt.running_environment();
+        let ran = agent::run_to_end(environment, script, capture.clone(), pending()).await;
+        // An outage of the engine or of a model server extends the time limit of the eval, too.
+        let stopped = self.stopped_time().saturating_sub(stopped_before);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(stopped));
         self.commands.push(ran.end.command_record(stage, started_at));
-        if let Some(left) = ran.processes_left {
-            self.attempt.environment.tainted = true;
-            self.attempt.secondary_errors.push(errors::processes_left(
-                &left,
-                self.attempt.timing.phase(),
-                &redactor,
-            ));
-        }
+        self.record_processes_left(ran.processes_left);
         self.record_cost(stage, &ran.end).await;
         let ended = ran
             .end
@@ -149,7 +171,45 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
-        ended.map(drop).map_err(|error| failure::command_error(error, stage, &redactor).into())
+        match ended {
+            Ok(_) => self.read_decision(stage, command).await,
+            Err(error) => {
+                let error = failure::command_error(error, stage, &redactor);
+                Err(self.models.blame_server(error))
+            }
+        }
+    }
+
+    fn planned_script(
+        &self,
+        stage: EvalStage,
+        command: &EvalCommand,
+        limit: Duration,
+    ) -> Result<PlannedScript, TrialError> {
+        let eval = &self.ctx.eval;
+        let mut argv = agents::bash(variables::script_path(stage));
+        argv.extend(variables::arguments(eval, stage));
+        let mut env = self.variables.for_stage(stage);
+        env.extend(self.models.env());
+        Ok(PlannedScript {
+            work: agent::command::work(command, eval.gateway.as_ref(), &self.models, argv)?,
+            env,
+            workdir: Some(REPOSITORY.to_owned()),
+            user: eval.user.clone(),
+            limit,
+            normal: NormalExit::Zero,
+            keep_processes: false,
+            clock: self.models.clock(&self.ctx.execution),
+        })
+    }
+
+    /// Records processes of a command that may be alive.
+    pub(super) fn record_processes_left(&mut self, left: Option<Failure>) {
+        let Some(left) = left else { return };
+        self.attempt.environment.tainted = true;
+        let phase = self.attempt.timing.phase();
+        let error = errors::processes_left(&left, phase, &self.attempt.redactor);
+        self.attempt.secondary_errors.push(error);
     }
 
     /// Adds the cost that a command reports, however the command ended.
@@ -167,9 +227,12 @@ impl EvalRun<'_> {
         }
     }
 
-    /// Total time in which the environment's engine did not answer.
-    fn downtime(&self) -> Duration {
-        self.attempt.running_environment().dependency().map_or(Duration::ZERO, Dependency::downtime)
+    /// Total time that does not count for commands: the environment's engine or a model server did
+    /// not answer.
+    fn stopped_time(&self) -> Duration {
+        let engine = self.attempt.running_environment().dependency();
+        let models = self.models.stopped_time().min(self.ctx.execution.max_park);
+        engine.map_or(Duration::ZERO, Dependency::downtime) + models
     }
 
     /// The time limit of a command: its own, and at most the rest of the eval's.
@@ -183,11 +246,11 @@ impl EvalRun<'_> {
         CommandLimit { timeout, message_limit: ScriptLimit { limit, whose: Some(whose) } }
     }
 
-    fn start_capture(&mut self, stage: EvalStage) -> Arc<Capture> {
-        let dir: PathBuf = self.ctx.execution.scratch.join(stage.as_str());
+    pub(super) fn start_capture(&mut self, directory: &'static str) -> Arc<Capture> {
+        let dir: PathBuf = self.ctx.execution.scratch.join(directory);
         let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
         let capture = Arc::new(Capture::new(stdout, stderr, &self.attempt.redactor));
-        self.captures.push((stage.as_str(), capture.clone()));
+        self.captures.push((directory, capture.clone()));
         capture
     }
 
@@ -216,6 +279,9 @@ impl EvalRun<'_> {
         };
         match work.await.map_err(|error| failure::files_error(&error, &redactor))? {
             CandidateOutcome::NoChanges(changes) => {
+                if let Some(error) = self.unanswered_error() {
+                    return Err(error.into());
+                }
                 (self.changes, self.end) = (Some(changes), EvalEnd::NoChanges);
                 Err(PhaseInterrupt::Complete)
             }

@@ -1,5 +1,7 @@
 //! The record of a finished execution.
 
+use std::collections::BTreeMap;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::TrialError;
@@ -44,6 +46,7 @@ fn empty_record(ctx: &EvalContext, host: &str) -> EvalRecord {
         results: None,
         cost: 0.0,
         reported_cost: None,
+        gateway: BTreeMap::new(),
         durations: Durations::default(),
         timestamps: Timestamps::instant(Timestamp::now()),
         environment: None,
@@ -62,7 +65,8 @@ pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished
     }
     let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
-    let cost = run.removed_cost + run.environment_cost();
+    let calls: f64 = run.gateway.values().map(|calls| calls.cost).sum();
+    let cost = run.removed_cost + run.environment_cost() + calls;
     if run.end == EvalEnd::Failed && run.attempt.first_error.is_none() {
         let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
         let why = "it ended without results and without an error";
@@ -76,6 +80,7 @@ pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished
         changes: run.changes,
         cost,
         reported_cost: run.reported_cost,
+        gateway: run.gateway,
         durations,
         timestamps,
         environment: run.environment,
@@ -108,6 +113,7 @@ fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
         role: FileRole::Results,
         digest: None,
     }));
+    files.append(&mut run.call_files);
     files.extend(run.candidate.take().map(|candidate| {
         let role = FileRole::Candidate { commit: candidate.commit, parent: candidate.parent };
         RecordFile { file: candidate.file, media_type: MediaType::Bytes, role, digest: None }

@@ -1,11 +1,14 @@
 //! One execution of an eval.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
-    CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord,
+    CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord, GatewaySummary,
 };
+use rollout_protocol::spec::eval::EvalStage;
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
@@ -16,8 +19,12 @@ use super::record;
 use super::variables::EvalVariables;
 use super::{EvalContext, Repositories};
 use crate::executor::{
-    self, AttemptState, BuildLog, Capture, ExecutionServices, Finished, PhaseInterrupt, WorkRecipe,
+    self, AttemptState, BuildLog, Capture, ExecutionServices, Finished, PhaseInterrupt, RecordFile,
+    WorkRecipe,
 };
+use crate::gateway::CallFailure;
+use crate::work::agent::ModelCalls;
+use crate::work::agent::command::InstallScript;
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds that its owner is dead.
@@ -47,6 +54,22 @@ pub(super) struct EvalRun<'a> {
     /// Total cost that the commands reported.
     pub(super) reported_cost: Option<f64>,
     pub(super) slot: Option<CheckoutSlot>,
+    /// The idea.
+    pub(super) idea: Bytes,
+    /// Model calls of the agent that runs.
+    pub(super) models: ModelCalls,
+    /// Its command.
+    pub(super) calling: Option<EvalStage>,
+    /// The failure of the last call of the last agent, if it says nothing about the agent.
+    pub(super) last_call_failure: Option<CallFailure>,
+    /// The same for the agent that implemented the idea.
+    pub(super) implement_failure: Option<CallFailure>,
+    /// Model calls of the agents that ran.
+    pub(super) gateway: BTreeMap<EvalStage, GatewaySummary>,
+    /// Files of the model calls.
+    pub(super) call_files: Vec<RecordFile>,
+    /// The agents that are installed.
+    pub(super) installed: Vec<InstallScript>,
     /// The log of an image build.
     pub(super) build_log: BuildLog,
     /// The environment in use.
@@ -81,6 +104,14 @@ impl<'a> EvalRun<'a> {
             collected: EvalOutputs::default(),
             reported_cost: None,
             slot: None,
+            idea: Bytes::new(),
+            models: ModelCalls::default(),
+            calling: None,
+            last_call_failure: None,
+            implement_failure: None,
+            gateway: BTreeMap::new(),
+            call_files: Vec::new(),
+            installed: Vec::new(),
             build_log: BuildLog::new(&ctx.execution.scratch),
             environment_state: EvalEnvironmentState::Shared,
             removed_cost: 0.0,
@@ -134,6 +165,7 @@ impl WorkRecipe for EvalRun<'_> {
     }
 
     async fn release(&mut self) {
+        self.close_calls().await;
         self.return_slot().await;
     }
 

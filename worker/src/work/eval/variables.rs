@@ -6,6 +6,7 @@
 //! | `ROLLOUT_STAGE` | `implement`, `tests`, `review` or `sweep` |
 //! | `ROLLOUT_REPOSITORY` | the checkout, where commands run |
 //! | `ROLLOUT_IDEA_FILE` | the idea |
+//! | `ROLLOUT_DECISION_FILE` | file for the decision of a review by an agent |
 //! | `ROLLOUT_LOGS_DIR` | directory kept as the eval's logs |
 //! | `ROLLOUT_COST_FILE` | file for the cost of a command: a number, in the unit of the budget |
 //! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, for this execution alone |
@@ -17,17 +18,25 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
 use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
+use crate::work::agent::command;
 
 /// The checkout.
 pub const REPOSITORY: &str = "/repository";
 
 /// The idea.
 pub const IDEA: &str = "/idea/idea.md";
+
+/// Directory for the decision of a review by an agent.
+pub(super) const REVIEW: &str = "/review";
+
+/// The decision of a review by an agent.
+pub(super) const DECISION: &str = "/review/decision";
 
 /// Directory kept as logs.
 pub const LOGS: &str = "/logs";
@@ -84,19 +93,14 @@ pub(super) fn expand(
     let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
     let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
     for stage in STAGES {
-        let command = match stage {
-            EvalStage::Implement => Some(&commands.implement),
-            EvalStage::Tests => commands.tests.as_ref(),
-            EvalStage::Review => commands.review.as_ref(),
-            EvalStage::Sweep => Some(&commands.sweep),
-            // It runs before there is an eval.
-            EvalStage::Ideas => None,
-        };
-        let Some(command) = command else { continue };
+        let Some(command) = commands.command(stage) else { continue };
         let mut env = BTreeMap::new();
         known.add(&eval.env, &mut env)?;
         known.add(&command.env, &mut env)?;
         env.extend(location_variables(ctx, stage));
+        if command.agent.is_some() {
+            env.extend(agent_variables(stage));
+        }
         stages.insert(stage, env);
         templates.extend(command.env.values());
     }
@@ -109,8 +113,18 @@ pub(super) fn expand(
     }
     // One redactor knows the secrets of all commands.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
+    templates.extend(eval.gateway.iter().flat_map(GatewaySpec::keys));
     let redactor = known.redactor(templates.into_iter())?;
     Ok((EvalVariables { environment, sweep_environment, stages }, redactor))
+}
+
+/// Variables of a command that an agent runs.
+fn agent_variables(stage: EvalStage) -> BTreeMap<String, String> {
+    let mut own = command::variables();
+    if stage == EvalStage::Review {
+        own.insert("ROLLOUT_DECISION_FILE".to_owned(), DECISION.to_owned());
+    }
+    own
 }
 
 /// Variables that name the eval and its paths.

@@ -13,6 +13,7 @@
 //! [`Finished`](crate::executor::Finished); its files are in the scratch directory of the
 //! execution. A command finds its inputs by the variables of [`variables`].
 
+mod agent;
 mod collect;
 mod failure;
 mod record;

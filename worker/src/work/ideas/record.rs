@@ -43,6 +43,7 @@ fn empty_record(ctx: &IdeasContext, host: &str) -> IdeasRecord {
         left_out: Vec::new(),
         cost: 0.0,
         reported_cost: None,
+        gateway: None,
         durations: Durations::default(),
         timestamps: Timestamps::instant(Timestamp::now()),
         environment: None,
@@ -56,9 +57,11 @@ pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finishe
     if stopped.is_some() {
         run.end = IdeasEnd::Stopped;
     }
-    let files = record_files(&mut run);
+    let mut files = record_files(&mut run);
+    let mut calls = run.models.finish("");
+    files.append(&mut calls.files);
     let (durations, timestamps) = run.attempt.timing.finish();
-    let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates);
+    let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates) + calls.cost();
     if run.end == IdeasEnd::Failed && run.attempt.first_error.is_none() {
         let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
         let why = "it ended without ideas and without an error";
@@ -72,6 +75,7 @@ pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finishe
         left_out: run.left_out,
         cost,
         reported_cost: run.reported_cost,
+        gateway: calls.summary,
         durations,
         timestamps,
         environment: run.attempt.environment.record,
@@ -86,6 +90,14 @@ fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
         Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "")),
         Some(Err(error)) => {
             let why = format!("cannot keep the output of the command: {error}");
+            run.attempt.record_not_collected(&why);
+        }
+        None => {}
+    }
+    match run.install_capture.take().map(|capture| capture.finish()) {
+        Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "install/")),
+        Some(Err(error)) => {
+            let why = format!("cannot keep the output of the installation: {error}");
             run.attempt.record_not_collected(&why);
         }
         None => {}

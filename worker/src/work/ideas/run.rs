@@ -1,9 +1,11 @@
 //! One execution of a command that writes ideas.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{CommandRecord, IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::EvalStage;
@@ -12,16 +14,19 @@ use rollout_protocol::spec::timeout::seconds;
 use super::IdeasContext;
 use super::record;
 use super::variables::{IdeasVariables, REPOSITORY, SCRIPT};
-use crate::environment::ExecCommand;
+use crate::agents;
+use crate::environment::Failure;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,
     PhaseInterrupt, ScriptEnd, ScriptLimit, ScriptRun, WorkRecipe, cost, wait_for_stop,
 };
+use crate::gateway::CallFailure;
+use crate::work::agent::{self, ModelCalls, PlannedScript};
 use crate::work::eval::{CheckoutSlot, Repositories, failure};
 
 /// The stage of the command, for permits and errors.
-const STAGE: EvalStage = EvalStage::Ideas;
+pub(super) const STAGE: EvalStage = EvalStage::Ideas;
 
 /// Runs one execution to its end. Must not be dropped before: the environment would stay until a
 /// reaper finds that its owner is dead.
@@ -51,6 +56,14 @@ pub(super) struct IdeasRun<'a> {
     pub(super) left_out: Vec<String>,
     pub(super) logs: Option<CleanArchive>,
     pub(super) reported_cost: Option<f64>,
+    /// Model calls of the agent.
+    pub(super) models: ModelCalls,
+    /// The failure of its last call, if it says nothing about the agent.
+    pub(super) last_call_failure: Option<CallFailure>,
+    /// Whether the image has the agent installed.
+    pub(super) is_installed: bool,
+    /// Output of its installation in the environment.
+    pub(super) install_capture: Option<Arc<Capture>>,
     pub(super) slot: Option<CheckoutSlot>,
     /// The log of the image build.
     pub(super) build_log: BuildLog,
@@ -76,6 +89,10 @@ impl<'a> IdeasRun<'a> {
             left_out: Vec::new(),
             logs: None,
             reported_cost: None,
+            models: ModelCalls::default(),
+            last_call_failure: None,
+            is_installed: false,
+            install_capture: None,
             slot: None,
             build_log: BuildLog::new(&ctx.execution.scratch),
         }
@@ -83,56 +100,68 @@ impl<'a> IdeasRun<'a> {
 
     /// Runs the command. Nothing that it started runs afterwards, or the environment is tainted.
     async fn run_command(&mut self) -> Result<(), PhaseInterrupt> {
-        let limit = self.ctx.ideas.command.timeout_sec.map_or(Duration::MAX, seconds);
+        self.place_command().await?;
+        let ran = match self.open_calls().await {
+            Ok(()) => self.run_placed().await,
+            Err(error) => Err(error),
+        };
+        self.close_calls().await;
+        Ok(ran?)
+    }
+
+    async fn run_placed(&mut self) -> Result<(), TrialError> {
+        let command = &self.ctx.ideas.command;
+        let limit = command.timeout_sec.map_or(Duration::MAX, seconds);
         let redactor = self.attempt.redactor.clone();
         let scratch = &self.ctx.execution.scratch;
         let files = (scratch.join("stdout.txt"), scratch.join("stderr.txt"));
         let capture = Arc::new(Capture::new(files.0, files.1, &redactor));
         self.capture = Some(Arc::clone(&capture));
-        let command = ExecCommand {
-            argv: vec!["bash".to_owned(), SCRIPT.to_owned()],
-            env: self.variables.command.clone(),
+        let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
+        let mut env = self.variables.command.clone();
+        env.extend(self.models.env());
+        let script = PlannedScript {
+            work: agent::command::work(command, servers, &self.models, argv)?,
+            env,
             workdir: Some(REPOSITORY.to_owned()),
             user: None,
+            limit,
+            normal: NormalExit::Zero,
+            keep_processes: false,
+            clock: self.models.clock(&self.ctx.execution),
         };
         let started_at = Timestamp::now();
-        let ran = executor::run_command(
-            self.attempt.running_environment(),
-            command,
-            limit,
-            capture.clone(),
-            NormalExit::Zero,
-        )
-        .await;
+        let environment = self.attempt.running_environment();
+        let ran = agent::run_to_end(environment, script, capture.clone(), pending()).await;
         self.command = Some(ran.end.command_record(STAGE, started_at));
         self.record_cost(&ran).await;
         let ScriptRun { end, processes_left } = ran;
         let limit = ScriptLimit { limit, whose: Some("its") };
-        let Err(error) = end
-            .into_result(self.attempt.running_environment(), &capture, limit, NormalExit::Zero)
-            .await
-        else {
-            // A process in the background could still change the ideas.
-            let Some(left) = executor::kill_processes(self.attempt.running_environment())
-                .await
-                .or(processes_left)
-            else {
-                return Ok(());
-            };
-            self.attempt.environment.tainted = true;
-            return Err(
-                failure::command_error(ScriptError::ProcessesLeft(left), STAGE, &redactor).into()
-            );
-        };
-        if let Some(left) = processes_left {
-            self.attempt.environment.tainted = true;
-            self.attempt.secondary_errors.push(errors::processes_left(
-                &left,
-                self.attempt.timing.phase(),
-                &redactor,
-            ));
+        let environment = self.attempt.running_environment();
+        let ended = end.into_result(environment, &capture, limit, NormalExit::Zero).await;
+        match ended {
+            Ok(_) => {
+                // A process in the background could still change the ideas.
+                let killed = executor::kill_processes(environment).await;
+                let Some(left) = killed.or(processes_left) else { return Ok(()) };
+                self.attempt.environment.tainted = true;
+                Err(failure::command_error(ScriptError::ProcessesLeft(left), STAGE, &redactor))
+            }
+            Err(error) => {
+                self.record_processes_left(processes_left);
+                let error = failure::command_error(error, STAGE, &redactor);
+                Err(self.models.blame_server(error))
+            }
         }
-        Err(failure::command_error(error, STAGE, &redactor).into())
+    }
+
+    /// Records processes of a command that may be alive.
+    pub(super) fn record_processes_left(&mut self, left: Option<Failure>) {
+        let Some(left) = left else { return };
+        self.attempt.environment.tainted = true;
+        let phase = self.attempt.timing.phase();
+        let error = errors::processes_left(&left, phase, &self.attempt.redactor);
+        self.attempt.secondary_errors.push(error);
     }
 
     /// Records the cost that the command reported, however it ended.
@@ -162,6 +191,7 @@ impl WorkRecipe for IdeasRun<'_> {
         self.attempt.enter(Phase::EnvironmentSetup);
         self.setup().await?;
         self.attempt.end_phase()?;
+        self.install_agent().await?;
         tokio::select! {
             biased;
             () = self.ctx.permits.acquire(STAGE) => {}
@@ -181,7 +211,8 @@ impl WorkRecipe for IdeasRun<'_> {
         if self.succeeded
             && let Err(error) = self.collect_ideas().await
         {
-            self.attempt.record_error(error.in_phase(Phase::Collection));
+            let error = error.in_phase(Phase::Collection);
+            self.attempt.record_error(agent::blame_server(self.last_call_failure, error));
         }
     }
 
@@ -195,6 +226,7 @@ impl WorkRecipe for IdeasRun<'_> {
     }
 
     async fn release(&mut self) {
+        self.close_calls().await;
         if let Some(slot) = self.slot.take() {
             slot.return_cleaned().await;
         }

@@ -5,7 +5,7 @@ use rollout_protocol::name;
 
 use super::failure;
 use super::run::IdeasRun;
-use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
+use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
 use crate::environment::{CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
@@ -52,13 +52,7 @@ impl IdeasRun<'_> {
         let pack = pack.map_err(|error| self.files_error(error))?;
         uploads.push(Upload::Archive { path: PACK.to_owned(), tar: pack.path().to_owned() });
         parts.push(pack);
-        let script = ideas.command.script.clone().into();
-        uploads.extend([
-            Upload::FreshDir { path: IDEAS.to_owned() },
-            cost::fresh_directory(),
-            Upload::FreshDir { path: COMMANDS.to_owned() },
-            Upload::File { path: SCRIPT.to_owned(), bytes: script, executable: true },
-        ]);
+        uploads.extend([Upload::FreshDir { path: IDEAS.to_owned() }, cost::fresh_directory()]);
         Ok(uploads)
     }
 
@@ -96,6 +90,7 @@ impl IdeasRun<'_> {
         let image = requested
             .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
             .await?;
+        let image = self.install_in_image(provider, image).await;
         Ok(CreateRequest {
             image,
             source,

@@ -64,7 +64,12 @@ impl IdeasFixture {
         let spec = IdeasSpec {
             name: IdeasOrigin { tree: "run".into(), node: "0000".into() },
             repository: RepositorySpec { root, chain: Vec::new() },
-            command: EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env },
+            command: EvalCommand {
+                script: script.to_owned(),
+                agent: None,
+                timeout_sec: Some(60.0),
+                env,
+            },
             environment: TaskEnvironment {
                 docker_image: Some("image".into()),
                 ..TaskEnvironment::default()
@@ -73,6 +78,7 @@ impl IdeasFixture {
             count: 3,
             earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
             pack: packed(&store, &[("history.md", "# History\n")]).await,
+            gateway: None,
         };
         Self { store, repositories, rig, spec, dir, executions: 0, _user: user }
     }

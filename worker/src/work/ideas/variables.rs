@@ -14,11 +14,15 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
 
+use crate::environment::Upload;
 use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
+use crate::work::agent::command;
 
 /// The files of the node's commit.
 pub const REPOSITORY: &str = "/repository";
@@ -36,10 +40,19 @@ pub const PACK: &str = "/context/pack";
 pub const LOGS: &str = "/logs";
 
 /// Directory of the script.
-pub(super) const COMMANDS: &str = "/commands";
+const COMMANDS: &str = "/commands";
 
 /// The script.
 pub(super) const SCRIPT: &str = "/commands/ideas.sh";
+
+/// The uploads that place a script.
+pub(super) fn script_uploads(text: &str) -> Vec<Upload> {
+    let bytes = Bytes::copy_from_slice(text.as_bytes());
+    vec![
+        Upload::FreshDir { path: COMMANDS.to_owned() },
+        Upload::File { path: SCRIPT.to_owned(), bytes, executable: true },
+    ]
+}
 
 /// Expanded variables.
 #[derive(Debug, Default)]
@@ -79,7 +92,11 @@ pub(super) fn expand(
         ("ROLLOUT_COST_FILE", COST_FILE.to_owned()),
     ];
     command.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    if ideas.command.agent.is_some() {
+        command.extend(command::variables());
+    }
     let templates = ideas.environment.env.values().chain(ideas.command.env.values());
+    let templates = templates.chain(ideas.gateway.iter().flat_map(GatewaySpec::keys));
     let redactor = known.redactor(templates)?;
     Ok((IdeasVariables { environment, command }, redactor))
 }

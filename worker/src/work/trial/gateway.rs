@@ -1,102 +1,38 @@
-//! The model calls of a trial's agent: its gateway, its clock, and the records of its calls.
+//! The gateway of a trial's agent.
 
-use std::fs;
-use std::sync::Arc;
-use std::time::Duration;
-
-use rollout_protocol::blob::MediaType;
-use rollout_protocol::dependency::Dependency as Kind;
-use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
-use rollout_protocol::record::GatewaySummary;
-use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
-use tokio::time::Instant;
 
 use super::run::TrialRun;
-use super::variables::ScriptEnv;
-use crate::dependency::Dependency;
 use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
-use crate::executor::{ExecutionContext, PhaseSink, RecordFile};
-use crate::gateway::{CallFailure, TryCalls, TryGateway, TryRequest, Upstream};
-
-/// Directory of the records, below the trial's directory.
-const DIRECTORY: &str = "gateway";
-
-/// Longest time between two looks at a clock: an outage is shown that late.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Shortest time between two looks at a clock that stands still.
-const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The model calls of an attempt.
-#[derive(Debug, Default)]
-pub(super) struct ModelCalls {
-    gateway: Option<Arc<dyn TryGateway>>,
-    env: ScriptEnv,
-    closed: Option<TryCalls>,
-}
-
-/// The part of a record that model calls have.
-#[derive(Debug, Default)]
-pub(super) struct FinishedCalls {
-    pub(super) summary: Option<Box<GatewaySummary>>,
-    /// What the calls used.
-    pub(super) used: ModelUse,
-    pub(super) files: Vec<RecordFile>,
-}
-
-/// A clock that stands still while a model server does not answer, or a pause keeps calls back.
-#[derive(Debug)]
-pub(super) struct AgentClock {
-    gateway: Arc<dyn TryGateway>,
-    phases: Arc<dyn PhaseSink>,
-    /// Longest time for which it stands still.
-    max_stop: Duration,
-}
+use crate::work::agent::{CALLS_DIRECTORY, CallsRequest};
 
 impl TrialRun<'_> {
     /// Opens the gateway for the agent, if the job has one.
     pub(super) async fn open_gateway(&mut self) -> Result<(), SetupError> {
         let ctx = self.ctx;
-        let Some(spec) = &ctx.settings.gateway else { return Ok(()) };
-        if !ctx.agent.kind.calls_models() {
-            return Ok(());
-        }
-        let gateway = self.services.gateway.as_ref().ok_or(SetupError::NoGateway)?;
-        let upstream = |spec: &rollout_protocol::spec::gateway::UpstreamSpec| {
-            let key = spec.key.as_ref().map(|key| self.services.variables.value(key)).transpose();
-            Ok(Upstream { spec: spec.clone(), key: key.map_err(SetupError::Unset)? })
-        };
-        let upstreams = spec.upstreams.iter().map(upstream).collect::<Result<_, SetupError>>()?;
-        let request = TryRequest {
-            run: ctx.execution.labels.run,
-            upstreams,
+        let request = CallsRequest {
+            agent: &ctx.agent,
+            servers: ctx.settings.gateway.as_ref(),
             budget: ctx.settings.budget,
-            only: ctx.agent.model.as_ref().map(|model| model.upstream.clone()),
-            is_leased: ctx.execution.has_model_leases,
-            directory: self.outputs.scratch().join(DIRECTORY),
+            services: self.services,
+            execution: &ctx.execution,
+            directory: self.outputs.scratch().join(CALLS_DIRECTORY),
             redactor: self.attempt.redactor.clone(),
         };
-        let opened = gateway.open(request).await.map_err(SetupError::Gateway)?;
-        self.models.gateway = Some(opened);
+        self.serves_gateway = self.models.open(request).await?;
         self.serve_gateway().await
     }
 
     /// Makes the gateway reachable from the agent's environment. Its network may be another one than
     /// in the step before, if it was restarted.
     pub(super) async fn serve_gateway(&mut self) -> Result<(), SetupError> {
-        let Some(gateway) = self.models.gateway.clone() else { return Ok(()) };
-        // The worker itself calls the models of the agent `shell`.
-        if matches!(self.ctx.agent.kind, AgentKind::Shell(_)) {
+        if !self.serves_gateway {
             return Ok(());
         }
         let route = self.attempt.environment.expect_running().listener_route().await;
         let route = route.and_then(|route| check_route(route, &self.ctx.task));
-        let route = route.map_err(SetupError::GatewayRoute)?;
-        self.models.env = gateway.serve(route).await.map_err(SetupError::Gateway)?;
-        Ok(())
+        self.models.serve(route.map_err(SetupError::GatewayRoute)?).await
     }
 }
 
@@ -112,125 +48,4 @@ fn check_route(route: ListenerRoute, task: &TaskSpec) -> Result<ListenerRoute, F
         return Err(Failure::new(FailureKind::Unsupported, text));
     }
     Ok(route)
-}
-
-impl ModelCalls {
-    /// The gateway, if it is open.
-    pub(super) fn gateway(&self) -> Option<&Arc<dyn TryGateway>> {
-        self.gateway.as_ref()
-    }
-
-    /// Variables of the agent's scripts.
-    pub(super) fn env(&self) -> ScriptEnv {
-        self.env.clone()
-    }
-
-    /// The clock of the agent's scripts.
-    pub(super) fn clock(&self, ctx: &ExecutionContext) -> Option<AgentClock> {
-        Some(AgentClock {
-            gateway: Arc::clone(self.gateway.as_ref()?),
-            phases: Arc::clone(&ctx.phases),
-            max_stop: ctx.max_park,
-        })
-    }
-
-    /// The error of an agent that failed after its last call: a call that failed for a reason that is
-    /// none of the agent's is no verdict.
-    pub(super) fn blame_server(&self, error: TrialError) -> TrialError {
-        let failure = self.gateway.as_ref().and_then(|gateway| gateway.last_failure());
-        let Some(failure) = failure.filter(|_| error.class == ErrorClass::Agent) else {
-            return error;
-        };
-        let (code, retry, why) = match failure {
-            CallFailure::Unanswered => {
-                let why = "a model server does not answer";
-                (ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient, why)
-            }
-            CallFailure::Refused => {
-                let why = "a model server refuses the key or the model";
-                (ErrorCode::MODEL_REFUSED, RetryClass::Permanent, why)
-            }
-        };
-        let message = format!("{why}: {}", error.message);
-        TrialError::new(error.kind, code, ErrorClass::Infrastructure, retry, message)
-            .in_phase(error.phase)
-    }
-
-    /// The end of the agent, given that of its script: an agent whose calls exceeded its budget has
-    /// failed, however it ended. A failure of the infrastructure stays one.
-    pub(super) fn check_budget(&self, ended: Result<(), TrialError>) -> Result<(), TrialError> {
-        let exceeded = self.gateway.as_ref().and_then(|gateway| gateway.exceeded_budget());
-        let Some(exceeded) = exceeded else { return ended };
-        if ended.as_ref().is_err_and(|error| error.class == ErrorClass::Infrastructure) {
-            return ended;
-        }
-        let message = format!("the model calls of the agent exceeded its budget: {exceeded}");
-        let (kind, class) = (ErrorType::AgentExecutionFailed, ErrorClass::Agent);
-        let code = ErrorCode::BUDGET_EXCEEDED;
-        Err(TrialError::new(kind, code, class, RetryClass::Permanent, message))
-    }
-
-    /// Ends all calls.
-    pub(super) async fn close(&mut self) {
-        if let Some(gateway) = self.gateway.take() {
-            self.closed = Some(gateway.close().await);
-        }
-    }
-
-    /// The calls for the record.
-    pub(super) fn finish(&mut self) -> FinishedCalls {
-        let Some(calls) = self.closed.take() else { return FinishedCalls::default() };
-        let file = |path: std::path::PathBuf| {
-            let name = path.file_name()?.to_str()?.to_owned();
-            let bytes = fs::metadata(&path).ok()?.len();
-            let is_text = name.ends_with(".jsonl");
-            let file = RecordFile::text(path, format!("{DIRECTORY}/{name}"), bytes, false);
-            let media_type = if is_text { file.media_type } else { MediaType::Bytes };
-            Some(RecordFile { media_type, ..file })
-        };
-        FinishedCalls {
-            summary: Some(Box::new(calls.summary)),
-            used: calls.used,
-            files: calls.files.into_iter().filter_map(file).collect(),
-        }
-    }
-}
-
-impl AgentClock {
-    /// Returns when the clock has reached the limit, or calls have exceeded the budget. Outages of the environment's engine do not
-    /// count either.
-    pub(super) async fn wait_for_limit(&self, limit: Duration, engine: Option<&Dependency>) {
-        let engine_time = || engine.map(Dependency::downtime).unwrap_or_default();
-        let (began, engine_before) = (Instant::now(), engine_time());
-        let (mut models, mut looked) = (self.gateway.stopped_time(), began);
-        let (mut stood, mut shown) = (Duration::ZERO, false);
-        loop {
-            let stopped = self.gateway.is_stopped();
-            if stopped != shown {
-                self.phases.parked(stopped.then_some(Kind::ModelServer));
-                shown = stopped;
-            }
-            // Servers that do not answer during a pause stop the clock once.
-            let (now, models_now) = (Instant::now(), self.gateway.stopped_time());
-            stood += models_now.saturating_sub(models).min(now - looked);
-            (models, looked) = (models_now, now);
-            let engine_stood = engine_time().saturating_sub(engine_before);
-            let stood = stood.min(self.max_stop) + engine_stood;
-            let left = limit.saturating_sub((now - began).saturating_sub(stood));
-            if left.is_zero() || self.gateway.exceeded_budget().is_some() {
-                return;
-            }
-            let look = left.min(LOOK_INTERVAL);
-            let look = if stopped { look.max(MIN_LOOK_INTERVAL) } else { look };
-            tokio::time::sleep(look).await;
-        }
-    }
-}
-
-impl Drop for AgentClock {
-    fn drop(&mut self) {
-        if self.gateway.is_stopped() {
-            self.phases.parked(None);
-        }
-    }
 }

@@ -7,7 +7,6 @@
 
 mod artifacts;
 mod collect;
-mod execute;
 mod failure;
 mod full_disk;
 mod gateway;
@@ -23,7 +22,6 @@ mod run;
 mod score;
 mod separate_verifier;
 mod setup;
-mod shell;
 mod step;
 mod step_files;
 mod variables;

@@ -7,15 +7,14 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
 use rollout_protocol::spec::timeout::seconds;
 
-use super::execute::{self, ScriptFailure, ScriptWork, TrialScript};
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
-use super::variables::ScriptEnv;
 use super::{health, setup, variables};
 use crate::agents::{self, AgentPlan};
 use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
+use crate::work::agent::{PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, run_agent_script};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
@@ -143,10 +142,11 @@ impl TrialRun<'_> {
         step: &StepSpec,
         work: Option<ScriptWork>,
         limit: std::time::Duration,
-    ) -> Option<TrialScript> {
-        let script = |work| TrialScript {
+    ) -> Option<PlannedScript> {
+        let script = |work| PlannedScript {
             work,
             env: self.agent_env(step),
+            workdir: None,
             user: step.agent.user.clone(),
             limit,
             normal: NormalExit::Zero,
@@ -170,11 +170,11 @@ impl TrialRun<'_> {
     async fn run_agent_script(
         &mut self,
         stage: ScriptStage,
-        script: Option<TrialScript>,
+        script: Option<PlannedScript>,
     ) -> Result<(), PhaseInterrupt> {
         let Some(script) = script else { return Ok(()) };
         let capture = self.outputs.start_capture(stage, None, &self.attempt.redactor);
-        let ended = execute::run_agent_script(
+        let ended = run_agent_script(
             self.attempt.environment.expect_running(),
             script,
             capture,

@@ -75,7 +75,7 @@ impl TrialRun<'_> {
             ));
         }
         let (durations, timestamps) = self.attempt.timing.finish();
-        let models = self.models.finish();
+        let models = self.models.finish("");
         let verdict = self.final_verdict(stopped.is_some(), models.used);
         let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = outputs.files;

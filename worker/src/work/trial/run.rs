@@ -8,7 +8,6 @@ use tokio::sync::SemaphorePermit;
 
 use super::artifacts::Artifacts;
 use super::collect::{self, CollectedLogs, LogScope};
-use super::gateway::ModelCalls;
 use super::outputs::TrialOutputs;
 use super::rewards::RewardFiles;
 use super::score::VerifierScore;
@@ -21,6 +20,7 @@ use crate::executor::{
     PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,
 };
 use crate::verifier::LOGS;
+use crate::work::agent::ModelCalls;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds that its owner is dead.
@@ -61,6 +61,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) harness_files: Vec<RecordFile>,
     /// The model calls of the agent.
     pub(super) models: ModelCalls,
+    /// Whether the agent reaches the gateway from its environment.
+    pub(super) serves_gateway: bool,
     /// Whether the image has the agent installed.
     pub(super) is_installed: bool,
     /// The result of verification.
@@ -97,6 +99,7 @@ impl<'a> TrialRun<'a> {
             harness: None,
             harness_files: Vec::new(),
             models: ModelCalls::default(),
+            serves_gateway: false,
             is_installed: false,
             score: None,
             steps: Vec::new(),

@@ -10,17 +10,16 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
-use super::execute::{self, ScriptFailure, ScriptWork};
 use super::failure::{self, RewardError};
 use super::harness::HarnessMonitor;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
-use super::shell::ShellAgent;
 use super::{variables, verify};
 use crate::agents::AgentWork;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
+use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
@@ -139,7 +138,7 @@ impl TrialRun<'_> {
         let redactor = &self.attempt.redactor;
         let mut monitor = HarnessMonitor::new(self.ctx, harness.as_ref(), index, redactor);
         let overdue = monitor.wait_until_overdue(environment);
-        let ended = execute::run_agent_script(environment, script, capture.clone(), overdue).await;
+        let ended = run_agent_script(environment, script, capture.clone(), overdue).await;
         drop(permit);
         self.attempt.timing.leave();
         let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
@@ -167,7 +166,11 @@ impl TrialRun<'_> {
         match work {
             AgentWork::Command(argv) => Ok(ScriptWork::Command(argv)),
             AgentWork::Shell => {
-                let agent = ShellAgent::of(self.ctx, self.models.gateway());
+                let agent = ShellAgent::new(
+                    &self.ctx.agent,
+                    self.ctx.settings.gateway.as_ref(),
+                    self.models.gateway(),
+                );
                 let missing = || failure::task_invalid("the agent `shell` has no model server");
                 agent.map(ScriptWork::Shell).ok_or_else(missing)
             }

@@ -8,11 +8,9 @@ use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::CollectedArtifacts;
-use super::execute::{self, ScriptWork, TrialScript};
 use super::failure;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use super::variables::ScriptEnv;
 use super::{health, setup};
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
@@ -22,6 +20,7 @@ use crate::executor::{
     self, COPY_LIMIT, FilesError, NormalExit, PhaseInterrupt, ScriptEnd, TaskPart, with_timeout,
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
+use crate::work::agent::{PlannedScript, ScriptEnv, ScriptWork, run_script};
 
 /// A script among the files for the working directory: it prepares the step and is then removed.
 const SETUP_SCRIPT: &str = "setup.sh";
@@ -90,9 +89,10 @@ impl TrialRun<'_> {
     async fn run_step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         // It does the work of a build, so it has the time limit of one.
         let limit = seconds(self.ctx.task.environment.build_sec);
-        let script = |argv, normal| TrialScript {
+        let script = |argv, normal| PlannedScript {
             work: ScriptWork::Command(argv),
             env: ScriptEnv::new(),
+            workdir: None,
             user: None,
             limit,
             normal,
@@ -105,13 +105,11 @@ impl TrialRun<'_> {
         );
         let capture = self.start_capture(ScriptStage::Prepare, step);
         let running = script(bash(path), NormalExit::Zero);
-        let ended =
-            execute::run_script(self.attempt.environment.expect_running(), running, capture).await;
+        let ended = run_script(self.attempt.environment.expect_running(), running, capture).await;
         self.script_result(ScriptStage::Prepare, ended)?;
         let capture = self.outputs.unrecorded_capture(&self.attempt.redactor);
         let removing = script(shell(format!("rm -f {SETUP_SCRIPT}")), NormalExit::Zero);
-        let ended =
-            execute::run_script(self.attempt.environment.expect_running(), removing, capture).await;
+        let ended = run_script(self.attempt.environment.expect_running(), removing, capture).await;
         self.script_result(ScriptStage::Prepare, ended).map(drop)
     }
 

@@ -12,9 +12,7 @@ use crate::agents::{
     INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, harness_variables, takes_tools,
 };
 use crate::secrets::{Redactor, TrialVariables};
-
-/// Variables by their names.
-pub(super) type ScriptEnv = BTreeMap<String, String>;
+use crate::work::agent::ScriptEnv;
 
 /// The redactor for the values of all phases. When it can be built, every template that a trial
 /// needs has a value.

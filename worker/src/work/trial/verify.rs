@@ -6,14 +6,13 @@ use rollout_protocol::spec::task::{StepSpec, TestExit};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
-use super::execute::{ScriptFailure, ScriptWork, TrialScript, run_script};
 use super::setup;
-use super::variables::ScriptEnv;
 use crate::agents::bash;
 use crate::environment::{CommandExit, Environment, Upload};
 use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, TaskFiles, with_timeout};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
+use crate::work::agent::{PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, run_script};
 
 /// Places `uploads` and then a step's tests, and runs the tests.
 pub(super) async fn run_tests(
@@ -37,9 +36,10 @@ pub(super) async fn run_tests(
     let placed = with_timeout(COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
     placed.await.map_err(|failure| ScriptError::Place { what: "the tests", failure })?;
     drop(tests);
-    let tests = TrialScript {
+    let tests = PlannedScript {
         work: ScriptWork::Command(bash(TEST_SCRIPT.to_owned())),
         env,
+        workdir: None,
         user: step.verifier.user.clone(),
         limit: seconds(step.verifier.timeout_sec),
         normal: match ctx.task.rules.test_exit {

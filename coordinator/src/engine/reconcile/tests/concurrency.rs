@@ -138,7 +138,12 @@ impl Runner for ConcurrencyProbe {
 
 /// A spec that is never read.
 async fn spec(store: &FsStore) -> Digest {
-    let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
+    let command = || EvalCommand {
+        script: String::new(),
+        agent: None,
+        timeout_sec: None,
+        env: BTreeMap::new(),
+    };
     let size_bytes = 0;
     let blob =
         BlobRef { digest: Digest::sha256(b""), size_bytes, media_type: Some(MediaType::Text) };
@@ -168,6 +173,7 @@ async fn spec(store: &FsStore) -> Digest {
         results_file: "results.csv".into(),
         sweep_config_limit: None,
         env: BTreeMap::new(),
+        gateway: None,
     };
     put_json(store, &spec).await.expect("stored").digest
 }

@@ -12,6 +12,7 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::{IdeasName, ItemName};
 use rollout_protocol::limits;
 use rollout_protocol::record::{IdeasRecord, ItemOutcome};
+use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::ideas::{
     EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason,
 };
@@ -22,12 +23,14 @@ use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
 use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
+use super::outcome::superseded_cost;
 use super::requests::{RunNotification, WorkKind, WorkRequest};
 use super::results::{self, ResultsError};
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
-    BackendError, COST_FILE, IdeasOrder, SearchError, read_user_ideas,
+    BackendError, CALLS_FILE, COST_FILE, IdeasOrder, SearchError, read_user_ideas,
 };
+use crate::workloads::search::manifest::StepCalls;
 use rollout_protocol::search::NodeId;
 
 /// Limits of a directory of earlier ideas, and of the ideas of a node.
@@ -173,8 +176,9 @@ impl LiveBackend {
             tracing::warn!("skipped {count} entries among the ideas of node {node}");
         }
         self.fence.check()?;
+        let superseded = superseded_cost(&settled);
         let accepting = with_retry_if(IdeasError::is_transient, async || {
-            accept_ideas(store, &record, order).await
+            accept_ideas(store, &record, superseded, order).await
         });
         let taken = self.handle.block_on(accepting);
         taken.map_err(backend_error("cannot accept ideas"))
@@ -285,6 +289,7 @@ async fn write_logs(
 async fn accept_ideas(
     store: &dyn BlobStore,
     record: &IdeasRecord,
+    superseded: Option<f64>,
     order: &IdeasOrder,
 ) -> Result<(), IdeasError> {
     let Some(ideas) = &record.ideas else { return Ok(()) };
@@ -297,13 +302,30 @@ async fn accept_ideas(
         ExtractBlobError::Store(error) => IdeasError::Store(error),
         ExtractBlobError::Archive(source) => IdeasError::Archive { path: work.clone(), source },
     })?;
-    if let Some(cost) = record.reported_cost.filter(|cost| *cost > 0.0) {
-        let file = into.join(COST_FILE);
-        tokio::fs::write(&file, cost.to_string()).await.map_err(io_error("write", &file))?;
-    }
+    write_cost(record, superseded, into).await?;
     let (from, to) = (work.clone(), into.clone());
     supervise::blocking(move || move_ideas(&from, &to)).await?;
     fs_remove::remove(&work).await.map_err(io_error("remove", &work))
+}
+
+/// Writes the cost of ideas beside them, and the model calls of their agent.
+async fn write_cost(
+    record: &IdeasRecord,
+    superseded: Option<f64>,
+    into: &Path,
+) -> Result<(), IdeasError> {
+    let calls = record.gateway.as_ref().map(|calls| StepCalls::of(EvalStage::Ideas, calls));
+    let parts = [record.reported_cost, calls.as_ref().map(|calls| calls.cost), superseded];
+    let cost: f64 = parts.into_iter().flatten().sum();
+    if cost > 0.0 {
+        let file = into.join(COST_FILE);
+        tokio::fs::write(&file, cost.to_string()).await.map_err(io_error("write", &file))?;
+    }
+    if let Some(calls) = calls {
+        let (file, text) = (into.join(CALLS_FILE), serde_json::json!([calls]).to_string());
+        tokio::fs::write(&file, text).await.map_err(io_error("write", &file))?;
+    }
+    Ok(())
 }
 
 /// Moves ideas to the directory of their order. The worker has checked them; they are checked

@@ -136,7 +136,7 @@ impl LiveBackend {
             return Ok(None);
         }
         let record = self.read_record(&settled)?;
-        let tries = earlier_attempts.plus(record.as_ref());
+        let tries = earlier_attempts.plus(&settled, record.as_ref());
         let path = match &record {
             Some(record) => self.write_results(record, &order, attempt)?,
             None => None,
@@ -147,6 +147,7 @@ impl LiveBackend {
         }
         let mut result = outcome::result(&order, attempt, &settled, record.as_ref(), path);
         (result.seconds, result.cost) = (Some(tries.seconds), tries.cost);
+        result.calls = tries.calls;
         if let Some(candidate) = record.as_ref().and_then(|record| record.candidate.as_ref()) {
             self.fence.check()?;
             self.repository()?;

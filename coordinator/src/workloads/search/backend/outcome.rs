@@ -2,11 +2,12 @@
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{EvalEnd, EvalRecord, ItemOutcome};
+use rollout_protocol::record::{EvalEnd, EvalRecord, ExecutionEnd, ItemOutcome};
+use rollout_protocol::spec::eval::EvalStage;
 
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
-use crate::workloads::search::manifest::{EvalStatus, SearchEvalError};
+use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, StepCalls, add_calls};
 
 /// Whether a try says nothing about its idea: the infrastructure failed after all retries, or no
 /// command was run. An idea that kills worker after worker counts as failed.
@@ -29,25 +30,51 @@ pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecor
 }
 
 /// Total time and cost of an eval's attempts.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct AttemptTotals {
     /// Duration, seconds.
     pub(super) seconds: f64,
-    /// Cost that their commands reported.
+    /// Cost that their commands reported, and of the model calls of their agents.
     pub(super) cost: Option<f64>,
+    /// Model calls of their agents.
+    pub(super) calls: Vec<StepCalls>,
 }
 
 impl AttemptTotals {
     /// Adds an attempt.
-    pub(super) fn plus(self, record: Option<&EvalRecord>) -> Self {
+    pub(super) fn plus(mut self, settled: &ItemSettlement, record: Option<&EvalRecord>) -> Self {
+        self.add_cost(superseded_cost(settled));
         let Some(record) = record else { return self };
         let times = &record.timestamps;
         let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
-        let (before, cost) = (self.cost, record.reported_cost);
         // A worker's clock may have been set back.
-        let seconds = self.seconds + took.max(0.0);
-        Self { seconds, cost: before.map_or(cost, |before| Some(before + cost.unwrap_or(0.0))) }
+        self.seconds += took.max(0.0);
+        self.add_cost(record.reported_cost);
+        let calls: Vec<_> =
+            record.gateway.iter().map(|(stage, calls)| StepCalls::of(*stage, calls)).collect();
+        for calls in &calls {
+            self.add_cost(Some(calls.cost));
+        }
+        add_calls(&mut self.calls, &calls);
+        self
     }
+
+    fn add_cost(&mut self, cost: Option<f64>) {
+        if let Some(cost) = cost {
+            self.cost = Some(self.cost.unwrap_or(0.0) + cost);
+        }
+    }
+}
+
+/// Cost of the executions that the infrastructure ended and the run repeated, if any: environments of
+/// searches are free, so that it is that of model calls.
+pub(super) fn superseded_cost(settled: &ItemSettlement) -> Option<f64> {
+    let cost = settled.superseded.iter().map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => verdict.cost,
+        ExecutionEnd::Lost { cost, .. } => *cost,
+        ExecutionEnd::Open => 0.0,
+    });
+    Some(cost.sum::<f64>()).filter(|cost| *cost > 0.0)
 }
 
 /// The result of an eval, without the totals of its attempts. `results` is the path of its results
@@ -82,6 +109,7 @@ pub(super) fn result(
             .map(|candidate| candidate.commit.clone()),
         results_csv: results,
         cost: None,
+        calls: Vec::new(),
         error: failed.then(|| error(settled.verdict.error.as_ref(), record)),
     }
 }
@@ -96,6 +124,11 @@ pub(super) fn mark_refused(result: &mut EvalResult, reason: String) {
     result.error = Some(SearchEvalError { error_type, message: reason, timed_out, infrastructure });
 }
 
+/// Whether an error is a verdict on a change.
+fn is_verdict(error: Option<&TrialError>) -> bool {
+    error.is_some_and(|error| error.class == ErrorClass::Verifier)
+}
+
 fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalError {
     let message = error.map_or("it ended without results", |error| &error.message).to_owned();
     // The last command is the one that failed.
@@ -104,6 +137,10 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> SearchEvalE
         Some(last) if last.timed_out => (format!("{}_timeout", last.stage.as_str()), true),
         Some(last) if last.exit_code.is_some_and(|code| code != 0) => {
             (format!("{}_failed", last.stage.as_str()), false)
+        }
+        // The agent of a review ended well and left no approval.
+        Some(last) if last.stage == EvalStage::Review && is_verdict(error) => {
+            ("review_failed".to_owned(), false)
         }
         _ => match error.map(|error| error.kind) {
             // The sweep succeeded.

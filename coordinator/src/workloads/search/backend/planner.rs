@@ -29,6 +29,8 @@ pub struct EvalPlanner {
     limiter: Option<Arc<ConcurrencyLimiter>>,
     /// Maximum wait of an eval for an unavailable service, seconds; `None` for the default.
     max_park_sec: Option<u32>,
+    /// Whether workers share the limits of the model servers, within leases.
+    model_leases: bool,
 }
 
 impl EvalPlanner {
@@ -39,7 +41,15 @@ impl EvalPlanner {
         directory: SearchDirectory,
     ) -> Self {
         let (past_requests, limiter) = (OnceLock::new(), None);
-        Self { requests, needs, directory, past_requests, limiter, max_park_sec: None }
+        Self {
+            requests,
+            needs,
+            directory,
+            past_requests,
+            limiter,
+            max_park_sec: None,
+            model_leases: false,
+        }
     }
 
     /// Sets the maximum wait of evals for an unavailable service.
@@ -47,6 +57,13 @@ impl EvalPlanner {
     pub fn with_max_park(self, max_park_sec: u32) -> Self {
         let usual = RetryPolicy::default().max_park_sec;
         Self { max_park_sec: Some(max_park_sec).filter(|sec| *sec != usual), ..self }
+    }
+
+    /// Sets whether workers share the limits of the model servers, within leases.
+    #[cfg(feature = "nats")]
+    #[must_use]
+    pub fn with_model_leases(self, model_leases: bool) -> Self {
+        Self { model_leases, ..self }
     }
 
     /// Sets the concurrency limits of their commands.
@@ -100,8 +117,12 @@ impl Planner for EvalPlanner {
         let WorkRequest { kind, spec, .. } = self.at(ordinal);
         let limited_stages = self.limiter.as_ref().map(|limiter| limiter.limited_stages());
         let permits = limited_stages.unwrap_or_default();
-        let rate_limits =
-            RunRateLimits { permits, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
+        let rate_limits = RunRateLimits {
+            permits,
+            max_park_sec: self.max_park_sec,
+            model_leases: self.model_leases,
+            ..RunRateLimits::default()
+        };
         let class = self.class(kind);
         let work = match kind {
             WorkKind::Eval => OfferedWork::Eval,

@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::environment::{EnvironmentRates, EnvironmentSpec, PreservePolicy};
 use rollout_protocol::spec::eval::{
-    EvalCommand, EvalCommands, EvalOrigin, EvalSpec, RepositorySpec, SweepEnvironment,
+    CommandAgent, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, RepositorySpec, SweepEnvironment,
 };
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
@@ -17,7 +19,10 @@ use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision}
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
-use crate::config::{CommandEnvironment as TreePlace, SearchCommand as TreeCommand, TreeFile};
+use crate::config::{
+    CommandEnvironment as TreePlace, MetricDirection, ScoringProfile, SearchCommand as TreeCommand,
+    TreeFile,
+};
 use crate::engine::WorkerRequirements;
 use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
@@ -33,6 +38,7 @@ pub struct SearchPlan {
     timeout_sec: Option<f64>,
     sweep_config_limit: Option<u64>,
     ideas: IdeasCommand,
+    gateway: Option<GatewaySpec>,
 }
 
 /// The idea command and its environment.
@@ -69,11 +75,8 @@ impl SearchPlan {
     /// # Errors
     /// [`SearchPlanError`].
     pub async fn new(tree: &TreeFile, store: Arc<dyn BlobStore>) -> Result<Self, SearchPlanError> {
-        let command = |command: &TreeCommand| EvalCommand {
-            script: command.run.clone(),
-            timeout_sec: Some(command.timeout_sec),
-            env: command.env.iter().map(|(k, v)| (k.clone(), v.template.clone())).collect(),
-        };
+        let metrics = metrics_text(&tree.profile);
+        let command = |command: &TreeCommand| eval_command(command, &metrics);
         let commands = &tree.commands;
         let (place, own) = (&commands.implement.environment, &commands.sweep.environment);
         let sweep_environment = match own == place {
@@ -94,6 +97,7 @@ impl SearchPlan {
         };
         Ok(Self {
             ideas,
+            gateway: tree.gateway.as_ref().map(|gateway| gateway.spec.clone()),
             tree: tree.name.clone(),
             commands: EvalCommands {
                 implement: command(&commands.implement),
@@ -124,7 +128,7 @@ impl SearchPlan {
             memory_mb: resources.memory_mb,
             provider: settings.provider.kind(),
             second_provider: None,
-            variables: required_variables([command].into_iter()),
+            variables: required_variables([command].into_iter(), self.gateway_of(&[command])),
         }
     }
 
@@ -138,13 +142,14 @@ impl SearchPlan {
             (self.settings.provider.kind(), own.map(|o| o.settings.provider.kind()));
         let EvalCommands { implement, tests, review, sweep } = &self.commands;
         let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
+        let gateway = self.eval_gateway();
         WorkerRequirements {
             class: SizeClass::for_resources(&resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider,
             second_provider: own.filter(|kind| *kind != provider),
-            variables: required_variables(commands.into_iter().flatten()),
+            variables: required_variables(commands.into_iter().flatten(), gateway),
         }
     }
 
@@ -164,8 +169,35 @@ impl SearchPlan {
         let IdeasCommand { command, environment, settings } = self.ideas.clone();
         let (tree, node) = (self.tree.clone(), order.node.node_id.to_string());
         let name = IdeasOrigin { tree, node };
-        let count = order.count;
-        IdeasSpec { name, repository, command, environment, settings, count, earlier, pack }
+        let (count, gateway) = (order.count, self.gateway_of(&[&command]).cloned());
+        IdeasSpec {
+            name,
+            repository,
+            command,
+            environment,
+            settings,
+            count,
+            earlier,
+            pack,
+            gateway,
+        }
+    }
+
+    /// The model servers of commands: none without an agent.
+    fn gateway_of(&self, commands: &[&EvalCommand]) -> Option<&GatewaySpec> {
+        self.gateway.as_ref().filter(|_| commands.iter().any(|command| command.agent.is_some()))
+    }
+
+    /// The model servers of evals.
+    fn eval_gateway(&self) -> Option<&GatewaySpec> {
+        let EvalCommands { implement, review, .. } = &self.commands;
+        self.gateway_of(&[implement, review.as_ref().unwrap_or(implement)])
+    }
+
+    /// The model servers of all agents.
+    #[cfg(feature = "nats")]
+    pub(crate) fn gateway(&self) -> Option<&GatewaySpec> {
+        self.gateway.as_ref()
     }
 
     /// The spec of an eval.
@@ -199,13 +231,57 @@ impl SearchPlan {
             results_file: self.results_file.clone(),
             sweep_config_limit: self.sweep_config_limit,
             env: BTreeMap::new(),
+            gateway: self.eval_gateway().cloned(),
         }
     }
 }
 
-/// Variables without a default that commands refer to.
-fn required_variables<'a>(commands: impl Iterator<Item = &'a EvalCommand>) -> BTreeSet<String> {
+/// A command of the file as a worker runs it.
+fn eval_command(command: &TreeCommand, metrics: &str) -> EvalCommand {
+    let own = command.env.iter().map(|(name, value)| (name.clone(), value.template.clone()));
+    let mut env = BTreeMap::new();
+    let agent = command.agent.as_ref().map(|agent| {
+        env.clone_from(&agent.spec.env);
+        Box::new(CommandAgent {
+            spec: AgentSpec { env: BTreeMap::new(), ..agent.spec.clone() },
+            prompt: agent.prompt.clone(),
+            metrics: metrics.to_owned(),
+        })
+    });
+    // Variables of the file win.
+    env.extend(own);
+    let (script, timeout_sec) = (command.run.clone(), Some(command.timeout_sec));
+    EvalCommand { script, agent, timeout_sec, env }
+}
+
+/// The metrics of a search, for the prompts of agents.
+fn metrics_text(profile: &ScoringProfile) -> String {
+    let better = |direction: MetricDirection| match direction {
+        MetricDirection::Higher => "higher is better",
+        MetricDirection::Lower => "lower is better",
+    };
+    let primary = &profile.primary;
+    let mut lines = vec![format!(
+        "- `{}` ({}): the primary metric, which must not get worse",
+        primary.column,
+        better(primary.direction)
+    )];
+    lines.extend(profile.metrics.iter().map(|metric| {
+        format!("- `{}` ({}), weight {}", metric.column, better(metric.direction), metric.weight)
+    }));
+    lines.extend(profile.risk.iter().map(|metric| {
+        format!("- `{}` ({}): must not get much worse", metric.column, better(metric.direction))
+    }));
+    lines.join("\n")
+}
+
+/// Variables without a default that commands and model servers refer to.
+fn required_variables<'a>(
+    commands: impl Iterator<Item = &'a EvalCommand>,
+    gateway: Option<&'a GatewaySpec>,
+) -> BTreeSet<String> {
     let templates = commands.flat_map(|command| command.env.values());
+    let templates = templates.chain(gateway.into_iter().flat_map(GatewaySpec::keys));
     let named = templates.flat_map(|template| template.variables());
     named.filter(|(_, has_default)| !has_default).map(|(name, _)| name).collect()
 }

@@ -10,13 +10,19 @@ use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
 use super::directory::{remove_all, sync};
 use super::{IdeasOrder, SearchDirectory, SearchError};
 use crate::workloads::search::idea;
-use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest};
+use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest, StepCalls};
 use rollout_protocol::search::NodeId;
 
 /// File beside a node's ideas with the cost of writing them, if known. Hidden files are not ideas.
 pub const COST_FILE: &str = ".cost";
 
+/// File beside a node's ideas with the model calls of the agent that wrote them.
+pub const CALLS_FILE: &str = ".calls";
+
 /// Maximum size of that file in bytes.
+const MAX_CALLS_BYTES: u64 = 4096;
+
+/// Maximum size of the file with the cost in bytes.
 const MAX_COST_BYTES: u64 = 64;
 
 /// Earlier ideas shown to a node's generator.
@@ -201,6 +207,19 @@ pub(super) fn cost(path: &Path) -> Result<Option<f64>, SearchError> {
     let mut text = String::new();
     file.take(MAX_COST_BYTES).read_to_string(&mut text).map_err(SearchError::io("read", &path))?;
     Ok(text.trim().parse().ok().filter(|cost: &f64| cost.is_finite() && *cost >= 0.0))
+}
+
+/// The model calls of the agent that wrote a node's ideas. A damaged file counts as none.
+pub(super) fn calls(path: &Path) -> Result<Vec<StepCalls>, SearchError> {
+    let path = path.join(CALLS_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(SearchError::io("open", &path)(error)),
+    };
+    let mut text = String::new();
+    file.take(MAX_CALLS_BYTES).read_to_string(&mut text).map_err(SearchError::io("read", &path))?;
+    Ok(serde_json::from_str(&text).unwrap_or_default())
 }
 
 fn staging(directory: &SearchDirectory, node: NodeId) -> PathBuf {

@@ -31,6 +31,7 @@ pub(super) fn merge(
         finished_at: result.finished_at,
         seconds: result.seconds,
         cost: result.cost,
+        calls: result.calls,
         candidate_commit: result.candidate_commit,
         candidate_ref_name: committed.then_some(name),
         error: result.error.map(normalize::normalize_error),

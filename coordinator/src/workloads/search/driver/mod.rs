@@ -35,7 +35,7 @@ pub use clock::ManifestClock;
 pub use directory::SearchDirectory;
 pub use error::{BackendError, SearchError};
 pub use garbage::{GarbageReport, collect_garbage};
-pub use ideas::{COST_FILE, read_user_ideas};
+pub use ideas::{CALLS_FILE, COST_FILE, read_user_ideas};
 pub use opening::{SearchOpenOptions, SearchOwnership, check_existing, lock_and_open, open};
 pub use result::EvalResult;
 pub(super) use scoring::FILE as SCORES_FILE;

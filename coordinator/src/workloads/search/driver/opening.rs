@@ -205,6 +205,7 @@ fn new_manifest(
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
         ideas_cost: None,
+        ideas_calls: Vec::new(),
         generated_idea_files: None,
         dedupe: DuplicateIdeas::default(),
     };

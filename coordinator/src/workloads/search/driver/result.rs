@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SearchError;
 use crate::engine::atomic_file;
-use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, SearchManifest};
+use crate::workloads::search::manifest::{EvalStatus, SearchEvalError, SearchManifest, StepCalls};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// Name of the file.
@@ -47,8 +47,11 @@ pub struct EvalResult {
     pub candidate_commit: Option<String>,
     /// Path of the sweep's results, below the eval's directory.
     pub results_csv: Option<String>,
-    /// Cost that the commands reported.
+    /// Cost that the commands reported, and of the model calls of their agents.
     pub cost: Option<f64>,
+    /// Model calls of the agents, by step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<StepCalls>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
 }

@@ -167,6 +167,7 @@ fn discard_ideas(directory: &SearchDirectory, manifest: &mut SearchManifest) -> 
             let recorded = || written::cost(&directory.ideas(*id)).ok().flatten();
             let cost = node.ideas_cost.take().or_else(recorded);
             manifest.state.thrown_away.cost += cost.unwrap_or(0.0);
+            node.ideas_calls.clear();
             node.generated_idea_files = None;
             node.dedupe.skipped.clear();
         }
@@ -204,6 +205,7 @@ fn discard_results(directory: &SearchDirectory, manifest: &mut SearchManifest) -
             attempt: 0,
             worker: None,
             cost: None,
+            calls: Vec::new(),
             error: None,
             candidate_commit: None,
             experiment_dir: Some(policy::experiment_dir(&eval.eval_output_root)),

@@ -143,10 +143,12 @@ impl<W: SearchBackend> SearchSession<W> {
             let name = self.manifest.node(id).node_ideas_dir.clone();
             let files = ideas::read(&self.directory.ideas(id), &name, id)?;
             let cost = ideas::cost(&self.directory.ideas(id))?;
+            let calls = ideas::calls(&self.directory.ideas(id))?;
             if let Some(node) = self.manifest.nodes.get_mut(&id) {
                 let own = format!("{name}/");
                 node.context_pack_files = told;
                 node.ideas_cost = cost;
+                node.ideas_calls = calls;
                 node.context_ideas_dirs = context.names;
                 node.context_idea_files = context.files;
                 // Its own ideas were not shown to it, even if they exist already.

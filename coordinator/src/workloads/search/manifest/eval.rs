@@ -6,7 +6,7 @@ use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::super::score::{Recommendation, SweepCompleteness};
-use super::CopiedFile;
+use super::{CopiedFile, StepCalls};
 use rollout_protocol::search::{EvalId, EvalStatus, NodeId};
 
 /// One idea tried on one node.
@@ -37,9 +37,12 @@ pub struct SearchEval {
     pub attempt: u32,
     /// Worker of the last execution.
     pub worker: Option<String>,
-    /// Cost that its commands reported.
+    /// Cost that its commands reported, and of the model calls of its agents.
     #[serde(default)]
     pub cost: Option<f64>,
+    /// Model calls of its agents, by step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<StepCalls>,
     /// Why it failed.
     pub error: Option<SearchEvalError>,
     /// Output directory of its commands, below the run's directory.

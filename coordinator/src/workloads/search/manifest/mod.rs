@@ -1,6 +1,7 @@
 //! `manifest.json` of a search: its complete state and all decisions, enough to resume the search
 //! and to explain every promotion. Version 3 of the format.
 
+mod calls;
 mod eval;
 mod node;
 mod state;
@@ -16,6 +17,7 @@ use rollout_protocol::search::{EvalId, NodeId};
 pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
 pub use rollout_protocol::search::{EvalStatus, StopReason};
 
+pub use calls::{SpendingSummary, StepCalls, add_calls};
 pub use eval::{
     ComparisonBasis, ComparisonSummary, EvalDecision, Reason, SearchEval, SearchEvalError,
 };

@@ -3,6 +3,7 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::StepCalls;
 use super::{CopiedFile, GeneratedFile};
 use rollout_protocol::search::{EvalId, NodeId};
 
@@ -44,9 +45,12 @@ pub struct SearchNode {
     /// The files of the context pack shown to the generator.
     #[serde(default)]
     pub context_pack_files: Vec<GeneratedFile>,
-    /// Cost that its commands reported.
+    /// Cost that the command for its ideas reported, and of the model calls of its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ideas_cost: Option<f64>,
+    /// Model calls of the agent that wrote its ideas.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ideas_calls: Vec<StepCalls>,
     /// The generated ideas by file name; `None` before the command ran.
     #[serde(default)]
     pub generated_idea_files: Option<Vec<IdeaFile>>,

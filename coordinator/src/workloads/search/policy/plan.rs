@@ -76,6 +76,7 @@ pub(super) fn add_eval(
         attempt: 0,
         worker: None,
         cost: None,
+        calls: Vec::new(),
         error: None,
         experiment_dir: Some(experiment_dir(&root)),
         eval_output_root: root,

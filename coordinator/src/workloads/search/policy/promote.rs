@@ -98,6 +98,7 @@ fn add_node(manifest: &mut SearchManifest, eval: EvalId, now: Timestamp) -> Node
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
         ideas_cost: None,
+        ideas_calls: Vec::new(),
         generated_idea_files: None,
         dedupe: DuplicateIdeas::default(),
     };

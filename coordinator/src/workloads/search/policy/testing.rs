@@ -97,6 +97,7 @@ fn root(baseline: &str) -> SearchNode {
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
         ideas_cost: None,
+        ideas_calls: Vec::new(),
         generated_idea_files: None,
         dedupe: DuplicateIdeas::default(),
     }

@@ -1,11 +1,13 @@
 //! Overview of a search, for terminals and programs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use super::super::manifest::{
-    ContextStrategy, EvalStatus, SearchEval, SearchEvalError, SearchManifest, StopReason,
+    ContextStrategy, EvalStatus, SearchEval, SearchEvalError, SearchManifest, SpendingSummary,
+    StepCalls, StopReason,
 };
 use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
@@ -42,6 +44,12 @@ pub struct SearchOverview {
     pub best_path: Vec<BestStep>,
     /// The tried ideas.
     pub ideas: Vec<TriedIdea>,
+    /// Cost of the whole search, discarded results included.
+    pub spending: SpendingSummary,
+    /// Cost of each depth, from 0: of the ideas of its nodes and of the evals on them.
+    pub spending_by_depth: Vec<SpendingSummary>,
+    /// Cost of each node, by its number: of its ideas and of the evals on it.
+    pub spending_by_node: BTreeMap<NodeId, SpendingSummary>,
 }
 
 /// Outcomes of the evals of a search.
@@ -111,6 +119,10 @@ pub struct TriedIdea {
     pub commit: Option<String>,
     /// Its results, below the directory of the search.
     pub candidate_csv_path: Option<String>,
+    /// Cost that its commands reported, and of the model calls of its agents.
+    pub cost: Option<f64>,
+    /// Model calls of its agents, by step.
+    pub calls: Vec<StepCalls>,
 }
 
 impl SearchOverview {
@@ -132,6 +144,14 @@ impl SearchOverview {
             primary_metric: manifest.run_config.scoring_profile.primary.column.clone(),
             best_path: best_path(manifest).into_iter().map(|id| step(manifest, id)).collect(),
             ideas: manifest.evaluations.values().map(|eval| tried(manifest, eval)).collect(),
+            spending: manifest.spending(),
+            spending_by_depth: manifest.depths().map(|depth| manifest.spending_at(depth)).collect(),
+            spending_by_node: manifest
+                .nodes
+                .keys()
+                .map(|id| (*id, manifest.spending_of(*id)))
+                .filter(|(_, spending)| !spending.is_nothing())
+                .collect(),
         }
     }
 }
@@ -218,5 +238,7 @@ fn tried(manifest: &SearchManifest, eval: &SearchEval) -> TriedIdea {
         promoted_to_node_id: eval.decision.as_ref().and_then(|d| d.promoted_to_node_id),
         commit: eval.candidate_commit.clone(),
         candidate_csv_path: eval.candidate_results_csv_path.clone(),
+        cost: eval.cost,
+        calls: eval.calls.clone(),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::{EvalStatus, SearchEval, SearchManifest};
+use super::super::manifest::{EvalStatus, SearchEval, SearchManifest, StepCalls};
 use super::best::{best_path, promoted_from, root_comparison};
 use super::outcome::outcome;
 use super::overview::OutcomeCounts;
@@ -24,8 +24,40 @@ pub fn summary(manifest: &SearchManifest) -> String {
         reasons(manifest, depth, &mut text);
         files(manifest, depth, &mut text);
     }
+    spending(manifest, &mut text);
     cleanup(manifest, &mut text);
     text
+}
+
+/// The cost of the search and its parts, if it is known.
+fn spending(manifest: &SearchManifest, text: &mut String) {
+    let whole = manifest.spending();
+    if whole.is_nothing() {
+        return;
+    }
+    text.push_str("\n## Cost\n\n");
+    write_table_header(&["part", "cost", "calls", "input tokens", "cached", "output tokens"], text);
+    let mut row = |name: String, cost: f64, calls: &StepCalls| {
+        let counts =
+            [calls.calls, calls.input_tokens, calls.cached_input_tokens, calls.output_tokens];
+        let counts = counts.map(|count| count.to_string());
+        write_table_row(&[&[name, format!("{cost:.6}")], &counts[..]].concat(), text);
+    };
+    row("search".to_owned(), whole.cost, &whole.total_calls());
+    for depth in manifest.depths() {
+        let part = manifest.spending_at(depth);
+        row(format!("depth {depth}"), part.cost, &part.total_calls());
+    }
+    for id in manifest.nodes.keys() {
+        let part = manifest.spending_of(*id);
+        if part.is_nothing() {
+            continue;
+        }
+        row(format!("node {id}"), part.cost, &part.total_calls());
+        for calls in &part.calls {
+            row(format!("node {id}, {}", calls.stage.as_str()), calls.cost, calls);
+        }
+    }
 }
 
 fn config(manifest: &SearchManifest, text: &mut String) {

@@ -81,6 +81,7 @@ impl FileChecker<'_> {
             ("the number of attempts", found.attempt == eval.attempt),
             ("the commit", found.candidate_commit == eval.candidate_commit),
             ("the cost", found.cost == eval.cost),
+            ("the model calls", found.calls == eval.calls),
             ("the seconds", found.seconds == eval.seconds),
             ("the worker", found.worker == eval.worker),
             (

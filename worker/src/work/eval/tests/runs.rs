@@ -28,7 +28,12 @@ pub(super) struct EvalFixture {
 }
 
 pub(super) fn command(script: &str) -> EvalCommand {
-    EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env: BTreeMap::new() }
+    EvalCommand {
+        script: script.to_owned(),
+        agent: None,
+        timeout_sec: Some(60.0),
+        env: BTreeMap::new(),
+    }
 }
 
 impl EvalFixture {
@@ -65,6 +70,7 @@ impl EvalFixture {
             results_file: RESULTS_FILE.into(),
             sweep_config_limit: Some(100),
             env: BTreeMap::new(),
+            gateway: None,
         };
         Self { world, rig, spec, execution: 0, tickets: Arc::new(()) }
     }

@@ -114,6 +114,7 @@ impl SimulatedBackend {
             candidate_commit,
             results_csv,
             cost: Some(0.25 * f64::from(1 + number % 3)),
+            calls: Vec::new(),
             error,
         }
     }

@@ -80,6 +80,7 @@ fn score_results(
         candidate_commit: eval.candidate_commit,
         results_csv: Some("attempt-1/results.csv".to_owned()),
         cost: None,
+        calls: Vec::new(),
         error: None,
     };
     let workshop = ScoringBackend;

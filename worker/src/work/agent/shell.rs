@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
-use rollout_protocol::spec::gateway::ModelDialect;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec, ShellSpec};
+use rollout_protocol::spec::gateway::{GatewaySpec, ModelDialect};
 use tokio::sync::watch;
 
-use super::TrialContext;
-use super::variables::ScriptEnv;
+use super::ScriptEnv;
 use crate::agents::{
     self, BoundedOutput, INSTRUCTION_VARIABLE, ShellCommand, ShellRequest, ShellSession, ShellStep,
 };
@@ -30,7 +29,7 @@ const MAX_REPEAT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The agent, ready to attempt a step.
 #[derive(Debug)]
-pub(super) struct ShellAgent {
+pub(in crate::work) struct ShellAgent {
     spec: ShellSpec,
     model: String,
     dialect: ModelDialect,
@@ -38,23 +37,27 @@ pub(super) struct ShellAgent {
 }
 
 /// Where and how its commands run.
-pub(super) struct ShellPlace<'a> {
-    pub(super) environment: &'a dyn Environment,
-    pub(super) env: ScriptEnv,
-    pub(super) user: Option<String>,
+pub(in crate::work) struct ShellPlace<'a> {
+    pub(in crate::work) environment: &'a dyn Environment,
+    pub(in crate::work) env: ScriptEnv,
+    pub(in crate::work) workdir: Option<String>,
+    pub(in crate::work) user: Option<String>,
     /// Gets everything that the agent says and its commands print.
-    pub(super) output: Arc<dyn OutputSink>,
+    pub(in crate::work) output: Arc<dyn OutputSink>,
     /// True when the agent must end its call and begin nothing new.
-    pub(super) stopped: watch::Receiver<bool>,
+    pub(in crate::work) stopped: watch::Receiver<bool>,
 }
 
 impl ShellAgent {
-    /// The agent of a trial; `None` if it has another one, or its model server is missing.
-    pub(super) fn of(ctx: &TrialContext, gateway: Option<&Arc<dyn TryGateway>>) -> Option<Self> {
-        let AgentKind::Shell(spec) = &ctx.agent.kind else { return None };
-        let model = ctx.agent.model.as_ref()?;
-        let upstreams = &ctx.settings.gateway.as_ref()?.upstreams;
-        let upstream = upstreams.iter().find(|upstream| upstream.name == model.upstream)?;
+    /// The loop of an agent; `None` if it is another one, or its model server is missing.
+    pub(in crate::work) fn new(
+        agent: &AgentSpec,
+        servers: Option<&GatewaySpec>,
+        gateway: Option<&Arc<dyn TryGateway>>,
+    ) -> Option<Self> {
+        let AgentKind::Shell(spec) = &agent.kind else { return None };
+        let model = agent.model.as_ref()?;
+        let upstream = servers?.upstreams.iter().find(|server| server.name == model.upstream)?;
         Some(Self {
             spec: spec.clone(),
             model: model.name.clone(),
@@ -64,7 +67,7 @@ impl ShellAgent {
     }
 
     /// Attempts the step. The exit code is 0 if the model says that it is done.
-    pub(super) async fn run(self, place: ShellPlace<'_>) -> Result<CommandExit, Failure> {
+    pub(in crate::work) async fn run(self, place: ShellPlace<'_>) -> Result<CommandExit, Failure> {
         let read = format!("cat -- \"${INSTRUCTION_VARIABLE}\"");
         let instruction = Collected::new(INSTRUCTION_BYTES, None);
         let exit = place.exec(&read, Arc::clone(&instruction)).await?;
@@ -154,7 +157,7 @@ impl ShellPlace<'_> {
         let command = ExecCommand {
             argv: agents::shell(text.to_owned()),
             env: self.env.clone(),
-            workdir: None,
+            workdir: self.workdir.clone(),
             user: self.user.clone(),
         };
         self.environment.exec(command, output).await

@@ -1,47 +1,49 @@
-//! Execution of scripts of any stage.
+//! Execution of scripts of any stage, and of the agent `shell`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::gateway::AgentClock;
+use super::ScriptEnv;
+use super::model_calls::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
-use super::variables::ScriptEnv;
 use crate::dependency::Dependency;
 use crate::environment::{CommandExit, Environment, ExecCommand, Failure, OutputSink};
 use crate::executor::errors::ScriptError;
-use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit};
+use crate::executor::{self, Capture, NormalExit, ScriptEnd, ScriptLimit, ScriptRun};
 
 /// A script and how it runs.
 #[derive(Debug)]
-pub(super) struct TrialScript {
-    pub(super) work: ScriptWork,
-    pub(super) env: ScriptEnv,
+pub(in crate::work) struct PlannedScript {
+    pub(in crate::work) work: ScriptWork,
+    pub(in crate::work) env: ScriptEnv,
+    /// Working directory; the environment's own when absent.
+    pub(in crate::work) workdir: Option<String>,
     /// User; the environment's own when absent.
-    pub(super) user: Option<String>,
-    pub(super) limit: Duration,
+    pub(in crate::work) user: Option<String>,
+    pub(in crate::work) limit: Duration,
     /// Exit codes that are no failure.
-    pub(super) normal: NormalExit,
+    pub(in crate::work) normal: NormalExit,
     /// Whether its processes live on although it ended with another code.
-    pub(super) keep_processes: bool,
+    pub(in crate::work) keep_processes: bool,
     /// Measures its time limit, if model calls may stop its clock.
-    pub(super) clock: Option<AgentClock>,
+    pub(in crate::work) clock: Option<AgentClock>,
 }
 
 /// The work of a script.
 #[derive(Debug)]
-pub(super) enum ScriptWork {
+pub(in crate::work) enum ScriptWork {
     Command(Vec<String>),
     Shell(ShellAgent),
 }
 
 /// A failed script.
 #[derive(Debug)]
-pub(super) struct ScriptFailure {
-    pub(super) error: ScriptError,
+pub(in crate::work) struct ScriptFailure {
+    pub(in crate::work) error: ScriptError,
     /// Processes of the script may still be alive.
-    pub(super) processes_left: Option<Failure>,
+    pub(in crate::work) processes_left: Option<Failure>,
 }
 
 impl From<ScriptError> for ScriptFailure {
@@ -53,9 +55,9 @@ impl From<ScriptError> for ScriptFailure {
 /// Runs a script of the agent and measures the storage when it has ended, before anything else
 /// runs: the agent's files are not charged to the verifier. The script is ended when `stop_ignored`
 /// gives the grace time that it had.
-pub(super) async fn run_agent_script(
+pub(in crate::work) async fn run_agent_script(
     environment: &dyn Environment,
-    agent: TrialScript,
+    agent: PlannedScript,
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
@@ -71,9 +73,9 @@ pub(super) async fn run_agent_script(
 
 /// Runs a script in the environment's working directory. Unless it ends with a normal code or
 /// `spares` is set, nothing it started is alive afterwards, or the error says so.
-pub(super) async fn run_script(
+pub(in crate::work) async fn run_script(
     environment: &dyn Environment,
-    script: TrialScript,
+    script: PlannedScript,
     capture: Arc<Capture>,
 ) -> Result<CommandExit, ScriptFailure> {
     run_script_until(environment, script, capture, std::future::pending()).await
@@ -89,34 +91,17 @@ async fn wait_for_limit(clock: Option<&AgentClock>, limit: Duration, engine: Opt
 
 async fn run_script_until(
     environment: &dyn Environment,
-    script: TrialScript,
+    script: PlannedScript,
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
-    let TrialScript { work, env, user, limit, normal, keep_processes, clock } = script;
-    let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
-    let (grace, stopped) = (OnceLock::new(), watch::Sender::new(false));
-    let end = async {
-        let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
-        tokio::select! {
-            // It returns at most once.
-            ignored = stop_ignored => drop(grace.set(ignored)),
-            () = limit_passed => {}
-        }
-        stopped.send_replace(true);
+    let (limit, normal, grace) = (script.limit, script.normal, OnceLock::new());
+    let ended = async {
+        // It returns at most once.
+        let ignored = stop_ignored.await;
+        let _first = grace.set(ignored);
     };
-    let output: Arc<dyn OutputSink> = capture.clone();
-    let working = match work {
-        ScriptWork::Command(argv) => {
-            environment.exec(ExecCommand { argv, env, workdir: None, user }, output)
-        }
-        ScriptWork::Shell(agent) => {
-            let stopped = stopped.subscribe();
-            Box::pin(agent.run(ShellPlace { environment, env, user, output, stopped }))
-        }
-    };
-    let own_limit = if clock.is_some() { Duration::MAX } else { limit };
-    let ran = executor::run_until(environment, working, own_limit, harmless, end).await;
+    let ran = run_to_end(environment, script, capture.clone(), ended).await;
     if let (ScriptEnd::TimedOut, Some(grace)) = (&ran.end, grace.into_inner()) {
         let error = ScriptError::StopIgnored { grace };
         return Err(ScriptFailure { error, processes_left: ran.processes_left });
@@ -124,4 +109,37 @@ async fn run_script_until(
     let limit = ScriptLimit { limit, whose: None };
     let ended = ran.end.into_result(environment, &capture, limit, normal).await;
     ended.map_err(|error| ScriptFailure { error, processes_left: ran.processes_left })
+}
+
+/// Runs a script to its end, to its time limit, or until `told_to_end` returns.
+pub(in crate::work) async fn run_to_end(
+    environment: &dyn Environment,
+    script: PlannedScript,
+    capture: Arc<Capture>,
+    told_to_end: impl Future<Output = ()> + Send,
+) -> ScriptRun {
+    let PlannedScript { work, env, workdir, user, limit, normal, keep_processes, clock } = script;
+    let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
+    let stopped = watch::Sender::new(false);
+    let end = async {
+        let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
+        tokio::select! {
+            () = told_to_end => {}
+            () = limit_passed => {}
+        }
+        stopped.send_replace(true);
+    };
+    let output: Arc<dyn OutputSink> = capture;
+    let working = match work {
+        ScriptWork::Command(argv) => {
+            environment.exec(ExecCommand { argv, env, workdir, user }, output)
+        }
+        ScriptWork::Shell(agent) => {
+            let stopped = stopped.subscribe();
+            let place = ShellPlace { environment, env, workdir, user, output, stopped };
+            Box::pin(agent.run(place))
+        }
+    };
+    let own_limit = if clock.is_some() { Duration::MAX } else { limit };
+    executor::run_until(environment, working, own_limit, harmless, end).await
 }

@@ -1,0 +1,268 @@
+//! The model calls of an agent: its gateway, its clock, and the records of its calls.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::dependency::Dependency as Kind;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::budget::{ModelUse, TryBudget};
+use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
+use tokio::time::Instant;
+
+use super::ScriptEnv;
+use crate::dependency::Dependency;
+use crate::environment::ListenerRoute;
+use crate::executor::errors::SetupError;
+use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
+use crate::gateway::{CallFailure, TryCalls, TryGateway, TryRequest, Upstream};
+use crate::secrets::Redactor;
+
+/// Directory of the records, below the directory of the execution or its command.
+pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";
+
+/// Longest time between two looks at a clock: an outage is shown that late.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest time between two looks at a clock that stands still.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The model calls of an attempt.
+#[derive(Debug, Default)]
+pub(in crate::work) struct ModelCalls {
+    gateway: Option<Arc<dyn TryGateway>>,
+    env: ScriptEnv,
+    closed: Option<TryCalls>,
+}
+
+/// The needs of an agent's model calls.
+pub(in crate::work) struct CallsRequest<'a> {
+    /// The agent.
+    pub(in crate::work) agent: &'a AgentSpec,
+    /// The model servers, if there are any.
+    pub(in crate::work) servers: Option<&'a GatewaySpec>,
+    /// What the calls may use; without a limit when absent.
+    pub(in crate::work) budget: Option<TryBudget>,
+    /// Services of the worker.
+    pub(in crate::work) services: &'a ExecutionServices,
+    /// The execution.
+    pub(in crate::work) execution: &'a ExecutionContext,
+    /// Directory for the files of the calls.
+    pub(in crate::work) directory: PathBuf,
+    /// Masks secrets in these files.
+    pub(in crate::work) redactor: Redactor,
+}
+
+/// The part of a record that model calls have.
+#[derive(Debug, Default)]
+pub(in crate::work) struct FinishedCalls {
+    pub(in crate::work) summary: Option<Box<GatewaySummary>>,
+    /// What the calls used.
+    pub(in crate::work) used: ModelUse,
+    pub(in crate::work) files: Vec<RecordFile>,
+}
+
+impl FinishedCalls {
+    /// Cost of the calls.
+    pub(in crate::work) fn cost(&self) -> f64 {
+        self.summary.as_ref().map_or(0.0, |summary| summary.cost)
+    }
+}
+
+/// A clock that stands still while a model server does not answer, or a pause keeps calls back.
+#[derive(Debug)]
+pub(in crate::work) struct AgentClock {
+    gateway: Arc<dyn TryGateway>,
+    phases: Arc<dyn PhaseSink>,
+    /// Longest time for which it stands still.
+    max_stop: Duration,
+}
+
+impl ModelCalls {
+    /// Opens the gateway for an agent, if there are model servers and it may call them. Returns
+    /// whether it must be made reachable from the environment with [`Self::serve`]: the worker itself
+    /// calls the models of the agent `shell`.
+    pub(in crate::work) async fn open(
+        &mut self,
+        request: CallsRequest<'_>,
+    ) -> Result<bool, SetupError> {
+        let CallsRequest { agent, servers, budget, services, execution, .. } = request;
+        let CallsRequest { directory, redactor, .. } = request;
+        let Some(servers) = servers.filter(|_| agent.kind.calls_models()) else {
+            return Ok(false);
+        };
+        let gateway = services.gateway.as_ref().ok_or(SetupError::NoGateway)?;
+        let upstream = |spec: &UpstreamSpec| {
+            let key = spec.key.as_ref().map(|key| services.variables.value(key)).transpose();
+            Ok(Upstream { spec: spec.clone(), key: key.map_err(SetupError::Unset)? })
+        };
+        let upstreams =
+            servers.upstreams.iter().map(upstream).collect::<Result<_, SetupError>>()?;
+        let request = TryRequest {
+            run: execution.labels.run,
+            upstreams,
+            budget,
+            only: agent.model.as_ref().map(|model| model.upstream.clone()),
+            is_leased: execution.has_model_leases,
+            directory,
+            redactor,
+        };
+        self.gateway = Some(gateway.open(request).await.map_err(SetupError::Gateway)?);
+        Ok(!matches!(agent.kind, AgentKind::Shell(_)))
+    }
+
+    /// Makes the gateway reachable from an environment.
+    pub(in crate::work) async fn serve(&mut self, route: ListenerRoute) -> Result<(), SetupError> {
+        let Some(gateway) = &self.gateway else { return Ok(()) };
+        self.env = gateway.serve(route).await.map_err(SetupError::Gateway)?;
+        Ok(())
+    }
+
+    /// The failure of the last call that ended, if it says nothing about the agent.
+    pub(in crate::work) fn last_failure(&self) -> Option<CallFailure> {
+        self.gateway.as_ref().and_then(|gateway| gateway.last_failure())
+    }
+
+    /// Time in which the agent's clock stood still.
+    pub(in crate::work) fn stopped_time(&self) -> Duration {
+        self.gateway.as_ref().map_or(Duration::ZERO, |gateway| gateway.stopped_time())
+    }
+
+    /// The gateway, if it is open.
+    pub(in crate::work) fn gateway(&self) -> Option<&Arc<dyn TryGateway>> {
+        self.gateway.as_ref()
+    }
+
+    /// Variables of the agent's scripts.
+    pub(in crate::work) fn env(&self) -> ScriptEnv {
+        self.env.clone()
+    }
+
+    /// The clock of the agent's scripts.
+    pub(in crate::work) fn clock(&self, ctx: &ExecutionContext) -> Option<AgentClock> {
+        Some(AgentClock {
+            gateway: Arc::clone(self.gateway.as_ref()?),
+            phases: Arc::clone(&ctx.phases),
+            max_stop: ctx.max_park,
+        })
+    }
+
+    /// The error of an agent that failed after its last call: a call that failed for a reason that is
+    /// none of the agent's is no verdict.
+    pub(in crate::work) fn blame_server(&self, error: TrialError) -> TrialError {
+        blame_server(self.last_failure(), error)
+    }
+
+    /// The end of the agent, given that of its script: an agent whose calls exceeded its budget has
+    /// failed, however it ended. A failure of the infrastructure stays one.
+    pub(in crate::work) fn check_budget(
+        &self,
+        ended: Result<(), TrialError>,
+    ) -> Result<(), TrialError> {
+        let exceeded = self.gateway.as_ref().and_then(|gateway| gateway.exceeded_budget());
+        let Some(exceeded) = exceeded else { return ended };
+        if ended.as_ref().is_err_and(|error| error.class == ErrorClass::Infrastructure) {
+            return ended;
+        }
+        let message = format!("the model calls of the agent exceeded its budget: {exceeded}");
+        let (kind, class) = (ErrorType::AgentExecutionFailed, ErrorClass::Agent);
+        let code = ErrorCode::BUDGET_EXCEEDED;
+        Err(TrialError::new(kind, code, class, RetryClass::Permanent, message))
+    }
+
+    /// Ends all calls.
+    pub(in crate::work) async fn close(&mut self) {
+        if let Some(gateway) = self.gateway.take() {
+            self.closed = Some(gateway.close().await);
+        }
+    }
+
+    /// The calls for the record, with their files below the directory `parent` of the record.
+    pub(in crate::work) fn finish(&mut self, parent: &str) -> FinishedCalls {
+        let Some(calls) = self.closed.take() else { return FinishedCalls::default() };
+        let file = |path: PathBuf| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            let bytes = fs::metadata(&path).ok()?.len();
+            let is_text = name.ends_with(".jsonl");
+            let file =
+                RecordFile::text(path, format!("{parent}{CALLS_DIRECTORY}/{name}"), bytes, false);
+            let media_type = if is_text { file.media_type } else { MediaType::Bytes };
+            Some(RecordFile { media_type, ..file })
+        };
+        FinishedCalls {
+            summary: Some(Box::new(calls.summary)),
+            used: calls.used,
+            files: calls.files.into_iter().filter_map(file).collect(),
+        }
+    }
+}
+
+/// The error of an agent whose last call failed, as [`ModelCalls::blame_server`].
+pub(in crate::work) fn blame_server(
+    last_failure: Option<CallFailure>,
+    error: TrialError,
+) -> TrialError {
+    // The verdict of a review is the verifier's.
+    let is_verdict = matches!(error.class, ErrorClass::Agent | ErrorClass::Verifier);
+    let Some(failure) = last_failure.filter(|_| is_verdict) else { return error };
+    let (code, retry, why) = match failure {
+        CallFailure::Unanswered => {
+            let why = "a model server does not answer";
+            (ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient, why)
+        }
+        CallFailure::Refused => {
+            let why = "a model server refuses the key or the model";
+            (ErrorCode::MODEL_REFUSED, RetryClass::Permanent, why)
+        }
+    };
+    let message = format!("{why}: {}", error.message);
+    TrialError::new(error.kind, code, ErrorClass::Infrastructure, retry, message)
+        .in_phase(error.phase)
+}
+
+impl AgentClock {
+    /// Returns when the clock has reached the limit, or calls have exceeded the budget. Outages of the
+    /// environment's engine do not count either.
+    pub(in crate::work) async fn wait_for_limit(
+        &self,
+        limit: Duration,
+        engine: Option<&Dependency>,
+    ) {
+        let engine_time = || engine.map(Dependency::downtime).unwrap_or_default();
+        let (began, engine_before) = (Instant::now(), engine_time());
+        let (mut models, mut looked) = (self.gateway.stopped_time(), began);
+        let (mut stood, mut shown) = (Duration::ZERO, false);
+        loop {
+            let stopped = self.gateway.is_stopped();
+            if stopped != shown {
+                self.phases.parked(stopped.then_some(Kind::ModelServer));
+                shown = stopped;
+            }
+            // Servers that do not answer during a pause stop the clock once.
+            let (now, models_now) = (Instant::now(), self.gateway.stopped_time());
+            stood += models_now.saturating_sub(models).min(now - looked);
+            (models, looked) = (models_now, now);
+            let engine_stood = engine_time().saturating_sub(engine_before);
+            let stood = stood.min(self.max_stop) + engine_stood;
+            let left = limit.saturating_sub((now - began).saturating_sub(stood));
+            if left.is_zero() || self.gateway.exceeded_budget().is_some() {
+                return;
+            }
+            let look = left.min(LOOK_INTERVAL);
+            let look = if stopped { look.max(MIN_LOOK_INTERVAL) } else { look };
+            tokio::time::sleep(look).await;
+        }
+    }
+}
+
+impl Drop for AgentClock {
+    fn drop(&mut self) {
+        if self.gateway.is_stopped() {
+            self.phases.parked(None);
+        }
+    }
+}
