@@ -9,10 +9,12 @@ use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass, TrialError};
 use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
+use rollout_protocol::spec::task::StepSpec;
 use tokio::time::Instant;
 
+use super::TrialContext;
 use super::run::TrialRun;
+use super::step::agent_network;
 use super::variables::ScriptEnv;
 use crate::dependency::Dependency;
 use crate::environment::{Failure, FailureKind, ListenerRoute};
@@ -96,7 +98,7 @@ impl TrialRun<'_> {
             return Ok(());
         }
         let route = self.attempt.environment.expect_running().listener_route().await;
-        let route = route.and_then(|route| check_route(route, &self.ctx.task));
+        let route = route.and_then(|route| check_route(route, self.ctx));
         let route = route.map_err(SetupError::GatewayRoute)?;
         self.models.env = gateway.serve(route).await.map_err(SetupError::Gateway)?;
         Ok(())
@@ -104,12 +106,10 @@ impl TrialRun<'_> {
 }
 
 /// Refuses a way over a network that an agent of the task does not have.
-fn check_route(route: ListenerRoute, task: &TaskSpec) -> Result<ListenerRoute, Failure> {
-    let network = |step: &StepSpec| {
-        step.agent.network.clone().unwrap_or_else(|| task.environment.network.clone())
-    };
+fn check_route(route: ListenerRoute, ctx: &TrialContext) -> Result<ListenerRoute, Failure> {
+    let is_limited = |step: &StepSpec| !agent_network(ctx, step).is_public();
     let needs_network = matches!(route, ListenerRoute::HostAddress(_));
-    if needs_network && task.steps.iter().any(|step| network(step) != NetworkPolicy::Public) {
+    if needs_network && ctx.task.steps.iter().any(is_limited) {
         let text = "the agent of a step has no network, and the worker cannot listen in its \
                     environment; run the worker as root on the engine's host";
         return Err(Failure::new(FailureKind::Unsupported, text));

@@ -11,6 +11,7 @@ use super::gateway::ModelCalls;
 use super::outputs::TrialOutputs;
 use super::rewards::RewardFiles;
 use super::score::VerifierScore;
+use super::shell::KeptSession;
 use super::step::StepRun;
 use super::{TrialContext, preserve, setup};
 use crate::agents::AgentPlan;
@@ -60,6 +61,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) harness_files: Vec<RecordFile>,
     /// The model calls of the agent.
     pub(super) models: ModelCalls,
+    /// The conversation of the agent `shell` between steps.
+    pub(super) shell_session: KeptSession,
     /// Whether the image has the agent installed.
     pub(super) is_installed: bool,
     /// The result of verification.
@@ -96,6 +99,7 @@ impl<'a> TrialRun<'a> {
             harness: None,
             harness_files: Vec::new(),
             models: ModelCalls::default(),
+            shell_session: KeptSession::default(),
             is_installed: false,
             score: None,
             steps: Vec::new(),

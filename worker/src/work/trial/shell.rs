@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use super::TrialContext;
 use super::variables::ScriptEnv;
 use crate::agents::{
-    self, BoundedOutput, INSTRUCTION_VARIABLE, ShellCommand, ShellRequest, ShellSession, ShellStep,
+    self, BoundedOutput, INSTRUCTION_VARIABLE, SKILLS_VARIABLE, ShellCommand, ShellRequest,
+    ShellSession, ShellStep,
 };
 use crate::environment::{
     CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
@@ -19,8 +20,17 @@ use crate::environment::{
 use crate::executor;
 use crate::gateway::{GatewayReply, TryGateway};
 
-/// Largest instruction, bytes.
-const INSTRUCTION_BYTES: usize = 1024 * 1024;
+/// Largest instruction with the texts that a job adds, bytes.
+const INSTRUCTION_BYTES: usize = 1280 * 1024;
+
+/// Prints the paths of the task's skills and the first lines of each, which describe it.
+const LIST_SKILLS: &str = "\
+for file in \"$ROLLOUT_SKILLS_DIR\"/SKILL.md \"$ROLLOUT_SKILLS_DIR\"/*/SKILL.md; do
+  [ -f \"$file\" ] || continue
+  printf '%s\\n' \"$file\"
+  head -n 12 -- \"$file\"
+  printf '\\n'
+done";
 
 /// Wait before a call is repeated, if the server does not name one.
 const REPEAT_PAUSE: Duration = Duration::from_secs(5);
@@ -35,7 +45,12 @@ pub(super) struct ShellAgent {
     model: String,
     dialect: ModelDialect,
     gateway: Arc<dyn TryGateway>,
+    /// The conversation of the step before, if it is continued.
+    kept: KeptSession,
 }
+
+/// The conversation of a trial between its steps.
+pub(super) type KeptSession = Arc<Mutex<Option<ShellSession>>>;
 
 /// Where and how its commands run.
 pub(super) struct ShellPlace<'a> {
@@ -50,7 +65,11 @@ pub(super) struct ShellPlace<'a> {
 
 impl ShellAgent {
     /// The agent of a trial; `None` if it has another one, or its model server is missing.
-    pub(super) fn of(ctx: &TrialContext, gateway: Option<&Arc<dyn TryGateway>>) -> Option<Self> {
+    pub(super) fn of(
+        ctx: &TrialContext,
+        gateway: Option<&Arc<dyn TryGateway>>,
+        kept: &KeptSession,
+    ) -> Option<Self> {
         let AgentKind::Shell(spec) = &ctx.agent.kind else { return None };
         let model = ctx.agent.model.as_ref()?;
         let upstreams = &ctx.settings.gateway.as_ref()?.upstreams;
@@ -60,7 +79,37 @@ impl ShellAgent {
             model: model.name.clone(),
             dialect: upstream.dialect,
             gateway: Arc::clone(gateway?),
+            kept: match ctx.agent.task_options.resume_trajectory {
+                true => Arc::clone(kept),
+                false => KeptSession::default(),
+            },
         })
+    }
+
+    /// The conversation, which begins with the instruction of the step or continues with it.
+    async fn session(
+        &self,
+        place: &ShellPlace<'_>,
+        instruction: &str,
+    ) -> Result<ShellSession, Failure> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut session) = kept {
+            session.resume(&self.spec, instruction);
+            return Ok(session);
+        }
+        let skills = if place.env.contains_key(SKILLS_VARIABLE) {
+            let list = Collected::new(agents::OUTPUT_BYTES, None);
+            place.exec(LIST_SKILLS, Arc::clone(&list)).await?;
+            let list = list.text();
+            if list.is_empty() {
+                place.warn("there are no skills in the directory of the task's skills");
+            }
+            Some(list).filter(|list| !list.is_empty())
+        } else {
+            None
+        };
+        let (spec, model) = (&self.spec, &self.model);
+        Ok(ShellSession::new(spec, model, self.dialect, instruction, skills.as_deref()))
     }
 
     /// Attempts the step. The exit code is 0 if the model says that it is done.
@@ -72,7 +121,18 @@ impl ShellAgent {
             return Ok(place.fail("cannot read the instruction"));
         }
         let instruction = instruction.text();
-        let mut session = ShellSession::new(&self.spec, &self.model, self.dialect, &instruction);
+        let mut session = self.session(&place, &instruction).await?;
+        let exit = self.converse(&mut session, &place).await?;
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+        Ok(exit)
+    }
+
+    /// Calls the model and runs its commands until it is done.
+    async fn converse(
+        &self,
+        session: &mut ShellSession,
+        place: &ShellPlace<'_>,
+    ) -> Result<CommandExit, Failure> {
         while let Some(request) = session.next_request() {
             let called = tokio::select! {
                 biased;
@@ -97,7 +157,7 @@ impl ShellAgent {
                     place.say(&text);
                     let mut outputs = Vec::new();
                     for command in commands {
-                        let output = self.run_command(&command, &place).await?;
+                        let output = self.run_command(&command, place).await?;
                         outputs.push((command.id, output));
                     }
                     session.add_outputs(&outputs);
@@ -178,8 +238,12 @@ impl ShellPlace<'_> {
         }
     }
 
+    fn warn(&self, text: &str) {
+        self.output.write(OutputStream::Stderr, format!("shell: {text}\n").as_bytes());
+    }
+
     fn fail(&self, why: &str) -> CommandExit {
-        self.output.write(OutputStream::Stderr, format!("shell: {why}\n").as_bytes());
+        self.warn(why);
         CommandExit { code: 1 }
     }
 }

@@ -12,7 +12,6 @@ use super::execute::{self, ScriptWork, TrialScript};
 use super::failure;
 use super::outputs::step_prefix;
 use super::run::TrialRun;
-use super::variables::ScriptEnv;
 use super::{health, setup};
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, ArchiveError, ArchiveLimits, ArchiveTruncation};
@@ -43,12 +42,7 @@ impl TrialRun<'_> {
         }
         if let Some(check) = &step.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(
-                self.attempt.environment.expect_running(),
-                check,
-                capture,
-            )
-            .await;
+            let ready = health::wait_until_healthy(&self.attempt.environment, check, capture).await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
@@ -90,9 +84,10 @@ impl TrialRun<'_> {
     async fn run_step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         // It does the work of a build, so it has the time limit of one.
         let limit = seconds(self.ctx.task.environment.build_sec);
+        let network_env = self.attempt.environment.network_env();
         let script = |argv, normal| TrialScript {
             work: ScriptWork::Command(argv),
-            env: ScriptEnv::new(),
+            env: network_env.clone(),
             user: None,
             limit,
             normal,
@@ -161,8 +156,11 @@ impl TrialRun<'_> {
                 (environment.service(name), argv)
             }
         };
-        let command =
-            ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
+        let env = match &hook.service {
+            None => self.attempt.environment.network_env(),
+            Some(_) => BTreeMap::new(),
+        };
+        let command = ExecCommand { argv, env, workdir: None, user: hook.user.clone() };
         let why = match target {
             None => "there is no such service in this environment".to_owned(),
             Some(place) => {
