@@ -2,8 +2,10 @@
 //! go through the gateway.
 
 mod fixture;
+mod networks;
 mod programs;
 mod shell;
+mod task_tools;
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ const QUICKEST: &str = "gemini-cli";
 const NEEDS_DOWNLOAD: &str = "openhands";
 
 /// Whether an agent is to be tested, and can be.
-fn is_tested(agent: &str) -> bool {
+pub(crate) fn is_tested(agent: &str) -> bool {
     let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
     let selected = match selection.as_str() {
         "all" => agent != NEEDS_DOWNLOAD,
@@ -32,7 +32,7 @@ fn is_tested(agent: &str) -> bool {
 
 /// Writes the image of the task. Registries may be reached over a proxy whose certificate only this
 /// host knows: containers then get the certificates that `SSL_CERT_FILE` names.
-fn write_image(project: &Project) {
+pub(crate) fn write_image(project: &Project) {
     let mut image = String::from("FROM debian:bookworm-slim\nWORKDIR /app\n");
     if let Ok(certificates) = std::env::var("SSL_CERT_FILE") {
         let text = std::fs::read_to_string(&certificates).expect("certificates");
