@@ -51,14 +51,10 @@ while (my $client = $server->accept()) {
 /// A skill.
 const SKILL: &str = "---\nname: zebra\ndescription: Work with zebra files\n---\nCount stripes.\n";
 
-/// A task with a skill, and an MCP server of each kind, whose agent has an allowlist: the model gateway
-/// and the servers are reached past its proxy. The first check of its health starts the server over
-/// HTTP, a later one finds it.
+/// A task with a skill, and an MCP server of each kind. The first check of its health starts the one
+/// over HTTP, a later one finds it.
 const TASK: &str = r#"
 schema_version = '1.4'
-[agent]
-network_mode = 'allowlist'
-allowed_hosts = ['registry.example.org']
 [environment]
 skills_dir = '/skills'
 [environment.healthcheck]
