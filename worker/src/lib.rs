@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod dependency;
 pub mod digest_line;
 pub mod disk;
+pub mod egress;
 pub mod environment;
 pub mod executor;
 pub mod fs_remove;

@@ -1,9 +1,11 @@
 //! Options of `rollout run` that set keys of the job.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::error::CliError;
-use crate::config::{CliDataset, CliSetting};
+use crate::config::{CliDataset, CliSetting, read_extra_instruction};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
@@ -74,6 +76,22 @@ pub(super) struct JobArgs {
     /// Key of every agent, with its value in YAML: `--ak timeout_sec=60`
     #[arg(long = "ak", alias = "agent-kwarg", value_name = "KEY=VALUE")]
     agent_key: Vec<String>,
+
+    /// Host that agents may reach in tasks without network or with an allowlist
+    #[arg(long, value_name = "HOST")]
+    allow_agent_host: Vec<String>,
+
+    /// Let agents continue their conversation in the next step of a task
+    #[arg(long)]
+    resume_trajectory: bool,
+
+    /// Text after the instruction of every task
+    #[arg(long, value_name = "TEXT")]
+    extra_instruction: Vec<String>,
+
+    /// File with a text after the instruction of every task
+    #[arg(long, value_name = "FILE")]
+    extra_instruction_path: Vec<PathBuf>,
 
     /// Variable of every agent; values with a secret's name are not stored
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
@@ -349,6 +367,23 @@ impl JobArgs {
     fn lists(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
         for path in &self.artifact {
             settings.push(CliSetting::item(&format!("--artifact {path}"), "artifacts", path));
+        }
+        for text in &self.extra_instruction {
+            settings.push(CliSetting::item("--extra-instruction", "extra_instructions", text));
+        }
+        for path in &self.extra_instruction_path {
+            let flag = format!("--extra-instruction-path {}", path.display());
+            let text = read_extra_instruction(path)
+                .map_err(|error| format!("cannot read the file of {flag}: {error}"))?;
+            settings.push(CliSetting::item(&flag, "extra_instructions", &text));
+        }
+        for host in &self.allow_agent_host {
+            let flag = format!("--allow-agent-host {host}");
+            settings.push(CliSetting::each_agent_item(&flag, "extra_allowed_hosts", host));
+        }
+        if self.resume_trajectory {
+            let flag = "--resume-trajectory";
+            settings.push(CliSetting::each_agent_key(flag, "resume_trajectory", "true"));
         }
         for name in &self.task_env {
             settings.push(CliSetting::item(&format!("--task-env {name}"), "task_env", name));

@@ -32,6 +32,8 @@ enum CliSettingChange {
     EachAgent(String, String),
     /// Sets a value in every agent.
     EachAgentKey(String, CliSettingText),
+    /// Appends text to the list at a key of every agent.
+    EachAgentItem(&'static str, String),
     /// Selects an agent; agents of the file that are not selected are dropped.
     Agent(String),
     /// Sets text in every agent with a model.
@@ -148,6 +150,11 @@ impl CliSetting {
         )
     }
 
+    /// Appends text to the list at a key of every agent.
+    pub fn each_agent_item(flag: &str, key: &'static str, text: &str) -> Self {
+        Self::new(flag, CliSettingChange::EachAgentItem(key, text.to_owned()))
+    }
+
     /// Selects an agent of the job file, a built-in one, or one of the catalogue.
     pub fn agent(flag: &str, name: &str) -> Self {
         Self::new(flag, CliSettingChange::Agent(name.to_owned()))
@@ -202,6 +209,9 @@ pub(super) fn apply(settings: &[CliSetting], root: &mut ConfigNode, problems: &m
             }),
             CliSettingChange::EachAgentKey(key, text) => value(text, line).and_then(|value| {
                 for_each_item(root, "agents", |node| set_key(node, key, value.clone(), line))
+            }),
+            CliSettingChange::EachAgentItem(key, text) => for_each_item(root, "agents", |node| {
+                append(node, key, ConfigValue::String(text.clone()), line)
             }),
             CliSettingChange::EachModel(key, text) => for_each_item(root, "agents", |node| {
                 let has_model = matches!(&node.value, ConfigValue::Mapping(entries)

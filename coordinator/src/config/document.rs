@@ -1,6 +1,6 @@
 //! `config.json`: the resolved job as one JSON document.
 
-use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, ShellSpec};
 use rollout_protocol::spec::budget::{RunBudget, TryBudget};
 use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
 use rollout_protocol::spec::harness::HarnessSpec;
@@ -47,6 +47,10 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), false) = (&mut document, job.tasks.is_empty()) {
         let tasks = job.tasks.iter().map(task).collect();
         fields.insert("tasks".to_owned(), Value::Array(tasks));
+    }
+    let extra = &job.settings.extra_instructions;
+    if let (Value::Object(fields), false) = (&mut document, extra.is_empty()) {
+        fields.insert("extra_instructions".to_owned(), json!(extra));
     }
     if let (Value::Object(fields), false) = (&mut document, job.guardrails.is_empty()) {
         fields.insert("guardrails".to_owned(), json!(job.guardrails));
@@ -190,6 +194,9 @@ fn agent(agent: &Agent) -> Value {
     if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
         document = optional(document, [("system_prompt", system_prompt)]);
     }
+    if let Value::Object(fields) = &mut document {
+        task_options(&agent.spec.task_options, fields);
+    }
     if let (Value::Object(fields), true) = (&mut document, agent.spec.install_once) {
         fields.insert("install_once".to_owned(), json!(true));
     }
@@ -209,6 +216,11 @@ fn agent(agent: &Agent) -> Value {
         fields.extend(given.map(|(key, limit)| (key.to_owned(), json!(limit))));
     }
     document
+}
+
+fn task_options(options: &AgentTaskOptions, fields: &mut Map<String, Value>) {
+    let Value::Object(given) = json!(options) else { unreachable!("it is an object") };
+    fields.extend(given);
 }
 
 fn harness(spec: &HarnessSpec) -> Value {

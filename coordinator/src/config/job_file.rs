@@ -21,6 +21,7 @@ use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::environment::EnvironmentConfig;
+use super::elements::extra_instructions::ExtraInstructionFields;
 use super::elements::gateway::GatewayConfig;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
@@ -51,6 +52,9 @@ keys! {
         log_level: "error|warn|info|debug|trace", "info", "Log level.";
         instruction_path: "absolute path", "/tmp/instruction.md",
             "Path of the instruction in environments; agents get it as ROLLOUT_TASK_INSTRUCTION.";
+        extra_instructions: "list of text", "none", "Texts after the instruction of every task.";
+        extra_instruction_paths: "list of paths", "none",
+            "Files with further such texts; relative to the file.";
         environment: "table", "", "Environment of the trials.",
             "environment" => environment::EnvironmentKeys::ALL;
         verifier: "table", "", "How trials are verified.",
@@ -112,6 +116,8 @@ pub struct JobFile {
     pub log_level: LogLevel,
     /// `instruction_path`.
     pub instruction_path: String,
+    /// `extra_instructions`, and the content of `extra_instruction_paths`.
+    pub extra_instructions: Vec<String>,
     /// `environment`, without the overrides.
     pub environment: EnvironmentSpec,
     /// The overrides in `environment`.
@@ -206,7 +212,9 @@ pub(super) fn read(
         let agents_dir = fields.take(JobKeys::agents_dir);
         let catalogue = agents_directory::catalogue(&agents_dir, file, options.reads_host_files);
         let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
-        let job = job(&mut fields, &catalogue, &prices);
+        let extra = ExtraInstructionFields::take(&mut fields);
+        let mut job = job(&mut fields, &catalogue, &prices);
+        job.extra_instructions = extra.read(file, options.reads_host_files);
         fields.finish();
         job
     });
@@ -303,6 +311,7 @@ fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue, prices: &PriceTable)
         retry: retry::read(&fields.take(JobKeys::retry)),
         log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),
+        extra_instructions: Vec::new(),
         environment,
         resources,
         verifier: verifier::read(&fields.take(JobKeys::verifier), &mut timeouts),

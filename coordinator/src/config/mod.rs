@@ -49,6 +49,7 @@ pub use elements::datasets::{
     DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
+pub(crate) use elements::extra_instructions::read_file as read_extra_instruction;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub(crate) use elements::units;

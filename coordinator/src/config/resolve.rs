@@ -175,6 +175,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         settings: TrialSettings {
             instruction_path: file_settings.instruction_path,
             environment: file_settings.environment,
+            extra_instructions: file_settings.extra_instructions,
             verifier: VerifierSettings {
                 env: variables::templates(file_settings.verifier.env),
                 ..file_settings.verifier.settings

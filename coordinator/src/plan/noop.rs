@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec, AgentTaskOptions};
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec,
 };
@@ -29,6 +29,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         },
         verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
         artifacts: Vec::new(),
+        extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
     };
@@ -39,6 +40,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     };
     let task = TaskSpec::new("bench", "noop");
     let documents = vec![document(&settings), document(&agent), document(&task)];

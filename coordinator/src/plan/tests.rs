@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentTaskOptions};
 use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings,
     ProviderSpec,
@@ -27,6 +27,7 @@ fn settings() -> TrialSettings {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
     }
@@ -40,6 +41,7 @@ fn agent(name: &str) -> AgentSpec {
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     }
 }
 
@@ -222,6 +224,7 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     };
     let old = JobPlan::new(
         super::tests::settings(),

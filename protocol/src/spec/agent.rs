@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::harness::HarnessSpec;
+use crate::spec::task::NetworkPolicy;
 use crate::template::Template;
 
 /// An agent definition; its digest is part of what a trial runs under.
@@ -27,6 +28,87 @@ pub struct AgentSpec {
     /// The model that it is asked to use; its own choice when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<AgentModel>,
+    /// What it can use of tasks, and what it may do in them.
+    #[serde(default, skip_serializing_if = "AgentTaskOptions::are_default")]
+    pub task_options: AgentTaskOptions,
+}
+
+/// What an agent can use of tasks, and what it may do in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentTaskOptions {
+    /// Features of tasks that it cannot use: tasks that have them are unsupported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsupported: Vec<TaskFeature>,
+    /// Hosts that it may reach besides those of a task with limited network access.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_allowed_hosts: Vec<String>,
+    /// Whether it continues its conversation in the next step of a task.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume_trajectory: bool,
+}
+
+/// A feature of a task that agents use in their own way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskFeature {
+    /// Tool servers.
+    Mcp,
+    /// Skills.
+    Skills,
+}
+
+impl TaskFeature {
+    /// The name used in files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mcp => "mcp",
+            Self::Skills => "skills",
+        }
+    }
+
+    /// The feature in a sentence.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Mcp => "MCP servers",
+            Self::Skills => "skills",
+        }
+    }
+}
+
+impl AgentTaskOptions {
+    fn are_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl AgentSpec {
+    /// Whether it can use a feature of tasks. Agents that do nothing of their own need none.
+    pub fn can_use(&self, feature: TaskFeature) -> bool {
+        match self.kind {
+            AgentKind::Oracle | AgentKind::Nop => true,
+            AgentKind::Shell(_) => feature == TaskFeature::Skills,
+            AgentKind::Script { .. } | AgentKind::Harness(_) => {
+                !self.task_options.unsupported.contains(&feature)
+            }
+        }
+    }
+
+    /// The network policy of its phase, from that of the task: the hosts that the job adds are
+    /// allowed too.
+    pub fn network(&self, of_task: &NetworkPolicy) -> NetworkPolicy {
+        let added = &self.task_options.extra_allowed_hosts;
+        match of_task {
+            NetworkPolicy::NoNetwork if !added.is_empty() => {
+                NetworkPolicy::Allowlist(added.clone())
+            }
+            NetworkPolicy::Allowlist(hosts) => {
+                NetworkPolicy::Allowlist(hosts.iter().chain(added).cloned().collect())
+            }
+            NetworkPolicy::Public | NetworkPolicy::NoNetwork => of_task.clone(),
+        }
+    }
 }
 
 /// The model of an agent.
@@ -125,5 +207,34 @@ impl AgentKind {
     /// Whether it calls models.
     pub const fn calls_models(&self) -> bool {
         matches!(self, Self::Script { .. } | Self::Harness(_) | Self::Shell(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_job_are_added_to_limited_networks_only() {
+        let mut agent = AgentSpec {
+            name: "a".into(),
+            kind: AgentKind::Nop,
+            env: BTreeMap::new(),
+            limits: AgentLimits::default(),
+            install_once: false,
+            model: None,
+            task_options: AgentTaskOptions::default(),
+        };
+        let list = |hosts: &[&str]| {
+            NetworkPolicy::Allowlist(hosts.iter().map(|host| (*host).to_owned()).collect())
+        };
+        let (public, none) = (NetworkPolicy::Public, NetworkPolicy::NoNetwork);
+        for policy in [&public, &none, &list(&["a.b"])] {
+            assert_eq!(agent.network(policy), *policy);
+        }
+        agent.task_options.extra_allowed_hosts = vec!["c.d".into()];
+        assert_eq!(agent.network(&public), public);
+        assert_eq!(agent.network(&none), list(&["c.d"]));
+        assert_eq!(agent.network(&list(&["a.b"])), list(&["a.b", "c.d"]));
     }
 }

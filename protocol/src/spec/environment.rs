@@ -53,6 +53,15 @@ impl ProviderSpec {
         }
     }
 
+    /// Whether the job denies every network, whatever its tasks allow.
+    pub fn denies_network(&self) -> bool {
+        match self {
+            Self::Docker(settings) => settings.network == DockerNetwork::None,
+            Self::Process(settings) => settings.network == ProcessNetwork::None,
+            Self::Kubernetes(settings) => settings.network == KubernetesNetwork::None,
+        }
+    }
+
     /// Whether tasks run although their Dockerfile has unsupported instructions.
     pub const fn ignores_dockerfile(&self) -> bool {
         match self {

@@ -23,6 +23,9 @@ pub struct TrialSettings {
     /// Files to keep of every trial, in addition to those of its task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
+    /// Texts after the instruction of every task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_instructions: Vec<String>,
     /// The model servers that agents call through the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,

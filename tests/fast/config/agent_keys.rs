@@ -75,6 +75,36 @@ pub(crate) const AGENT_CASES: &[KeyCase] = &[
         || json!(true),
     ),
     (
+        "extra_instructions",
+        "extra_instructions: [Be brief.]",
+        "/plan/settings/extra_instructions",
+        || json!(["Be brief."]),
+    ),
+    (
+        "extra_instruction_paths",
+        "extra_instruction_paths: [more.md]",
+        "/plan/settings/extra_instructions",
+        || json!(["Be kind.\n"]),
+    ),
+    (
+        "agents[].extra_allowed_hosts",
+        "agents: [{name: oracle, extra_allowed_hosts: ['*.a.b']}]",
+        "/shown/config/agents/0/extra_allowed_hosts",
+        || json!(["*.a.b"]),
+    ),
+    (
+        "agents[].resume_trajectory",
+        "agents: [{name: a, execute: 'true', resume_trajectory: true}]",
+        "/shown/config/agents/0/resume_trajectory",
+        || json!(true),
+    ),
+    (
+        "agents[].unsupported",
+        "agents: [{name: a, execute: 'true', unsupported: [mcp]}]",
+        "/shown/config/agents/0/unsupported",
+        || json!(["mcp"]),
+    ),
+    (
         "agents[].model",
         "agents: [{name: shell, model: anthropic/m}]",
         "/plan/settings/gateway/upstreams/0/url",

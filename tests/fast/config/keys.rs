@@ -496,6 +496,7 @@ fn project() -> Project {
                 "test \"$MARK$OF_TASK\" = 'yes!yes' && echo 0.5 >/logs/verifier/reward.txt\nexit 3\n",
             );
     }
+    let project = project.write("more.md", "Be kind.\n");
     let tasks = json!([{"path": "tasks/built"}]);
     project.write("registry.json", &json!([{"name": "r", "tasks": tasks}]).to_string())
 }

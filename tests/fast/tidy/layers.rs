@@ -81,7 +81,7 @@ const WORKER: &[&[&str]] = &[
         "supervise",
         "traces",
     ],
-    &["archive", "git", "host", "queue", "store", "workspace_diff"],
+    &["archive", "egress", "git", "host", "queue", "store", "workspace_diff"],
     &["environment"],
     &["agents", "disk", "executor", "gateway", "verifier"],
     &["spool", "work"],

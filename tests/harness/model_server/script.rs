@@ -48,7 +48,9 @@ pub struct ScriptedTask {
     pub file: String,
     /// The line.
     pub line: String,
-    /// Commands that are run first, one for each call.
+    /// Tools that are called first, by the ends of their names, each with a text.
+    pub tool_calls: Vec<(String, String)>,
+    /// Commands that are run then, one for each call.
     pub commands: Vec<String>,
 }
 
@@ -83,7 +85,12 @@ struct Tool<'a> {
 impl ScriptedTask {
     /// A task without commands before its answer.
     pub fn new(file: &str, line: &str) -> Self {
-        Self { file: file.to_owned(), line: line.to_owned(), commands: Vec::new() }
+        Self {
+            file: file.to_owned(),
+            line: line.to_owned(),
+            tool_calls: Vec::new(),
+            commands: Vec::new(),
+        }
     }
 
     /// The reply to a request; `None` if the path is of no dialect.
@@ -111,6 +118,12 @@ impl ScriptedTask {
             name: tool.name.to_owned(),
             arguments: arguments(tool.schema, text),
         };
+        if let Some((end, text)) = self.tool_calls.get(results) {
+            let tool = tools.iter().find(|tool| tool.name.ends_with(end.as_str()));
+            let missing = || Turn::Text(format!("there is no tool {end}"));
+            return tool.map_or_else(missing, |tool| call(tool, text));
+        }
+        let results = results - self.tool_calls.len();
         let (done, text) = (format!("{} is written.", self.file), request.to_string());
         let Some(shell) = named(&SHELL_TOOLS) else {
             return Turn::Text(self.edit(&text).unwrap_or(done));

@@ -3,8 +3,10 @@
 
 mod budget;
 mod fixture;
+mod networks;
 mod programs;
 mod shell;
+mod task_tools;
 
 use std::time::Duration;
 

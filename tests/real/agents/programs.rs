@@ -16,7 +16,7 @@ const QUICKEST: &str = "gemini-cli";
 const NEEDS_DOWNLOAD: &str = "openhands";
 
 /// Whether an agent is to be tested, and can be.
-fn is_tested(agent: &str) -> bool {
+pub(crate) fn is_tested(agent: &str) -> bool {
     let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
     let selected = match selection.as_str() {
         "all" => agent != NEEDS_DOWNLOAD,

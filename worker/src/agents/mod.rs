@@ -19,7 +19,7 @@ pub use self::harness::harness_variables;
 pub use self::shell::{
     BoundedOutput, OUTPUT_BYTES, ShellCommand, ShellRequest, ShellSession, ShellStep, UnknownReply,
 };
-pub use self::tools::{MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, mcp_config, takes_tools};
+pub use self::tools::{MCP_FILE, MCP_VARIABLE, RESUME_VARIABLE, SKILLS_VARIABLE, mcp_config};
 
 /// Directory of an inline agent's scripts inside the environment.
 pub const SCRIPT_DIR: &str = "/rollout";
@@ -124,7 +124,7 @@ impl AgentPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rollout_protocol::spec::agent::AgentLimits;
+    use rollout_protocol::spec::agent::{AgentLimits, AgentTaskOptions};
     use rollout_protocol::spec::harness::HarnessSpec;
     use std::collections::BTreeMap;
 
@@ -144,6 +144,7 @@ mod tests {
             limits: AgentLimits::default(),
             install_once: false,
             model: None,
+            task_options: AgentTaskOptions::default(),
         };
         plan(&agent, TaskFormat::Harbor, step)
     }

@@ -1,7 +1,6 @@
 //! Tool servers and skills that a task offers to agents.
 
 use bytes::Bytes;
-use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::task::{McpServer, McpTransport};
 use rollout_protocol::template::{Template, UnsetVariable};
 use serde_json::{Map, Value, json};
@@ -15,10 +14,8 @@ pub const MCP_VARIABLE: &str = "ROLLOUT_MCP_CONFIG";
 /// Variable with the path of the task's skills directory, if there is one.
 pub const SKILLS_VARIABLE: &str = "ROLLOUT_SKILLS_DIR";
 
-/// Whether an agent can use servers and skills: the oracle and the agent that does nothing cannot.
-pub const fn takes_tools(agent: &AgentSpec) -> bool {
-    agent.kind.runs_own_scripts()
-}
+/// Variable that is set to `1` when an agent is to continue its conversation of the step before.
+pub const RESUME_VARIABLE: &str = "ROLLOUT_RESUME";
 
 /// The content of [`MCP_FILE`]. `value` expands the values of headers.
 ///

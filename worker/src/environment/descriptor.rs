@@ -109,6 +109,8 @@ pub struct ProviderCapabilities {
     pub users: CapabilitySupport,
     /// Different networks in different phases.
     pub phase_networks: CapabilitySupport,
+    /// Access to the hosts of an allowlist only.
+    pub allowlists: CapabilitySupport,
     /// GPUs.
     pub gpus: CapabilitySupport,
     /// Services beside the environment.
@@ -156,6 +158,13 @@ pub(super) const DOCKER_SETTINGS: &[ProviderSetting] = &[
     ProviderSetting { key: "runtime", values: SettingValues::Text },
 ];
 
+/// Whether the worker has the proxy over which environments reach the hosts of an allowlist.
+const ALLOWLISTS: CapabilitySupport = if cfg!(feature = "gateway") {
+    CapabilitySupport::Yes
+} else {
+    CapabilitySupport::No("this program was built without `gateway`")
+};
+
 static DOCKER: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
     name: ProviderKind::Docker.as_str(),
@@ -166,6 +175,7 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
         images: CapabilitySupport::Yes,
         users: CapabilitySupport::Yes,
         phase_networks: CapabilitySupport::Yes,
+        allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
     },
@@ -196,6 +206,7 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
         images: CapabilitySupport::No("a process sandbox has no image"),
         users: CapabilitySupport::No("everything in a process sandbox runs as root"),
         phase_networks: CapabilitySupport::No("a process sandbox keeps its initial network"),
+        allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::No("a process sandbox has none"),
         services: CapabilitySupport::No("a process sandbox has none"),
     },
@@ -245,6 +256,9 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
         images: CapabilitySupport::Yes,
         users: CapabilitySupport::Yes,
         phase_networks: CapabilitySupport::Yes,
+        allowlists: CapabilitySupport::No(
+            "a network policy knows addresses, not names; use `environment.type: docker`",
+        ),
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
     },

@@ -13,9 +13,11 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::time::Instant;
 
+use super::allowlist::AllowlistAccess;
 use super::context::with_timeout;
 use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
+use crate::egress::RefusedHosts;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use crate::supervise::{self, Task, TaskPanic};
 
@@ -53,6 +55,8 @@ pub struct ManagedEnvironment {
     resources: Resources,
     /// The network policy in force, as far as known.
     network: Option<NetworkPolicy>,
+    /// Its access to the hosts of an allowlist.
+    allowlist: AllowlistAccess,
     /// Its part of the execution's record.
     pub(crate) record: Option<EnvironmentRecord>,
     /// Processes may still be alive: nothing more is run or read.
@@ -75,6 +79,15 @@ pub struct RemovalOutcome {
     pub not_created: Option<CreationFailure>,
     /// Why something may be left behind.
     pub failure: Option<Failure>,
+}
+
+impl ManagedEnvironmentState {
+    fn running(&self) -> Option<&dyn Environment> {
+        match self {
+            Self::Up(environment) => Some(environment.as_ref()),
+            Self::None | Self::Creating(_) => None,
+        }
+    }
 }
 
 impl ManagedEnvironment {
@@ -125,6 +138,7 @@ impl ManagedEnvironment {
         let image = request.image.clone();
         self.resources = request.resources;
         self.network = Some(request.network.clone());
+        self.allowlist.is_denied = request.settings.denies_network();
         let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
         let limit = provider.start_limit();
         let mut creating = Box::pin(async move { provider.create(request).await });
@@ -147,6 +161,12 @@ impl ManagedEnvironment {
                 limits: environment.limits(),
                 preserved: None,
             });
+        }
+        if let (ManagedEnvironmentState::Up(environment), Some(policy)) =
+            (&self.state, &self.network)
+        {
+            let opened = self.allowlist.open(policy, environment.as_ref()).await;
+            opened.map_err(CreationFailure::Failed)?;
         }
         Ok(())
     }
@@ -181,10 +201,7 @@ impl ManagedEnvironment {
 
     /// The environment, if it is running.
     pub fn running(&self) -> Option<&dyn Environment> {
-        match &self.state {
-            ManagedEnvironmentState::Up(environment) => Some(environment.as_ref()),
-            ManagedEnvironmentState::None | ManagedEnvironmentState::Creating(_) => None,
-        }
+        self.state.running()
     }
 
     /// The environment, which must be running.
@@ -202,9 +219,26 @@ impl ManagedEnvironment {
         matches!(self.state, ManagedEnvironmentState::None) && self.sidecars.is_empty()
     }
 
-    /// Variables for scripts that use its sidecar services.
+    /// Variables for scripts that use its sidecar services, and those of [`Self::network_env`].
     pub(crate) fn sidecar_env(&self) -> BTreeMap<String, String> {
-        self.sidecars.env()
+        let mut env = self.sidecars.env();
+        env.extend(self.network_env());
+        env
+    }
+
+    /// Variables that lead scripts to the hosts of the allowlist in force, if one is.
+    pub(crate) fn network_env(&self) -> BTreeMap<String, String> {
+        self.allowlist.env()
+    }
+
+    /// The hosts that were refused in it.
+    pub(crate) const fn refused_hosts(&self) -> &Arc<RefusedHosts> {
+        &self.allowlist.refused
+    }
+
+    /// Counts the hosts that are refused in it with those of another environment.
+    pub(crate) fn share_refused_hosts(&mut self, refused: Arc<RefusedHosts>) {
+        self.allowlist.refused = refused;
     }
 
     /// The cost of the time in which it held host resources.
@@ -217,13 +251,15 @@ impl ManagedEnvironment {
 
     /// Sets the network policy, unless it is in force already.
     pub(crate) async fn set_network(&mut self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        if self.network.as_ref() == Some(policy) {
-            return Ok(());
+        if self.network.as_ref() != Some(policy) {
+            // Unknown until the change is done.
+            self.network = None;
+            self.allowlist.close();
+            let action = "changing the network policy";
+            with_timeout(NETWORK_LIMIT, action, self.expect_running().set_network(policy)).await?;
         }
-        // Unknown until the change is done.
-        self.network = None;
-        let action = "changing the network policy";
-        with_timeout(NETWORK_LIMIT, action, self.expect_running().set_network(policy)).await?;
+        let running = self.state.running().expect("it was created");
+        self.allowlist.open(policy, running).await?;
         self.network = Some(policy.clone());
         Ok(())
     }

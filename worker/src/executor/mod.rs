@@ -5,6 +5,7 @@
 //! * `control`: controls for a harness that runs; `event_log`: its events while it runs;
 //! * `files`: task files on this host; `base_digests`: base image digests chosen by a run;
 //! * `environment`: one environment from its request to its removal; `teardown`: its end;
+//! * `allowlist`: its access to the hosts of an allowlist;
 //! * `sidecars`: services beside an environment;
 //! * `image`: source and preparation of an image;
 //! * `finished`: the result: a record and the files that become part of it;
@@ -20,6 +21,7 @@
 //!   teardown;
 //! * `parking`: waiting for a service that does not answer; `stop`: waiting for a stop.
 
+mod allowlist;
 mod attempt;
 mod base_digests;
 mod capture;

@@ -6,7 +6,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, TrialRecord, Verdict};
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec, AgentTaskOptions};
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec,
 };
@@ -41,6 +41,7 @@ impl SampleRun {
             },
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
+            extra_instructions: Vec::new(),
             gateway: None,
             budget: None,
         };
@@ -51,6 +52,7 @@ impl SampleRun {
             limits: AgentLimits::default(),
             install_once: false,
             model: None,
+            task_options: AgentTaskOptions::default(),
         };
         let task = TaskSpec::new("dataset", "task");
         let trial = TrialRef {

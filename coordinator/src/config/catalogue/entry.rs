@@ -64,6 +64,8 @@ pub enum AgentOption {
     Mcp,
     /// Skills of a task, from `ROLLOUT_SKILLS_DIR`.
     Skills,
+    /// Its conversation in the step before, which it continues if `ROLLOUT_RESUME` is set.
+    Resume,
 }
 
 impl AgentOption {
@@ -75,6 +77,7 @@ impl AgentOption {
             Self::SystemPrompt => "system_prompt",
             Self::Mcp => "mcp",
             Self::Skills => "skills",
+            Self::Resume => "resume",
         }
     }
 }

@@ -9,6 +9,7 @@ use rollout_protocol::template::Template;
 use super::super::catalogue::{AgentCatalogue, AgentChoices, AgentEntry, AgentOption};
 use super::super::diagnostics::{ErrorKind, nearest};
 use super::super::reader::{Field, Fields};
+use super::agent_tasks::TaskSupport;
 use super::agents::AgentKeys;
 use super::harness;
 
@@ -99,6 +100,8 @@ pub(super) struct Definition {
     pub(super) variables: BTreeMap<String, Template>,
     /// Whether its install script may run once for all trials with an image.
     pub(super) install_once: bool,
+    /// What it can use of tasks.
+    pub(super) task_support: TaskSupport,
 }
 
 impl<'a> AgentSource<'a> {
@@ -168,6 +171,7 @@ impl<'a> AgentSource<'a> {
             needs_model,
             variables: BTreeMap::new(),
             install_once: false,
+            task_support: TaskSupport::default(),
         };
         match self {
             Self::BuiltIn("shell") => {
@@ -246,6 +250,7 @@ fn catalogued(
         needs_model: !entry.dialects.is_empty(),
         variables: entry.variables(&choices),
         install_once: entry.install.is_some(),
+        task_support: TaskSupport::of_entry(entry),
     })
 }
 

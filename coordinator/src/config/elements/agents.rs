@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rollout_protocol::name::fold_case;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentModel, AgentSpec};
+use rollout_protocol::spec::agent::{
+    AgentKind, AgentLimits, AgentModel, AgentSpec, AgentTaskOptions,
+};
 
 use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
@@ -11,6 +13,7 @@ use super::super::location::SourceLocation;
 use super::super::reader::Field;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
+use super::agent_tasks::TaskOptionFields;
 use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
@@ -45,6 +48,12 @@ keys! {
             "Attempts by a command that follows the contract of a harness, instead of `execute`.",
             "harness" => harness::HarnessKeys::ALL;
         env: "table NAME = text", "", "Variables of its scripts; `${NAME:-default}`.";
+        extra_allowed_hosts: "list of hosts", "none",
+            "Hosts that it may reach in tasks without network or with an allowlist, as `allowed_hosts` of tasks.";
+        resume_trajectory: "boolean", "false",
+            "Continue its conversation in the next step of a task instead of beginning a new one.";
+        unsupported: "list of mcp|skills", "of the catalogue, else none",
+            "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
         override_timeout_sec: "number", "from the task",
             "Time limit of its execute script, s; 0 means unset.";
         max_timeout_sec: "number", "none",
@@ -71,6 +80,8 @@ pub struct AgentConfig {
     pub install_once: bool,
     /// Its model.
     pub model: Option<AgentModel>,
+    /// What it can use of tasks, and what it may do in them.
+    pub task_options: AgentTaskOptions,
 }
 
 /// An agent of a job.
@@ -100,6 +111,7 @@ impl Agent {
                 limits,
                 install_once: file.install_once,
                 model: file.model,
+                task_options: file.task_options,
             },
             description: file.description,
             unscaled_limits: file.limits,
@@ -149,6 +161,7 @@ fn agent(
     let install_once_field = fields.take(AgentKeys::install_once);
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
+    let task_fields = TaskOptionFields::take(&mut fields);
     let definition = source.and_then(|source| source.define(item, Some(&scripts), &options));
     let model_fields = ModelFields::take(&mut fields);
     let mut env = variables::read(&fields.take(AgentKeys::env));
@@ -158,7 +171,9 @@ fn agent(
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    let Definition { kind, dialects, needs_model, variables, install_once } = definition?;
+    let Definition { kind, dialects, needs_model, variables, install_once, task_support } =
+        definition?;
+    let task_options = task_fields.read(&kind, task_support);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);
@@ -174,7 +189,8 @@ fn agent(
         install_once_field.reject(ErrorKind::Conflict, found, "an `install` script");
     }
     let install_once = install_once_field.bool().unwrap_or(install_once);
-    Some(AgentConfig { name: name?, description, kind, env, limits, install_once, model })
+    let name = name?;
+    Some(AgentConfig { name, description, kind, env, limits, install_once, model, task_options })
 }
 
 fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {

@@ -2,11 +2,13 @@
 
 mod agent_model;
 mod agent_source;
+mod agent_tasks;
 pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod budget;
 pub(super) mod datasets;
 pub(super) mod environment;
+pub(super) mod extra_instructions;
 pub(super) mod gateway;
 pub(super) mod guardrails;
 pub(super) mod harness;

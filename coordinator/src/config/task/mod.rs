@@ -32,6 +32,7 @@ use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
+pub(super) use network::host as read_host;
 
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
 pub use metadata::TaskMetadata;

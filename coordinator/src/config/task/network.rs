@@ -1,8 +1,6 @@
 //! Network policies of environments and phases.
 
-use std::net::IpAddr;
-
-use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_protocol::spec::task::{HostRule, NetworkPolicy};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::keys::Key;
@@ -94,34 +92,15 @@ fn read(
     })
 }
 
-/// Reads a host name, `*.` and a name, an IP address, or a network.
-fn host(field: &Field<'_>) -> Option<String> {
+/// Reads a rule for hosts.
+pub(in crate::config) fn host(field: &Field<'_>) -> Option<String> {
     let host = field.non_empty_string()?;
-    let (address, bits) = match host.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (host.as_str(), None),
-    };
-    let good = match (address.parse::<IpAddr>(), bits) {
-        (Ok(_), None) => true,
-        (Ok(address), Some(bits)) => {
-            let most = if address.is_ipv4() { 32 } else { 128 };
-            bits.parse::<u8>().is_ok_and(|bits| bits <= most)
-        }
-        (Err(_), Some(_)) => false,
-        (Err(_), None) => is_name(address.strip_prefix("*.").unwrap_or(address)),
-    };
-    if !good {
-        field.bad_value("a host name, `*.` and a name, an IP address or a network `address/bits`");
+    if host.parse::<HostRule>().is_err() {
+        field.bad_value(
+            "a host name, `*.` and a name, an IP address or a network `address/bits`; names and \
+             addresses may end with `:port`",
+        );
+        return None;
     }
-    good.then_some(host)
-}
-
-fn is_name(name: &str) -> bool {
-    name.len() <= 253
-        && name.split('.').all(|label| {
-            (1..=63).contains(&label.len())
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-        })
+    Some(host)
 }

@@ -1,7 +1,7 @@
 //! Plans.
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec, AgentTaskOptions};
 use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderSpec,
 };
@@ -25,6 +25,7 @@ pub(crate) fn plan(
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     };
     let task = |name: &str| PlannedTask {
         dataset: "data".into(),
@@ -49,6 +50,7 @@ pub(crate) fn plan(
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
     };

@@ -194,10 +194,10 @@ impl TaskLinter<'_> {
         self.script(script);
         let Some(text) = text(&self.task.dir.join(script)) else { return };
         if let Some((line, command)) = scripts::find_network_command(&text) {
-            let message = if *network == NetworkPolicy::Public {
-                format!("`{command}` needs the network: a network failure can lose the reward")
-            } else {
+            let message = if *network == NetworkPolicy::NoNetwork {
                 format!("`{command}` needs the network, which the verifier does not have")
+            } else {
+                format!("`{command}` needs the network: a network failure can lose the reward")
             };
             self.warn(script, Some(line), message);
         }

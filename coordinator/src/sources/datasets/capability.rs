@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::spec::agent::TaskFeature;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
 use rollout_worker::environment::{ComposeFile, FailureKind};
@@ -47,13 +48,16 @@ pub(super) struct UnsupportedDemands {
     pub(super) always: Vec<ConfigError>,
     /// Only under agents with scripts.
     pub(super) for_scripts: Vec<ConfigError>,
+    /// Features that an agent of the job cannot use: its worker refuses the trials.
+    for_agents: Vec<ConfigError>,
 }
 
 impl UnsupportedDemands {
     /// The demands that matter for the agents of a job.
     pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
         let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
-        self.always.into_iter().chain(self.for_scripts.into_iter().filter(move |_| scripts))
+        let for_scripts = self.for_scripts.into_iter().filter(move |_| scripts);
+        self.always.into_iter().chain(for_scripts).chain(self.for_agents)
     }
 }
 
@@ -105,6 +109,7 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
         }
     }
     trajectories(task, &mut found.for_scripts);
+    agent_features(task, &mut found.for_agents);
     let descriptor = task.descriptor();
     for at in services(task) {
         match descriptor.capabilities.services {
@@ -170,7 +175,9 @@ fn unsupported_reason(
             why.map(|why| format!("a network policy other than the environment's; {why}"))
         }
         DemandKind::Allowlist => {
-            Some("an allowlist of hosts, which this environment cannot enforce".into())
+            let shared = has_services.then_some("services share one network");
+            let why = capabilities.allowlists.unsupported_reason().or(shared);
+            why.map(|why| format!("an allowlist of hosts; {why}"))
         }
         DemandKind::Gpus => {
             capabilities.gpus.unsupported_reason().map(|why| format!("GPUs; {why}"))
@@ -189,6 +196,25 @@ fn unsupported_reason(
 
 fn expected(provider: ProviderKind) -> String {
     format!("what the environment `{provider}` supports")
+}
+
+/// Refuses features of the task that an agent of the job cannot use.
+fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
+    let file = task.file;
+    let features = [
+        (TaskFeature::Mcp, "environment.mcp_servers", !file.mcp_servers.is_empty()),
+        (TaskFeature::Skills, "environment.skills_dir", file.skills_dir.is_some()),
+    ];
+    for (feature, key, _) in features.into_iter().filter(|(_, _, has)| *has) {
+        for agent in task.job.agents.iter().filter(|agent| !agent.spec.can_use(feature)) {
+            let location = SourceLocation { key: key.to_owned(), line: None };
+            let (name, features) = (&agent.spec.name, feature.description());
+            let text = format!("{features}, which the agent `{name}` cannot use");
+            let at = task.dir.join(TASK_FILE);
+            let expected = format!("an agent that uses {features}, or none of them");
+            found.push(location.error(&at, ErrorKind::Unsupported, text, expected));
+        }
+    }
 }
 
 /// Refuses initial conversations: agents with scripts do not support them; other agents need none.

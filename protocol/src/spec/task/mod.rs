@@ -1,6 +1,7 @@
 //! Tasks: the agent's environment, the instructions and the verification.
 
 mod environment;
+mod host_rule;
 mod rules;
 mod step;
 
@@ -12,6 +13,7 @@ use crate::error::TrialError;
 use crate::template::Template;
 
 pub use environment::{Healthcheck, NetworkPolicy, TaskEnvironment};
+pub use host_rule::{HostRule, InvalidHostRule, normal_name};
 pub use rules::{AfterAgentError, ScriptRules, StepStrategy, TaskFormat, TestExit};
 pub use step::{AgentPhase, Artifact, CollectHook, StepFiles, StepSpec, VerifierPhase};
 

@@ -31,6 +31,15 @@ shell in the working directory of the task, without a terminal; files stay, vari
 current directory do not. No human answers questions. Check your work before you end. When the task \
 is done, answer with a short summary and without a tool call.";
 
+/// Text before the list of a task's skills.
+const SKILLS_PROMPT: &str = "
+
+The task has skills: instructions for certain kinds of work. Each is a file SKILL.md, whose directory \
+may have further files that it needs. Read the file of a skill before you do such work. The skills, \
+with the beginning of each file:
+
+";
+
 /// Bytes of a command's output that the model gets, half from its beginning and half from its end.
 pub const OUTPUT_BYTES: usize = 16 * 1024;
 
@@ -86,21 +95,35 @@ pub struct ShellCommand {
 pub struct UnknownReply(ModelDialect);
 
 impl ShellSession {
-    /// A conversation that begins with an instruction.
-    pub fn new(spec: &ShellSpec, model: &str, dialect: ModelDialect, instruction: &str) -> Self {
-        let system = spec.system_prompt.clone().unwrap_or_else(|| SYSTEM_PROMPT.to_owned());
-        Self {
-            dialect,
-            model: model.to_owned(),
-            system,
-            messages: vec![match dialect {
-                ModelDialect::Openai | ModelDialect::Anthropic => {
-                    serde_json::json!({"role": "user", "content": instruction})
-                }
-                ModelDialect::Gemini => gemini::user(instruction),
-            }],
-            turns_left: spec.max_turns,
+    /// A conversation that begins with an instruction. `skills` lists those of the task, if it has
+    /// some.
+    pub fn new(
+        spec: &ShellSpec,
+        model: &str,
+        dialect: ModelDialect,
+        instruction: &str,
+        skills: Option<&str>,
+    ) -> Self {
+        let mut system = spec.system_prompt.clone().unwrap_or_else(|| SYSTEM_PROMPT.to_owned());
+        if let Some(skills) = skills {
+            system.push_str(SKILLS_PROMPT);
+            system.push_str(skills);
         }
+        let mut session =
+            Self { dialect, model: model.to_owned(), system, messages: Vec::new(), turns_left: 0 };
+        session.resume(spec, instruction);
+        session
+    }
+
+    /// Continues the conversation with another instruction, with all turns of a new one.
+    pub fn resume(&mut self, spec: &ShellSpec, instruction: &str) {
+        self.turns_left = spec.max_turns;
+        self.messages.push(match self.dialect {
+            ModelDialect::Openai | ModelDialect::Anthropic => {
+                serde_json::json!({"role": "user", "content": instruction})
+            }
+            ModelDialect::Gemini => gemini::user(instruction),
+        });
     }
 
     /// The next call; `None` if the model has had all its turns.

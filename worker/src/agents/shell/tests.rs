@@ -6,7 +6,33 @@ use super::*;
 
 fn session(dialect: ModelDialect, max_turns: u32) -> ShellSession {
     let spec = ShellSpec { max_turns, ..ShellSpec::default() };
-    ShellSession::new(&spec, "m", dialect, "write x")
+    ShellSession::new(&spec, "m", dialect, "write x", None)
+}
+
+#[test]
+fn skills_are_in_the_system_prompt() {
+    let spec = ShellSpec::default();
+    let list = "/skills/pdf/SKILL.md\nname: pdf\n";
+    for dialect in [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini] {
+        let mut session = ShellSession::new(&spec, "m", dialect, "write x", Some(list));
+        let request = session.next_request().expect("a turn");
+        let text = String::from_utf8_lossy(&request.body).into_owned();
+        assert!(text.contains("The task has skills") && text.contains("/skills/pdf/SKILL.md"));
+    }
+}
+
+#[test]
+fn resumed_conversation_keeps_messages_and_has_all_turns() {
+    let done = json!({"choices": [{"message": {"role": "assistant", "content": "done"}}]});
+    let mut session = session(ModelDialect::Openai, 1);
+    body(&mut session);
+    read(&mut session, &done);
+    assert!(session.next_request().is_none());
+    session.resume(&ShellSpec { max_turns: 1, ..ShellSpec::default() }, "write y");
+    let messages = &body(&mut session)["messages"];
+    let roles: Vec<_> = messages.as_array().expect("a list").iter().map(|m| &m["role"]).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user"]);
+    assert_eq!(messages[3]["content"], "write y");
 }
 
 fn body(session: &mut ShellSession) -> Value {

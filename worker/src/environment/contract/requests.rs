@@ -9,7 +9,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use super::{
     ContractOutput, Environment, ExecCommand, OutputStream, ProviderUnderTest, output, shell,
 };
-use crate::environment::FailureKind;
+use crate::environment::{FailureKind, ListenerRoute};
 
 pub(super) async fn user_existing_runs_commands(
     _: &ProviderUnderTest,
@@ -84,10 +84,37 @@ pub(super) async fn network_allowlist_is_enforced_or_refused(
     environment: &dyn Environment,
 ) {
     let created = subject.create_changed(|request| request.network = some_hosts()).await;
-    assert_eq!(created.expect_err("not enforced").kind, FailureKind::Unsupported);
-    let changed = environment.set_network(&some_hosts()).await;
-    assert_eq!(changed.expect_err("not enforced").kind, FailureKind::Unsupported);
+    match created {
+        Err(failure) => {
+            assert_eq!(failure.kind, FailureKind::Unsupported);
+            let changed = environment.set_network(&some_hosts()).await;
+            assert_eq!(changed.expect_err("not enforced").kind, FailureKind::Unsupported);
+        }
+        // The hosts are reached through a listener of the caller only.
+        Ok(closed) => {
+            let route = closed.listener_route().await;
+            let routes = if subject.real_shell { routes(closed.as_ref()).await } else { (0, 1) };
+            closed.destroy().await.expect("destroyed");
+            assert!(matches!(route, Ok(ListenerRoute::OwnLoopback(_))), "{route:?}");
+            assert_eq!(routes, (0, 1), "there is a way out");
+            let changed = environment.set_network(&some_hosts()).await;
+            // Some keep their first network.
+            let refused = changed.err().map(|failure| failure.kind);
+            assert!(matches!(refused, None | Some(FailureKind::Unsupported)), "{refused:?}");
+        }
+    }
     assert_eq!(output(environment, "echo usable").await, "usable\n");
+}
+
+/// Number of the routes out of an environment, and whether it has a loopback interface.
+async fn routes(environment: &dyn Environment) -> (usize, usize) {
+    // Some kernels create tunnel devices in every new network. They are down and have no endpoint.
+    let up = "while read name to rest; do [ \"$to\" = 00000000 ] && echo \"$name\"; done \
+              < /proc/net/route; grep lo: /proc/net/dev | wc -l";
+    let seen = output(environment, up).await;
+    let mut lines: Vec<&str> = seen.lines().collect();
+    let loopback = lines.pop().and_then(|count| count.parse().ok());
+    (lines.len(), loopback.unwrap_or_default())
 }
 
 pub(super) async fn network_policy_in_effect_can_be_set_again(
@@ -108,14 +135,9 @@ pub(super) async fn network_disabled_leaves_only_loopback(
 ) {
     let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
-    // Some kernels create tunnel devices in every new network. They are down and have no endpoint.
-    let up = "while read name to rest; do [ \"$to\" = 00000000 ] && echo \"$name\"; done \
-              < /proc/net/route; grep -c : /proc/net/dev; grep lo: /proc/net/dev | wc -l";
-    let seen = output(environment.as_ref(), up).await;
+    let routes = routes(environment.as_ref()).await;
     environment.destroy().await.expect("destroyed");
-    let lines: Vec<&str> = seen.lines().collect();
-    assert_eq!(lines.last(), Some(&"1"), "loopback is there: {seen}");
-    assert_eq!(lines.len(), 2, "there is a way out: {seen}");
+    assert_eq!(routes, (0, 1), "there is no way out, and a loopback interface");
 }
 
 pub(super) async fn resources_without_ceilings_are_not_limited(

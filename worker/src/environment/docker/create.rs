@@ -71,7 +71,7 @@ pub(super) async fn create(
     settings: &DockerSettings,
     request: CreateRequest,
 ) -> Result<StartedContainer, Failure> {
-    let network = ContainerNetwork::for_policy(settings, &request.network)?;
+    let network = ContainerNetwork::for_policy(settings, &request.network);
     let name = name(&request.labels, request.purpose);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);

@@ -2,9 +2,9 @@
 //!
 //! A container in the network mode `none` can never be connected. So one that has no network at
 //! first is created on the bridge and disconnected before its first process starts. Disconnecting a
-//! running container removes its interface, and its open connections break. Single hosts cannot be
-//! allowed: a filter by name would have to be where nothing in the container can bypass it, and a
-//! bridge of the engine is no such place.
+//! running container removes its interface, and its open connections break. A container that may
+//! reach single hosts has no network either: a proxy of the worker on its loopback interface, where
+//! nothing in the container can bypass it, connects to them.
 
 use std::net::IpAddr;
 
@@ -35,18 +35,15 @@ pub(super) struct ContainerNetwork {
 
 impl ContainerNetwork {
     /// The network of a container that is about to be created.
-    pub(super) fn for_policy(
-        settings: &DockerSettings,
-        policy: &NetworkPolicy,
-    ) -> Result<Self, Failure> {
-        let initially_open = is_open(policy)?;
+    pub(super) fn for_policy(settings: &DockerSettings, policy: &NetworkPolicy) -> Self {
+        let initially_open = policy.is_public();
         let denied_by_job = settings.network == DockerNetwork::None;
-        Ok(Self {
+        Self {
             denied_by_job,
             is_open: Mutex::new(Some(!denied_by_job)),
             initially_open,
             is_fixed: false,
-        })
+        }
     }
 
     /// The network of a container among services, fixed for their lifetime.
@@ -79,14 +76,14 @@ impl ContainerNetwork {
     }
 }
 
-/// Whether a policy allows network access. Refuses policies between all and nothing.
-pub(super) fn is_open(policy: &NetworkPolicy) -> Result<bool, Failure> {
+/// Whether a policy allows network access to an environment with services. Refuses policies between
+/// all and nothing.
+pub(super) fn is_open_with_services(policy: &NetworkPolicy) -> Result<bool, Failure> {
     match policy {
         NetworkPolicy::Public => Ok(true),
         NetworkPolicy::NoNetwork => Ok(false),
         NetworkPolicy::Allowlist(_) => {
-            let text = "single hosts cannot be allowed: that needs a proxy that nothing in the \
-                        container can bypass";
+            let text = "single hosts cannot be allowed in an environment with services";
             Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
@@ -100,7 +97,10 @@ impl Container {
 
     /// Changes the network access, within the job's limits.
     pub(super) async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        self.switch(is_open(policy)?).await
+        if self.network.is_fixed {
+            is_open_with_services(policy)?;
+        }
+        self.switch(policy.is_public()).await
     }
 
     /// How its processes reach a listener of this process: on their loopback interface if this

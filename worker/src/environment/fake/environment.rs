@@ -8,10 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{
-    FakeCall, FakeEnvironmentState, FakeLifecycle, FakeProvider, LIMITS, check_network_policy,
-    shell,
-};
+use super::{FakeCall, FakeEnvironmentState, FakeLifecycle, FakeProvider, LIMITS, shell};
 use crate::dependency::Dependency;
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, ListenerRoute,
@@ -162,7 +159,6 @@ impl Environment for FakeEnvironment {
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
         let work = async {
             self.with(|place| {
-                check_network_policy(policy)?;
                 place.networks.push(policy.clone());
                 Ok(())
             })
@@ -175,7 +171,15 @@ impl Environment for FakeEnvironment {
     }
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
-        Ok(ListenerRoute::HostAddress((std::net::Ipv4Addr::LOCALHOST, 0).into()))
+        let loopback = (std::net::Ipv4Addr::LOCALHOST, 0);
+        let policy =
+            self.with(|place| Ok(place.networks.last().unwrap_or(&place.request.network).clone()))?;
+        if policy.is_public() {
+            return Ok(ListenerRoute::HostAddress(loopback.into()));
+        }
+        let listener = std::net::TcpListener::bind(loopback);
+        let cannot = |error| Failure::local(FailureKind::Service, "cannot listen", error);
+        listener.map(ListenerRoute::OwnLoopback).map_err(cannot)
     }
 
     async fn oom_killed(&self) -> bool {

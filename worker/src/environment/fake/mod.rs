@@ -117,6 +117,7 @@ pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
         images: CapabilitySupport::Yes,
         users: CapabilitySupport::Yes,
         phase_networks: CapabilitySupport::Yes,
+        allowlists: CapabilitySupport::Yes,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
     },
@@ -334,7 +335,6 @@ impl FakeProvider {
         id: Option<String>,
         request: CreateRequest,
     ) -> Result<String, Failure> {
-        check_network_policy(&request.network)?;
         let mut files = self.lock().image.clone();
         match request.workdir.as_deref() {
             None | Some("/") => {}
@@ -377,16 +377,6 @@ impl FakeEnvironmentState {
     fn end(&mut self, life: FakeLifecycle) {
         self.lifecycle = life;
         self.kill();
-    }
-}
-
-/// Single hosts cannot be allowed.
-fn check_network_policy(policy: &NetworkPolicy) -> Result<(), Failure> {
-    match policy {
-        NetworkPolicy::Public | NetworkPolicy::NoNetwork => Ok(()),
-        NetworkPolicy::Allowlist(_) => {
-            Err(Failure::new(FailureKind::Unsupported, "single hosts cannot be allowed"))
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::prompt;
 
 use super::install::constants;
-use super::{CallsRequest, ModelCalls, ScriptEnv, ScriptWork, ShellAgent};
+use super::{CallsRequest, KeptSession, ModelCalls, ScriptEnv, ScriptWork, ShellAgent};
 use crate::agents::{self, INSTRUCTION_VARIABLE};
 use crate::environment::{Environment, Upload};
 use crate::executor::errors::SetupError;
@@ -101,7 +101,7 @@ pub(in crate::work) fn work(
     match spec.map(|spec| (spec, &spec.kind)) {
         None | Some((_, AgentKind::Script { .. })) => Ok(ScriptWork::Command(argv)),
         Some((spec, AgentKind::Shell(_))) => {
-            let agent = ShellAgent::new(spec, servers, models.gateway());
+            let agent = ShellAgent::new(spec, servers, models.gateway(), &KeptSession::default());
             let missing = || refused("the agent `shell` has no model server");
             agent.map(ScriptWork::Shell).ok_or_else(missing)
         }

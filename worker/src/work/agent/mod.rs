@@ -21,7 +21,7 @@ pub(in crate::work) use self::model_calls::{
 pub(in crate::work) use self::script::{
     PlannedScript, ScriptFailure, ScriptWork, run_agent_script, run_script, run_to_end,
 };
-pub(in crate::work) use self::shell::ShellAgent;
+pub(in crate::work) use self::shell::{KeptSession, ShellAgent};
 
 /// Variables by their names.
 pub(in crate::work) type ScriptEnv = BTreeMap<String, String>;

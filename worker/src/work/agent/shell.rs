@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use super::ScriptEnv;
 use crate::agents::{
-    self, BoundedOutput, INSTRUCTION_VARIABLE, ShellCommand, ShellRequest, ShellSession, ShellStep,
+    self, BoundedOutput, INSTRUCTION_VARIABLE, SKILLS_VARIABLE, ShellCommand, ShellRequest,
+    ShellSession, ShellStep,
 };
 use crate::environment::{
     CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
@@ -18,8 +19,17 @@ use crate::environment::{
 use crate::executor;
 use crate::gateway::{GatewayReply, TryGateway};
 
-/// Largest instruction, bytes.
-const INSTRUCTION_BYTES: usize = 1024 * 1024;
+/// Largest instruction with the texts that a job adds, bytes.
+const INSTRUCTION_BYTES: usize = 1280 * 1024;
+
+/// Prints the paths of the task's skills and the first lines of each, which describe it.
+const LIST_SKILLS: &str = "\
+for file in \"$ROLLOUT_SKILLS_DIR\"/SKILL.md \"$ROLLOUT_SKILLS_DIR\"/*/SKILL.md; do
+  [ -f \"$file\" ] || continue
+  printf '%s\\n' \"$file\"
+  head -n 12 -- \"$file\"
+  printf '\\n'
+done";
 
 /// Wait before a call is repeated, if the server does not name one.
 const REPEAT_PAUSE: Duration = Duration::from_secs(5);
@@ -34,7 +44,12 @@ pub(in crate::work) struct ShellAgent {
     model: String,
     dialect: ModelDialect,
     gateway: Arc<dyn TryGateway>,
+    /// The conversation of the step before, if it is continued.
+    kept: KeptSession,
 }
+
+/// The conversation of a trial between its steps.
+pub(in crate::work) type KeptSession = Arc<Mutex<Option<ShellSession>>>;
 
 /// Where and how its commands run.
 pub(in crate::work) struct ShellPlace<'a> {
@@ -49,11 +64,13 @@ pub(in crate::work) struct ShellPlace<'a> {
 }
 
 impl ShellAgent {
-    /// The loop of an agent; `None` if it is another one, or its model server is missing.
+    /// The loop of an agent; `None` if it is another one, or its model server is missing. `kept`: the
+    /// conversation of the step before, if the agent continues it.
     pub(in crate::work) fn new(
         agent: &AgentSpec,
         servers: Option<&GatewaySpec>,
         gateway: Option<&Arc<dyn TryGateway>>,
+        kept: &KeptSession,
     ) -> Option<Self> {
         let AgentKind::Shell(spec) = &agent.kind else { return None };
         let model = agent.model.as_ref()?;
@@ -63,7 +80,37 @@ impl ShellAgent {
             model: model.name.clone(),
             dialect: upstream.dialect,
             gateway: Arc::clone(gateway?),
+            kept: match agent.task_options.resume_trajectory {
+                true => Arc::clone(kept),
+                false => KeptSession::default(),
+            },
         })
+    }
+
+    /// The conversation, which begins with the instruction of the step or continues with it.
+    async fn session(
+        &self,
+        place: &ShellPlace<'_>,
+        instruction: &str,
+    ) -> Result<ShellSession, Failure> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut session) = kept {
+            session.resume(&self.spec, instruction);
+            return Ok(session);
+        }
+        let skills = if place.env.contains_key(SKILLS_VARIABLE) {
+            let list = Collected::new(agents::OUTPUT_BYTES, None);
+            place.exec(LIST_SKILLS, Arc::clone(&list)).await?;
+            let list = list.text();
+            if list.is_empty() {
+                place.warn("there are no skills in the directory of the task's skills");
+            }
+            Some(list).filter(|list| !list.is_empty())
+        } else {
+            None
+        };
+        let (spec, model) = (&self.spec, &self.model);
+        Ok(ShellSession::new(spec, model, self.dialect, instruction, skills.as_deref()))
     }
 
     /// Attempts the step. The exit code is 0 if the model says that it is done.
@@ -75,7 +122,18 @@ impl ShellAgent {
             return Ok(place.fail("cannot read the instruction"));
         }
         let instruction = instruction.text();
-        let mut session = ShellSession::new(&self.spec, &self.model, self.dialect, &instruction);
+        let mut session = self.session(&place, &instruction).await?;
+        let exit = self.converse(&mut session, &place).await?;
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+        Ok(exit)
+    }
+
+    /// Calls the model and runs its commands until it is done.
+    async fn converse(
+        &self,
+        session: &mut ShellSession,
+        place: &ShellPlace<'_>,
+    ) -> Result<CommandExit, Failure> {
         while let Some(request) = session.next_request() {
             let called = tokio::select! {
                 biased;
@@ -100,7 +158,7 @@ impl ShellAgent {
                     place.say(&text);
                     let mut outputs = Vec::new();
                     for command in commands {
-                        let output = self.run_command(&command, &place).await?;
+                        let output = self.run_command(&command, place).await?;
                         outputs.push((command.id, output));
                     }
                     session.add_outputs(&outputs);
@@ -181,8 +239,12 @@ impl ShellPlace<'_> {
         }
     }
 
+    fn warn(&self, text: &str) {
+        self.output.write(OutputStream::Stderr, format!("shell: {text}\n").as_bytes());
+    }
+
     fn fail(&self, why: &str) -> CommandExit {
-        self.output.write(OutputStream::Stderr, format!("shell: {why}\n").as_bytes());
+        self.warn(why);
         CommandExit { code: 1 }
     }
 }

@@ -1,8 +1,10 @@
 //! The gateway of a trial's agent.
 
-use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
+use rollout_protocol::spec::task::StepSpec;
 
+use super::TrialContext;
 use super::run::TrialRun;
+use super::step::agent_network;
 use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
 use crate::work::agent::{CALLS_DIRECTORY, CallsRequest};
@@ -31,18 +33,16 @@ impl TrialRun<'_> {
             return Ok(());
         }
         let route = self.attempt.environment.expect_running().listener_route().await;
-        let route = route.and_then(|route| check_route(route, &self.ctx.task));
+        let route = route.and_then(|route| check_route(route, self.ctx));
         self.models.serve(route.map_err(SetupError::GatewayRoute)?).await
     }
 }
 
 /// Refuses a way over a network that an agent of the task does not have.
-fn check_route(route: ListenerRoute, task: &TaskSpec) -> Result<ListenerRoute, Failure> {
-    let network = |step: &StepSpec| {
-        step.agent.network.clone().unwrap_or_else(|| task.environment.network.clone())
-    };
+fn check_route(route: ListenerRoute, ctx: &TrialContext) -> Result<ListenerRoute, Failure> {
+    let is_limited = |step: &StepSpec| !agent_network(ctx, step).is_public();
     let needs_network = matches!(route, ListenerRoute::HostAddress(_));
-    if needs_network && task.steps.iter().any(|step| network(step) != NetworkPolicy::Public) {
+    if needs_network && ctx.task.steps.iter().any(is_limited) {
         let text = "the agent of a step has no network, and the worker cannot listen in its \
                     environment; run the worker as root on the engine's host";
         return Err(Failure::new(FailureKind::Unsupported, text));

@@ -1,6 +1,5 @@
 //! Healthchecks: waiting until an environment is ready.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use crate::agents::shell;
-use crate::environment::{Environment, ExecCommand, FailureKind};
+use crate::environment::{ExecCommand, FailureKind};
 use crate::executor::errors::SetupError;
-use crate::executor::{self, Capture, NormalExit, ScriptEnd, stderr_summary};
+use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd, stderr_summary};
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over;
 /// `retries` of them in a row mean that the environment never becomes ready.
 pub(super) async fn wait_until_healthy(
-    environment: &dyn Environment,
+    environment: &ManagedEnvironment,
     check: &Healthcheck,
     capture: impl Fn() -> Arc<Capture>,
 ) -> Result<(), SetupError> {
@@ -41,16 +40,21 @@ pub(super) async fn wait_until_healthy(
 
 /// Runs the check once; the inner error is why the environment is not ready.
 async fn check_once(
-    environment: &dyn Environment,
+    environment: &ManagedEnvironment,
     check: &Healthcheck,
     capture: Arc<Capture>,
 ) -> Result<Result<(), String>, SetupError> {
     let argv = shell(check.command.clone());
-    let command = ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None };
+    let command = ExecCommand { argv, env: environment.network_env(), workdir: None, user: None };
     let limit = seconds(check.timeout_sec);
-    let ran =
-        executor::run_command(environment, command, limit, capture.clone(), NormalExit::AnyCode)
-            .await;
+    let ran = executor::run_command(
+        environment.expect_running(),
+        command,
+        limit,
+        capture.clone(),
+        NormalExit::AnyCode,
+    )
+    .await;
     if let Some(left) = ran.processes_left {
         return Err(SetupError::Create(left));
     }

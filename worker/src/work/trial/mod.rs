@@ -17,6 +17,7 @@ mod outputs;
 mod phases;
 mod preserve;
 mod record;
+mod refused_hosts;
 mod rewards;
 mod run;
 mod score;

@@ -67,12 +67,9 @@ impl TrialRun<'_> {
         self.ctx.execution.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = Box::pin(health::wait_until_healthy(
-                self.attempt.environment.expect_running(),
-                check,
-                capture,
-            ))
-            .await;
+            let ready =
+                Box::pin(health::wait_until_healthy(&self.attempt.environment, check, capture))
+                    .await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         let opened = Box::pin(self.open_gateway()).await;
@@ -163,6 +160,9 @@ impl TrialRun<'_> {
         let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
         env.extend(self.models.env());
+        if self.ctx.agent.task_options.resume_trajectory && self.steps.len() > 1 {
+            env.insert(agents::RESUME_VARIABLE.to_owned(), "1".to_owned());
+        }
         env
     }
 

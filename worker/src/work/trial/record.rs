@@ -66,6 +66,7 @@ impl TrialRun<'_> {
     /// The record and its files; `stopped` names the phase that a stop ended.
     pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
+        let refused_hosts = self.refused_hosts_file();
         let outputs = self.outputs.finish();
         for (why, shortage) in outputs.failures {
             self.attempt.secondary_errors.push(errors::output_lost(
@@ -84,6 +85,7 @@ impl TrialRun<'_> {
         files.extend(self.artifacts.files);
         files.extend(self.harness_files);
         files.extend(models.files);
+        files.extend(refused_hosts);
         if stopped.is_some() && !self.attempt.environment.was_created() {
             // The trial runs again, and without an environment there is nothing to keep.
             files.clear();

@@ -20,7 +20,7 @@ use crate::executor::{
     PhaseInterrupt, RecordFile, TaskPart, WorkRecipe, errors, wait_for_stop,
 };
 use crate::verifier::LOGS;
-use crate::work::agent::ModelCalls;
+use crate::work::agent::{KeptSession, ModelCalls};
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds that its owner is dead.
@@ -63,6 +63,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) models: ModelCalls,
     /// Whether the agent reaches the gateway from its environment.
     pub(super) serves_gateway: bool,
+    /// The conversation of the agent `shell` between steps.
+    pub(super) shell_session: KeptSession,
     /// Whether the image has the agent installed.
     pub(super) is_installed: bool,
     /// The result of verification.
@@ -100,6 +102,7 @@ impl<'a> TrialRun<'a> {
             harness_files: Vec::new(),
             models: ModelCalls::default(),
             serves_gateway: false,
+            shell_session: KeptSession::default(),
             is_installed: false,
             score: None,
             steps: Vec::new(),

@@ -1,6 +1,8 @@
 //! Verification in an environment of its own, which gets only the artifacts from the agent's
 //! environment: nothing else that the agent did can affect it.
 
+use std::sync::Arc;
+
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -49,14 +51,15 @@ impl TrialRun<'_> {
         let PreparedEnvironment { provider, request, services } =
             ready.map_err(|error| self.verifier_setup_error(error))?;
         self.wait_for_start().await?;
+        let refused = Arc::clone(self.attempt.environment.refused_hosts());
         let environment = self.verifier_environment.insert(Box::default());
+        environment.share_refused_hosts(refused);
         let created = environment.create_beside(provider, request, services).await;
         created
             .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
         if let Some(check) = &own.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready =
-                health::wait_until_healthy(environment.expect_running(), check, capture).await;
+            let ready = health::wait_until_healthy(environment, check, capture).await;
             ready.map_err(|error| self.verifier_setup_error(error))?;
         }
         Ok(())

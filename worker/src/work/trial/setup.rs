@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
-use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
 
 use super::artifacts::ARTIFACTS_DIR;
@@ -26,6 +27,7 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     if let Some(fault) = task.fault.as_ref().or(script_fault) {
         return Err(fault.clone());
     }
+    refuse_unused_features(ctx)?;
     for step in &task.steps {
         if step.files.tests.is_none() && !settings.verifier.disable && !has_tests_in_image(step) {
             let location =
@@ -42,6 +44,19 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     }
     agents::plan(&ctx.agent, task.format, ctx.step())
         .map_err(|none| failure::task_invalid(&none.to_string()))
+}
+
+/// Refuses a task with features that the agent cannot use: it would attempt another task.
+fn refuse_unused_features(ctx: &TrialContext) -> Result<(), TrialError> {
+    let features = [
+        (TaskFeature::Mcp, !ctx.task.mcp_servers.is_empty()),
+        (TaskFeature::Skills, ctx.task.skills_dir.is_some()),
+    ];
+    let unused = features.into_iter().find(|(feature, has)| *has && !ctx.agent.can_use(*feature));
+    let Some((feature, _)) = unused else { return Ok(()) };
+    let (task, agent, features) = (&ctx.task.name, &ctx.agent.name, feature.description());
+    let text = format!("the task {task} has {features}, which the agent `{agent}` cannot use");
+    Err(TrialError::unsupported(text))
 }
 
 /// Whether the tests of a step are in the image of its verifier's own environment.
@@ -135,7 +150,7 @@ pub(super) async fn uploads(
     add_instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
     uploads.extend(plan.scripts.iter().cloned());
     let servers = &ctx.task.mcp_servers;
-    if agents::takes_tools(&ctx.agent) && !servers.is_empty() {
+    if ctx.agent.kind.runs_own_scripts() && !servers.is_empty() {
         let value = |template: &_| services.variables.value(template);
         let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
         uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
@@ -154,10 +169,26 @@ pub(super) async fn add_instruction(
     if let Some(blob) = &step.files.instruction {
         let bytes = files.bytes("the instruction", blob, limits::INSTRUCTION_BYTES).await;
         let bytes = bytes.map_err(SetupError::Files)?;
+        let bytes = with_extra_instructions(bytes, &ctx.settings.extra_instructions);
         let path = ctx.settings.instruction_path.clone();
         uploads.push(Upload::File { path, bytes, executable: false });
     }
     Ok(())
+}
+
+/// An instruction followed by the texts of the job, each after an empty line.
+fn with_extra_instructions(instruction: Bytes, extra: &[String]) -> Bytes {
+    if extra.is_empty() {
+        return instruction;
+    }
+    let mut text = instruction.to_vec();
+    for more in extra {
+        text.truncate(text.trim_ascii_end().len());
+        text.extend_from_slice(b"\n\n");
+        text.extend_from_slice(more.trim_end().as_bytes());
+        text.push(b'\n');
+    }
+    text.into()
 }
 
 /// Adds the solution, if the agent runs it.

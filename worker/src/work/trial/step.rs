@@ -15,7 +15,7 @@ use super::harness::HarnessMonitor;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
-use super::{variables, verify};
+use super::{TrialContext, variables, verify};
 use crate::agents::AgentWork;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
@@ -53,6 +53,12 @@ impl StepRun {
             harness: self.harness,
         }
     }
+}
+
+/// The network policy of a step's agent.
+pub(super) fn agent_network(ctx: &TrialContext, step: &StepSpec) -> NetworkPolicy {
+    let of_task = step.agent.network.as_ref().unwrap_or(&ctx.task.environment.network);
+    ctx.agent.network(of_task)
 }
 
 impl TrialRun<'_> {
@@ -130,8 +136,13 @@ impl TrialRun<'_> {
             served.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         let work = execute.map(|work| self.script_work(work)).transpose()?;
+        if work.is_none() {
+            return Ok(None);
+        }
+        let network = agent_network(self.ctx, step);
+        self.set_network(Some(&network), ScriptStage::Execute).await?;
+        // The network decides its variables.
         let Some(script) = self.agent_script(step, work, limit) else { return Ok(None) };
-        self.set_network(step.agent.network.as_ref(), ScriptStage::Execute).await?;
         let mut harness = Box::pin(self.place_harness(step, limit)).await?;
         let capture = self.start_capture(ScriptStage::Execute, step);
         let environment = self.attempt.environment.expect_running();
@@ -166,11 +177,9 @@ impl TrialRun<'_> {
         match work {
             AgentWork::Command(argv) => Ok(ScriptWork::Command(argv)),
             AgentWork::Shell => {
-                let agent = ShellAgent::new(
-                    &self.ctx.agent,
-                    self.ctx.settings.gateway.as_ref(),
-                    self.models.gateway(),
-                );
+                let (agent, servers) = (&self.ctx.agent, self.ctx.settings.gateway.as_ref());
+                let gateway = self.models.gateway();
+                let agent = ShellAgent::new(agent, servers, gateway, &self.shell_session);
                 let missing = || failure::task_invalid("the agent `shell` has no model server");
                 agent.map(ScriptWork::Shell).ok_or_else(missing)
             }

@@ -42,12 +42,7 @@ impl TrialRun<'_> {
         }
         if let Some(check) = &step.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(
-                self.attempt.environment.expect_running(),
-                check,
-                capture,
-            )
-            .await;
+            let ready = health::wait_until_healthy(&self.attempt.environment, check, capture).await;
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
@@ -89,9 +84,10 @@ impl TrialRun<'_> {
     async fn run_step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         // It does the work of a build, so it has the time limit of one.
         let limit = seconds(self.ctx.task.environment.build_sec);
+        let network_env = self.attempt.environment.network_env();
         let script = |argv, normal| PlannedScript {
             work: ScriptWork::Command(argv),
-            env: ScriptEnv::new(),
+            env: network_env.clone(),
             workdir: None,
             user: None,
             limit,
@@ -159,8 +155,11 @@ impl TrialRun<'_> {
                 (environment.service(name), argv)
             }
         };
-        let command =
-            ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
+        let env = match &hook.service {
+            None => self.attempt.environment.network_env(),
+            Some(_) => BTreeMap::new(),
+        };
+        let command = ExecCommand { argv, env, workdir: None, user: hook.user.clone() };
         let why = match target {
             None => "there is no such service in this environment".to_owned(),
             Some(place) => {

@@ -13,7 +13,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec, AgentTaskOptions};
 use rollout_protocol::spec::environment::{EnvironmentRates, EnvironmentSpec, PreservePolicy};
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskFormat, TaskSpec};
@@ -319,6 +319,7 @@ pub fn settings() -> TrialSettings {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
     }
@@ -335,6 +336,7 @@ pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     }
 }
 

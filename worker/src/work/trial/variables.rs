@@ -9,7 +9,7 @@ use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::TrialContext;
 use crate::agents::{
-    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, harness_variables, takes_tools,
+    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, harness_variables,
 };
 use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::ScriptEnv;
@@ -64,13 +64,13 @@ pub(super) fn agent_env(
         let variables = harness_variables(harness);
         env.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
-    if takes_tools(&ctx.agent) {
-        if !task.mcp_servers.is_empty() {
-            env.insert(MCP_VARIABLE.to_owned(), MCP_FILE.to_owned());
-        }
-        if let Some(directory) = &task.skills_dir {
-            env.insert(SKILLS_VARIABLE.to_owned(), directory.clone());
-        }
+    if ctx.agent.kind.runs_own_scripts() && !task.mcp_servers.is_empty() {
+        env.insert(MCP_VARIABLE.to_owned(), MCP_FILE.to_owned());
+    }
+    if ctx.agent.kind.calls_models()
+        && let Some(directory) = &task.skills_dir
+    {
+        env.insert(SKILLS_VARIABLE.to_owned(), directory.clone());
     }
     env
 }

@@ -14,7 +14,7 @@ use rollout_protocol::event::EventKind;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec, AgentTaskOptions};
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec,
 };
@@ -43,6 +43,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         limits: AgentLimits::default(),
         install_once: false,
         model: None,
+        task_options: AgentTaskOptions::default(),
     };
     let task = |name: &&str| PlannedTask {
         dataset: "data".into(),
@@ -67,6 +68,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
+        extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
     };

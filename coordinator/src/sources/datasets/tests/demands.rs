@@ -52,7 +52,7 @@ fn sandbox_unsupported_tasks_are_faulty_one_by_one() {
 fn task_demand_no_provider_meets_is_refused_with_key() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
-    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\ngpus = 1\n\
+    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"no-network\"\ngpus = 1\n\
                 gpu_types = [\"H100\"]\nos = \"windows\"\n\
                 [[verifier.collect]]\ncommand = \"true\"\nservice = \"db\"\n";
     project.write("set/a/task.toml", text);
@@ -63,17 +63,50 @@ fn task_demand_no_provider_meets_is_refused_with_key() {
         faults,
         expected(&[
             ("set/a/task.toml", "environment.gpu_types", kind),
-            ("set/a/task.toml", "environment.network_mode", kind),
             ("set/a/task.toml", "environment.os", kind),
             ("set/a/task.toml", "verifier.collect[0].service", kind),
         ])
     );
     let said = project.unsupported();
-    assert!(said.contains("task.toml:3 environment.network_mode: an allowlist of hosts"), "{said}");
     assert!(said.contains("of the type H100"), "{said}");
     // A Windows task has no `test.sh`; the missing file is not the reason.
     fs::remove_file(project.path("set/a/tests/test.sh")).expect("removed");
     assert_eq!(project.unsupported(), said);
+}
+
+#[test]
+fn allowlist_is_unsupported_where_it_cannot_be_enforced() {
+    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\n\
+                allowed_hosts = [\"a.example\"]\n";
+    let expected =
+        expected(&[("set/a/task.toml", "environment.network_mode", ErrorKind::Unsupported)]);
+    for (provider, is_supported) in [("docker", true), ("kubernetes", false)] {
+        let environment = format!("environment: {{type: {provider}}}\n");
+        let project = DatasetProject::new(&(environment + &job("{path: ./set}")));
+        project.task("set/a");
+        project.write("set/a/task.toml", text);
+        if is_supported {
+            project.load(true).expect("it is supported");
+            project.write("set/a/environment/docker-compose.yaml", "services: {}\n");
+        }
+        assert_eq!(project.faults(true), expected, "{provider}");
+        let said = project.unsupported();
+        let why = "task.toml:3 environment.network_mode: an allowlist of hosts; ";
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn features_that_agent_cannot_use_are_refused_in_strict_run() {
+    let agents = "agents: [{name: mine, execute: 'true', unsupported: [mcp]}, {name: oracle}]\n";
+    let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
+    project.task("set/a");
+    let text = "[environment]\nskills_dir = \"/skills\"\n[[environment.mcp_servers]]\n\
+                name = \"m\"\ntransport = \"stdio\"\ncommand = \"m\"\n";
+    project.write("set/a/task.toml", text);
+    let kind = ErrorKind::Unsupported;
+    let faults = project.faults(true);
+    assert_eq!(faults, expected(&[("set/a/task.toml", "environment.mcp_servers", kind)]));
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl ComposeRunner {
         request: CreateRequest,
         file: &ComposeFile,
     ) -> Result<StartedContainer, Failure> {
-        let open = network::is_open(&request.network)?;
+        let open = network::is_open_with_services(&request.network)?;
         let checked = file.clone();
         supervise::blocking(move || check(&checked)).await?;
         let program = self

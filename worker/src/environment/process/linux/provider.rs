@@ -64,7 +64,7 @@ impl Provider for ProcessProvider {
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = settings(&request.settings)?;
         check_request(&request)?;
-        let network = network::effective_network(&settings, &request.network)?;
+        let network = network::effective_network(&settings, &request.network);
         let parts = create::SandboxContext {
             config: Arc::clone(&self.config),
             host: Arc::clone(&self.host),

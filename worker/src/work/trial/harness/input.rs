@@ -24,6 +24,7 @@ use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, with_timeout};
 use crate::work::trial::TrialContext;
 use crate::work::trial::run::TrialRun;
+use crate::work::trial::step::agent_network;
 
 /// Directory of temporary files in every environment.
 const TMP: &str = "/tmp";
@@ -154,11 +155,10 @@ fn runtime(
     workdir: &str,
     limit: Duration,
 ) -> TrialRuntime {
-    let policy = step.agent.network.as_ref().unwrap_or(&ctx.task.environment.network);
-    let (mode_requested, allowed_hosts) = match policy {
+    let (mode_requested, allowed_hosts) = match agent_network(ctx, step) {
         NetworkPolicy::Public => (RequestedNetwork::Full, Vec::new()),
         NetworkPolicy::NoNetwork => (RequestedNetwork::None, Vec::new()),
-        NetworkPolicy::Allowlist(hosts) => (RequestedNetwork::AllowlistEnforced, hosts.clone()),
+        NetworkPolicy::Allowlist(hosts) => (RequestedNetwork::AllowlistEnforced, hosts),
     };
     let seconds = NonZeroU64::new(limit.as_secs().max(1)).filter(|_| limit < Duration::MAX);
     TrialRuntime {

@@ -14,8 +14,8 @@ use rollout_protocol::wire::offer;
 
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, run};
-use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::environment::{FailureKind, Upload};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
@@ -183,6 +183,70 @@ async fn network_policy_is_set_per_phase() {
         let (request, networks) = rig.provider.requests().remove(0);
         assert_eq!((request.network, networks), (base, expected));
     }
+}
+
+#[tokio::test]
+async fn allowlist_leads_scripts_of_its_phase_to_the_proxy() {
+    let mut rig = TrialFixture::new().await;
+    let list = |hosts: &[&str]| {
+        NetworkPolicy::Allowlist(hosts.iter().map(|host| (*host).to_owned()).collect())
+    };
+    rig.task.steps[0].agent.network = Some(list(&["a.example"]));
+    rig.agent.task_options.extra_allowed_hosts = vec!["b.example".to_owned()];
+    let verdict = run(&rig).await.record.verdict;
+    assert!(verdict.passed(), "{:?}", verdict.error);
+    let (_, networks) = rig.provider.requests().remove(0);
+    assert_eq!(networks, [list(&["a.example", "b.example"]), NetworkPolicy::Public]);
+    let proxies: Vec<_> =
+        rig.provider.commands().iter().map(|c| c.env.get("HTTP_PROXY").cloned()).collect();
+    let [install, execute, verify] = &proxies[..] else { panic!("{proxies:?}") };
+    assert!(install.is_none() && verify.is_none(), "{proxies:?}");
+    assert!(
+        execute.as_ref().is_some_and(|url| url.starts_with("http://127.0.0.1:")),
+        "{proxies:?}"
+    );
+}
+
+#[tokio::test]
+async fn job_without_network_denies_the_hosts_of_allowlist() {
+    use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
+    let mut rig = TrialFixture::new().await;
+    let network = DockerNetwork::None;
+    rig.settings.environment.provider =
+        ProviderSpec::Docker(DockerSettings { network, ..DockerSettings::default() });
+    rig.task.environment.network = NetworkPolicy::Allowlist(vec!["a.example".to_owned()]);
+    assert!(run(&rig).await.record.verdict.passed());
+    assert!(rig.provider.commands().iter().all(|command| !command.env.contains_key("HTTP_PROXY")));
+}
+
+#[tokio::test]
+async fn task_with_features_that_agent_cannot_use_is_unsupported() {
+    use rollout_protocol::spec::agent::TaskFeature;
+    let mut rig = TrialFixture::new().await;
+    rig.task.skills_dir = Some("/skills".to_owned());
+    assert!(run(&rig).await.record.verdict.passed());
+    rig.agent.task_options.unsupported = vec![TaskFeature::Mcp, TaskFeature::Skills];
+    let finished = run(&rig).await;
+    let error = error(&finished);
+    assert!(error.is_unsupported(), "{error:?}");
+    assert!(error.message.contains("has skills, which the agent"), "{}", error.message);
+    assert_eq!(rig.provider.requests().len(), 1, "there is no second environment");
+}
+
+#[tokio::test]
+async fn extra_instructions_follow_the_instruction() {
+    let mut rig = TrialFixture::new().await;
+    rig.settings.extra_instructions = vec!["Be brief.\n".to_owned(), "Be kind.".to_owned()];
+    assert!(run(&rig).await.record.verdict.passed());
+    let (request, _) = rig.provider.requests().remove(0);
+    let path = &rig.settings.instruction_path;
+    let text = request.uploads.iter().find_map(|upload| match upload {
+        Upload::File { path: at, bytes, .. } if at == path => Some(bytes.clone()),
+        _ => None,
+    });
+    let text = text.expect("the instruction");
+    let text = std::str::from_utf8(&text).expect("text");
+    assert!(text.ends_with("\n\nBe brief.\n\nBe kind.\n"), "{text:?}");
 }
 
 #[tokio::test]

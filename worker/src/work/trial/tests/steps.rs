@@ -38,6 +38,20 @@ fn step_logs(finished: &Finished<TrialRecord>, index: usize) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn agent_is_told_to_continue_from_second_step_on() {
+    for resume in [false, true] {
+        let mut rig = rig(&[1.0, 1.0, 1.0]).await;
+        rig.agent = super::super::testing::agent(None, Some("echo did"));
+        rig.agent.task_options.resume_trajectory = resume;
+        assert!(run(&rig).await.record.verdict.passed());
+        let commands = rig.provider.commands();
+        let agents = commands.iter().filter(|c| c.argv.iter().any(|a| a.ends_with("execute.sh")));
+        let told: Vec<_> = agents.map(|c| c.env.contains_key("ROLLOUT_RESUME")).collect();
+        assert_eq!(told, [false, resume, resume]);
+    }
+}
+
+#[tokio::test]
 async fn steps_run_in_order_in_one_environment() {
     let mut rig = TrialFixture::new().await;
     let first = "cat $ROLLOUT_TASK_INSTRUCTION; echo 1 > /app/first";

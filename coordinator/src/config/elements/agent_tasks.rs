@@ -1,0 +1,130 @@
+//! Keys of agents about tasks: features of tasks that they use, hosts, continued conversations.
+
+use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, TaskFeature};
+
+use super::super::catalogue::{AgentEntry, AgentOption};
+use super::super::diagnostics::ErrorKind;
+use super::super::reader::{Field, Fields};
+use super::super::task::read_host;
+use super::agents::AgentKeys;
+
+const FEATURES: &[(&str, TaskFeature)] = &[
+    (TaskFeature::Mcp.as_str(), TaskFeature::Mcp),
+    (TaskFeature::Skills.as_str(), TaskFeature::Skills),
+];
+
+/// What an agent can use of tasks, by its definition.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TaskSupport {
+    /// Features that it cannot use.
+    unsupported: Vec<TaskFeature>,
+    /// The agent, if it cannot continue a conversation.
+    cannot_resume: Option<String>,
+}
+
+impl TaskSupport {
+    /// What an agent of the catalogue can use.
+    pub(super) fn of_entry(entry: &AgentEntry) -> Self {
+        let options =
+            [(AgentOption::Mcp, TaskFeature::Mcp), (AgentOption::Skills, TaskFeature::Skills)];
+        let lacks = options.into_iter().filter(|(option, _)| !entry.accepts(*option));
+        Self {
+            unsupported: lacks.map(|(_, feature)| feature).collect(),
+            cannot_resume: (!entry.accepts(AgentOption::Resume)).then(|| entry.name.clone()),
+        }
+    }
+}
+
+/// The fields about tasks.
+pub(super) struct TaskOptionFields<'a> {
+    hosts: Field<'a>,
+    resume: Field<'a>,
+    unsupported: Field<'a>,
+}
+
+impl<'a> TaskOptionFields<'a> {
+    pub(super) fn take(fields: &mut Fields<'a>) -> Self {
+        Self {
+            hosts: fields.take(AgentKeys::extra_allowed_hosts),
+            resume: fields.take(AgentKeys::resume_trajectory),
+            unsupported: fields.take(AgentKeys::unsupported),
+        }
+    }
+
+    /// Reads the options of an agent; errors are recorded.
+    pub(super) fn read(&self, kind: &AgentKind, support: TaskSupport) -> AgentTaskOptions {
+        let resume_trajectory = self.resume.bool().unwrap_or(false);
+        let cannot = match kind {
+            AgentKind::Oracle => Some("oracle".to_owned()),
+            AgentKind::Nop => Some("nop".to_owned()),
+            _ => support.cannot_resume,
+        };
+        if let Some(agent) = cannot.filter(|_| resume_trajectory) {
+            let found = format!("`resume_trajectory` of the agent `{agent}`, which cannot do so");
+            let expected = "an agent that continues its conversation: `shell`, one with scripts of its \
+                            own, or one that `rollout agents show` says so of";
+            self.resume.reject(ErrorKind::Unsupported, found, expected);
+        }
+        let unsupported = if self.unsupported.is_present() {
+            if !kind.runs_own_scripts() {
+                let found = "features that scripts cannot use";
+                self.unsupported.reject(ErrorKind::Conflict, found, "an agent with scripts");
+            }
+            let items = self.unsupported.items().unwrap_or_default();
+            items.iter().filter_map(|item| item.keyword(FEATURES)).collect()
+        } else {
+            support.unsupported
+        };
+        let hosts = self.hosts.items().unwrap_or_default();
+        let extra_allowed_hosts = hosts.iter().filter_map(read_host).collect();
+        AgentTaskOptions { unsupported, extra_allowed_hosts, resume_trajectory }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::spec::agent::TaskFeature::{Mcp, Skills};
+
+    use super::super::testing::{agents as read, read_field};
+    use super::*;
+
+    fn options(text: &str) -> (Vec<AgentTaskOptions>, Vec<(String, ErrorKind)>) {
+        let (agents, faults, _) = read_field(text, read);
+        (agents.into_iter().map(|agent| agent.task_options).collect(), faults)
+    }
+
+    #[test]
+    fn agents_of_catalogue_lack_features_that_their_entries_do_not_accept() {
+        let text = "[{name: aider, model: openai/m}, {name: claude-code, model: anthropic/m}, {name: s, execute: x}]";
+        let (found, faults) = options(text);
+        assert_eq!(faults, []);
+        let lacks: Vec<_> = found.into_iter().map(|options| options.unsupported).collect();
+        assert_eq!(lacks, [vec![Mcp, Skills], vec![], vec![]]);
+    }
+
+    #[test]
+    fn options_of_agent_with_scripts_are_read() {
+        let text = "[{name: s, execute: x, unsupported: [skills], resume_trajectory: true, extra_allowed_hosts: ['*.a.b', '10.0.0.0/8']}]";
+        let (found, faults) = options(text);
+        assert_eq!(faults, []);
+        let expected = AgentTaskOptions {
+            unsupported: vec![Skills],
+            extra_allowed_hosts: vec!["*.a.b".into(), "10.0.0.0/8".into()],
+            resume_trajectory: true,
+        };
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn options_that_agent_cannot_have_are_refused() {
+        let text = "[{name: oracle, resume_trajectory: true}, {name: aider, model: openai/m, resume_trajectory: true}, {name: nop, unsupported: [mcp]}, {name: s, execute: x, unsupported: [tools], extra_allowed_hosts: ['http://a']}]";
+        let expected = [
+            ("x[0].resume_trajectory", ErrorKind::Unsupported),
+            ("x[1].resume_trajectory", ErrorKind::Unsupported),
+            ("x[2].unsupported", ErrorKind::Conflict),
+            ("x[3].unsupported[0]", ErrorKind::BadValue),
+            ("x[3].extra_allowed_hosts[0]", ErrorKind::BadValue),
+        ];
+        assert_eq!(options(text).1, expected.map(|(key, kind)| (key.to_owned(), kind)));
+    }
+}

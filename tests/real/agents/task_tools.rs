@@ -1,0 +1,201 @@
+//! Skills and MCP servers of tasks in the Harbor format, conversations that continue in the next step,
+//! and extra instructions.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::DockerEngine;
+use rollout_tests::model_server::{ModelServer, ScriptedTask};
+use rollout_tests::project::Project;
+use rollout_tests::results::TrialDirectory;
+
+use crate::fixture::{AgentRun, task};
+use crate::programs::is_tested;
+use crate::{DEADLINE, INSTALL_DEADLINE};
+
+/// An MCP server with the tool `write_NAME`, which writes its text to /tmp/NAME. It speaks on its
+/// standard streams, or as an HTTP server on a port.
+const MCP_SERVER: &str = r#"
+use IO::Socket::INET;
+my ($name, $port) = @ARGV;
+sub answer {
+  my ($line) = @_;
+  return unless $line =~ /"id":("[^"]*"|\d+)/;
+  my ($id, $result) = ($1, '{}');
+  my ($method) = $line =~ /"method":"([^"]+)"/;
+  if ($method eq 'initialize') {
+    my ($version) = $line =~ /"protocolVersion":"([^"]+)"/;
+    $result = qq({"protocolVersion":"$version","capabilities":{"tools":{}},"serverInfo":{"name":"$name","version":"1"}});
+  } elsif ($method eq 'tools/list') {
+    $result = qq({"tools":[{"name":"write_$name","description":"Writes a text","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}}]});
+  } elsif ($method eq 'tools/call') {
+    my ($text) = $line =~ /"message":"([^"]*)"/;
+    open(my $file, '>', "/tmp/$name") or die; print $file $text; close($file);
+    $result = '{"content":[{"type":"text","text":"written"}]}';
+  }
+  return qq({"jsonrpc":"2.0","id":$id,"result":$result});
+}
+$| = 1;
+if (!$port) { while (my $line = <STDIN>) { my $said = answer($line); print "$said\n" if $said; } exit; }
+my $server = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1', LocalPort => $port, ReuseAddr => 1) or die;
+while (my $client = $server->accept()) {
+  my ($length, $method, $body) = (0, scalar(<$client>), '');
+  while (my $header = <$client>) { last if $header =~ /^\r?$/; $length = $1 if $header =~ /^content-length: *(\d+)/i; }
+  read($client, $body, $length) if $length;
+  my $said = $method =~ /^POST/ ? answer($body) : undef;
+  my $status = $method !~ /^POST/ ? '405 No' : $said ? '200 OK' : '202 Accepted';
+  $said //= '';
+  print $client "HTTP/1.1 $status\r\nContent-Type: application/json\r\nContent-Length: ", length($said), "\r\nConnection: close\r\n\r\n$said";
+  close($client);
+}
+"#;
+
+/// A skill.
+const SKILL: &str = "---\nname: zebra\ndescription: Work with zebra files\n---\nCount stripes.\n";
+
+/// A task with a skill, and an MCP server of each kind. The first check of its health starts the one
+/// over HTTP, a later one finds it.
+const TASK: &str = r#"
+schema_version = '1.4'
+[environment]
+skills_dir = '/skills'
+[environment.healthcheck]
+command = '(exec 3<>/dev/tcp/127.0.0.1/8931) || { setsid perl /opt/mcp.pl remote 8931 </dev/null >/dev/null 2>&1 & exit 1; }'
+interval_sec = 1
+retries = 9
+[[environment.mcp_servers]]
+name = 'near'
+transport = 'stdio'
+command = 'perl'
+args = ['/opt/mcp.pl', 'local']
+[[environment.mcp_servers]]
+name = 'far'
+transport = 'streamable-http'
+url = 'http://127.0.0.1:8931/mcp'
+"#;
+
+/// Adds lines to the Dockerfile of the task.
+fn add_to_image(project: &Project, lines: &str) {
+    let path = project.path().join("tasks/t/environment/Dockerfile");
+    let image = std::fs::read_to_string(&path).expect("a Dockerfile");
+    std::fs::write(path, format!("{image}{lines}")).expect("written");
+}
+
+fn write_skills(project: &Project) {
+    project.write_file("tasks/t/environment/skills/zebra/SKILL.md", SKILL);
+    add_to_image(project, "COPY skills /skills\n");
+}
+
+#[track_caller]
+fn assert_passed(trial: &TrialDirectory, server: &ModelServer) {
+    let output = trial.text("command/stdout.txt").unwrap_or_default();
+    let errors = trial.text("command/stderr.txt").unwrap_or_default();
+    assert_eq!(trial.reward(), Some(1.0), "{:#}\n{output}\n{errors}", trial.result);
+    assert!(!server.calls().is_empty());
+}
+
+fn request(server: &ModelServer, call: usize) -> String {
+    String::from_utf8_lossy(&server.calls()[call].request).into_owned()
+}
+
+#[test]
+fn gemini_cli_uses_mcp_servers_and_skills_of_task_on_docker() {
+    if !is_tested("gemini-cli") {
+        return;
+    }
+    let options =
+        vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
+    let job = "environment: {type: docker}\n".to_owned();
+    let run = AgentRun { agent: "gemini-cli", dialect: "gemini", job, options };
+    let calls = [("write_local", "elk"), ("write_remote", "moose")];
+    let tool_calls = calls.map(|(tool, text)| (tool.to_owned(), text.to_owned())).to_vec();
+    let server = ModelServer::start_scripted(ScriptedTask { tool_calls, ..task() });
+    let project = run.project();
+    project.write_agent_image("tasks/t/environment");
+    write_skills(&project);
+    project.write_file("tasks/t/environment/mcp.pl", MCP_SERVER);
+    add_to_image(&project, "COPY mcp.pl /opt/mcp.pl\n");
+    project.write_file("tasks/t/task.toml", TASK);
+    let tests = "[ \"$(cat /tmp/local) $(cat /tmp/remote)\" = 'elk moose' ] && reward=1\n\
+                 echo \"${reward:-0}\" >/logs/verifier/reward.txt\n";
+    project.write_file("tasks/t/tests/test.sh", tests);
+    let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
+    assert_passed(&trial, &server);
+    assert!(request(&server, 0).contains("Work with zebra files"), "{}", request(&server, 0));
+}
+
+/// A run of the agent `shell`.
+fn shell(environment: &str, options: Vec<&'static str>) -> AgentRun {
+    let job = format!("environment: {environment}\n");
+    AgentRun { agent: "shell", dialect: "openai", job, options }
+}
+
+/// A run of the agent `shell` in a sandbox.
+fn shell_in_sandbox(options: Vec<&'static str>) -> AgentRun {
+    shell("{type: process, provider_config: {ignore_dockerfile: true}}", options)
+}
+
+#[test]
+fn shell_gets_skills_of_task_in_its_system_prompt_on_docker() {
+    if DockerEngine::available().is_none() {
+        return;
+    }
+    let run = shell("{type: docker}", Vec::new());
+    let server = ModelServer::start_scripted(task());
+    let project = run.project();
+    write_skills(&project);
+    let toml = "schema_version = '1.4'\n[environment]\nskills_dir = '/skills'\nworkdir = '/app'\n";
+    project.write_file("tasks/t/task.toml", toml);
+    let trial = run.run_in(&project, &server, DEADLINE);
+    assert_passed(&trial, &server);
+    let text = request(&server, 0);
+    assert!(text.contains("/skills/zebra/SKILL.md") && text.contains("Work with zebra"), "{text}");
+}
+
+#[test]
+fn task_with_mcp_servers_is_unsupported_by_shell() {
+    let (run, server) = (shell_in_sandbox(Vec::new()), ModelServer::start_scripted(task()));
+    let project = run.project();
+    let toml = "[[environment.mcp_servers]]\nname = 'm'\ntransport = 'stdio'\ncommand = 'm'\n";
+    project.write_file("tasks/t/task.toml", &format!("schema_version = '1.4'\n{toml}"));
+    let trial = run.end_in(&project, &server, DEADLINE, ExitCode::Success);
+    assert_eq!(trial.result["error"]["code"], "unsupported_by_environment", "{:#}", trial.result);
+    let expected = "the task t has MCP servers, which the agent `shell` cannot use";
+    assert_eq!(trial.message(), expected);
+    assert!(server.calls().is_empty());
+}
+
+#[test]
+fn shell_continues_its_conversation_in_next_step_if_asked_in_sandbox() {
+    for resume in [false, true] {
+        let options = if resume { vec!["--resume-trajectory"] } else { Vec::new() };
+        let (run, server) = (shell_in_sandbox(options), ModelServer::start_scripted(task()));
+        let project = run.project();
+        let steps = "schema_version = '1.4'\n[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'\n";
+        project.write_file("tasks/t/task.toml", steps);
+        for step in ["one", "two"] {
+            let directory = format!("tasks/t/steps/{step}");
+            let text = format!("Write 42 to answer.txt in step {step}.\n");
+            project.write_file(&format!("{directory}/instruction.md"), &text);
+            let tests = "echo 1 >/logs/verifier/reward.txt\n";
+            project.write_file(&format!("{directory}/tests/test.sh"), tests);
+        }
+        std::fs::remove_file(project.path().join("tasks/t/instruction.md")).expect("removed");
+        let trial = run.run_in(&project, &server, DEADLINE);
+        assert_passed(&trial, &server);
+        let last = request(&server, server.calls().len() - 1);
+        assert!(last.contains("in step two"), "{last}");
+        assert_eq!(last.contains("in step one"), resume, "{last}");
+    }
+}
+
+#[test]
+fn extra_instructions_reach_agent_in_sandbox() {
+    let options =
+        vec!["--extra-instruction", "Mind the walrus.", "--extra-instruction-path", "more.md"];
+    let (run, server) = (shell_in_sandbox(options), ModelServer::start_scripted(task()));
+    let project = run.project();
+    project.write_file("more.md", "Feed the gnu.\n");
+    let trial = run.run_in(&project, &server, DEADLINE);
+    assert_passed(&trial, &server);
+    let text = request(&server, 0);
+    assert!(text.contains(r"\n\nMind the walrus.\n\nFeed the gnu.\n"), "{text}");
+}

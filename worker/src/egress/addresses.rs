@@ -1,0 +1,96 @@
+//! Addresses of the internet, as opposed to those of this host and of networks that it is in.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Networks that are not public: this host, private and link-local networks, shared and reserved
+/// addresses. Metadata services of clouds are in them, but for the last one.
+const INTERNAL_V4: &[(Ipv4Addr, u32)] = &[
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    (Ipv4Addr::new(224, 0, 0, 0), 3),
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
+];
+
+/// Networks below 2000::/3 that are not public: addresses that contain one of IPv4, and those of
+/// documents.
+const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
+];
+
+/// Whether an address is one of the internet.
+pub(super) fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => !INTERNAL_V4.iter().any(|(network, bits)| {
+            let mask = u32::MAX << (32 - bits);
+            network.to_bits() & mask == address.to_bits() & mask
+        }),
+        IpAddr::V6(address) => {
+            let is_global = address.segments()[0] & 0xe000 == 0x2000;
+            is_global
+                && !INTERNAL_V6.iter().any(|(network, bits)| {
+                    let mask = u128::MAX << (128 - bits);
+                    network.to_bits() & mask == address.to_bits() & mask
+                })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_host_and_private_networks_are_not_public() {
+        for text in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.100.100.200",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.192",
+            "192.168.1.1",
+            "198.19.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "168.63.129.16",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(text.parse().expect("an address")), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_internet_are_public() {
+        for text in ["1.1.1.1", "140.82.121.4", "172.32.0.1", "192.0.1.1", "2606:4700::1111"] {
+            assert!(is_public(text.parse().expect("an address")), "{text}");
+        }
+        assert!(is_public("::ffff:1.1.1.1".parse().expect("an address")));
+    }
+}

@@ -1,0 +1,71 @@
+//! Connections to allowed hosts.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+
+use super::hosts::{AllowedHosts, HostRefusal, HostTarget};
+
+/// Longest time to look a name up.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time to connect to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Addresses of a host that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// Why there is no connection to a host.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// It is not allowed.
+    #[error("{0}")]
+    Refused(HostRefusal),
+    /// Its name has no address.
+    #[error("its name cannot be looked up: {0}")]
+    Lookup(io::Error),
+    /// It does not answer.
+    #[error("it does not answer: {0}")]
+    Connect(io::Error),
+}
+
+/// Connects to a port of a host if that is allowed.
+pub(super) async fn connect(
+    allowed: &AllowedHosts,
+    host: &str,
+    port: u16,
+) -> Result<TcpStream, ConnectError> {
+    let addresses = match allowed.check_host(host, port).map_err(ConnectError::Refused)? {
+        HostTarget::Address(address) => vec![address],
+        HostTarget::Name(name) => {
+            let found = look_up(&name, port).await.map_err(ConnectError::Lookup)?;
+            allowed.check_addresses(found, port).map_err(ConnectError::Refused)?
+        }
+    };
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    for address in addresses.into_iter().take(MAX_ADDRESSES) {
+        let connecting = TcpStream::connect(SocketAddr::new(address, port));
+        match within(CONNECT_TIMEOUT, connecting).await {
+            Ok(stream) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!("cannot set TCP_NODELAY: {error}");
+                }
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(ConnectError::Connect(last))
+}
+
+async fn look_up(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+    let found = within(LOOKUP_TIMEOUT, lookup_host((name, port))).await?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {limit:?}"));
+    tokio::time::timeout(limit, work).await.map_err(timed_out)?
+}

@@ -1,0 +1,88 @@
+//! Access of environments to the hosts of an allowlist.
+//!
+//! An environment with an allowlist has no network but its own loopback interface. There this process
+//! listens as an HTTP proxy, looks names up itself and connects to the hosts of the list only.
+//!
+//! * `hosts`: the decision which hosts and addresses are allowed; `addresses`: those that are public;
+//! * `server`: the proxy; `connect`: its connections to hosts; `forward`: requests without a tunnel;
+//! * `refused`: the hosts that were refused.
+
+mod addresses;
+#[cfg(feature = "gateway")]
+mod connect;
+#[cfg(feature = "gateway")]
+mod forward;
+mod hosts;
+mod refused;
+#[cfg(feature = "gateway")]
+mod server;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
+pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
+use crate::supervise::Task;
+
+/// Hosts that scripts reach without the proxy: the loopback interface of the environment, where the
+/// model gateway and services of the task listen.
+const NO_PROXY: &str = "localhost,127.0.0.1,::1";
+
+/// The proxy of one environment under one allowlist. Dropping it ends all of its connections.
+#[derive(Debug)]
+pub struct EgressProxy {
+    context: Arc<ProxyContext>,
+    /// Its listeners, the latest last.
+    listeners: Vec<(SocketAddr, Task<Infallible>)>,
+}
+
+/// State of a proxy that its connections share.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "gateway"), expect(dead_code, reason = "only connections read it"))]
+struct ProxyContext {
+    allowed: AllowedHosts,
+    refused: Arc<RefusedHosts>,
+}
+
+impl EgressProxy {
+    /// A proxy that does not listen yet. Refused hosts are added to `refused`.
+    pub fn new(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
+        Self { context: Arc::new(ProxyContext { allowed, refused }), listeners: Vec::new() }
+    }
+
+    /// Takes over a listener; earlier ones stay.
+    ///
+    /// # Errors
+    /// Those of the system; without the feature `gateway` this is unsupported.
+    pub fn listen(&mut self, socket: TcpListener) -> io::Result<()> {
+        self.listeners.push(start(socket, Arc::clone(&self.context))?);
+        Ok(())
+    }
+
+    /// Variables that lead the programs of scripts to the latest listener.
+    pub fn env(&self) -> BTreeMap<String, String> {
+        let Some((address, _)) = self.listeners.last() else { return BTreeMap::new() };
+        let url = format!("http://{address}");
+        let values = [("HTTP_PROXY", url.as_str()), ("HTTPS_PROXY", &url), ("NO_PROXY", NO_PROXY)];
+        let both = values.into_iter().flat_map(|(name, value)| {
+            [name.to_owned(), name.to_ascii_lowercase()].map(|name| (name, value.to_owned()))
+        });
+        both.collect()
+    }
+}
+
+#[cfg(feature = "gateway")]
+fn start(
+    socket: TcpListener,
+    context: Arc<ProxyContext>,
+) -> io::Result<(SocketAddr, Task<Infallible>)> {
+    server::start(socket, context)
+}
+
+#[cfg(not(feature = "gateway"))]
+fn start(_: TcpListener, _: Arc<ProxyContext>) -> io::Result<(SocketAddr, Task<Infallible>)> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without `gateway`"))
+}

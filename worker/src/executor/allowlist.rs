@@ -1,0 +1,59 @@
+//! Access of an environment to the hosts of an allowlist: a proxy of this process that listens on the
+//! environment's own loopback interface, its only one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollout_protocol::spec::task::NetworkPolicy;
+
+use crate::egress::{AllowedHosts, EgressProxy, RefusedHosts};
+use crate::environment::{Environment, Failure, FailureKind, ListenerRoute};
+
+/// The access of one environment.
+#[derive(Debug, Default)]
+pub(super) struct AllowlistAccess {
+    /// The job denies every network, whatever a task allows.
+    pub(super) is_denied: bool,
+    /// The hosts that were refused.
+    pub(super) refused: Arc<RefusedHosts>,
+    /// The proxy of the list in force.
+    proxy: Option<EgressProxy>,
+}
+
+impl AllowlistAccess {
+    /// Ends the access, and all connections to hosts.
+    pub(super) fn close(&mut self) {
+        self.proxy = None;
+    }
+
+    /// Opens the access if `policy` is an allowlist. If it is open, it is made reachable again: the
+    /// environment may have been restarted.
+    pub(super) async fn open(
+        &mut self,
+        policy: &NetworkPolicy,
+        environment: &dyn Environment,
+    ) -> Result<(), Failure> {
+        let NetworkPolicy::Allowlist(rules) = policy else { return Ok(()) };
+        if self.is_denied {
+            return Ok(());
+        }
+        let ListenerRoute::OwnLoopback(socket) = environment.listener_route().await? else {
+            let text = "single hosts cannot be allowed: the worker cannot listen in the \
+                        environment; run the worker as root on the engine's host";
+            return Err(Failure::new(FailureKind::Unsupported, text));
+        };
+        let allowed = AllowedHosts::parse(rules).map_err(|error| {
+            Failure::new(FailureKind::Refused, format!("cannot use the allowlist: {error}"))
+        })?;
+        let refused = || Arc::clone(&self.refused);
+        let proxy = self.proxy.get_or_insert_with(|| EgressProxy::new(allowed, refused()));
+        proxy.listen(socket).map_err(|error| {
+            Failure::local(FailureKind::Service, "cannot serve the allowed hosts", error)
+        })
+    }
+
+    /// Variables of scripts.
+    pub(super) fn env(&self) -> BTreeMap<String, String> {
+        self.proxy.as_ref().map(EgressProxy::env).unwrap_or_default()
+    }
+}

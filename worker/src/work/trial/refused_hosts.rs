@@ -1,0 +1,33 @@
+//! The file with the hosts that were refused because no allowlist has them.
+
+use std::fs;
+
+use super::run::TrialRun;
+use crate::executor::RecordFile;
+use crate::executor::errors;
+use crate::shortage::Shortage;
+
+/// Its path below the trial's directory.
+const FILE: &str = "network/refused.json";
+
+impl TrialRun<'_> {
+    /// Writes the file; `None` if no host was refused.
+    pub(super) fn refused_hosts_file(&mut self) -> Option<RecordFile> {
+        let summary = self.attempt.environment.refused_hosts().summary()?;
+        let text = serde_json::to_string_pretty(&summary).expect("it has only text keys");
+        // A name may have been made of a secret.
+        let text = self.attempt.redactor.text(&text) + "\n";
+        let file = self.outputs.scratch().join(FILE);
+        let parent = file.parent().expect("it is in a directory");
+        match fs::create_dir_all(parent).and_then(|()| fs::write(&file, &text)) {
+            Ok(()) => Some(RecordFile::text(file, FILE.to_owned(), text.len() as u64, false)),
+            Err(error) => {
+                let why = format!("cannot keep the list of refused hosts: {error}");
+                let shortage = Shortage::from_io_error(&error);
+                let lost = errors::output_lost(&why, shortage, &self.attempt.redactor);
+                self.attempt.secondary_errors.push(lost);
+                None
+            }
+        }
+    }
+}
