@@ -8,6 +8,8 @@ use rollout_tests::model_server::{ModelServer, ScriptedTask};
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
+use crate::trajectories;
+
 /// The task, for the scripted model.
 pub(crate) fn task() -> ScriptedTask {
     ScriptedTask::new("answer.txt", "42")
@@ -77,5 +79,6 @@ pub(crate) fn assert_solved(project: &Project, trial: &TrialDirectory, server: &
     let gateway = &trial.result["gateway"];
     assert_eq!(gateway["calls"], calls.len(), "{gateway:#}");
     assert_eq!((&gateway["failed_calls"], &gateway["cut_calls"]), (&0.into(), &0.into()));
+    trajectories::assert_equal_log(trial, &calls);
     model_calls::assert_key_is_in_no_file(project.path());
 }

@@ -4,6 +4,7 @@
 mod fixture;
 mod programs;
 mod shell;
+mod trajectories;
 
 use std::time::Duration;
 

@@ -26,6 +26,7 @@ mod upstreams;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -37,7 +38,8 @@ use lru::LruCache;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::spec::gateway::ModelDialect;
+use rollout_protocol::record::TokenUsage;
+use rollout_protocol::spec::gateway::{ModelDialect, TokenPrices};
 use tokio::sync::{Semaphore, watch};
 
 use self::client::Clients;
@@ -49,8 +51,8 @@ use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
 use super::{
-    CallFailure, GatewayError, GatewayReply, ModelGateway, TryCalls, TryGateway, TryRequest,
-    Upstream, dialect,
+    CallFailure, GatewayError, GatewayReply, ModelGateway, TrajectoryAgent, TryCalls, TryGateway,
+    TryRequest, Upstream, atif, dialect,
 };
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -129,10 +131,12 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { run, upstreams, only, is_leased, directory, redactor } = request;
+        let TryRequest { run, upstreams, only, is_leased, directory, redactor, agent } = request;
         let server = |(place, upstream)| self.server(upstream, is_leased.then_some((run, place)));
         let usable = usable(&upstreams, only.as_deref());
         let servers = usable.into_iter().map(server).collect::<Result<_, _>>()?;
+        let prices = upstreams.iter().map(|upstream| &upstream.spec);
+        let prices = prices.map(|spec| (spec.name.clone(), spec.prices)).collect();
         let recorder = Recorder::create(&directory, redactor).await;
         let recorder = recorder.map_err(|source| GatewayError::Records { directory, source })?;
         let key = format!("{KEY_PREFIX}{}", HEXLOWER.encode(&rand::random::<[u8; 24]>()));
@@ -141,6 +145,8 @@ impl ModelGateway for Gateway {
             upstreams: Upstreams::new(servers),
             open_calls: OpenCalls::new(self.run_calls.of(run)),
             recorder,
+            agent,
+            prices,
             memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
@@ -213,6 +219,9 @@ struct OpenTry {
     /// Its calls that wait for their replies.
     open_calls: OpenCalls,
     recorder: Recorder,
+    agent: TrajectoryAgent,
+    /// Prices of its model servers, by their names.
+    prices: HashMap<String, TokenPrices>,
     /// Memory for its requests, KiB.
     memory: Arc<Semaphore>,
     /// Connections with its key that it may have besides the present ones.
@@ -247,6 +256,23 @@ impl OpenTry {
             *failure != CallFailure::Refused || !self.has_answers.load(Ordering::Relaxed)
         });
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// Writes the trajectory of the calls; returns its file. A try is valid without one.
+    async fn write_trajectory(&self) -> Option<PathBuf> {
+        let prices = self.prices.clone();
+        let cost = move |upstream: &str, usage: TokenUsage| {
+            let prices = prices.get(upstream).filter(|prices| **prices != TokenPrices::default());
+            prices.map(|prices| usage.cost(prices))
+        };
+        let directory = self.recorder.directory().to_owned();
+        match atif::write(directory, self.agent.clone(), Box::new(cost)).await {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!("cannot make the trajectory of a try: {error}");
+                None
+            }
+        }
     }
 
     /// Waits until it is closed.
@@ -328,6 +354,10 @@ impl TryGateway for TryHandle {
                 tracing::error!("a model call ended by a bug: {panic}");
             }
         }
-        self.opened.recorder.finish().await
+        let mut finished = self.opened.recorder.finish().await;
+        if finished.summary.calls > 0 {
+            finished.files.extend(self.opened.write_trajectory().await);
+        }
+        finished
     }
 }

@@ -12,16 +12,23 @@ use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskSpec};
 use tokio::time::Instant;
 
+use super::TrialContext;
 use super::run::TrialRun;
 use super::variables::ScriptEnv;
 use crate::dependency::Dependency;
 use crate::environment::{Failure, FailureKind, ListenerRoute};
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, PhaseSink, RecordFile};
-use crate::gateway::{CallFailure, TryCalls, TryGateway, TryRequest, Upstream};
+use crate::gateway::{CallFailure, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream};
 
 /// Directory of the records, below the trial's directory.
 const DIRECTORY: &str = "gateway";
+
+/// Variable with the version of an agent of the catalogue.
+const VERSION_VARIABLE: &str = "ROLLOUT_AGENT_VERSION";
+
+/// Version of an agent whose version is not known.
+const UNKNOWN_VERSION: &str = "unknown";
 
 /// Longest time between two looks at a clock: an outage is shown that late.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -81,6 +88,7 @@ impl TrialRun<'_> {
             is_leased: ctx.execution.has_model_leases,
             directory: self.outputs.scratch().join(DIRECTORY),
             redactor: self.attempt.redactor.clone(),
+            agent: trajectory_agent(ctx),
         };
         let opened = gateway.open(request).await.map_err(SetupError::Gateway)?;
         self.models.gateway = Some(opened);
@@ -100,6 +108,20 @@ impl TrialRun<'_> {
         let route = route.map_err(SetupError::GatewayRoute)?;
         self.models.env = gateway.serve(route).await.map_err(SetupError::Gateway)?;
         Ok(())
+    }
+}
+
+/// The agent as its trajectory names it. Agents with scripts of the job have no version that is known.
+fn trajectory_agent(ctx: &TrialContext) -> TrajectoryAgent {
+    let agent = &ctx.agent;
+    let stated = agent.env.get(VERSION_VARIABLE).and_then(|text| text.expand(|_| None).ok());
+    let own = || matches!(agent.kind, AgentKind::Shell(_)).then_some(env!("CARGO_PKG_VERSION"));
+    let version = stated.or_else(|| own().map(str::to_owned));
+    TrajectoryAgent {
+        name: agent.name.clone(),
+        version: version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()),
+        model: agent.model.as_ref().map(|model| format!("{}/{}", model.provider, model.name)),
+        session: ctx.execution.labels.exec.to_string(),
     }
 }
 
@@ -172,9 +194,14 @@ impl ModelCalls {
         let file = |path: std::path::PathBuf| {
             let name = path.file_name()?.to_str()?.to_owned();
             let bytes = fs::metadata(&path).ok()?.len();
-            let is_text = name.ends_with(".jsonl");
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            let extension = extension.map(str::to_owned);
             let file = RecordFile::text(path, format!("{DIRECTORY}/{name}"), bytes, false);
-            let media_type = if is_text { file.media_type } else { MediaType::Bytes };
+            let media_type = match extension.as_deref() {
+                Some("jsonl") => file.media_type,
+                Some("json") => MediaType::Json,
+                _ => MediaType::Bytes,
+            };
             Some(RecordFile { media_type, ..file })
         };
         FinishedCalls {
