@@ -2,6 +2,7 @@
 //! go through the gateway.
 
 mod fixture;
+mod native_sessions;
 mod programs;
 mod shell;
 mod trajectories;

@@ -23,9 +23,9 @@ pub(crate) struct Counts {
 }
 
 /// Fails unless the steps of a trial's trajectory and their tokens equal the log of its server, and
-/// each call of a tool that the agent answered has its result.
+/// each call of a tool that the agent answered has its result. Returns the counts.
 #[track_caller]
-pub(crate) fn assert_equal_log(trial: &TrialDirectory, calls: &[LoggedCall]) {
+pub(crate) fn assert_equal_log(trial: &TrialDirectory, calls: &[LoggedCall]) -> Counts {
     let text = trial.text("gateway/trajectory.json").expect("a trajectory");
     let made: Value = serde_json::from_str(&text).expect("JSON");
     let mut counts = counts(&made);
@@ -41,6 +41,7 @@ pub(crate) fn assert_equal_log(trial: &TrialDirectory, calls: &[LoggedCall]) {
     let replies = of_type(&records, "ended").len() as u64;
     assert_eq!(counts.replies, replies, "a step for each call");
     assert_tool_results(&made);
+    counts
 }
 
 impl Counts {

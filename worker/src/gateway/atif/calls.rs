@@ -108,7 +108,7 @@ impl<'a> CallReader<'a> {
             }
             match serde_json::from_slice(&line) {
                 Ok(ModelCallLine::Begun(begun)) => self.begin(*begun),
-                Ok(ModelCallLine::Ended(ended)) => self.end(*ended)?,
+                Ok(ModelCallLine::Ended(ended)) => self.end(&ended)?,
                 Err(_) => {}
             }
         }
@@ -143,7 +143,7 @@ impl<'a> CallReader<'a> {
         self.open.insert(begun.call, state);
     }
 
-    fn end(&mut self, ended: CallEnded) -> io::Result<()> {
+    fn end(&mut self, ended: &CallEnded) -> io::Result<()> {
         let Some(state) = self.open.remove(&ended.call) else { return Ok(()) };
         let usage = ended.usage.unwrap_or_default();
         self.calls.all.add(usage);
@@ -156,13 +156,13 @@ impl<'a> CallReader<'a> {
         if let Some(cost) = cost {
             *self.calls.cost.get_or_insert_default() += cost;
         }
-        let Some((open, reply)) = self.readable(state, &ended) else {
+        let Some((open, reply)) = self.readable(state, ended) else {
             self.calls.others.add(usage);
             return Ok(());
         };
         self.calls.other_calls -= 1;
         self.index.add(&open, &reply.parsed, self.calls.nodes.len());
-        let node = self.node(open, reply, &ended, cost)?;
+        let node = self.node(open, reply, ended, cost)?;
         self.calls.nodes.push(node);
         Ok(())
     }
