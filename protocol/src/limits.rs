@@ -345,6 +345,17 @@ pub const GATEWAY_LOG_BYTES: u64 = 1024 * 1024 * 1024;
 /// calls beyond it are in no trajectory.
 pub const GATEWAY_MERGE_ITEMS: usize = 16 * 1024 * 1024;
 
+/// Text of a trial's trajectory in the interchange format: more than the context windows of a
+/// hundred long conversations. Model calls beyond it are left out, and the trajectory says so.
+pub const TRAJECTORY_TEXT_BYTES: usize = 64 * 1024 * 1024;
+
+/// Size of the file of that trajectory, bytes: its text may be six times as long in JSON.
+pub const TRAJECTORY_FILE_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Token ids of prompts in that trajectory. Each prompt has those before it: the ids of later ones
+/// are in the records of the calls only.
+pub const TRAJECTORY_PROMPT_IDS: usize = 1024 * 1024;
+
 /// Longest name of a job, agent, dataset or task: it becomes a path component.
 pub const NAME_BYTES: usize = 100;
 

@@ -1,6 +1,7 @@
 //! Records: the full results of executions and items, stored as blobs. The small message that
 //! announces a record is the report ([`crate::wire::report`]).
 
+mod atif;
 mod eval;
 mod execution;
 mod harness;
@@ -23,6 +24,10 @@ use crate::phase::Phase;
 use crate::spec::budget::ModelUse;
 use crate::spec::trial::TrialName;
 
+pub use atif::{
+    ATIF_PATH, ATIF_VERSION, AtifAgent, AtifFinalMetrics, AtifMetrics, AtifObservation, AtifResult,
+    AtifSource, AtifStep, AtifToolCall, AtifTrajectory,
+};
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
 pub use harness::{

@@ -16,7 +16,7 @@ use super::connections::LongAnswer;
 use super::problem::{ApiProblem, Problem};
 use super::{ApiState, body, events, runs};
 use crate::daemon::Principal;
-use crate::results::export::ExportFormat;
+use crate::results::export::{DEFAULT_MIN_REWARD, ExportFormat};
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -28,6 +28,9 @@ const PIECE_BYTES: usize = 64 * 1024;
 pub(super) struct ExportQuery {
     /// The format.
     format: ExportedFormat,
+    /// For `sft`, the least reward of a trial; 1 by default.
+    #[serde(default)]
+    min_reward: Option<f64>,
 }
 
 /// Formats of exports.
@@ -45,6 +48,13 @@ pub(super) enum ExportedFormat {
     Tables,
     /// A job directory in Harbor's layout, in a tar archive.
     Harbor,
+    /// A trajectory per trial in Harbor's interchange format, in a tar archive.
+    Atif,
+    /// A JSON object per line and trial, with its trajectory.
+    #[serde(rename = "traces-jsonl")]
+    TracesJsonl,
+    /// Conversations of trials with a high reward, as chat messages to train a model on.
+    Sft,
 }
 
 impl From<ExportedFormat> for ExportFormat {
@@ -56,6 +66,9 @@ impl From<ExportedFormat> for ExportFormat {
             ExportedFormat::Parquet => Self::Parquet,
             ExportedFormat::Tables => Self::Tables,
             ExportedFormat::Harbor => Self::Harbor,
+            ExportedFormat::Atif => Self::Atif,
+            ExportedFormat::TracesJsonl => Self::TracesJsonl,
+            ExportedFormat::Sft => Self::Sft,
         }
     }
 }
@@ -65,7 +78,9 @@ impl From<ExportedFormat> for ExportFormat {
 /// The files of `rollout export`; a directory is a tar archive. `x-rollout-missing` and
 /// `x-rollout-unplanned` of the answer count settled trials that are left out, because their records
 /// are not written yet or because they are no longer in the plan; `x-rollout-keys-left-out` is `true`
-/// if there are more reward keys than columns.
+/// if there are more reward keys than columns. For formats with trajectories,
+/// `x-rollout-without-trajectory` counts trials that have none, and `x-rollout-below-reward` those
+/// that are left out for their reward.
 #[utoipa::path(
     get,
     path = "/v1/runs/{id}/export",
@@ -92,11 +107,14 @@ pub(super) async fn export(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
-    let ExportQuery { format } = body::query(query.as_deref())?;
+    let ExportQuery { format, min_reward } = body::query(query.as_deref())?;
     let permit = events::stream_permit(&state)?;
-    let exported = state.daemon.export(&run, format.into()).await?;
+    let exported =
+        state.daemon.export(&run, format.into(), min_reward.unwrap_or(DEFAULT_MIN_REWARD)).await?;
     let media = match format {
-        ExportedFormat::Jsonl => "application/jsonl",
+        ExportedFormat::Jsonl | ExportedFormat::TracesJsonl | ExportedFormat::Sft => {
+            "application/jsonl"
+        }
         ExportedFormat::Csv => "text/csv",
         _ if exported.is_archive => "application/x-tar",
         _ => "application/octet-stream",
@@ -108,6 +126,8 @@ pub(super) async fn export(
         ("x-rollout-missing", summary.missing.to_string()),
         ("x-rollout-unplanned", summary.unplanned.to_string()),
         ("x-rollout-keys-left-out", summary.keys_left_out.to_string()),
+        ("x-rollout-without-trajectory", summary.without_trajectory.to_string()),
+        ("x-rollout-below-reward", summary.below_reward.to_string()),
         // Text of agents is in it: a browser must not guess that it is a page.
         (header::X_CONTENT_TYPE_OPTIONS.as_str(), "nosniff".to_owned()),
     ];

@@ -16,7 +16,9 @@ use crate::engine::RunError;
 use crate::launch::export;
 use crate::plan::JobPlanError;
 use crate::results::escape;
-use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
+use crate::results::export::{
+    DEFAULT_MIN_REWARD, ExportError, ExportFormat, ExportRequest, ExportSummary,
+};
 use crate::results::files::TrialFilesError;
 
 /// Export the results of a run in the format of another tool
@@ -24,7 +26,9 @@ use crate::results::files::TrialFilesError;
 /// All data comes from the run's records and its blob store, whatever `--materialize` the run had.
 /// Trials are in plan order. `jsonl` and `csv` go to standard output unless `--out` names a file;
 /// `harbor` creates a job directory inside `--out`. `tables` writes a file per table into `--out`, a
-/// new or empty directory, from the records alone: it needs no blob store.
+/// new or empty directory, from the records alone: it needs no blob store. `atif` writes a file per
+/// trajectory into `--out`, a new or empty directory. `traces-jsonl` and `sft` go to standard output
+/// like `jsonl`; `sft` has the conversations of trials with a reward of at least `--min-reward`.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
     /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; a live run of a server:
@@ -35,30 +39,37 @@ pub(super) struct ExportArgs {
     #[arg(long)]
     format: ExportFormat,
 
-    /// File to write or, with `--format harbor` and `tables`, directory to write into
+    /// File to write or, with `--format harbor`, `tables` and `atif`, directory to write into
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
     out: Option<PathBuf>,
 
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: the store that the run used]
     #[arg(long)]
     store: Option<String>,
+
+    /// Least reward of the trials that `--format sft` exports [default: 1]
+    #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
+    min_reward: Option<f64>,
 }
 
 /// Formats that cannot go to standard output.
-const NEEDS_PLACE: [(&str, &str); 3] =
-    [("format", "harbor"), ("format", "parquet"), ("format", "tables")];
+const NEEDS_PLACE: [(&str, &str); 4] =
+    [("format", "harbor"), ("format", "parquet"), ("format", "tables"), ("format", "atif")];
 
 /// Hint for the directory of a search.
 const SEARCH_HINT: &str = "`rollout tree show DIR --json` prints the results of a search";
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if args.min_reward.is_some() && args.format != ExportFormat::Sft {
+        return Err(CliError::usage("`--min-reward` can only be used with `--format sft`"));
+    }
     if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
         return of_server(run, args, printer).await;
     }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("export", place.directory(), SEARCH_HINT)?;
-    let ExportArgs { format, out, store, .. } = args;
+    let ExportArgs { format, out, store, min_reward, .. } = args;
     let run_dir = place.directory().to_owned();
     let exported = match (format, &out) {
         (ExportFormat::Tables, _) if store.is_some() => {
@@ -71,7 +82,9 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
         }
         _ => {
             let store = store_url::open_for_run(store.as_deref(), &run_dir).await?;
-            export::export(&ExportRequest { run_dir: run_dir.clone(), store, format, out }).await
+            let min_reward = min_reward.unwrap_or(DEFAULT_MIN_REWARD);
+            let run_dir = run_dir.clone();
+            export::export(&ExportRequest { run_dir, store, format, out, min_reward }).await
         }
     };
     let exported = exported.map_err(|error| {
@@ -84,12 +97,12 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
 
 /// Exports a run on a server, which has its own store.
 async fn of_server(run: RunUrl, args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let ExportArgs { format, out, store, .. } = args;
+    let ExportArgs { format, out, store, min_reward, .. } = args;
     if store.is_some() {
         let message = "`--store` cannot be used with a run on a server, which has its own store";
         return Err(CliError::usage(message));
     }
-    let exported = remote_api::export(run, format, out, printer).await?;
+    let exported = remote_api::export(run, format, min_reward, out, printer).await?;
     print_summary(&exported, printer)?;
     Ok(ExitCode::Success)
 }
@@ -134,6 +147,18 @@ fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliE
             "{count} results are left out: their trials are no longer in the plan"
         ));
     }
+    if exported.without_trajectory > 0 {
+        printer.warning(&format!(
+            "{} trials have no trajectory: no call over the model gateway has a complete reply",
+            exported.without_trajectory
+        ));
+    }
+    if exported.below_reward > 0 {
+        printer.warning(&format!(
+            "{} trials are left out: they have no reward, or one below `--min-reward`",
+            exported.below_reward
+        ));
+    }
     if exported.keys_left_out {
         printer.warning("some reward keys are left out: there are more keys than columns");
     }
@@ -157,7 +182,9 @@ impl From<ExportError> for CliError {
             ExportError::Plan(JobPlanError::Newer { .. }) => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error).hint("use a newer rollout")
             }
-            ExportError::Document { .. } | ExportError::Plan(_) => {
+            ExportError::Document { .. }
+            | ExportError::Plan(_)
+            | ExportError::Trajectory { .. } => {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
             }
             _ => Self::failure(what, &error),

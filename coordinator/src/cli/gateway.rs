@@ -9,7 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_worker::environment::ListenerRoute;
 use rollout_worker::gateway::proxy::Gateway;
-use rollout_worker::gateway::{ModelGateway as _, TryRequest, Upstream};
+use rollout_worker::gateway::{ModelGateway as _, TrajectoryAgent, TryRequest, Upstream};
 use rollout_worker::secrets::Redactor;
 use rollout_worker::supervise;
 
@@ -88,13 +88,20 @@ fn request(file: GatewayFile, directory: PathBuf) -> TryRequest {
         let key = spec.key.as_ref().and_then(key).map(|(value, _)| value);
         Upstream { spec, key }
     });
+    let run = RunId::from_bytes(rand::random());
     TryRequest {
-        run: RunId::from_bytes(rand::random()),
+        run,
         upstreams: upstreams.collect(),
         only: None,
         budget,
         is_leased: false,
         directory,
         redactor,
+        agent: TrajectoryAgent {
+            name: "gateway".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: None,
+            session: run.to_string(),
+        },
     }
 }

@@ -50,6 +50,7 @@ impl Daemon {
         &self,
         run: &HostedRun,
         format: ExportFormat,
+        min_reward: f64,
     ) -> Result<HostedExport, DaemonError> {
         if run.kind() == HostedKind::Tree {
             let reason = "it is a search, whose results are in its overview";
@@ -65,7 +66,7 @@ impl Daemon {
         let scratch = self.dir.uploads();
         let runtime = Handle::current();
         let exported = supervise::blocking(move || {
-            let request = ExportRequest { run_dir, store, format, out: None };
+            let request = ExportRequest { run_dir, store, format, out: None, min_reward };
             runtime.block_on(export(request, &scratch))
         });
         exported.await.map_err(|fault| match fault {
@@ -83,7 +84,7 @@ async fn export(request: ExportRequest, scratch: &Path) -> Result<HostedExport, 
     if request.format == ExportFormat::Harbor {
         std::fs::create_dir(&content).map_err(failed)?;
     }
-    let is_archive = matches!(request.format, ExportFormat::Harbor | ExportFormat::Tables);
+    let is_archive = request.format == ExportFormat::Harbor || request.format.is_new_directory();
     let request = ExportRequest { out: Some(content.clone()), ..request };
     let summary = launch::export(&request).await.map_err(ExportFault::Export)?;
     let path = match is_archive {

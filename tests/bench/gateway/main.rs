@@ -19,7 +19,9 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use rollout_tests::model_server::ModelServer;
 use rollout_worker::environment::ListenerRoute;
 use rollout_worker::gateway::proxy::Gateway;
-use rollout_worker::gateway::{ModelGateway as _, TryGateway, TryRequest, Upstream};
+use rollout_worker::gateway::{
+    ModelGateway as _, TrajectoryAgent, TryGateway, TryRequest, Upstream,
+};
 use rollout_worker::secrets::Redactor;
 
 use self::client::{BenchEndpoint, CallTimes, ModelClient};
@@ -125,6 +127,7 @@ async fn open(
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
+        agent: TrajectoryAgent::default(),
     };
     Ok(gateway.open(request).await?)
 }

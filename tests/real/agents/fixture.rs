@@ -8,6 +8,8 @@ use rollout_tests::model_server::{ModelServer, ScriptedTask};
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
+use crate::{native_sessions, trajectories};
+
 /// The task, for the scripted model.
 pub(crate) fn task() -> ScriptedTask {
     ScriptedTask::new("answer.txt", "42")
@@ -69,7 +71,12 @@ impl AgentRun {
 
 /// Fails unless the agent has solved the task, and its records equal the log of the server.
 #[track_caller]
-pub(crate) fn assert_solved(project: &Project, trial: &TrialDirectory, server: &ModelServer) {
+pub(crate) fn assert_solved(
+    agent: &str,
+    project: &Project,
+    trial: &TrialDirectory,
+    server: &ModelServer,
+) {
     let output = trial.text("command/stdout.txt").unwrap_or_default();
     assert_eq!(trial.reward(), Some(1.0), "{:#}\n{output}", trial.result);
     let (lines, calls) = (model_calls::lines(trial), server.calls());
@@ -77,5 +84,7 @@ pub(crate) fn assert_solved(project: &Project, trial: &TrialDirectory, server: &
     let gateway = &trial.result["gateway"];
     assert_eq!(gateway["calls"], calls.len(), "{gateway:#}");
     assert_eq!((&gateway["failed_calls"], &gateway["cut_calls"]), (&0.into(), &0.into()));
+    let counts = trajectories::assert_equal_log(trial, &calls);
+    native_sessions::assert_equal(agent, trial, &counts);
     model_calls::assert_key_is_in_no_file(project.path());
 }

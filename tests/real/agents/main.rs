@@ -3,10 +3,12 @@
 
 mod budget;
 mod fixture;
+mod native_sessions;
 mod networks;
 mod programs;
 mod shell;
 mod task_tools;
+mod trajectories;
 
 use std::time::Duration;
 

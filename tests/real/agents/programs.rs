@@ -44,7 +44,7 @@ fn assert_solves(agent: &'static str, dialects: &[&'static str]) {
         let project = run.project();
         project.write_agent_image("tasks/t/environment");
         let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
-        assert_solved(&project, &trial, &server);
+        assert_solved(agent, &project, &trial, &server);
     }
 }
 

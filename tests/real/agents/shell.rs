@@ -21,7 +21,7 @@ fn shell_solves_task_in_every_dialect_and_records_equal_log_in_sandbox() {
         let (run, server) = (shell(dialect, &[]), ModelServer::start_scripted(task()));
         let project = run.project();
         let trial = run.run_in(&project, &server, DEADLINE);
-        assert_solved(&project, &trial, &server);
+        assert_solved(run.agent, &project, &trial, &server);
         let output = trial.text("command/stdout.txt").expect("output");
         assert_eq!(output, "$ printf '%s\\n' '42' >answer.txt\nanswer.txt is written.\n");
         assert_eq!(server.calls().len(), 2, "{dialect}");
@@ -58,7 +58,7 @@ fn command_over_its_limit_is_killed_and_model_is_told_in_sandbox() {
         let server = ModelServer::start_scripted(task);
         let project = run.project();
         let trial = run.run_in(&project, &server, DEADLINE);
-        assert_solved(&project, &trial, &server);
+        assert_solved(run.agent, &project, &trial, &server);
         let calls = server.calls();
         assert_eq!(calls.len(), 3, "{dialect}");
         let second = String::from_utf8_lossy(&calls[1].request);

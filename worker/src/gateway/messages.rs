@@ -41,6 +41,18 @@ struct Request<'a> {
 
 /// The digests of a request's messages, system text first; `None` if it has none or too many values.
 pub(crate) fn of_request(endpoint: ModelEndpoint, body: &[u8]) -> Option<Vec<Digest>> {
+    let mut digests = Vec::new();
+    each_of_request(endpoint, body, |message| digests.extend(of_message(endpoint, &message)))?;
+    Some(digests)
+}
+
+/// Calls `each` with a request's messages, system text first, in the form of its endpoint; `None` if
+/// it has none or too many values.
+pub(crate) fn each_of_request(
+    endpoint: ModelEndpoint,
+    body: &[u8],
+    mut each: impl FnMut(Value),
+) -> Option<()> {
     if !dialect::samples(endpoint) || endpoint == ModelEndpoint::Completions {
         return None;
     }
@@ -50,28 +62,25 @@ pub(crate) fn of_request(endpoint: ModelEndpoint, body: &[u8]) -> Option<Vec<Dig
         ModelEndpoint::GenerateContent => (request.system_instruction, request.contents),
         _ => (request.system, request.messages),
     };
-    let (mut left, mut digests) = (REQUEST_VALUES, Vec::new());
+    let mut left = REQUEST_VALUES;
     if let Some(system) = system {
         let system = bounded_json::read(system.get(), &mut left)?;
-        digests.push(match endpoint {
-            ModelEndpoint::GenerateContent => gemini::digest("system", &system),
-            _ => digest(&json!({"role": "system", "content": system})),
+        each(match endpoint {
+            ModelEndpoint::GenerateContent => json!({"role": "system", "parts": system["parts"]}),
+            _ => json!({"role": "system", "content": system}),
         });
     }
     // The server adds messages that the request does not have: it continues no other call.
     for unknown in [request.previous_response_id, request.conversation].into_iter().flatten() {
-        digests.push(digest(&json!({"role": "conversation", "content": unknown.get()})));
+        each(json!({"role": "conversation", "content": unknown.get()}));
     }
     let messages = messages?.get();
     if endpoint == ModelEndpoint::Responses && messages.starts_with('"') {
         let text = bounded_json::read(messages, &mut left)?;
-        digests.push(digest(&json!({"role": "user", "content": text})));
-        return Some(digests);
+        each(json!({"role": "user", "content": text}));
+        return Some(());
     }
-    bounded_json::read_list(messages, &mut left, |message| {
-        digests.extend(of_message(endpoint, &message));
-    })?;
-    Some(digests)
+    bounded_json::read_list(messages, &mut left, each)
 }
 
 /// The digests of a reply's messages.
@@ -80,7 +89,7 @@ pub(crate) fn of_reply(endpoint: ModelEndpoint, messages: &[Value]) -> Vec<Diges
 }
 
 /// The digest of a message of an endpoint; `None` for one that clients may leave out.
-fn of_message(endpoint: ModelEndpoint, message: &Value) -> Option<Digest> {
+pub(crate) fn of_message(endpoint: ModelEndpoint, message: &Value) -> Option<Digest> {
     match endpoint {
         ModelEndpoint::Responses => responses::digest(message),
         ModelEndpoint::GenerateContent => {

@@ -9,8 +9,11 @@
 //! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
 //!   `run_leases`: limits that a run shares with other workers.
 //! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
-//! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON.
+//! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
+//!   trajectory of a try in the form of other tools.
 
+#[cfg(feature = "gateway")]
+mod atif;
 #[cfg(feature = "gateway")]
 mod bounded_json;
 #[cfg(feature = "gateway")]
@@ -93,6 +96,21 @@ pub struct TryRequest {
     pub directory: PathBuf,
     /// Masks secrets in the files.
     pub redactor: Redactor,
+    /// The agent, for its trajectory.
+    pub agent: TrajectoryAgent,
+}
+
+/// The agent of a trajectory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrajectoryAgent {
+    /// Its name in the job.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The model that the job asks it to use.
+    pub model: Option<String>,
+    /// Id of its execution.
+    pub session: String,
 }
 
 /// A model server with its key. Its debug output has no key.

@@ -248,6 +248,11 @@ impl Recorder {
         supervise::blocking(move || file.pack_call(&mut tokens).map(|()| Some(tokens))).await
     }
 
+    /// The directory of the records.
+    pub(crate) fn directory(&self) -> &Path {
+        self.log.path().parent().unwrap_or(Path::new("."))
+    }
+
     /// Merges the calls, and returns their files and figures.
     pub(crate) async fn finish(&self) -> (GatewaySummary, Vec<PathBuf>) {
         let (mut summary, merged) = {

@@ -11,7 +11,7 @@ use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
 use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
 
 /// Name of the file.
-const TOKENS_FILE: &str = "tokens.bin";
+pub(crate) const TOKENS_FILE: &str = "tokens.bin";
 
 /// The file, which is made when it is first needed.
 #[derive(Debug)]

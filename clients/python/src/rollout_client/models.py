@@ -28,7 +28,9 @@ SubmissionKind = Literal["job", "executor", "tree"]
 """Kind of a submission."""
 
 
-ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor"]
+ExportFormat = Literal[
+    "jsonl", "csv", "parquet", "tables", "harbor", "atif", "traces-jsonl", "sft"
+]
 """Format of an export; `tables` and `harbor` are tar archives of directories."""
 
 

@@ -32,6 +32,7 @@ const NO_LIMITS: ArchiveLimits = ArchiveLimits { entries: u64::MAX, bytes: u64::
 pub(in crate::cli) async fn export(
     run: RunUrl,
     format: ExportFormat,
+    min_reward: Option<f64>,
     out: Option<PathBuf>,
     printer: &Printer,
 ) -> Result<ExportSummary, CliError> {
@@ -40,7 +41,8 @@ pub(in crate::cli) async fn export(
     }
     let asked = run.clone();
     let name = format.to_possible_value().map(|value| value.get_name().to_owned());
-    let path = run.path(&format!("/export?format={}", name.unwrap_or_default()));
+    let least = min_reward.map(|reward| format!("&min_reward={reward}")).unwrap_or_default();
+    let path = run.path(&format!("/export?format={}{least}", name.unwrap_or_default()));
     let answer = supervise::blocking(move || asked.server.stream(&path)).await?;
     let summary = summary(answer.headers());
     let path = match out {
@@ -56,14 +58,14 @@ pub(in crate::cli) async fn export(
 }
 
 const fn is_directory(format: ExportFormat) -> bool {
-    matches!(format, ExportFormat::Harbor | ExportFormat::Tables)
+    matches!(format, ExportFormat::Harbor) || format.is_new_directory()
 }
 
 /// Refuses a place that has something else, before the server makes the export.
 fn check_place(format: ExportFormat, out: &Path) -> Result<(), CliError> {
     let is_taken = match format {
         ExportFormat::Harbor => out.exists() && !out.is_dir(),
-        ExportFormat::Tables => {
+        ExportFormat::Tables | ExportFormat::Atif => {
             let mut entries = out.read_dir().into_iter().flatten();
             entries.next().is_some() || (out.exists() && !out.is_dir())
         }
@@ -85,6 +87,8 @@ fn summary(headers: &HeaderMap) -> ExportSummary {
         missing: count("x-rollout-missing"),
         unplanned: count("x-rollout-unplanned"),
         keys_left_out: text("x-rollout-keys-left-out") == Some("true"),
+        without_trajectory: count("x-rollout-without-trajectory"),
+        below_reward: count("x-rollout-below-reward"),
     }
 }
 

@@ -14,6 +14,7 @@ mod harbor;
 mod source;
 #[cfg(test)]
 mod tests;
+mod trajectories;
 mod trial_rows;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ use crate::results::rows::RowsError;
 use crate::results::settlements::SettlementsError;
 use crate::results::tables::{self, TablesError};
 use source::ExportSource;
+pub use trajectories::DEFAULT_MIN_REWARD;
+use trajectories::LeftOut;
 
 /// The format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,12 +47,23 @@ pub enum ExportFormat {
     Parquet,
     /// Analysis tables of trials, tries, metrics, events, agents and comparisons.
     Tables,
+    /// A directory with a trajectory per trial, in Harbor's interchange format.
+    Atif,
+    /// A JSON object per line and trial, with its trajectory.
+    TracesJsonl,
+    /// Conversations of trials with a high reward, as chat messages to train a model on.
+    Sft,
 }
 
 impl ExportFormat {
     /// Whether the format is text, which can be written to standard output.
     pub const fn is_text(self) -> bool {
-        matches!(self, Self::Jsonl | Self::Csv)
+        matches!(self, Self::Jsonl | Self::Csv | Self::TracesJsonl | Self::Sft)
+    }
+
+    /// Whether the format is a directory, which must be new or empty.
+    pub const fn is_new_directory(self) -> bool {
+        matches!(self, Self::Tables | Self::Atif)
     }
 }
 
@@ -63,8 +77,10 @@ pub struct ExportRequest {
     /// Output format.
     pub format: ExportFormat,
     /// The file to write; for Harbor, the directory in which to create the job's directory; for
-    /// tables, their directory. Standard output when absent, for text formats only.
+    /// tables and trajectories, their directory. Standard output when absent, for text formats only.
     pub out: Option<PathBuf>,
+    /// For `sft`, the least reward of a trial.
+    pub min_reward: f64,
 }
 
 /// The fields of a run's manifest that exports contain.
@@ -97,6 +113,10 @@ pub struct ExportSummary {
     pub unplanned: u64,
     /// Whether there are more reward keys than columns for them.
     pub keys_left_out: bool,
+    /// Trials without a trajectory, for formats that have them.
+    pub without_trajectory: u64,
+    /// Trials that are left out because they have no reward, or too small a one.
+    pub below_reward: u64,
 }
 
 /// Why a run could not be exported.
@@ -137,6 +157,15 @@ pub enum ExportError {
         #[source]
         source: Box<TrialFilesError>,
     },
+    /// A trajectory is none.
+    #[error("cannot read the trajectory of {trial}")]
+    Trajectory {
+        /// The trial.
+        trial: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The output path already exists.
     #[error("{} already exists", .0.display())]
     OutputExists(PathBuf),
@@ -165,12 +194,20 @@ pub async fn export(
         return export_tables(&request.run_dir, out, &header);
     }
     let source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
-    let path = match request.format {
+    let (out, all) = (request.out.clone(), LeftOut::default());
+    let (path, left_out) = match request.format {
         ExportFormat::Harbor => {
             let jobs = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
-            Some(harbor::write(&source, jobs).await?)
+            (Some(harbor::write(&source, jobs).await?), all)
         }
-        format => trial_rows::write(&source, format, request.out.clone()).await?,
+        ExportFormat::Atif => {
+            let out = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
+            let (path, left_out) = trajectories::write_directory(&source, out).await?;
+            (Some(path), left_out)
+        }
+        ExportFormat::TracesJsonl => trajectories::write_traces(&source, out).await?,
+        ExportFormat::Sft => trajectories::write_sft(&source, request.min_reward, out).await?,
+        format => (trial_rows::write(&source, format, out).await?, all),
     };
     Ok(ExportSummary {
         path,
@@ -178,6 +215,8 @@ pub async fn export(
         missing: source.missing_records(),
         unplanned: source.unplanned(),
         keys_left_out: request.format == ExportFormat::Csv && source.keys_left_out(),
+        without_trajectory: left_out.without_trajectory,
+        below_reward: left_out.below_reward,
     })
 }
 
@@ -198,6 +237,8 @@ pub fn export_tables(
         missing: header.settled.saturating_sub(written.trials + written.unplanned),
         unplanned: written.unplanned,
         keys_left_out: false,
+        without_trajectory: 0,
+        below_reward: 0,
     })
 }
 

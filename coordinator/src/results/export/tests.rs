@@ -101,7 +101,9 @@ impl TestRun {
     async fn export(&self, format: ExportFormat, out: &Path) -> Result<ExportSummary, ExportError> {
         let store: Arc<dyn BlobStore> = self.store.clone();
         let (run_dir, out) = (self.path(), Some(out.to_owned()));
-        crate::launch::export::export(&ExportRequest { run_dir, store, format, out }).await
+        let min_reward = DEFAULT_MIN_REWARD;
+        let request = ExportRequest { run_dir, store, format, out, min_reward };
+        crate::launch::export::export(&request).await
     }
 
     /// An archive of one file in the store.
@@ -170,6 +172,8 @@ async fn export_rows_match_golden_files() {
             missing: 0,
             unplanned: 0,
             keys_left_out: false,
+            without_trajectory: 0,
+            below_reward: 0,
         };
         assert_eq!(exported, expected);
         let mut text = fs::read_to_string(out).expect("written");
@@ -222,6 +226,82 @@ async fn parquet_rows_equal_json_lines() {
     let lines = run.path().join("rows.jsonl");
     run.export(ExportFormat::Jsonl, &lines).await.expect("exported");
     assert_eq!(testing::assert_same_rows::<columns::ExportTable>(&lines, &out), 4);
+}
+
+/// Adds a trajectory of a call to a record.
+async fn with_trajectory(run: &TestRun, record: TrialRecord, own: bool) -> TrialRecord {
+    let text = json!({"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"},
+        "steps": [{"step_id": 1, "source": "user", "message": "u"},
+            {"step_id": 2, "source": "agent", "message": "m"}]});
+    let text = format!("{text}\n");
+    let total_bytes = text.len() as u64;
+    let blob = run.store.put_bytes(text.into(), MediaType::Json).await.expect("stored");
+    let path = rollout_protocol::record::ATIF_PATH.to_owned();
+    let file = OutputFile { path, blob, total_bytes, truncated: false };
+    let archive = run.archive("agent/trajectory.json", "own").await;
+    let logs = own.then(|| LogsRecord { archive, entries: 1, skipped: 0, truncated: false });
+    TrialRecord { outputs: vec![file], logs, ..record }
+}
+
+#[tokio::test]
+async fn trajectories_are_exported_by_reward_and_never_invented() {
+    let mut run = run().await;
+    for (attempt, reward) in [(1, 0.5), (2, 1.0)] {
+        let settled = settlement(name(0, 1, attempt), Verdict::completed(reward));
+        // The second attempt of the run has failed without a record.
+        let settled = if attempt == 1 {
+            settled
+        } else {
+            settlement(name(1, 0, 1), Verdict::completed(reward))
+        };
+        let recorded = with_trajectory(&run, record(&settled), attempt == 1).await;
+        run.settle(settled, Some(recorded)).await;
+    }
+    run.close();
+    let lines = |path: &Path| -> Vec<Value> {
+        let text = fs::read_to_string(path).expect("written");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let out = run.path().join("traces.jsonl");
+    let exported = run.export(ExportFormat::TracesJsonl, &out).await.expect("exported");
+    assert_eq!((exported.trials, exported.without_trajectory), (6, 4));
+    let traces = lines(&out);
+    assert_eq!(traces.len(), 6, "a line for each trial");
+    let with: Vec<_> = traces.iter().filter(|line| !line["trajectory"].is_null()).collect();
+    assert_eq!(with.len(), 2);
+    assert_eq!(with[0]["trajectory"]["steps"][1]["message"], "m");
+    let failed = traces.iter().find(|line| line["outcome"] == "failed").expect("one");
+    assert_eq!(
+        (&failed["reward"], &failed["error"]["class"]),
+        (&Value::Null, &"infrastructure".into())
+    );
+
+    let out = run.path().join("sft.jsonl");
+    let exported = run.export(ExportFormat::Sft, &out).await.expect("exported");
+    // One trial with the full reward has no trajectory.
+    assert_eq!((exported.below_reward, exported.without_trajectory), (4, 1));
+    let found = lines(&out);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["reward"], 1.0);
+    let messages = json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "m"}]);
+    assert_eq!(found[0]["messages"], messages);
+
+    let out = run.path().join("atif");
+    let exported = run.export(ExportFormat::Atif, &out).await.expect("exported");
+    assert_eq!(exported.without_trajectory, 4);
+    let file = out.join(AGENTS[0]).join("data").join("two__1.json");
+    assert_eq!(lines(&file)[0]["schema_version"], "ATIF-v1.8");
+    let again = run.export(ExportFormat::Atif, &out).await;
+    assert!(matches!(again, Err(ExportError::OutputExists(_))), "{again:?}");
+
+    let jobs = run.path().join("jobs");
+    run.export(ExportFormat::Harbor, &jobs).await.expect("exported");
+    let job = fs::read_dir(jobs.join("a job")).expect("a directory").flatten();
+    let texts: Vec<_> = job
+        .filter_map(|entry| fs::read_to_string(entry.path().join("agent/trajectory.json")).ok())
+        .collect();
+    let own = texts.iter().filter(|text| *text == "own").count();
+    assert_eq!((texts.len(), own), (2, 1), "the agent's own one stays");
 }
 
 /// A record with logs, captured output, an artifact and a step.

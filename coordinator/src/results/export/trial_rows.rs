@@ -24,7 +24,11 @@ pub(super) async fn write(
         ExportFormat::Csv => csv::write(source, &mut output).await?,
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet => output = write_parquet(source, output).await?,
-        ExportFormat::Harbor | ExportFormat::Tables => {
+        ExportFormat::Harbor
+        | ExportFormat::Tables
+        | ExportFormat::Atif
+        | ExportFormat::TracesJsonl
+        | ExportFormat::Sft => {
             unreachable!("this export is no list of trials")
         }
     }

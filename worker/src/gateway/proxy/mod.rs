@@ -26,6 +26,7 @@ mod upstreams;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -51,8 +52,8 @@ use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
 use super::{
-    CallFailure, GatewayError, GatewayReply, ModelGateway, TryCalls, TryGateway, TryRequest,
-    Upstream, dialect,
+    CallFailure, GatewayError, GatewayReply, ModelGateway, TrajectoryAgent, TryCalls, TryGateway,
+    TryRequest, Upstream, atif, dialect,
 };
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -131,7 +132,8 @@ impl Gateway {
 #[async_trait]
 impl ModelGateway for Gateway {
     async fn open(&self, request: TryRequest) -> Result<Arc<dyn TryGateway>, GatewayError> {
-        let TryRequest { run, upstreams, only, budget, is_leased, directory, redactor } = request;
+        let TryRequest { run, upstreams, only, budget, is_leased, .. } = request;
+        let TryRequest { directory, redactor, agent, .. } = request;
         let server = |(place, upstream)| self.server(upstream, is_leased.then_some((run, place)));
         let usable = usable(&upstreams, only.as_deref());
         let servers = usable.into_iter().map(server).collect::<Result<_, _>>()?;
@@ -144,6 +146,7 @@ impl ModelGateway for Gateway {
             open_calls: OpenCalls::new(self.run_calls.of(run)),
             recorder,
             budget: Arc::new(BudgetMeter::new(budget)),
+            agent,
             memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
@@ -217,6 +220,7 @@ struct OpenTry {
     open_calls: OpenCalls,
     recorder: Recorder,
     budget: Arc<BudgetMeter>,
+    agent: TrajectoryAgent,
     /// Memory for its requests, KiB.
     memory: Arc<Semaphore>,
     /// Connections with its key that it may have besides the present ones.
@@ -251,6 +255,18 @@ impl OpenTry {
             *failure != CallFailure::Refused || !self.has_answers.load(Ordering::Relaxed)
         });
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// Writes the trajectory of the calls; returns its file. A try is valid without one.
+    async fn write_trajectory(&self) -> Option<PathBuf> {
+        let directory = self.recorder.directory().to_owned();
+        match atif::write(directory, self.agent.clone()).await {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!("cannot make the trajectory of a try: {error}");
+                None
+            }
+        }
     }
 
     /// Waits until it is closed.
@@ -336,10 +352,13 @@ impl TryGateway for TryHandle {
                 tracing::error!("a model call ended by a bug: {panic}");
             }
         }
-        let (mut summary, files) = self.opened.recorder.finish().await;
+        let (mut summary, mut files) = self.opened.recorder.finish().await;
         let measured = self.opened.budget.used();
         let used = ModelUse { unpriced_calls: summary.unpriced_calls, ..measured };
         summary.open_sec = used.sec;
+        if summary.calls > 0 {
+            files.extend(self.opened.write_trajectory().await);
+        }
         TryCalls { summary, used, files }
     }
 }

@@ -68,6 +68,7 @@ async fn open(gateway: &Gateway, upstream: Upstream, directory: &Path) -> Arc<dy
         is_leased: false,
         directory: directory.join("gateway"),
         redactor: Redactor::default(),
+        agent: TrajectoryAgent::default(),
     };
     gateway.open(request).await.expect("opened")
 }
@@ -237,6 +238,7 @@ async fn invalid_address_is_refused() {
             upstreams: vec![upstream(url, 1.0, None)],
             directory: directory.path().join("gateway"),
             redactor: Redactor::default(),
+            agent: TrajectoryAgent::default(),
         };
         let refused = Gateway::new().open(request).await.expect_err(url);
         assert!(matches!(refused, GatewayError::Address { .. }), "{url}: {refused}");

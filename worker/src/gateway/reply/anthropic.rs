@@ -21,6 +21,7 @@ pub(super) struct AnthropicReply {
 struct Block {
     start: Value,
     text: String,
+    thinking: String,
     input: String,
 }
 
@@ -38,6 +39,7 @@ impl AnthropicReply {
                 let block = self.blocks.entry(index).or_default();
                 let delta = &event["delta"];
                 block.text.push_str(delta["text"].as_str().unwrap_or_default());
+                block.thinking.push_str(delta["thinking"].as_str().unwrap_or_default());
                 block.input.push_str(delta["partial_json"].as_str().unwrap_or_default());
             }
             Some("message_delta") => {
@@ -86,10 +88,12 @@ impl AnthropicReply {
 
 impl Block {
     fn into_value(self) -> Value {
-        let Self { mut start, text, input } = self;
-        if !text.is_empty() {
-            let before = start["text"].as_str().unwrap_or_default().to_owned();
-            start["text"] = Value::String(before + &text);
+        let Self { mut start, text, thinking, input } = self;
+        for (name, more) in [("text", text), ("thinking", thinking)] {
+            if !more.is_empty() {
+                let before = start[name].as_str().unwrap_or_default().to_owned();
+                start[name] = Value::String(before + &more);
+            }
         }
         if !input.is_empty() {
             start["input"] = serde_json::from_str(&input).unwrap_or(Value::String(input));

@@ -24,6 +24,8 @@ pub(super) struct OpenaiReply {
 #[derive(Debug, Default)]
 struct Choice {
     text: String,
+    reasoning: String,
+    refusal: String,
     tool_calls: BTreeMap<u64, ToolCall>,
     finish_reason: Option<String>,
     ids: Option<Vec<u32>>,
@@ -113,6 +115,10 @@ impl Choice {
         for piece in [&message["content"], &part["text"]] {
             self.text.push_str(piece.as_str().unwrap_or_default());
         }
+        // Servers name it either way; some do both.
+        let reasoning = ["reasoning_content", "reasoning"].map(|name| message[name].as_str());
+        self.reasoning.push_str(reasoning.into_iter().flatten().next().unwrap_or_default());
+        self.refusal.push_str(message["refusal"].as_str().unwrap_or_default());
         let calls = message["tool_calls"].as_array().into_iter().flatten();
         for (position, call) in calls.enumerate() {
             let index = call["index"].as_u64().unwrap_or(position as u64);
@@ -138,6 +144,11 @@ impl Choice {
 
     fn message(&self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text});
+        for (name, text) in [("reasoning_content", &self.reasoning), ("refusal", &self.refusal)] {
+            if !text.is_empty() {
+                message[name] = json!(text);
+            }
+        }
         if !self.tool_calls.is_empty() {
             let calls = self.tool_calls.values().map(|call| {
                 let function = json!({"name": call.name, "arguments": call.arguments});

@@ -82,7 +82,8 @@ pub(in crate::work) async fn open_calls(
 ) -> Result<(), SetupError> {
     let CommandCalls { servers, services, execution, directory, redactor } = calls;
     let agent = &agent.spec;
-    let request = CallsRequest { agent, servers, budget: None, services, execution, directory, redactor };
+    let request =
+        CallsRequest { agent, servers, budget: None, services, execution, directory, redactor };
     if models.open(request).await? {
         let route = environment.listener_route().await.map_err(SetupError::GatewayRoute)?;
         models.serve(route).await?;

@@ -19,11 +19,17 @@ use crate::dependency::Dependency;
 use crate::environment::ListenerRoute;
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
-use crate::gateway::{CallFailure, TryCalls, TryGateway, TryRequest, Upstream};
+use crate::gateway::{CallFailure, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream};
 use crate::secrets::Redactor;
 
 /// Directory of the records, below the directory of the execution or its command.
 pub(in crate::work) const CALLS_DIRECTORY: &str = "gateway";
+
+/// Variable with the version of an agent of the catalogue.
+const VERSION_VARIABLE: &str = "ROLLOUT_AGENT_VERSION";
+
+/// Version of an agent whose version is not known.
+const UNKNOWN_VERSION: &str = "unknown";
 
 /// Longest time between two looks at a clock: an outage is shown that late.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -110,6 +116,7 @@ impl ModelCalls {
             is_leased: execution.has_model_leases,
             directory,
             redactor,
+            agent: trajectory_agent(agent, execution),
         };
         self.gateway = Some(gateway.open(request).await.map_err(SetupError::Gateway)?);
         Ok(!matches!(agent.kind, AgentKind::Shell(_)))
@@ -187,10 +194,15 @@ impl ModelCalls {
         let file = |path: PathBuf| {
             let name = path.file_name()?.to_str()?.to_owned();
             let bytes = fs::metadata(&path).ok()?.len();
-            let is_text = name.ends_with(".jsonl");
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            let extension = extension.map(str::to_owned);
             let file =
                 RecordFile::text(path, format!("{parent}{CALLS_DIRECTORY}/{name}"), bytes, false);
-            let media_type = if is_text { file.media_type } else { MediaType::Bytes };
+            let media_type = match extension.as_deref() {
+                Some("jsonl") => file.media_type,
+                Some("json") => MediaType::Json,
+                _ => MediaType::Bytes,
+            };
             Some(RecordFile { media_type, ..file })
         };
         FinishedCalls {
@@ -198,6 +210,19 @@ impl ModelCalls {
             used: calls.used,
             files: calls.files.into_iter().filter_map(file).collect(),
         }
+    }
+}
+
+/// The agent as its trajectory names it. Agents with scripts of the job have no version that is known.
+fn trajectory_agent(agent: &AgentSpec, execution: &ExecutionContext) -> TrajectoryAgent {
+    let stated = agent.env.get(VERSION_VARIABLE).and_then(|text| text.expand(|_| None).ok());
+    let own = || matches!(agent.kind, AgentKind::Shell(_)).then_some(env!("CARGO_PKG_VERSION"));
+    let version = stated.or_else(|| own().map(str::to_owned));
+    TrajectoryAgent {
+        name: agent.name.clone(),
+        version: version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()),
+        model: agent.model.as_ref().map(|model| format!("{}/{}", model.provider, model.name)),
+        session: execution.labels.exec.to_string(),
     }
 }
 

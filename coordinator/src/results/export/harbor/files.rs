@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::record::TrialRecord;
+use rollout_protocol::record::{ATIF_PATH, TrialRecord};
 use serde_json::json;
 
 use crate::results::files::FileError;
 use crate::results::files::durable::write_json;
+use crate::results::rows::parent;
 
 /// New paths of directories of a trial or a step.
 const MOVED_PATHS: [(&str, &str); 6] = [
@@ -36,6 +37,19 @@ pub(super) fn arrange(trial: &Path, record: &TrialRecord) -> Result<(), FileErro
         let _not_empty = fs::remove_dir(base.join("logs"));
         write_default_manifest(&base)?;
     }
+    place_trajectory(trial)
+}
+
+/// Moves the trajectory that the worker made to its place, unless the agent left one there.
+fn place_trajectory(trial: &Path) -> Result<(), FileError> {
+    let to = trial.join("agent/trajectory.json");
+    if to.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let from = trial.join(ATIF_PATH);
+    move_path(&from, &to)?;
+    // Fails if the directory is not empty, which is fine.
+    let _not_empty = fs::remove_dir(parent(&from));
     Ok(())
 }
 

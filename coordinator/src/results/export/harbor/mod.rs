@@ -10,6 +10,7 @@
 //!   ids.
 //! * Unknown values are absent, not invented: tokens, models, agent versions. Data without a field
 //!   in Harbor's documents is in `agent_result.metadata.rollout`.
+//! * `agent/trajectory.json` is the agent's own, or the one that the worker made of its model calls.
 //! * Errors have the names of Harbor's exceptions, see [`errors`]. Harbor has no exception for a
 //!   teardown error: it is in `exception.txt` only.
 //! * `metrics` in `stats` count every trial without a reward as 0, as Harbor does. `pass_at_k`
