@@ -15,7 +15,7 @@ const USAGE: [(&str, &str); 4] = [
 ];
 
 /// Input and output tokens, and replies.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) replies: u64,
     pub(crate) input: u64,

@@ -22,7 +22,7 @@ fn export_of_a_run_on_a_server_equals_that_of_its_directory() {
         let words = [&["export", from, "--format"], more].concat();
         project.rollout(&words).wait(DEADLINE)
     };
-    for format in ["jsonl", "csv"] {
+    for format in ["jsonl", "csv", "traces-jsonl"] {
         let local = export(&directory, &[format]).expect_code(ExitCode::Success);
         let remote = export(&url, &[format]).expect_code(ExitCode::Success);
         assert!(!local.stdout.is_empty());
@@ -50,7 +50,17 @@ fn export_of_a_run_on_a_server_equals_that_of_its_directory() {
     assert!(result.is_object(), "{result:#}");
     let left = fs::read_dir(project.path().join("harbor")).expect("a directory").count();
     assert_eq!(left, 1, "nothing else stays");
+    // No agent of the run has called a model.
+    let remote = export(&url, &["atif", "--out", "atif"]).expect_code(ExitCode::Success);
+    let _remote = remote.expect_stderr("have no trajectory");
+    assert!(project.path().join("atif").is_dir());
+    let more = ["sft", "--min-reward", "-1"];
+    let remote = export(&url, &more).expect_code(ExitCode::Success);
+    assert_eq!(remote.stdout, "");
+    let _remote = remote.expect_stderr("have no trajectory");
 
+    let refused = export(&url, &["csv", "--min-reward", "1"]).expect_code(ExitCode::Usage);
+    let _refused = refused.expect_stderr("--min-reward");
     let refused = export(&url, &["csv", "--store", "s"]).expect_code(ExitCode::Usage);
     let _refused = refused.expect_stderr("--store");
     let unknown = daemon.client.get(&format!("/v1/runs/{id}/export?format=xml")).expect(400);

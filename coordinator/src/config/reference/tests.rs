@@ -200,7 +200,9 @@ fn search_file_defaults_match_reference() {
         },
         "environment": { "docker_image": "i" },
         "gateway": { "upstreams": [{ "url": "http://h/v1" }] },
-        "commands": { "ideas": command, "implement": command, "sweep": command },
+        "commands": {
+            "ideas": command, "implement": command, "tests": command, "sweep": command,
+        },
     });
     let read = |file: &Path| {
         let tree = read_tree(file, &TreeOptions::new(&|_| true), &mut Diagnostics::default());

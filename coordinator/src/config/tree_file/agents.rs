@@ -73,8 +73,9 @@ impl<'a> AgentReading<'a> {
         }
         let own = self.prompt(stage, &file, &text);
         let spec = step_agent::read(item, fields, &self.catalogue, &mut self.gateway)?;
-        let given =
-            options.iter().filter_map(|(name, field)| Some(((*name).to_owned(), given(field)?)));
+        let given = options
+            .iter()
+            .filter_map(|(name, field)| Some(((*name).to_owned(), given(name, field)?)));
         let (has_own_prompt, shipped) = (own.is_some(), || shipped_prompt(stage).to_owned());
         Some(StepAgent {
             spec,
@@ -121,20 +122,15 @@ impl<'a> AgentReading<'a> {
 }
 
 /// The value of an option as written, if it is present.
-fn given(field: &Field<'_>) -> Option<Value> {
+fn given(name: &str, field: &Field<'_>) -> Option<Value> {
     if !field.is_present() {
         return None;
     }
-    if field.is_text() {
-        return field.string().map(Value::String);
+    if name == StepAgentKeys::args.name {
+        let items = field.items().unwrap_or_default();
+        return Some(json!(items.iter().filter_map(Field::text).collect::<Vec<_>>()));
     }
-    match field.scalar() {
-        Some(_) => field.text().map(Value::String),
-        None => {
-            let items = field.items().unwrap_or_default();
-            Some(json!(items.iter().filter_map(Field::text).collect::<Vec<_>>()))
-        }
-    }
+    field.text().map(Value::String)
 }
 
 /// The shipped template of a step.

@@ -239,7 +239,7 @@ async fn with_trajectory(run: &TestRun, record: TrialRecord, own: bool) -> Trial
     let path = rollout_protocol::record::ATIF_PATH.to_owned();
     let file = OutputFile { path, blob, total_bytes, truncated: false };
     let archive = run.archive("agent/trajectory.json", "own").await;
-    let logs = own.then(|| LogsRecord { archive, entries: 1, skipped: 0, truncated: false });
+    let logs = own.then_some(LogsRecord { archive, entries: 1, skipped: 0, truncated: false });
     TrialRecord { outputs: vec![file], logs, ..record }
 }
 
