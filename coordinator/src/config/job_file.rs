@@ -1,5 +1,6 @@
 //! Job files as written: every value checked on its own, nothing resolved.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! An agent that does the work of a command of a search.
 
-use rollout_protocol::spec::agent::{AgentLimits, AgentSpec};
+use rollout_protocol::spec::agent::{AgentLimits, AgentSpec, AgentTaskOptions};
 
 use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
@@ -79,7 +79,7 @@ pub(crate) fn read(
     }
     let source = AgentSource::find_catalogued(&options.agent, &name, catalogue, "")?;
     let definition = source.define(item, None, &options)?;
-    let Definition { kind, dialects, needs_model, variables, install_once } = definition;
+    let Definition { kind, dialects, needs_model, variables, install_once, .. } = definition;
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let mut env = variables;
     env.extend(model.iter().flat_map(AgentModelChoice::variables));
@@ -89,6 +89,7 @@ pub(crate) fn read(
         env,
         limits: AgentLimits { install_sec, ..AgentLimits::default() },
         install_once,
+        task_options: AgentTaskOptions::default(),
         model: model.map(|choice| choice.model),
     })
 }

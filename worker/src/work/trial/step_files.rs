@@ -20,7 +20,7 @@ use crate::executor::{
     self, COPY_LIMIT, FilesError, NormalExit, PhaseInterrupt, ScriptEnd, TaskPart, with_timeout,
 };
 use crate::verifier::{TESTS_DIR, fresh_logs};
-use crate::work::agent::{PlannedScript, ScriptEnv, ScriptWork, run_script};
+use crate::work::agent::{PlannedScript, ScriptWork, run_script};
 
 /// A script among the files for the working directory: it prepares the step and is then removed.
 const SETUP_SCRIPT: &str = "setup.sh";
