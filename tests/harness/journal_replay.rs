@@ -36,7 +36,6 @@ impl JournalReplay {
             permits: 1,
             retry: RetryPolicy::default(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         let mut core = Core::new(settings);
         let (mut records, mut effects) = (Vec::new(), Vec::new());

@@ -101,14 +101,7 @@ pub(crate) fn policy() -> RetryPolicy {
 impl Simulation {
     fn settings(&self, epoch: u32) -> CoreSettings {
         let timeouts = RemoteTimeouts::default();
-        CoreSettings {
-            run: RUN,
-            epoch,
-            permits: self.setup.permits,
-            retry: policy(),
-            timeouts,
-            budget: Default::default(),
-        }
+        CoreSettings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), timeouts }
     }
 
     pub(crate) fn new_item(&self, n: usize) -> NewItem {

@@ -246,7 +246,7 @@ fn open_locked(
     let durable = durable_lengths(manifest.as_ref(), &grant);
 
     let run = RunId::from_bytes([0; 16]);
-    let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts, budget });
+    let core = Core::new(CoreSettings { run, epoch, permits, retry, timeouts }).with_budget(budget);
     let replayed = CoreReplay::new(core, SupersededResults::new(reopened.times, reopen));
     let mut replaying = JournalReplayer::new(replayed, planner, events, &records, &job, epoch);
     let replay = index.replay(&durable, extent, |at, record| replaying.apply(at, record));

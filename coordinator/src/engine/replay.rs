@@ -39,7 +39,6 @@ impl CoreReplay {
             permits: 1,
             retry: RetryPolicy::default(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         let mut core = Core::new(settings);
         core.assign_ordinals(planned);

@@ -250,7 +250,8 @@ impl JobExecutor {
         match self {
             Self::Local { job, host, slots } => {
                 let environment = environment();
-                Ok(LocalJob { job: *job, session, host, environment, slots }.run().await?)
+                let job = LocalJob { job: *job, session, host, environment, slots };
+                Ok(Box::pin(job.run()).await?)
             }
             #[cfg(feature = "nats")]
             Self::Remote { server, state } => server.run(session, state).await,

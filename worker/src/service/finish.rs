@@ -21,7 +21,7 @@ use crate::spool::publish;
 /// The next step after an execution that ended at once.
 pub(super) enum FinishStep<F> {
     /// Only this report must be sent.
-    Report(OutgoingReport),
+    Report(Box<OutgoingReport>),
     /// More work, such as spooling.
     Task(F),
 }
@@ -38,7 +38,7 @@ pub(super) fn finish_immediate(
             // Its report is part of a batch that nothing of it waits for.
             execution.trace.end(&execution.offer, &shared.config.worker);
             let report = execution.new_report(&shared.config.worker, body);
-            FinishStep::Report(OutgoingReport::final_report(report, execution, None))
+            FinishStep::Report(Box::new(OutgoingReport::final_report(report, execution, None)))
         }
         Err(finished) => {
             let shared = shared.clone();

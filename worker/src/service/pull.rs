@@ -173,7 +173,7 @@ async fn begin_deliveries(
             Poll::Ready(ended) => {
                 execution.mark_ended();
                 match finish::finish_immediate(shared, execution, ended) {
-                    FinishStep::Report(report) => reports.push(report),
+                    FinishStep::Report(report) => reports.push(*report),
                     FinishStep::Task(task) => tasks.push(supervise::spawn("finish", task)),
                 }
             }

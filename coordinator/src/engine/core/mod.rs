@@ -89,8 +89,6 @@ pub struct CoreSettings {
     pub retry: RetryPolicy,
     /// Timeouts for remote workers.
     pub timeouts: RemoteTimeouts,
-    /// Budgets of model calls.
-    pub budget: RunBudget,
 }
 
 /// Timeouts of a session with remote workers, on the clock of [`InputTime`].
@@ -153,7 +151,7 @@ pub struct Core {
     /// State of remote workers; `None` while the only worker is in this process.
     remote: Option<Box<WorkerLiveness>>,
     /// What model calls used and may use.
-    ledger: BudgetLedger,
+    ledger: Box<BudgetLedger>,
     /// Permits that previous sessions held when this one began.
     inherited: usize,
 }
@@ -180,9 +178,15 @@ impl Core {
             offer_limits: BTreeMap::new(),
             unplaceable_lanes: BTreeMap::new(),
             remote: None,
-            ledger: BudgetLedger::new(settings.budget),
+            ledger: Box::default(),
             inherited: 0,
         }
+    }
+
+    /// Sets the budgets of model calls, before the journal is read.
+    #[must_use]
+    pub fn with_budget(self, budget: RunBudget) -> Self {
+        Self { ledger: Box::new(BudgetLedger::new(budget)), ..self }
     }
 
     /// Begins a session once the journal of the previous ones was read.

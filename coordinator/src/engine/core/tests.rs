@@ -21,7 +21,6 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, ItemOutcome, LostReason, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::event_chunk::EventChunk;
@@ -67,14 +66,7 @@ fn policy() -> RetryPolicy {
 }
 
 fn settings(epoch: u32, permits: usize) -> CoreSettings {
-    CoreSettings {
-        run: RUN,
-        epoch,
-        permits,
-        retry: policy(),
-        timeouts: RemoteTimeouts::default(),
-        budget: RunBudget::default(),
-    }
+    CoreSettings { run: RUN, epoch, permits, retry: policy(), timeouts: RemoteTimeouts::default() }
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> JournalRecord {

@@ -119,7 +119,7 @@ impl FarmEngine {
         }
         let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
         let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
-        prepared.run_locally((host, slots), tracer, stops, opened).await
+        Box::pin(prepared.run_locally((host, slots), tracer, stops, opened)).await
     }
 }
 

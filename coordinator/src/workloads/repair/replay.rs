@@ -52,7 +52,6 @@ impl HistoryReplay {
             permits: 1,
             retry: RetryPolicy::default(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         Self {
             core: Core::new(settings),

@@ -208,7 +208,6 @@ impl RepairFixture {
             permits: 1,
             retry: RetryPolicy::default(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         let (mut core, mut settled) = (Core::new(settings), HashMap::new());
         let mut times: HashMap<ItemId, u32> = HashMap::new();

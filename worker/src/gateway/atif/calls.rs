@@ -104,7 +104,7 @@ impl CallReader {
                 continue;
             }
             match serde_json::from_slice(&line) {
-                Ok(ModelCallLine::Begun(begun)) => self.begin(*begun),
+                Ok(ModelCallLine::Begun(begun)) => self.begin(&begun),
                 Ok(ModelCallLine::Ended(ended)) => self.end(&ended)?,
                 Err(_) => {}
             }
@@ -121,7 +121,7 @@ impl CallReader {
         }
     }
 
-    fn begin(&mut self, begun: CallBegun) {
+    fn begin(&mut self, begun: &CallBegun) {
         if !dialect::samples(begun.endpoint) {
             return;
         }
@@ -129,7 +129,7 @@ impl CallReader {
         self.calls.other_calls += 1;
         let text = begun.request.text.as_deref();
         let request = text.and_then(|text| ReadRequest::read(begun.endpoint, &begun.path, text));
-        let opened = request.map(|request| self.index.open(&begun, request));
+        let opened = request.map(|request| self.index.open(begun, request));
         let state = match opened.filter(|open| open.bytes <= self.left) {
             Some(open) => {
                 self.left -= open.bytes;

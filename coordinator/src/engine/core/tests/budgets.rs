@@ -1,6 +1,6 @@
 //! Budgets of model calls: which items are offered, and when nothing is left for the others.
 
-use rollout_protocol::spec::budget::{BudgetLimits, ModelUse};
+use rollout_protocol::spec::budget::{BudgetLimits, ModelUse, RunBudget};
 
 use super::super::budget::BudgetLedger;
 use super::*;
@@ -21,7 +21,7 @@ fn budget(run: BudgetLimits, agent: BudgetLimits) -> RunBudget {
 /// Items of the agents of these lanes; lanes 2 and 3 are of agent 1.
 fn world(budget: RunBudget, lanes: &[u16]) -> CoreFixture {
     let mut world = CoreFixture::new(0, 16);
-    world.core.ledger = BudgetLedger::new(budget);
+    world.core.ledger = Box::new(BudgetLedger::new(budget));
     world.core.set_agents_of_lanes(vec![0, 0, 1, 1]);
     let items = (0..).zip(lanes).map(|(n, lane)| NewItem { lane: *lane, ..fleet::planned(n, 1) });
     world.handle(CoreInput::Items(items.collect()));
@@ -110,7 +110,7 @@ fn replayed_run_with_a_larger_budget_goes_on_with_what_is_left() {
     world.report(1, FIRST, 2, 1, used(1.0, calls(6)));
     assert!(world.core.exceeded_budget().is_some());
     let larger = budget(limit(34), BudgetLimits::default());
-    let mut again = Core::new(CoreSettings { budget: larger, ..settings(2, 16) });
+    let mut again = Core::new(settings(2, 16)).with_budget(larger);
     replay_journal(&mut again, &world.journal);
     again.begin_session(RUN, policy());
     again.set_agents_of_lanes(vec![0]);

@@ -111,7 +111,6 @@ impl JournalFixture {
             permits,
             retry: policy(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         let mut fixture = Self {
             plan: plan(tasks),
@@ -136,7 +135,6 @@ impl JournalFixture {
             permits,
             retry: policy(),
             timeouts: RemoteTimeouts::default(),
-            budget: Default::default(),
         };
         let mut core = Core::new(settings);
         for (at, record) in self.records.clone() {
