@@ -31,46 +31,45 @@ fn foreign_task_runs_unchanged_on_docker() {
     if !docker::has_compose() {
         return;
     }
-    let project = foreign_project(&["isolated", "plain", "allowlist"]);
+    let project = foreign_project(&["isolated", "plain", "allowlist", "windows"]);
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-n", "2"];
     let ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     let _said = ended
-        .expect_stderr("dataset tasks: 3 tasks, format 2 harbor and 1 rollout (2 guessed; ")
-        .expect_stderr("; 1 unsupported by the environment: allowlist");
+        .expect_stderr("dataset tasks: 4 tasks, format 3 harbor and 1 rollout (3 guessed; ")
+        .expect_stderr("; 1 unsupported by the environment: windows");
     let results = project.results("j");
-    assert_adds_up(&results, 3);
+    assert_adds_up(&results, 4);
     let isolated = results.trial("oracle", "isolated");
     assert_eq!(isolated.reward(), Some(1.0), "{:#}", isolated.result);
     assert_eq!(isolated.result["rewards"], value!({"reward": 1.0, "isolated": 1.0}));
     assert_eq!(isolated.result["task"]["format"], "harbor");
     assert_eq!(isolated.result["task"]["metadata"]["difficulty"], "hard");
     assert_eq!(results.trial("oracle", "plain").reward(), Some(1.0));
-    let unsupported = results.trial("oracle", "allowlist");
+    assert_eq!(results.trial("oracle", "allowlist").reward(), Some(1.0));
+    let unsupported = results.trial("oracle", "windows");
     assert_eq!(unsupported.result["error"]["code"], "unsupported_by_environment");
-    assert_eq!(unsupported.result["task"]["name"], "tests/allowlist");
+    assert_eq!(unsupported.result["task"]["name"], "tests/windows");
     let job = results.job();
-    assert_eq!(datasets(&job)["formats"], value!({"harbor": 2, "rollout": 1}));
+    assert_eq!(datasets(&job)["formats"], value!({"harbor": 3, "rollout": 1}));
     assert_nothing_left(&project);
 }
 
 #[test]
 fn foreign_task_unsupported_settles_and_others_run() {
-    let project = foreign_project(&["isolated", "plain", "allowlist"]);
+    let project = foreign_project(&["isolated", "plain", "windows"]);
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-e", "process"];
     let strict = [&arguments[..], &["--strict"]].concat();
     let refused = project.rollout(&strict).wait(DEADLINE).expect_code(ExitCode::Config);
-    let _said = refused
-        .expect_stderr("environment.network_mode")
-        .expect_stderr("services beside the environment");
+    let _said =
+        refused.expect_stderr("environment.os").expect_stderr("services beside the environment");
     assert!(!project.path().join("jobs").exists(), "something was started");
 
     let ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
-    let _said = ended.expect_stderr("; 2 unsupported by the environment: allowlist, isolated");
+    let _said = ended.expect_stderr("; 2 unsupported by the environment: isolated, windows");
     let results = project.results("j");
     assert_adds_up(&results, 3);
     assert_eq!(results.trial("oracle", "plain").reward(), Some(1.0));
-    for (task, reason) in [("allowlist", "an allowlist of hosts"), ("isolated", "services beside")]
-    {
+    for (task, reason) in [("windows", "Windows, which"), ("isolated", "services beside")] {
         let trial = results.trial("oracle", task);
         assert_eq!(trial.error(), Some("task_invalid"));
         let error = &trial.result["error"];
