@@ -35,7 +35,7 @@ fn foreign_task_runs_unchanged_on_docker() {
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-n", "2"];
     let ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     let _said = ended
-        .expect_stderr("dataset tasks: 4 tasks, format 3 harbor and 1 rollout (3 guessed; ")
+        .expect_stderr("dataset tasks: 4 tasks, format 3 harbor and 1 rollout (2 guessed; ")
         .expect_stderr("; 1 unsupported by the environment: windows");
     let results = project.results("j");
     assert_adds_up(&results, 4);
