@@ -28,9 +28,7 @@ SubmissionKind = Literal["job", "executor", "tree"]
 """Kind of a submission."""
 
 
-ExportFormat = Literal[
-    "jsonl", "csv", "parquet", "tables", "harbor", "atif", "traces-jsonl", "sft"
-]
+ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor", "atif", "traces-jsonl", "sft"]
 """Format of an export; `tables` and `harbor` are tar archives of directories."""
 
 
