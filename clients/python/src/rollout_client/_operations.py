@@ -82,7 +82,7 @@ ARTIFACT = Operation("GET", f"{_ITEM}/artifact", query=("path",), accept="applic
 EXPORT = Operation(
     "GET",
     f"{_RUN}/export",
-    query=("format",),
+    query=("format", "min_reward"),
     accept="application/jsonl, text/csv, application/x-tar, application/octet-stream",
     is_stream=True,
 )
@@ -128,7 +128,7 @@ def build(
     operation: Operation,
     arguments: Mapping[str, RunRef | ItemRef] | None = None,
     *,
-    query: Mapping[str, str | int | bool | None] | None = None,
+    query: Mapping[str, str | float | bool | None] | None = None,
     headers: Mapping[str, str] | None = None,
     body: Mapping[str, Any] | None = None,
     safety: Safety | None = None,
@@ -184,7 +184,7 @@ def _segment(name: str, reference: RunRef | ItemRef) -> str:
     return quote(value, safe="")
 
 
-def _text(value: str | int | bool) -> str:
+def _text(value: str | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -203,9 +203,12 @@ def search(context: Context, run: RunRef) -> Program[SearchOverview]:
     return (yield from fetch(context, request, SearchOverview))
 
 
-def export_request(run: RunRef, export_format: ExportFormat) -> Request:
+def export_request(
+    run: RunRef, export_format: ExportFormat, min_reward: float | None = None
+) -> Request:
     """Make the request that exports the results of a run."""
-    return operations.build(operations.EXPORT, {"id": run}, query={"format": export_format})
+    query = {"format": export_format, "min_reward": min_reward}
+    return operations.build(operations.EXPORT, {"id": run}, query=query)
 
 
 def artifact_request(run: RunRef, item: ItemRef, path: str) -> Request:

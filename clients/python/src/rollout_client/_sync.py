@@ -371,7 +371,11 @@ class Client:
         return self._shell.run(_programs.search(self._context, run))
 
     def export(
-        self, run: RunRef, export_format: ExportFormat = "jsonl"
+        self,
+        run: RunRef,
+        export_format: ExportFormat = "jsonl",
+        *,
+        min_reward: float | None = None,
     ) -> Generator[bytes, None, None]:
         """Iterate over pieces of an export of the results of a run.
 
@@ -380,11 +384,12 @@ class Client:
         Args:
             run: The run.
             export_format: Its format.
+            min_reward: For `sft`, the least reward of a trial; 1 by default.
 
         Raises:
             ConflictError: The run is a search, or has no plan yet.
         """
-        request = _programs.export_request(run, export_format)
+        request = _programs.export_request(run, export_format, min_reward)
         return self._shell.iterate(_programs.content(self._context, request))
 
     def download_export(
