@@ -102,6 +102,14 @@ impl ModelServer {
         Self::start_with(0, Duration::ZERO, Some(task))
     }
 
+    /// Like [`Self::start_scripted`], on a port.
+    ///
+    /// # Panics
+    /// When the system refuses the port or a thread.
+    pub fn start_scripted_at(port: u16, task: ScriptedTask) -> Self {
+        Self::start_with(port, Duration::ZERO, Some(task))
+    }
+
     fn start_with(port: u16, pause: Duration, task: Option<ScriptedTask>) -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let listener = listener.expect("a free port");

@@ -5,6 +5,7 @@ mod budget;
 mod fixture;
 mod native_sessions;
 mod networks;
+mod outages;
 mod programs;
 mod shell;
 mod task_tools;
