@@ -52,13 +52,14 @@ fn refusals_and_an_outage_of_model_server_fail_no_trial_in_sandbox() {
     let mut command = project.command(&["run", "job.yaml", "-q"]);
     command.env("MODEL_KEY", REAL_KEY);
     let begun = Instant::now();
-    let process = project.start(command);
+    let mut process = project.start(command);
     wait::until(wait::LONG_DEADLINE, "calls were answered", || {
         server.calls().len() >= REFUSALS + ATTEMPTS
     });
     let before = server.calls().len();
     drop(server);
-    std::thread::sleep(outage());
+    let ended = wait::holds_within(outage(), || process.has_ended());
+    assert!(!ended, "it waits for the server");
     let server = ModelServer::start_scripted_at(port, slow_task());
     let _ended = process.wait(DEADLINE).expect_code(ExitCode::Success);
     let took = begun.elapsed().saturating_sub(outage());
