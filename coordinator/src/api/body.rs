@@ -59,11 +59,15 @@ fn is_too_long(error: &axum::Error) -> bool {
     false
 }
 
-/// The document in a body of JSON.
+/// The document in a body of JSON: an object, or null. A list would be read as the members of the
+/// document in their order, which the description does not allow.
 ///
 /// # Errors
 /// 400.
 pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiProblem> {
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiProblem::bad_request("cannot read the body: it is a list, not an object"));
+    }
     serde_json::from_slice(bytes)
         .map_err(|error| ApiProblem::bad_request(format!("cannot read the body: {error}")))
 }
@@ -75,4 +79,25 @@ pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiProblem> {
 pub(super) fn query<T: DeserializeOwned>(text: Option<&str>) -> Result<T, ApiProblem> {
     serde_urlencoded::from_str(text.unwrap_or_default())
         .map_err(|error| ApiProblem::bad_request(format!("cannot read the query: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Document {
+        name: Option<String>,
+    }
+
+    #[test]
+    fn list_is_no_document() {
+        let read = |text: &str| json::<Document>(text.as_bytes()).map(|document| document.name);
+        assert_eq!(read(r#" {"name": "n"}"#).ok(), Some(Some("n".to_owned())));
+        for text in [r#"["n"]"#, " [null]", "1", ""] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
 }
