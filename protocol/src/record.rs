@@ -95,7 +95,7 @@ pub struct Verdict {
     /// The result of the harness, if the agent is one; of the last step if there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub harness: Option<Box<HarnessSummary>>,
-    /// What its model calls used; part of the cost.
+    /// Use of its model calls; its cost is part of `cost`.
     #[serde(default, skip_serializing_if = "ModelUse::is_none")]
     pub model_use: ModelUse,
 }

@@ -13,6 +13,8 @@ pub mod fs_remove;
 pub mod gateway;
 pub mod git;
 pub mod glob;
+#[cfg(feature = "gateway")]
+mod hop_by_hop;
 pub mod host;
 pub mod metrics;
 pub mod open_files;

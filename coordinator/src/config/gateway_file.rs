@@ -16,7 +16,7 @@ use super::reader::{ConfigReader, Fields, UnknownKeys};
 pub struct GatewayFile {
     /// The model servers.
     pub gateway: GatewaySpec,
-    /// What all calls together may use.
+    /// Budget of all calls together.
     pub budget: Option<TryBudget>,
 }
 

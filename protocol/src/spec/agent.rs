@@ -28,12 +28,12 @@ pub struct AgentSpec {
     /// The model that it is asked to use; its own choice when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<AgentModel>,
-    /// What it can use of tasks, and what it may do in them.
+    /// Parts of tasks that it can use, and its options in them.
     #[serde(default, skip_serializing_if = "AgentTaskOptions::are_default")]
     pub task_options: AgentTaskOptions,
 }
 
-/// What an agent can use of tasks, and what it may do in them.
+/// Parts of tasks that an agent can use, and its options in them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentTaskOptions {
     /// Features of tasks that it cannot use: tasks that have them are unsupported.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Default of [`TryBudget::output_reserve`].
 pub const DEFAULT_OUTPUT_RESERVE: u64 = 4096;
 
-/// What model calls used.
+/// Use of model calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelUse {
     /// Calls.

@@ -29,7 +29,7 @@ pub struct TrialSettings {
     /// The model servers that agents call through the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,
-    /// What the model calls of each execution may use.
+    /// Budget of the model calls of each execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<TryBudget>,
 }

@@ -57,7 +57,7 @@ pub enum ReportBody {
         /// Cost of its environment, if known.
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
-        /// What its model calls used, if known.
+        /// Use of its model calls, if known.
         #[serde(default, skip_serializing_if = "ModelUse::is_none")]
         model_use: ModelUse,
     },

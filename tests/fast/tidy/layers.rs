@@ -73,6 +73,7 @@ const WORKER: &[&[&str]] = &[
         "digest_line",
         "fs_remove",
         "glob",
+        "hop_by_hop",
         "metrics",
         "rate_limit",
         "removal_limits",

@@ -6,25 +6,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRAILER, UPGRADE};
-use hyper::{HeaderMap, Request, Response, Uri};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::hop_by_hop;
 use crate::supervise::{self, Task};
-
-/// Headers that belong to one connection, besides those that `Connection` names.
-const CONNECTION_HEADERS: [HeaderName; 9] = [
-    CONNECTION,
-    TE,
-    TRAILER,
-    UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-authenticate"),
-    HeaderName::from_static("proxy-authorization"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("transfer-encoding"),
-];
 
 /// The body of a reply, with the connection that it comes from.
 #[derive(Debug)]
@@ -47,27 +35,14 @@ pub(super) async fn forward(
     let authority = request.uri().authority().map(|host| host.as_str().to_owned());
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     *request.uri_mut() = path.parse::<Uri>().unwrap_or_default();
-    remove_connection_headers(request.headers_mut());
+    hop_by_hop::remove(request.headers_mut());
     // The host that was checked, whatever the header of the request says.
     if let Some(host) = authority.and_then(|host| HeaderValue::from_str(&host).ok()) {
         request.headers_mut().insert(HOST, host);
     }
     let mut response = sender.send_request(request).await?;
-    remove_connection_headers(response.headers_mut());
+    hop_by_hop::remove(response.headers_mut());
     Ok(response.map(|body| ForwardedBody { body, _connection: connection }))
-}
-
-fn remove_connection_headers(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&CONNECTION_HEADERS) {
-        headers.remove(name);
-    }
 }
 
 impl Body for ForwardedBody {

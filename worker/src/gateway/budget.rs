@@ -17,9 +17,9 @@ pub(crate) struct BudgetMeter {
 
 #[derive(Debug)]
 struct MeterState {
-    /// What ended calls used, with the time of all calls until `measured_at`.
+    /// Use of ended calls, with the time of all calls until `measured_at`.
     used: ModelUse,
-    /// What open calls reserved.
+    /// Amounts that open calls reserved.
     reserved: ModelUse,
     open: u32,
     measured_at: Instant,
@@ -111,18 +111,18 @@ impl BudgetMeter {
         state.exceeded.clone()
     }
 
-    /// What all calls used so far.
+    /// Use of all calls so far.
     pub(crate) fn used(&self) -> ModelUse {
         self.state().used
     }
 }
 
-/// What an open call reserved. The call counts when this is dropped.
+/// Amounts that an open call reserved. The call counts when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     meter: Arc<BudgetMeter>,
     estimate: ModelUse,
-    /// What it used; the estimate if that is not known.
+    /// Its use; the estimate if that is not known.
     used: Option<ModelUse>,
 }
 

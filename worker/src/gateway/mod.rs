@@ -88,7 +88,7 @@ pub struct TryRequest {
     pub upstreams: Vec<Upstream>,
     /// The only one that it may use; all when absent.
     pub only: Option<String>,
-    /// What its calls may use; without a limit when absent.
+    /// Budget of its calls; without a limit when absent.
     pub budget: Option<TryBudget>,
     /// Whether the limits of the servers hold for all workers of the run together, within leases.
     pub is_leased: bool,
@@ -196,7 +196,7 @@ impl CallFailure {
 pub struct TryCalls {
     /// The figures.
     pub summary: GatewaySummary,
-    /// What they used at most: a call of unknown use counts as what it reserved.
+    /// Their use at most: a call of unknown use counts as what it reserved.
     pub used: ModelUse,
     /// The files of the records.
     pub files: Vec<PathBuf>,

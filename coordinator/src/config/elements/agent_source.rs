@@ -100,7 +100,7 @@ pub(super) struct Definition {
     pub(super) variables: BTreeMap<String, Template>,
     /// Whether its install script may run once for all trials with an image.
     pub(super) install_once: bool,
-    /// What it can use of tasks.
+    /// Parts of tasks that it can use.
     pub(super) task_support: TaskSupport,
 }
 

@@ -13,7 +13,7 @@ const FEATURES: &[(&str, TaskFeature)] = &[
     (TaskFeature::Skills.as_str(), TaskFeature::Skills),
 ];
 
-/// What an agent can use of tasks, by its definition.
+/// Parts of tasks that an agent can use, by its definition.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TaskSupport {
     /// Features that it cannot use.
@@ -23,7 +23,7 @@ pub(super) struct TaskSupport {
 }
 
 impl TaskSupport {
-    /// What an agent of the catalogue can use.
+    /// The parts that an agent of the catalogue can use.
     pub(super) fn of_entry(entry: &AgentEntry) -> Self {
         let options =
             [(AgentOption::Mcp, TaskFeature::Mcp), (AgentOption::Skills, TaskFeature::Skills)];

@@ -80,7 +80,7 @@ pub struct AgentConfig {
     pub install_once: bool,
     /// Its model.
     pub model: Option<AgentModel>,
-    /// What it can use of tasks, and what it may do in them.
+    /// Parts of tasks that it can use, and its options in them.
     pub task_options: AgentTaskOptions,
 }
 

@@ -28,7 +28,7 @@ pub struct StepAgent {
     pub(super) options: Map<String, Value>,
 }
 
-/// What agents of commands are read with.
+/// Context in which agents of commands are read.
 pub(super) struct AgentReading<'a> {
     pub(super) catalogue: Cow<'static, AgentCatalogue>,
     pub(super) gateway: Option<GatewayConfig>,

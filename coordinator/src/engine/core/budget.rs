@@ -14,7 +14,7 @@ use rollout_protocol::spec::budget::{BudgetLimits, ModelUse, RunBudget};
 use super::Core;
 use super::item::{ExecutionLoss, ExecutionState, ItemEntry, ItemStatus};
 
-/// What a run and its agents have used and reserved.
+/// Amounts that a run and its agents have used and reserved.
 #[derive(Debug, Default)]
 pub(super) struct BudgetLedger {
     budget: RunBudget,
@@ -22,7 +22,7 @@ pub(super) struct BudgetLedger {
     agents: Vec<u16>,
     run: Account,
     of_agent: BTreeMap<u16, Account>,
-    /// What items used that are not planned yet: their agent is not known.
+    /// Use of items that are not planned yet, so that their agent is not known.
     unplanned: HashMap<ItemId, ModelUse>,
 }
 
@@ -89,7 +89,7 @@ impl BudgetLedger {
         change(self.of_agent.entry(self.agent(lane)).or_default());
     }
 
-    /// What an execution used that ended without a verdict.
+    /// Use of an execution that ended without a verdict.
     fn used_by_lost(&self, loss: &ExecutionLoss) -> ModelUse {
         let had_begun = loss.phase.is_none_or(|phase| phase >= Phase::AgentSetup);
         match had_begun && loss.record.is_none() {

@@ -150,7 +150,7 @@ pub struct Core {
     unplaceable_lanes: BTreeMap<u16, UnplaceableLane>,
     /// State of remote workers; `None` while the only worker is in this process.
     remote: Option<Box<WorkerLiveness>>,
-    /// What model calls used and may use.
+    /// Use and budgets of model calls.
     ledger: Box<BudgetLedger>,
     /// Permits that previous sessions held when this one began.
     inherited: usize,

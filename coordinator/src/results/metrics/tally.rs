@@ -24,7 +24,7 @@ pub struct TrialScore {
     pub failure: Option<FailureParty>,
     /// Cost of all its executions.
     pub cost: f64,
-    /// What the model calls of all its executions with a verdict used.
+    /// Model calls of all its executions with a verdict.
     pub model_use: ModelUse,
     /// Executions that failed and were retried.
     pub retries: u32,
@@ -186,7 +186,7 @@ pub struct Tally {
     pub lost: u64,
     /// Rewards of completed trials.
     pub rewards: Rewards,
-    /// What model calls used.
+    /// Use of model calls.
     pub model_use: ModelUse,
     cost: NeumaierSum,
 }

@@ -53,7 +53,7 @@ pub struct JobResult {
     pub headline: Headline,
     /// Sum of the costs that executions reported.
     pub total_cost: f64,
-    /// What model calls used, if there were any.
+    /// Use of model calls, if there were any.
     #[serde(skip_serializing_if = "ModelUse::is_none")]
     pub model_use: ModelUse,
     /// Seconds from the start of the first session to the end of the last.
@@ -141,7 +141,7 @@ pub struct AgentSummary {
     pub headline: Headline,
     /// Sum of the costs that executions reported.
     pub total_cost: f64,
-    /// What model calls used, if there were any.
+    /// Use of model calls, if there were any.
     #[serde(skip_serializing_if = "ModelUse::is_none")]
     pub model_use: ModelUse,
 }

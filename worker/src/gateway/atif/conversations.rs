@@ -25,7 +25,7 @@ pub(super) struct CallNode {
     pub(super) call: u64,
     /// Index of the call that it continues.
     pub(super) parent: Option<usize>,
-    /// What its request adds to that call.
+    /// Content that its request adds to that call.
     pub(super) added: Vec<Item>,
     pub(super) reply: AgentItem,
     /// Results of tools that the server ran itself.

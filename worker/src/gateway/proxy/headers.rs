@@ -1,33 +1,16 @@
 //! Headers of calls: which are passed on, and the key that they or the query carry.
 
 use hyper::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName,
-    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue,
 };
 use hyper::{HeaderMap, Request};
 use rollout_protocol::spec::gateway::ModelDialect;
 
 use crate::gateway::dialect;
+use crate::hop_by_hop;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const GOOGLE_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_AUTHENTICATE: HeaderName = HeaderName::from_static("proxy-authenticate");
-const PROXY_AUTHORIZATION: HeaderName = HeaderName::from_static("proxy-authorization");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// Headers of one connection only.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    KEEP_ALIVE,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    PROXY_CONNECTION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// Name of the parameter in which clients of Gemini send a key.
 const KEY_PARAMETER: &str = "key";
@@ -98,16 +81,7 @@ pub(super) fn for_server(sent: &HeaderMap, key: Option<&(HeaderName, HeaderValue
 /// Headers without those of one connection.
 pub(super) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let mut passed = headers.clone();
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
-        passed.remove(name);
-    }
+    hop_by_hop::remove(&mut passed);
     passed
 }
 

@@ -51,7 +51,7 @@ pub(in crate::work) struct CallsRequest<'a> {
     pub(in crate::work) agent: &'a AgentSpec,
     /// The model servers, if there are any.
     pub(in crate::work) servers: Option<&'a GatewaySpec>,
-    /// What the calls may use; without a limit when absent.
+    /// Budget of the calls; without a limit when absent.
     pub(in crate::work) budget: Option<TryBudget>,
     /// Services of the worker.
     pub(in crate::work) services: &'a ExecutionServices,
@@ -67,7 +67,7 @@ pub(in crate::work) struct CallsRequest<'a> {
 #[derive(Debug, Default)]
 pub(in crate::work) struct FinishedCalls {
     pub(in crate::work) summary: Option<Box<GatewaySummary>>,
-    /// What the calls used.
+    /// Use of the calls.
     pub(in crate::work) used: ModelUse,
     pub(in crate::work) files: Vec<RecordFile>,
 }
