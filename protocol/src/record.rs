@@ -536,6 +536,9 @@ pub enum ExecutionEnd {
         /// Cost of its environment, if known.
         #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
+        /// Use of its model calls, if known.
+        #[serde(default, skip_serializing_if = "ModelUse::is_none")]
+        model_use: ModelUse,
     },
     /// It had not ended when the item was settled.
     Open,

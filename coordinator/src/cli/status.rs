@@ -13,7 +13,7 @@ use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
-use crate::events::sinks::terminal::format::{duration, number, number_or_dash, percent};
+use crate::events::sinks::terminal::format::{self, duration, number_or_dash, percent};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::metrics::FailureParty;
@@ -215,7 +215,10 @@ fn score(status: &RunStatus) -> String {
 }
 
 fn cost(status: &RunStatus) -> String {
-    let mut parts = vec![number(status.total_cost)];
+    let used = &status.model_use;
+    let mut parts = vec![format::cost(status.total_cost, used.unpriced_calls)];
+    let calls = || format!("{} model calls with {} tokens", used.calls, used.tokens);
+    parts.extend((used.calls > 0).then(calls));
     parts.extend((status.retries > 0).then(|| format!("{} executions retried", status.retries)));
     let lost = status.lost_executions;
     parts.extend((lost > 0).then(|| format!("{lost} executions lost")));

@@ -6,6 +6,7 @@
 pub mod encode;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::record::{Durations, Verdict};
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::offer::OfferedWork;
 use rollout_protocol::wire::report::ReportBody;
 
@@ -41,6 +43,38 @@ struct WorkerCounters {
     executions: Family<[Label; 3], Counter>,
     durations: PhaseDurations,
     stored_bytes: Counter,
+    model_use: ModelCounters,
+}
+
+/// What the model calls of executions used.
+#[derive(Debug, Default)]
+struct ModelCounters {
+    calls: Counter,
+    tokens: Counter,
+    seconds: Counter<f64, AtomicU64>,
+    cost: Counter<f64, AtomicU64>,
+}
+
+impl ModelCounters {
+    fn register(&self, registry: &mut Registry) {
+        let calls = "Model calls of executions that ended";
+        registry.register("worker_model_calls", calls, self.calls.clone());
+        let tokens = "Input and output tokens of these model calls";
+        registry.register("worker_model_tokens", tokens, self.tokens.clone());
+        let seconds = "Time in which these model calls were open";
+        let unit = Unit::Seconds;
+        registry.register_with_unit("worker_model", seconds, unit, self.seconds.clone());
+        let cost =
+            "Cost of these model calls, as far as it is known, in the currency of the prices";
+        registry.register("worker_model_cost", cost, self.cost.clone());
+    }
+
+    fn add(&self, used: &ModelUse) {
+        self.calls.inc_by(used.calls);
+        self.tokens.inc_by(used.tokens);
+        self.seconds.inc_by(used.sec);
+        self.cost.inc_by(used.cost);
+    }
 }
 
 impl Default for WorkerCounters {
@@ -50,6 +84,7 @@ impl Default for WorkerCounters {
             executions: Family::default(),
             durations: phase_durations(),
             stored_bytes: Counter::default(),
+            model_use: ModelCounters::default(),
         }
     }
 }
@@ -80,6 +115,7 @@ impl WorkerMetrics {
             Unit::Bytes,
             counters.stored_bytes.clone(),
         );
+        counters.model_use.register(registry);
     }
 
     /// Counts an offer by its number of deliveries.
@@ -93,9 +129,13 @@ impl WorkerMetrics {
         let (outcome, class) = match report {
             ReportBody::Result(result) => {
                 observe_durations(&self.0.durations, &result.durations);
+                self.0.model_use.add(&result.verdict.model_use);
                 outcome_labels(&result.verdict)
             }
-            ReportBody::Lost { .. } => ("lost", NO_ERROR),
+            ReportBody::Lost { model_use, .. } => {
+                self.0.model_use.add(model_use);
+                ("lost", NO_ERROR)
+            }
             ReportBody::Started | ReportBody::Events(_) => return,
         };
         let labels = [("work", work_label(work)), ("outcome", outcome), ("class", class)];
@@ -174,13 +214,15 @@ mod tests {
         metrics.register(&mut registry);
         metrics.delivered(1);
         metrics.delivered(3);
-        metrics.ended(OfferedWork::Eval, &result(Verdict::completed(1.0), 40.0));
+        let model_use = ModelUse { calls: 3, tokens: 70, cost: 0.25, unpriced_calls: 0, sec: 1.5 };
+        let verdict = Verdict { model_use, ..Verdict::completed(1.0) };
+        metrics.ended(OfferedWork::Eval, &result(verdict, 40.0));
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "a cause");
         metrics.ended(OfferedWork::Eval, &result(Verdict::failed(error), 400.0));
         let (reason, phase, record) = (LostReason::Stopped, None, None);
         metrics.ended(
             OfferedWork::Ideas,
-            &ReportBody::Lost { reason, phase, record, cost: 0.0, model_use: Default::default() },
+            &ReportBody::Lost { reason, phase, record, cost: 0.0, model_use },
         );
         metrics.stored(17);
 
@@ -197,6 +239,10 @@ mod tests {
             "rollout_worker_phase_duration_seconds_sum{phase=\"total\"} 440.0",
             "rollout_worker_phase_duration_seconds_count{phase=\"verification\"} 2",
             "rollout_worker_stored_bytes_total 17",
+            "rollout_worker_model_calls_total 6",
+            "rollout_worker_model_tokens_total 140",
+            "rollout_worker_model_seconds_total 3.0",
+            "rollout_worker_model_cost_total 0.5",
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
         }

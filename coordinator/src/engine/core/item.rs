@@ -220,9 +220,9 @@ impl KnownExecution {
     pub(super) fn into_execution(self) -> Execution {
         let (end, record, durations, timestamps) = match self.state {
             ExecutionState::Open => (ExecutionEnd::Open, None, None, None),
-            ExecutionState::Lost(ExecutionLoss { reason, phase, cost, record, .. }) => {
-                (ExecutionEnd::Lost { reason, phase, cost }, record, None, None)
-            }
+            ExecutionState::Lost(ExecutionLoss {
+                reason, phase, cost, record, model_use, ..
+            }) => (ExecutionEnd::Lost { reason, phase, cost, model_use }, record, None, None),
             ExecutionState::Result { body, .. } => {
                 let body = *body;
                 let end = ExecutionEnd::Reported { verdict: body.verdict };

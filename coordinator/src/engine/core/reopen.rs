@@ -138,12 +138,10 @@ fn restored_execution(
                 record,
             }),
         },
-        ExecutionEnd::Lost { reason, phase, cost } => ExecutionState::Lost(ExecutionLoss {
-            phase,
-            cost,
-            record,
-            ..ExecutionLoss::inferred(reason)
-        }),
+        ExecutionEnd::Lost { reason, phase, cost, model_use } => {
+            let inferred = ExecutionLoss::inferred(reason);
+            ExecutionState::Lost(ExecutionLoss { phase, cost, record, model_use, ..inferred })
+        }
         ExecutionEnd::Open => {
             let reason = LostReason::Unreachable;
             ExecutionState::Lost(ExecutionLoss { record, ..ExecutionLoss::inferred(reason) })

@@ -123,6 +123,10 @@ pub(super) const COLUMNS: &[Column<ExportTable>] = columns! {
         let events = row.harness().and_then(|harness| harness.events.as_ref());
         events.and_then(|events| i64::try_from(events.total).ok())
     };
+    "model_calls": Integer = |row| i64::try_from(row.score.model_use.calls).ok();
+    "tokens": Integer = |row| i64::try_from(row.score.model_use.tokens).ok();
+    "unpriced_calls": Integer = |row| i64::try_from(row.score.model_use.unpriced_calls).ok();
+    "model_sec": Number = |row| Some(row.score.model_use.sec);
 };
 
 /// The task's `[metadata]`.

@@ -11,6 +11,7 @@ use rollout_protocol::record::{
     Execution, ExecutionEnd, ItemOutcome, LogsRecord, LostReason, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
@@ -141,7 +142,9 @@ async fn run() -> TestRun {
     let several =
         Verdict { reward: None, rewards: numbers, error: Some(late), ..Verdict::completed(0.0) };
     let mut settled = settlement(name(1, 0, 2), several);
-    let lost = ExecutionEnd::Lost { reason: LostReason::WorkerDied, phase: None, cost: 0.5 };
+    let model_use = ModelUse { calls: 3, tokens: 700, cost: 0.5, unpriced_calls: 1, sec: 2.5 };
+    let (reason, phase) = (LostReason::WorkerDied, None);
+    let lost = ExecutionEnd::Lost { reason, phase, cost: 0.5, model_use };
     let former = Execution { end: lost, ..settled.by.clone().expect("an execution") };
     settled.superseded.push(former);
     let recorded = record(&settled);

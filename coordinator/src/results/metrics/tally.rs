@@ -24,7 +24,7 @@ pub struct TrialScore {
     pub failure: Option<FailureParty>,
     /// Cost of all its executions.
     pub cost: f64,
-    /// Model calls of all its executions with a verdict.
+    /// Use of the model calls of all its executions.
     pub model_use: ModelUse,
     /// Executions that failed and were retried.
     pub retries: u32,
@@ -83,9 +83,10 @@ fn cost_of(verdict: &Verdict, superseded: &[Execution]) -> f64 {
 }
 
 fn model_use(verdict: &Verdict, superseded: &[Execution]) -> ModelUse {
-    let others = superseded.iter().filter_map(|execution| match &execution.end {
-        ExecutionEnd::Reported { verdict } => Some(verdict.model_use),
-        ExecutionEnd::Lost { .. } | ExecutionEnd::Open => None,
+    let others = superseded.iter().map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => verdict.model_use,
+        ExecutionEnd::Lost { model_use, .. } => *model_use,
+        ExecutionEnd::Open => ModelUse::NONE,
     });
     others.fold(verdict.model_use, ModelUse::plus)
 }

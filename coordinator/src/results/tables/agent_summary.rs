@@ -71,5 +71,9 @@ impl Table for AgentSummaries {
         "objective_trials": Integer = |row| count(row.of.harness.objective_trials());
         "hook_events_total": Integer = |row| row.of.harness.events().and_then(count);
         "hook_violations": Integer = |row| row.of.harness.violations().and_then(count);
+        "model_calls": Integer = |row| count(row.of.agent.tally.model_use.calls);
+        "tokens": Integer = |row| count(row.of.agent.tally.model_use.tokens);
+        "unpriced_calls": Integer = |row| count(row.of.agent.tally.model_use.unpriced_calls);
+        "model_sec": Number = |row| finite(row.of.agent.tally.model_use.sec);
     };
 }

@@ -47,6 +47,8 @@ enum MetricSource {
     Duration,
     /// The cost of all executions.
     Cost,
+    /// The model calls of all executions.
+    Model,
     /// The type of the error.
     Error,
     /// The harness gave it as its objective.
@@ -63,6 +65,7 @@ impl MetricSource {
             Self::Verifier => "verifier",
             Self::Duration => "duration",
             Self::Cost => "cost",
+            Self::Model => "model",
             Self::Error => "error",
             Self::Objective => "objective",
             Self::Harness => "harness",
@@ -126,6 +129,9 @@ pub(super) fn add_rows(trial: &TableTrial<'_>, sink: &mut impl TableSink) -> Res
         }
     }
     add("cost".into(), MetricValue::Number(trial.score.cost), MetricSource::Cost)?;
+    for (name, number) in model_use(trial) {
+        add(name.into(), MetricValue::Number(number), MetricSource::Model)?;
+    }
     if let Some(error) = &verdict.error {
         add("error_type".into(), MetricValue::Text(error.kind.as_str()), MetricSource::Error)?;
     }
@@ -142,6 +148,18 @@ pub(super) fn add_rows(trial: &TableTrial<'_>, sink: &mut impl TableSink) -> Res
         add(primary.name.into(), MetricValue::Number(primary.value), MetricSource::Primary)?;
     }
     Ok(())
+}
+
+/// What the model calls of a trial used, if it had any.
+fn model_use(trial: &TableTrial<'_>) -> impl Iterator<Item = (&'static str, f64)> {
+    let used = trial.score.model_use;
+    let metrics = [
+        ("model_calls", used.calls as f64),
+        ("tokens", used.tokens as f64),
+        ("unpriced_calls", used.unpriced_calls as f64),
+        ("model_sec", used.sec),
+    ];
+    metrics.into_iter().filter(move |_| used.calls > 0)
 }
 
 /// Durations of the execution that settled the trial.

@@ -8,6 +8,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
     Durations, Execution, ExecutionEnd, LostReason, Settlement, Verdict,
 };
+use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::guardrail::Guardrail;
 use serde_json::{Value, json};
 
@@ -80,12 +81,15 @@ fn infrastructure() -> Verdict {
 
 /// A trial that failed once, was lost once, and passed at last.
 fn retried() -> Settlement {
-    let mut settled = settlement(trial("base", "one", 1), 3, Verdict { cost: 0.5, ..passed(1.0) });
+    let model_use = ModelUse { calls: 4, tokens: 900, cost: 0.5, unpriced_calls: 1, sec: 1.5 };
+    let verdict = Verdict { cost: 0.5, model_use, ..passed(1.0) };
+    let mut settled = settlement(trial("base", "one", 1), 3, verdict);
     let last = settled.by.clone().expect("an execution");
     let failed = Verdict { cost: 0.25, ..infrastructure() };
     let failed = ExecutionEnd::Reported { verdict: failed };
     let reason = LostReason::WorkerDied;
-    let lost = ExecutionEnd::Lost { reason, phase: Some(Phase::Verification), cost: 1.0 };
+    let lost =
+        ExecutionEnd::Lost { reason, phase: Some(Phase::Verification), cost: 1.0, model_use };
     settled.superseded = vec![
         Execution { end: failed, ..last.clone() },
         Execution { end: lost, durations: None, timestamps: None, ..last },
@@ -113,6 +117,12 @@ fn trials_row_has_result_task_and_totals_of_executions() {
     });
     for column in harness::COLUMNS {
         expected[column] = Value::Null;
+    }
+    for (column, number) in
+        [("model_calls", 8.0), ("tokens", 1800.0), ("unpriced_calls", 2.0), ("model_sec", 3.0)]
+    {
+        assert_eq!(row[column].as_f64(), Some(number), "{column}");
+        expected[column] = row[column].clone();
     }
     assert_eq!(row, &expected);
 }
@@ -142,35 +152,19 @@ fn trials_that_are_not_scored_have_neither_success_nor_primary_metric() {
 fn tries_of_retried_trial_are_in_order_with_the_settling_one_last() {
     let never_ran = settlement(trial("base", "two", 1), 4, Verdict::cancelled(0.0));
     let tables = tables(&[retried(), Settlement { by: None, ..never_ran }]);
-    let columns = [
-        "task",
-        "try_index",
-        "settled",
-        "end",
-        "lost_reason",
-        "lost_phase",
-        "outcome",
-        "reward",
-        "error_type",
-        "cost",
-        "total_sec",
-    ];
+    let columns =
+        ["task", "try_index", "settled", "end", "lost_reason", "lost_phase", "outcome", "reward"];
     let expected = json!([
-        [
-            "one",
-            0,
-            false,
-            "reported",
-            null,
-            null,
-            "failed",
-            null,
-            "environment_start_failed",
-            0.25,
-            2.5
-        ],
-        ["one", 1, false, "lost", "worker_died", "verification", null, null, null, 1.0, null],
-        ["one", 2, true, "reported", null, null, "completed", 1.0, null, 0.5, 2.5],
+        ["one", 0, false, "reported", null, null, "failed", null],
+        ["one", 1, false, "lost", "worker_died", "verification", null, null],
+        ["one", 2, true, "reported", null, null, "completed", 1.0],
+    ]);
+    assert_eq!(json!(tables.cells("tries", &columns)), expected);
+    let columns = ["error_type", "cost", "total_sec", "model_calls", "tokens", "model_sec"];
+    let expected = json!([
+        ["environment_start_failed", 0.25, 2.5, 0, 0, 0.0],
+        [null, 1.0, null, 4, 900, 1.5],
+        [null, 0.5, 2.5, 4, 900, 1.5],
     ]);
     assert_eq!(json!(tables.cells("tries", &columns)), expected);
 }
@@ -178,8 +172,10 @@ fn tries_of_retried_trial_are_in_order_with_the_settling_one_last() {
 #[test]
 fn metrics_long_has_a_row_per_value_and_the_primary_metric() {
     let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "late");
+    let model_use = ModelUse { calls: 4, tokens: 900, sec: 1.5, ..ModelUse::NONE };
     let verdict = Verdict {
         cost: f64::INFINITY,
+        model_use,
         error: Some(late),
         ..several(Some(0.5), &[("reward", 0.5), ("speed", -2.0)])
     };
@@ -195,6 +191,10 @@ fn metrics_long_has_a_row_per_value_and_the_primary_metric() {
         ["total_sec", 2.5, null, "duration"],
         ["verifier_sec", 0.25, null, "duration"],
         ["cost", null, "inf", "cost"],
+        ["model_calls", 4.0, null, "model"],
+        ["tokens", 900.0, null, "model"],
+        ["unpriced_calls", 0.0, null, "model"],
+        ["model_sec", 1.5, null, "model"],
         ["error_type", null, "agent_execution_timeout", "error"],
         ["reward", 0.5, null, "primary"],
     ]);
@@ -367,6 +367,9 @@ fn assert_trials_add_up_to_summary(tables: &JsonTables) {
         assert_close(mean(&success), &summary["success_rate"]);
         assert_close(mean(&numbers(rows(), "reward")), &summary["mean_reward"]);
         assert_close(Some(numbers(rows(), "cost").iter().sum()), &summary["cost"]);
+        for column in ["model_calls", "tokens", "unpriced_calls", "model_sec"] {
+            assert_close(Some(numbers(rows(), column).iter().sum()), &summary[column]);
+        }
         assert_close(Some(numbers(rows(), "retries").iter().sum()), &summary["retries"]);
         // The mean of the primary metric is that of its values, unless some trials have an
         // objective, or verifiers report several numbers without a reward.
@@ -390,7 +393,9 @@ fn assert_other_tables_equal_trials(tables: &JsonTables) {
         };
         let tries = of("tries");
         assert_eq!(json!(tries.len()), row["tries"]);
-        assert_close(Some(numbers(tries.iter(), "cost").iter().sum()), &row["cost"]);
+        for column in ["cost", "model_calls", "tokens", "unpriced_calls", "model_sec"] {
+            assert_close(Some(numbers(tries.iter(), column).iter().sum()), &row[column]);
+        }
         let metrics = of("metrics_long");
         let primary = metrics.iter().find(|metric| metric["metric_source"] == "primary");
         let cell = |column: &str| primary.map_or(Value::Null, |metric| metric[column].clone());

@@ -65,6 +65,10 @@ impl Table for Trials {
             |row| row.events().and_then(|events| count(events.violations));
         "metrics_left_out": Integer =
             |row| row.harness().and_then(|harness| count(harness.metrics_left_out));
+        "model_calls": Integer = |row| count(row.score.model_use.calls);
+        "tokens": Integer = |row| count(row.score.model_use.tokens);
+        "unpriced_calls": Integer = |row| count(row.score.model_use.unpriced_calls);
+        "model_sec": Number = |row| finite(row.score.model_use.sec);
     };
 }
 

@@ -2,10 +2,11 @@
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::record::{Execution, ExecutionEnd, Verdict};
+use rollout_protocol::spec::budget::ModelUse;
 use serde_json::{Value, json};
 
 use super::TableSink;
-use super::settled_trial::{TableTrial, finite};
+use super::settled_trial::{TableTrial, count, finite};
 use crate::results::rows::{Column, RowsError, Table, columns};
 
 /// The table.
@@ -61,6 +62,10 @@ impl Table for Tries {
         "worker": Text = |row| Some(row.execution.worker.as_str());
         "record": Text =
             |row| row.execution.record.as_ref().map(|record| record.digest.to_string());
+        "model_calls": Integer = |row| count(row.model_use().calls);
+        "tokens": Integer = |row| count(row.model_use().tokens);
+        "unpriced_calls": Integer = |row| count(row.model_use().unpriced_calls);
+        "model_sec": Number = |row| finite(row.model_use().sec);
     };
 }
 
@@ -111,6 +116,14 @@ impl<'a> TryRow<'a> {
         match self.execution.end {
             ExecutionEnd::Lost { phase, .. } => phase.map(|phase| phase.as_str()),
             ExecutionEnd::Reported { .. } | ExecutionEnd::Open => None,
+        }
+    }
+
+    fn model_use(&self) -> ModelUse {
+        match &self.execution.end {
+            ExecutionEnd::Reported { verdict } => verdict.model_use,
+            ExecutionEnd::Lost { model_use, .. } => *model_use,
+            ExecutionEnd::Open => ModelUse::NONE,
         }
     }
 

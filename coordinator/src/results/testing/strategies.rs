@@ -6,6 +6,7 @@ use rollout_protocol::harness::HookEventType;
 use rollout_protocol::record::{
     ExecutionEnd, HarnessEventCounts, HarnessSummary, ItemOutcome, LostReason, Rewards, Verdict,
 };
+use rollout_protocol::spec::budget::ModelUse;
 
 use super::harness_summary;
 
@@ -87,7 +88,8 @@ pub(crate) fn execution_end() -> impl Strategy<Value = ExecutionEnd> {
     prop_oneof![
         verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
         (0.0..5.0).prop_map(|cost| {
-            ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost }
+            let model_use = ModelUse { calls: 2, tokens: 30, cost, unpriced_calls: 1, sec: 0.5 };
+            ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost, model_use }
         }),
         Just(ExecutionEnd::Open),
     ]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::event::WaitingItems;
+use rollout_protocol::spec::budget::ModelUse;
 use serde::Serialize;
 
 use super::run::{ItemCounts, RunHeaderView, RunView};
@@ -33,6 +34,9 @@ pub struct RunStatus {
     pub headline: Headline,
     /// Cost of all executions of settled items.
     pub total_cost: f64,
+    /// Use of their model calls, if there were any.
+    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    pub model_use: ModelUse,
     /// Executions of settled items that failed and were tried again.
     pub retries: u64,
     /// Executions of settled items that ended without a verdict.
@@ -55,6 +59,7 @@ impl RunStatus {
             mean_reward: tally.rewards.mean(),
             headline: Headline::new(tally),
             total_cost: tally.cost(),
+            model_use: tally.model_use,
             retries: tally.retries,
             lost_executions: tally.lost,
             errors: view.errors.clone(),

@@ -193,6 +193,16 @@ fn encode(progress: &RunProgress, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
     let help =
         "Cost of the executions that settled trials, in the currency of the configured rates";
     gauge(encoder, "cost", help, progress.cost)?;
+    let model_use = progress.model_use;
+    let help = "Model calls of the executions that settled trials";
+    gauge(encoder, "model_calls", help, model_use.calls)?;
+    let help = "Model calls of these executions whose cost is not known";
+    gauge(encoder, "model_unpriced_calls", help, model_use.unpriced_calls)?;
+    let help = "Input and output tokens of their model calls";
+    gauge(encoder, "model_tokens", help, model_use.tokens)?;
+    let help =
+        "Time in which their model calls were open, that of concurrent calls added up, seconds";
+    gauge(encoder, "model_seconds", help, model_use.sec)?;
     let is_paused = u32::from(progress.is_paused);
     gauge(encoder, "run_paused", "Whether a user paused the run", is_paused)?;
     let is_stopping = u32::from(progress.stage == RunStage::Stopping);

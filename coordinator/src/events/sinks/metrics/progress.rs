@@ -8,6 +8,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, Settlement};
+use rollout_protocol::spec::budget::ModelUse;
 
 use crate::events::running::RunningExecutions;
 
@@ -22,6 +23,8 @@ pub(super) struct RunProgress {
     pub(super) passed: u64,
     /// Cost of the executions that settled trials.
     pub(super) cost: f64,
+    /// Use of their model calls.
+    pub(super) model_use: ModelUse,
     /// Items without a result by size class, as far as the run says.
     pub(super) pending: BTreeMap<String, u64>,
     /// Those of them that no worker could run.
@@ -107,6 +110,7 @@ impl RunProgress {
         *self.settled.entry(settlement.verdict.outcome).or_default() += 1;
         self.passed += u64::from(settlement.verdict.passed());
         self.cost += settlement.verdict.cost;
+        self.model_use = self.model_use.plus(settlement.verdict.model_use);
     }
 
     fn reopen(&mut self, former: &Settlement) {
@@ -115,6 +119,7 @@ impl RunProgress {
         }
         self.passed = self.passed.saturating_sub(u64::from(former.verdict.passed()));
         self.cost -= former.verdict.cost;
+        self.model_use = self.model_use.minus(former.verdict.model_use);
     }
 
     /// Trials by state. Each is in one.
