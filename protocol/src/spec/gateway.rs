@@ -85,7 +85,7 @@ impl UpstreamSpec {
             url: url.to_owned(),
             dialect,
             key: None,
-            capture: CaptureMode::AsIs,
+            capture: CaptureMode::default(),
             max_concurrent: None,
             requests_per_minute: None,
             hold_sec: DEFAULT_HOLD_SEC,
@@ -151,9 +151,10 @@ impl fmt::Display for ModelDialect {
 #[serde(rename_all = "snake_case")]
 pub enum CaptureMode {
     /// Nothing: bytes are forwarded as they are.
-    #[default]
     AsIs,
-    /// Token counts of streams.
+    /// Token counts of streams. Without them the use of a call is unknown, and some agents do not
+    /// ask for them.
+    #[default]
     Usage,
     /// Token counts, token ids and log probabilities.
     Tokens,

@@ -32,7 +32,7 @@ keys! {
             "Send a call that it does not answer to the next server that takes its model.";
         key_env: "name", "none",
             "Host variable with the server's key; workers must export it to trials.";
-        capture: "as_is|usage|tokens", "as_is",
+        capture: "as_is|usage|tokens", "usage",
             "Ask the server for token counts, or also for token ids and log probabilities.";
         max_concurrent: "integer", "no limit", "Concurrent calls of the run, on all its workers together.";
         requests_per_minute: "integer", "no limit", "Calls per minute of the run, on all its workers together.";
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(faults, []);
         let upstream = &gateway.expect("a gateway").spec.upstreams[0];
         assert_eq!(upstream.name, "openai");
-        assert_eq!((upstream.capture, upstream.max_retries), (CaptureMode::AsIs, 3));
+        assert_eq!((upstream.capture, upstream.max_retries), (CaptureMode::Usage, 3));
         let prices = upstream.prices.expect("prices");
         assert!((prices.cached_input - 2.0).abs() < 1e-12, "{prices:?}");
         assert_eq!(upstream.key, None);
