@@ -23,8 +23,30 @@ pub(crate) enum BenchEndpoint {
     Chat,
     /// OpenAI responses.
     Responses,
+    /// Anthropic messages.
+    Messages,
     /// Gemini content.
     Gemini,
+}
+
+/// What a client sends and how it reads the reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BenchCall {
+    /// Characters of the prompt.
+    pub(crate) prompt: usize,
+    /// Events of the stream.
+    pub(crate) events: u32,
+    /// A reader that pauses after each part of this size; `None` reads as fast as it can.
+    pub(crate) slow: Option<SlowReader>,
+}
+
+/// How a slow client reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlowReader {
+    /// Bytes at a time.
+    pub(crate) part: usize,
+    /// Pause after them.
+    pub(crate) pause: Duration,
 }
 
 impl BenchEndpoint {
@@ -33,6 +55,7 @@ impl BenchEndpoint {
         match self {
             Self::Chat => "chat completions",
             Self::Responses => "responses",
+            Self::Messages => "messages",
             Self::Gemini => "gemini",
         }
     }
@@ -41,6 +64,7 @@ impl BenchEndpoint {
         match self {
             Self::Chat => "/chat/completions",
             Self::Responses => "/responses",
+            Self::Messages => "/v1/messages",
             Self::Gemini => "/v1beta/models/m:streamGenerateContent?alt=sse",
         }
     }
@@ -50,14 +74,17 @@ impl BenchEndpoint {
         match self {
             Self::Chat => b"data: [DONE]",
             Self::Responses => b"\"type\":\"response.completed\"",
+            Self::Messages => b"\"type\":\"message_stop\"",
             Self::Gemini => b"\"finishReason\"",
         }
     }
 
     fn body(self, text: &str, events: u32) -> serde_json::Value {
         match self {
-            Self::Chat => serde_json::json!({"model": "m", "stream": true, "max_tokens": events,
-                "messages": [{"role": "user", "content": text}]}),
+            Self::Chat | Self::Messages => {
+                serde_json::json!({"model": "m", "stream": true, "max_tokens": events,
+                "messages": [{"role": "user", "content": text}]})
+            }
             Self::Responses => serde_json::json!({"model": "m", "stream": true,
                 "max_output_tokens": events, "input": text}),
             Self::Gemini => serde_json::json!({"contents": [{"parts": [{"text": text}]}],
@@ -89,31 +116,23 @@ impl ModelClient {
     pub(crate) async fn stream(
         &self,
         number: usize,
-        events: u32,
+        call: BenchCall,
     ) -> Result<CallTimes, LatencyError> {
         let began = Instant::now();
         let mut connection = TcpStream::connect(&self.host).await?;
         connection.set_nodelay(true)?;
-        let text = format!("{number}{}", "x".repeat(20_000));
-        let body = self.endpoint.body(&text, events).to_string();
-        let request = format!(
-            "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            self.path,
-            self.host,
-            self.key,
-            body.len()
-        );
-        connection.write_all(request.as_bytes()).await?;
-        let (mut seen, mut part, mut first) = (Vec::new(), vec![0; 65_536], None);
+        connection.write_all(self.request(number, call).as_bytes()).await?;
+        let size = call.slow.map_or(65_536, |reader| reader.part);
+        let (mut seen, mut part, mut first) = (Vec::new(), vec![0; size], None);
         loop {
             let length = connection.read(&mut part).await?;
             if length == 0 {
                 return Err("the stream broke off".into());
             }
-            let from = seen.len().saturating_sub(64);
+            // The end of what was read before, in case a mark is in two parts.
+            seen.drain(..seen.len().saturating_sub(64));
             seen.extend_from_slice(&part[..length]);
-            let has = |mark: &[u8]| seen[from..].windows(mark.len()).any(|at| at == mark);
+            let has = |mark: &[u8]| seen.windows(mark.len()).any(|at| at == mark);
             if first.is_none() && has(b"data: ") {
                 first = Some(began.elapsed());
             }
@@ -121,6 +140,22 @@ impl ModelClient {
                 let total = began.elapsed();
                 return Ok(CallTimes { first: first.unwrap_or(total), total });
             }
+            if let Some(reader) = call.slow {
+                tokio::time::sleep(reader.pause).await;
+            }
         }
+    }
+
+    fn request(&self, number: usize, call: BenchCall) -> String {
+        let text = format!("{number}{}", "x".repeat(call.prompt));
+        let body = self.endpoint.body(&text, call.events).to_string();
+        format!(
+            "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.path,
+            self.host,
+            self.key,
+            body.len()
+        )
     }
 }

@@ -24,7 +24,7 @@ use rollout_worker::gateway::{
 };
 use rollout_worker::secrets::Redactor;
 
-use self::client::{BenchEndpoint, CallTimes, ModelClient};
+use self::client::{BenchCall, BenchEndpoint, CallTimes, ModelClient, SlowReader};
 
 /// An error that ends the benchmark and is printed to stderr.
 type LatencyError = Box<dyn Error>;
@@ -39,8 +39,24 @@ const ROUNDS: usize = 8;
 /// Streams through the gateway at once.
 const STREAMS: usize = 500;
 
-/// Events of a stream.
-const EVENTS: u32 = 20;
+/// An ordinary call.
+const CALL: BenchCall = BenchCall { prompt: 20_000, events: 20, slow: None };
+
+/// A call whose request has 10 MB.
+const LARGE_REQUEST: BenchCall = BenchCall { prompt: 10_000_000, events: 20, slow: None };
+
+/// Calls with large requests that are made one after the other.
+const LARGE_CALLS: usize = 20;
+
+/// A call whose agent reads 4 KiB each 20 ms, slower than the server sends.
+const SLOW_CALL: BenchCall = BenchCall {
+    prompt: 1_000,
+    events: 2_000,
+    slow: Some(SlowReader { part: 4096, pause: Duration::from_millis(20) }),
+};
+
+/// Slow readers at once.
+const SLOW_READERS: usize = 100;
 
 fn main() -> ExitCode {
     let ended = tokio::runtime::Runtime::new().map_err(LatencyError::from);
@@ -61,19 +77,23 @@ async fn measure() -> Result<(), LatencyError> {
     let route = ListenerRoute::HostAddress((Ipv4Addr::LOCALHOST, 0).into());
     let variables = opened.serve(route).await?;
     let mut out = io::stdout();
-    writeln!(out, "{EVENTS} events per stream, 1 ms before each; milliseconds p50 / p99")?;
+    writeln!(out, "{} events per stream, 1 ms before each; ms p50 / p99", CALL.events)?;
     let v1 = format!("{}/v1", server.origin());
+    let origin = server.origin();
     for (endpoint, base, variable) in [
         (BenchEndpoint::Chat, &v1, "OPENAI_BASE_URL"),
         (BenchEndpoint::Responses, &v1, "OPENAI_BASE_URL"),
-        (BenchEndpoint::Gemini, &server.origin(), "GOOGLE_GEMINI_BASE_URL"),
+        (BenchEndpoint::Messages, &origin, "ANTHROPIC_BASE_URL"),
+        (BenchEndpoint::Gemini, &origin, "GOOGLE_GEMINI_BASE_URL"),
     ] {
         let direct = ModelClient::new(endpoint, base, "key");
         let proxied =
             ModelClient::new(endpoint, &variables[variable], &variables["OPENAI_API_KEY"]);
         writeln!(out, "{}", endpoint.as_str())?;
         compare(&direct, &proxied, &mut out).await?;
-        many_streams(&proxied, &mut out).await?;
+        at_once("streams", &direct, &proxied, (STREAMS, CALL), &mut out).await?;
+        one_by_one("with 10 MB, one at a time", &direct, &proxied, &mut out).await?;
+        at_once("slow readers", &direct, &proxied, (SLOW_READERS, SLOW_CALL), &mut out).await?;
     }
     let calls = opened.close().await;
     writeln!(out, "recorded calls: {}, cut: {}", calls.summary.calls, calls.summary.cut_calls)?;
@@ -89,12 +109,12 @@ async fn compare(
     let (mut alone, mut together) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for number in 0..SEQUENTIAL_CALLS {
         for (times, client) in alone.iter_mut().zip([direct, proxied]) {
-            times.push(client.stream(number, EVENTS).await?);
+            times.push(client.stream(number, CALL).await?);
         }
     }
     for _ in 0..ROUNDS {
         for (times, client) in together.iter_mut().zip([direct, proxied]) {
-            let calls = (0..CONCURRENT_CALLS).map(|number| client.stream(number, EVENTS));
+            let calls = (0..CONCURRENT_CALLS).map(|number| client.stream(number, CALL));
             for ended in join_all(calls).await {
                 times.push(ended?);
             }
@@ -104,6 +124,24 @@ async fn compare(
         writeln!(out, "{name}: direct {}", summary(direct))?;
         writeln!(out, "{name}: gateway {}", summary(proxied))?;
     }
+    Ok(())
+}
+
+/// Calls with large requests.
+async fn one_by_one(
+    name: &str,
+    direct: &ModelClient,
+    proxied: &ModelClient,
+    out: &mut impl io::Write,
+) -> Result<(), LatencyError> {
+    let mut all = [Vec::new(), Vec::new()];
+    for number in 0..LARGE_CALLS {
+        for (times, client) in all.iter_mut().zip([direct, proxied]) {
+            times.push(client.stream(number, LARGE_REQUEST).await?);
+        }
+    }
+    writeln!(out, "{name}: direct {}", summary(&all[0]))?;
+    writeln!(out, "{name}: gateway {}", summary(&all[1]))?;
     Ok(())
 }
 
@@ -121,6 +159,7 @@ async fn open(
         run: RunId::from_bytes([1; 16]),
         upstreams: vec![
             upstream("main", ModelDialect::Openai, format!("{}/v1", server.origin())),
+            upstream("claude", ModelDialect::Anthropic, server.origin()),
             upstream("google", ModelDialect::Gemini, server.origin()),
         ],
         only: None,
@@ -132,17 +171,26 @@ async fn open(
     Ok(gateway.open(request).await?)
 }
 
-/// Many streams at once: all must be whole.
-async fn many_streams(client: &ModelClient, out: &mut impl io::Write) -> Result<(), LatencyError> {
-    let before = peak_memory_kib()?;
-    let calls = (0..STREAMS).map(|number| client.stream(number, EVENTS));
-    let mut times = Vec::new();
-    for ended in join_all(calls).await {
-        times.push(ended?);
+/// Many streams at once: all must be whole. The memory is that of the client, the server and, in the
+/// second line, the gateway.
+async fn at_once(
+    name: &str,
+    direct: &ModelClient,
+    proxied: &ModelClient,
+    (count, call): (usize, BenchCall),
+    out: &mut impl io::Write,
+) -> Result<(), LatencyError> {
+    for (way, client) in [("direct", direct), ("gateway", proxied)] {
+        let before = forget_peak_memory()?;
+        let calls = (0..count).map(|number| client.stream(number, call));
+        let mut times = Vec::new();
+        for ended in join_all(calls).await {
+            times.push(ended?);
+        }
+        let grown = memory_kib("VmHWM:")?.saturating_sub(before);
+        let times = summary(&times);
+        writeln!(out, "{count} {name}: {way} {times}, all whole, memory grew by {grown} KiB")?;
     }
-    let grown = peak_memory_kib()?.saturating_sub(before);
-    writeln!(out, "{STREAMS} at a time: gateway {}", summary(&times))?;
-    writeln!(out, "{STREAMS} whole streams, peak memory of all parts grew by {grown} KiB")?;
     Ok(())
 }
 
@@ -161,9 +209,15 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("{:.2} / {:.2}", at(0.5), at(0.99))
 }
 
-fn peak_memory_kib() -> Result<u64, LatencyError> {
+/// Forgets the peak of the process's memory; returns its present size, KiB.
+fn forget_peak_memory() -> Result<u64, LatencyError> {
+    std::fs::write("/proc/self/clear_refs", "5")?;
+    memory_kib("VmRSS:")
+}
+
+fn memory_kib(name: &str) -> Result<u64, LatencyError> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or("no VmHWM")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or("no such size")?;
     Ok(number.trim().parse()?)
 }
