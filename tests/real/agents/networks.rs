@@ -1,4 +1,4 @@
-//! Tasks of the Harbor format whose agents reach only the hosts of an allowlist, in containers.
+//! Tasks of the Harbor format whose agents reach only the hosts of an allowlist.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::model_server::ModelServer;
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 use rollout_worker::supervise;
 use serde_json::{Value, json};
+
+use crate::INSTALL_DEADLINE;
+use crate::fixture::{AgentRun, assert_solved, task};
+use crate::programs::is_tested;
 
 /// Longest duration of a run.
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -142,4 +147,31 @@ fn assert_hosts_of_job_are_added_for_agent_only(environment: &Value) {
     let options = ["--allow-agent-host", "localhost", "--allow-agent-host", "127.0.0.0/8"];
     let (_project, trial) = run(environment, task, [refused, execute, refused], &options);
     assert_passed(&trial);
+}
+
+/// A task without another host than a listed one, during its whole trial.
+const LISTED_ONLY: &str = "schema_version = '1.4'\n[environment]\nnetwork_mode = 'allowlist'\n\
+                           allowed_hosts = ['example.org']\nworkdir = '/app'\n";
+
+/// The model is called through the gateway, and so needs no entry in the list.
+#[test]
+fn agents_of_catalogue_call_models_beside_an_allowlist_on_docker() {
+    if DockerEngine::available().is_none() {
+        return;
+    }
+    for (agent, dialect) in [("shell", "openai"), ("gemini-cli", "gemini")] {
+        if agent != "shell" && !is_tested(agent) {
+            continue;
+        }
+        let job = "environment: {type: docker}\n".to_owned();
+        let options =
+            vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
+        let run = AgentRun { agent, dialect, job, options };
+        let server = ModelServer::start_scripted(task());
+        let project = run.project();
+        project.write_agent_image("tasks/t/environment");
+        project.write_file("tasks/t/task.toml", LISTED_ONLY);
+        let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
+        assert_solved(agent, &project, &trial, &server);
+    }
 }
