@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
 use crate::spec::agent::AgentSpec;
+use crate::spec::budget::TryBudget;
 use crate::spec::environment::EnvironmentSpec;
 use crate::spec::gateway::GatewaySpec;
 use crate::spec::task::TaskEnvironment;
@@ -163,6 +164,9 @@ pub struct CommandAgent {
     pub prompt: String,
     /// The metrics of the search, for the prompt.
     pub metrics: String,
+    /// What its model calls may use each time that it works; no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<TryBudget>,
 }
 
 impl CommandAgent {

@@ -228,6 +228,65 @@ fn failing_model_server_is_no_verdict_on_idea() {
     }
 }
 
+/// Adds a budget to a search.
+fn add_budget(project: &Project, budget: &str) {
+    let tree = std::fs::read_to_string(project.path().join("tree.yaml")).expect("a search");
+    project.write_file("tree.yaml", &format!("{tree}budgets: {budget}\n"));
+}
+
+#[test]
+fn agent_over_the_budget_of_a_step_fails_its_eval() {
+    let server = model();
+    let project = agent_search(&server, "openai");
+    // Each step of the scripted agent takes three calls.
+    add_budget(&project, "{step: {calls: 2}}");
+    let mut command = project.command(&SmallSearch::run(&[]));
+    command.env("MODEL_KEY", REAL_KEY);
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Failure);
+    let expected = "ideas: the model calls of the agent exceeded its budget: the next call may lead \
+                    to 3 of 2 calls";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    assert_eq!(server.calls().len(), 2);
+
+    let server = model();
+    let scripts = [("ideas", script(IDEAS)), ("implement", agent(""))];
+    let keys = format!(
+        "gateway: {{upstreams: [{{name: lab, dialect: openai, url: '{}/v1', key_env: MODEL_KEY}}]}}\n\
+         eval_retries: 2\n",
+        server.origin()
+    );
+    let project = search(&keys, &scripts);
+    add_budget(&project, "{step: {calls: 2}}");
+    let manifest = run(&project, ExitCode::NothingMeasured);
+    let evals = manifest["evaluations"].as_object().expect("evals");
+    assert_eq!(evals.len(), 2, "no node was promoted");
+    for eval in evals.values() {
+        let message = eval["error"]["message"].as_str().expect("a message");
+        assert!(
+            message.starts_with("implement: the model calls of the agent exceeded"),
+            "{eval:#}"
+        );
+    }
+    assert_eq!(server.calls().len(), 4, "no second attempt");
+}
+
+#[test]
+fn depth_costs_at_most_its_budget() {
+    let server = model();
+    let project = agent_search(&server, "openai");
+    // The step costs about 0.003: of two ideas of a depth, the budget covers one with its review.
+    let budget = "{depth_cost: 0.5, step: {cost: 0.15}}";
+    add_budget(&project, budget);
+    let manifest = run(&project, ExitCode::Success);
+    let evals = manifest["evaluations"].as_object().expect("evals");
+    let of_depth = |depth: u64| evals.values().filter(|eval| eval["depth"] == depth).count();
+    assert_eq!((of_depth(0), of_depth(1)), (1, 1), "{evals:#?}");
+    let left_out = manifest["events"].as_array().expect("events").iter();
+    let left_out: Vec<_> = left_out.filter(|event| event["type"] == "ideas_left_out").collect();
+    assert_eq!(left_out.len(), 2, "{:#}", manifest["events"]);
+    assert_bill(&project, &manifest, &server);
+}
+
 /// Longest duration of a search whose agent is installed from its registry.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(1200);
 

@@ -55,6 +55,13 @@ pub(crate) fn read(field: &Field<'_>) -> BudgetConfig {
     BudgetConfig { each_try, run: budget }
 }
 
+/// Reads the limits of each step of a search that an agent does.
+pub(crate) fn read_step(field: &Field<'_>) -> Option<TryBudget> {
+    let limits = limits(field);
+    let output_reserve = DEFAULT_OUTPUT_RESERVE;
+    (!limits.is_unlimited()).then_some(TryBudget { limits, output_reserve })
+}
+
 fn limits(field: &Field<'_>) -> BudgetLimits {
     let Some(mut fields) = field.mapping() else { return BudgetLimits::default() };
     let expected = "a number above 0, at most 1e9";

@@ -88,7 +88,7 @@ fn task_file_keys_are_all_in_reference() {
 
 const TREES: &[&str] = &[
     "profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
-     gateway: {upstreams: [{prices: {}}]}\nenvironment: {}\nlimits: {}\nbudgets: {}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
+     gateway: {upstreams: [{prices: {}}]}\nenvironment: {}\nlimits: {}\nbudgets: {step: {}}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
      implement: {environment: {type: docker}}, tests: {environment: {type: docker}}, \
      review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n",
 ];

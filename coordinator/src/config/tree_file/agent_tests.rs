@@ -105,3 +105,41 @@ fn document_of_search_with_scripts_has_no_agents() {
     let keys: Vec<_> = command.keys().map(String::as_str).collect();
     assert_eq!(keys, ["env", "environment", "run", "timeout_sec"]);
 }
+
+const PRICED: &str = "gateway: {upstreams: [{name: lab, dialect: openai, url: 'http://h', prices: {input: 1, output: 2}}]}\n";
+
+#[test]
+fn budgets_of_steps_and_depths_are_read() {
+    let file = with_implement("agent: shell, model: lab/m");
+    let budgets = "budgets: {depth_cost: 3.5, step: {cost: 0.5, calls: 40}}\neval_retries: 1\n";
+    let tree = read_valid(&format!("{file}{PRICED}{budgets}"));
+    let step = tree.budgets.step.expect("a budget");
+    assert_eq!((step.limits.cost, step.limits.calls), (Some(0.5), Some(40)));
+    assert_eq!((tree.budgets.depth_cost, tree.max_attempt_cost()), (Some(3.5), Some(0.5)));
+    let document = tree_document(&tree);
+    assert_eq!(document["budgets"]["step"]["calls"], 40, "{document:#}");
+    let before = tree_document(&read_valid(&format!("{file}{PRICED}")));
+    assert!(differences(&before, &document).iter().any(|line| line.starts_with("budgets.step")));
+}
+
+#[test]
+fn budgets_that_cannot_be_kept_are_errors() {
+    let shell = with_implement("agent: shell, model: lab/m");
+    let script = with_implement("run: x");
+    for (file, more, key) in [
+        (&shell, "budgets: {step: {cost: 1}}\n".to_owned(), "budgets"),
+        (&script, format!("{PRICED}budgets: {{step: {{calls: 1}}}}\n"), "budgets"),
+        (&shell, format!("{PRICED}budgets: {{depth_cost: 1}}\n"), "budgets"),
+        (&shell, format!("{PRICED}budgets: {{depth_cost: 1, step: {{cost: 2}}}}\n"), "budgets"),
+        (&shell, format!("{PRICED}budgets: {{step: {{money: 2}}}}\n"), "budgets.step.money"),
+    ] {
+        let base = if more.starts_with(PRICED) || file == &script {
+            file.clone()
+        } else {
+            file.replace("lab/m", "lab/m, base_url: 'http://h'")
+        };
+        let (_, faults) = read(&format!("{base}{more}"), TreeOverrides::default());
+        assert_eq!(faults.len(), 1, "{more}: {faults:?}");
+        assert_eq!(faults[0].0, key, "{more}");
+    }
+}

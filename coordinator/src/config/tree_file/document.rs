@@ -64,6 +64,13 @@ pub fn document(tree: &TreeFile) -> Value {
         "keep_rejected_worktrees": tree.keep_rejected_worktrees,
         "keep_failed_artifacts": tree.keep_failed_artifacts,
     });
+    // Absent without a limit, as in documents of versions that did not know it.
+    if let Some(most) = tree.budgets.depth_cost {
+        document["budgets"]["depth_cost"] = json!(most);
+    }
+    if let Some(step) = tree.budgets.step {
+        document["budgets"]["step"] = json!(step.limits);
+    }
     if let (Value::Object(fields), Some(config)) = (&mut document, &tree.gateway) {
         fields.insert("gateway".to_owned(), gateway(&config.spec));
     }

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod agent_tests;
 mod agents;
+mod budgets;
 mod commands;
 mod document;
 mod options;
@@ -32,6 +33,7 @@ use super::{job_file, read};
 use agents::AgentReading;
 
 pub use agents::StepAgent;
+pub use budgets::SearchBudgets;
 pub use commands::{CommandEnvironment, SearchCommand, SearchCommands};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
@@ -64,8 +66,8 @@ keys! {
         retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
         limits: "table", "",
             "Limits on concurrent commands, over all workers.", "limits" => LimitKeys::ALL;
-        budgets: "table", "", "Budgets; time and cost are checked between depths.",
-            "budgets" => BudgetKeys::ALL;
+        budgets: "table", "", "Budgets; time and cost of the search are checked between depths.",
+            "budgets" => budgets::BudgetKeys::ALL;
         keep_rejected_worktrees: "true|false", "false", "Keep checkouts that were not promoted.";
         keep_failed_artifacts: "true|false", "false", "Keep outputs of failed evals.";
     }
@@ -76,13 +78,6 @@ keys! {
         llm_max_inflight: "integer", "",
             "Concurrent commands for ideas, implementations and reviews.";
         llm_rate_limit: "integer", "", "Starts of such commands per minute.";
-    }
-
-    /// The keys of `budgets`.
-    pub(crate) table BudgetKeys {
-        evals: "integer", "", "Alias of `max_total_idea_evals`.";
-        seconds: "number", "", "Total time of evals, s.";
-        cost: "number", "", "Total cost of evals, as reported by commands.";
     }
 }
 
@@ -160,17 +155,6 @@ pub struct SearchLimits {
     pub starts_per_minute: Option<u32>,
 }
 
-/// Budgets of a search.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct SearchBudgets {
-    /// `evals`, or `max_total_idea_evals`.
-    pub evals: Option<u32>,
-    /// `seconds`: total time of evals.
-    pub seconds: Option<f64>,
-    /// `cost`: total cost, in the unit that commands report.
-    pub cost: Option<f64>,
-}
-
 impl TreeFile {
     /// The directory of the search.
     pub fn run_dir(&self) -> PathBuf {
@@ -190,6 +174,12 @@ impl TreeFile {
         }
     }
 
+    /// Most that the agents of an attempt of an eval may cost; `None` without a limit, or without an
+    /// agent.
+    pub fn max_attempt_cost(&self) -> Option<f64> {
+        self.budgets.max_attempt_cost(&self.commands)
+    }
+
     /// The variables that commands and model servers name.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         let keys = self.gateway.iter().flat_map(|gateway| &gateway.keys);
@@ -202,7 +192,6 @@ impl TreeFile {
     }
 }
 
-/// The directory that relative paths of a file are relative to.
 /// Servers of known providers with the prices of the shipped table.
 fn with_prices(mut gateway: Option<GatewayConfig>) -> Option<GatewayConfig> {
     if let Some(gateway) = &mut gateway {
@@ -211,6 +200,7 @@ fn with_prices(mut gateway: Option<GatewayConfig>) -> Option<GatewayConfig> {
     gateway
 }
 
+/// The directory that relative paths of a file are relative to.
 fn base_dir(file: &Path) -> &Path {
     match file.parent() {
         Some(dir) if dir != Path::new("") => dir,
@@ -249,6 +239,12 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
     let environment = commands::read_environment(&fields.take(TreeKeys::environment));
     let evals = fields.take(search::SearchKeys::max_total_idea_evals);
     let commands = commands::read(&commands, &environment, &mut agents);
+    let gateway = with_prices(agents.gateway);
+    let budget_field = fields.take(TreeKeys::budgets);
+    let budgets = budgets::read(&budget_field, &evals);
+    let search = search::read(fields);
+    let servers = gateway.as_ref().map(|gateway| &gateway.spec);
+    budgets::check(&budget_field, &budgets, &commands, servers, &search);
     let name = names::read(&fields.take(TreeKeys::tree_run_id));
     TreeFile {
         file: file.to_owned(),
@@ -259,7 +255,7 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         root_commit: root_commit(&fields.take(TreeKeys::root_commit)),
         root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base_dir(file)),
         context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base_dir(file)),
-        search: search::read(fields),
+        search,
         profile: profile::read(
             &fields.take(TreeKeys::profile),
             base_dir(file),
@@ -268,11 +264,11 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| RESULTS_FILE.to_owned()),
         commands,
-        gateway: with_prices(agents.gateway),
+        gateway,
         environment,
         limits: limits(&fields.take(TreeKeys::limits)),
         max_park_sec: max_park_sec(&fields.take(TreeKeys::retry)),
-        budgets: budgets(&fields.take(TreeKeys::budgets), &evals),
+        budgets,
         keep_rejected_worktrees: fields
             .take(TreeKeys::keep_rejected_worktrees)
             .bool()
@@ -343,24 +339,4 @@ fn limits(field: &Field<'_>) -> SearchLimits {
     };
     fields.finish();
     limits
-}
-
-fn budgets(field: &Field<'_>, total: &Field<'_>) -> SearchBudgets {
-    let evals = count(total, 0);
-    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
-        return SearchBudgets { evals, ..SearchBudgets::default() };
-    };
-    let here = fields.take(BudgetKeys::evals);
-    if here.is_present() && total.is_present() {
-        let found = format!("also `{}`", total.location().key);
-        here.reject(ErrorKind::Conflict, found, "only one of the two");
-    }
-    let amount = |field: &Field<'_>| field.number("a number above 0", |v| v > 0.0 && v <= 1e12);
-    let budgets = SearchBudgets {
-        evals: count(&here, 0).or(evals),
-        seconds: amount(&fields.take(BudgetKeys::seconds)),
-        cost: amount(&fields.take(BudgetKeys::cost)),
-    };
-    fields.finish();
-    budgets
 }

@@ -62,7 +62,10 @@ fn search_file_in_json_with_cli_overrides_is_parsed() {
     assert_eq!(faults, []);
     let tree = tree.expect("a search");
     assert_eq!((tree.search.beam_width, tree.name.as_str()), (2, "other"));
-    assert_eq!(tree.budgets, SearchBudgets { evals: Some(3), seconds: None, cost: Some(1.5) });
+    assert_eq!(
+        tree.budgets,
+        SearchBudgets { evals: Some(3), cost: Some(1.5), ..SearchBudgets::default() }
+    );
     let bad = TreeOverrides { tree_run_id: Some("a/b".to_owned()), ..TreeOverrides::default() };
     assert_eq!(read(text, bad).1, [("--tree-run-id".to_owned(), ErrorKind::BadValue)]);
 }

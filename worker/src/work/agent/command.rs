@@ -8,7 +8,7 @@ use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::eval::{CommandAgent, EvalCommand};
+use rollout_protocol::spec::eval::{CommandAgent, EvalCommand, EvalStage};
 use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::prompt;
 
@@ -81,14 +81,26 @@ pub(in crate::work) async fn open_calls(
     calls: CommandCalls<'_>,
 ) -> Result<(), SetupError> {
     let CommandCalls { servers, services, execution, directory, redactor } = calls;
-    let agent = &agent.spec;
-    let request =
-        CallsRequest { agent, servers, budget: None, services, execution, directory, redactor };
+    let (agent, budget) = (&agent.spec, agent.budget);
+    let request = CallsRequest { agent, servers, budget, services, execution, directory, redactor };
     if models.open(request).await? {
         let route = environment.listener_route().await.map_err(SetupError::GatewayRoute)?;
         models.serve(route).await?;
     }
     Ok(())
+}
+
+/// The end of a command, given that of its work: it has failed if the model calls of its agent
+/// exceeded their budget.
+pub(in crate::work) fn check_budget(
+    models: &ModelCalls,
+    stage: EvalStage,
+    ended: Result<(), TrialError>,
+) -> Result<(), TrialError> {
+    models.check_budget(ended).map_err(|error| match error.code == Code::BUDGET_EXCEEDED {
+        true => TrialError { message: format!("{}: {}", stage.as_str(), error.message), ..error },
+        false => error,
+    })
 }
 
 /// The work of a command: its script, run by `argv`, or the loop of the agent `shell`.

@@ -171,13 +171,11 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
-        match ended {
-            Ok(_) => self.read_decision(stage, command).await,
-            Err(error) => {
-                let error = failure::command_error(error, stage, &redactor);
-                Err(self.models.blame_server(error))
-            }
-        }
+        let ended = ended.map(drop).map_err(|error| {
+            self.models.blame_server(failure::command_error(error, stage, &redactor))
+        });
+        agent::command::check_budget(&self.models, stage, ended)?;
+        self.read_decision(stage, command).await
     }
 
     fn planned_script(

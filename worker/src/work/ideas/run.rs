@@ -139,20 +139,19 @@ impl<'a> IdeasRun<'a> {
         let limit = ScriptLimit { limit, whose: Some("its") };
         let environment = self.attempt.running_environment();
         let ended = end.into_result(environment, &capture, limit, NormalExit::Zero).await;
-        match ended {
-            Ok(_) => {
-                // A process in the background could still change the ideas.
-                let killed = executor::kill_processes(environment).await;
-                let Some(left) = killed.or(processes_left) else { return Ok(()) };
-                self.attempt.environment.tainted = true;
-                Err(failure::command_error(ScriptError::ProcessesLeft(left), STAGE, &redactor))
-            }
-            Err(error) => {
-                self.record_processes_left(processes_left);
-                let error = failure::command_error(error, STAGE, &redactor);
-                Err(self.models.blame_server(error))
-            }
+        let ended = ended.map(drop).map_err(|error| {
+            self.models.blame_server(failure::command_error(error, STAGE, &redactor))
+        });
+        if let Err(error) = agent::command::check_budget(&self.models, STAGE, ended) {
+            self.record_processes_left(processes_left);
+            return Err(error);
         }
+        // A process in the background could still change the ideas.
+        let environment = self.attempt.running_environment();
+        let killed = executor::kill_processes(environment).await;
+        let Some(left) = killed.or(processes_left) else { return Ok(()) };
+        self.attempt.environment.tainted = true;
+        Err(failure::command_error(ScriptError::ProcessesLeft(left), STAGE, &redactor))
     }
 
     /// Records processes of a command that may be alive.

@@ -22,11 +22,13 @@ pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
 }
 
 /// Whether one of the `eval_retries` may help: commands failed or timed out. Infrastructure
-/// failures were retried by the run.
+/// failures were retried by the run, and an agent over its budget would be again.
 pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecord>) -> bool {
     let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
     let is_infrastructure = |error: &TrialError| error.class == ErrorClass::Infrastructure;
-    failed && settled.verdict.error.as_ref().is_some_and(|error| !is_infrastructure(error))
+    let is_over_budget = |error: &TrialError| error.code == ErrorCode::BUDGET_EXCEEDED;
+    let error = settled.verdict.error.as_ref();
+    failed && error.is_some_and(|error| !is_infrastructure(error) && !is_over_budget(error))
 }
 
 /// Total time and cost of an eval's attempts.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::budget::TryBudget;
 use rollout_protocol::spec::environment::{EnvironmentRates, EnvironmentSpec, PreservePolicy};
 use rollout_protocol::spec::eval::{
     CommandAgent, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, RepositorySpec, SweepEnvironment,
@@ -76,7 +77,7 @@ impl SearchPlan {
     /// [`SearchPlanError`].
     pub async fn new(tree: &TreeFile, store: Arc<dyn BlobStore>) -> Result<Self, SearchPlanError> {
         let metrics = metrics_text(&tree.profile);
-        let command = |command: &TreeCommand| eval_command(command, &metrics);
+        let command = |command: &TreeCommand| eval_command(command, &metrics, tree.budgets.step);
         let commands = &tree.commands;
         let (place, own) = (&commands.implement.environment, &commands.sweep.environment);
         let sweep_environment = match own == place {
@@ -237,7 +238,7 @@ impl SearchPlan {
 }
 
 /// A command of the file as a worker runs it.
-fn eval_command(command: &TreeCommand, metrics: &str) -> EvalCommand {
+fn eval_command(command: &TreeCommand, metrics: &str, budget: Option<TryBudget>) -> EvalCommand {
     let own = command.env.iter().map(|(name, value)| (name.clone(), value.template.clone()));
     let mut env = BTreeMap::new();
     let agent = command.agent.as_ref().map(|agent| {
@@ -246,6 +247,7 @@ fn eval_command(command: &TreeCommand, metrics: &str) -> EvalCommand {
             spec: AgentSpec { env: BTreeMap::new(), ..agent.spec.clone() },
             prompt: agent.prompt.clone(),
             metrics: metrics.to_owned(),
+            budget,
         })
     });
     // Variables of the file win.

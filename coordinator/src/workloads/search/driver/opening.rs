@@ -266,6 +266,8 @@ pub(super) fn run_config(tree: &TreeFile, dry_run: bool) -> Result<SearchRunConf
         results_file: tree.results_file.clone(),
         budget_seconds: tree.budgets.seconds,
         budget_cost: tree.budgets.cost,
+        budget_depth_cost: tree.budgets.depth_cost,
+        max_attempt_cost: tree.max_attempt_cost(),
         keep_rejected_worktrees: tree.keep_rejected_worktrees,
         keep_failed_artifacts: tree.keep_failed_artifacts,
         settings,

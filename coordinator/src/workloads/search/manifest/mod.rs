@@ -100,6 +100,12 @@ pub struct SearchRunConfig {
     pub budget_seconds: Option<f64>,
     /// Limit of the total cost.
     pub budget_cost: Option<f64>,
+    /// Limit of the cost of each depth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_depth_cost: Option<f64>,
+    /// Most that the agents of an attempt of an eval may cost, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempt_cost: Option<f64>,
     /// Whether to keep checkouts of candidates that were not promoted.
     pub keep_rejected_worktrees: bool,
     /// Whether to keep the files of failed evals.

@@ -110,6 +110,13 @@ pub enum ManifestEventKind {
         /// Nodes of the ideas.
         nodes: Vec<NodeId>,
     },
+    /// Ideas of a depth are not tried, because the budget of the depth does not cover their evals.
+    IdeasLeftOut {
+        /// The depth.
+        depth: u32,
+        /// How many.
+        ideas: usize,
+    },
     /// A removal that had failed succeeded.
     CleanedUp {
         /// Path or reference.

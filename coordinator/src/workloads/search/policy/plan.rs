@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::manifest::{EvalStatus, IdeaFile, SearchEval, SearchManifest, StopReason};
+use super::super::manifest::{
+    EvalStatus, IdeaFile, ManifestEvent, ManifestEventKind, SearchEval, SearchManifest, StopReason,
+};
 use rollout_protocol::search::{EvalId, NodeId};
 
 /// The nodes of the frontier that have no ideas yet.
@@ -22,7 +24,12 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
         manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
         return;
     }
-    let mut chosen_here = BTreeMap::new();
+    let covered = evals_in_budget_of_depth(manifest);
+    if covered == Some(0) {
+        manifest.state.stop_reason = Some(StopReason::BudgetSpent);
+        return;
+    }
+    let (mut chosen_here, mut planned, mut left_out) = (BTreeMap::new(), 0, 0);
     for node in manifest.state.frontier_node_ids.clone() {
         let (chosen, dedupe) = idea::choose_ideas(manifest, node, &chosen_here);
         for file in &chosen {
@@ -36,9 +43,31 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
                 manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
                 break;
             }
+            if covered.is_some_and(|covered| planned >= covered) {
+                left_out += 1;
+                continue;
+            }
+            planned += 1;
             add_eval(manifest, node, depth, file, now);
         }
     }
+    if left_out > 0 {
+        let kind = ManifestEventKind::IdeasLeftOut { depth, ideas: left_out };
+        manifest.events.push(ManifestEvent { at: now, kind });
+    }
+}
+
+/// How many evals the budget of the depth covers after the ideas of its nodes, with all attempts and
+/// each as expensive as its agents may be; `None` without a limit. What they cost in the end would
+/// depend on the order of results.
+fn evals_in_budget_of_depth(manifest: &SearchManifest) -> Option<usize> {
+    let config = &manifest.run_config;
+    let (most, each) = (config.budget_depth_cost?, config.max_attempt_cost?);
+    let each = each * f64::from(config.eval_retries.saturating_add(1));
+    let frontier = manifest.state.frontier_node_ids.iter();
+    let ideas: f64 = frontier.filter_map(|id| manifest.node(*id).ideas_cost).sum();
+    // Sums of decimal fractions are not exact.
+    Some(((most - ideas) / each + 1e-9).floor().max(0.0) as usize)
 }
 
 /// Directory of the logs and outputs of an eval, from the directory of the eval.

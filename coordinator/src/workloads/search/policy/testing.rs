@@ -46,6 +46,8 @@ pub(crate) fn new_search(change: impl FnOnce(&mut SearchRunConfig)) -> SearchMan
         results_file: "results.csv".to_owned(),
         budget_seconds: None,
         budget_cost: None,
+        budget_depth_cost: None,
+        max_attempt_cost: None,
         keep_rejected_worktrees: false,
         keep_failed_artifacts: false,
         settings: serde_json::Value::Null,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::manifest::{DedupeScope, Reason};
+use super::super::manifest::{DedupeScope, ManifestEvent, ManifestEventKind, Reason};
 use super::testing::{new_search, simulated_eval};
 use super::*;
 
@@ -232,4 +232,35 @@ proptest! {
         let crash = |block: usize| crashes.get(block).copied().unwrap_or(false);
         prop_assert_eq!(run(new_search(|_| {}), shuffle, crash), plain(new_search(|_| {})));
     }
+}
+
+#[test]
+fn depth_tries_as_many_ideas_as_its_budget_covers_whatever_evals_cost_and_in_any_order() {
+    let budgeted = || {
+        new_search(|config| {
+            (config.budget_depth_cost, config.max_attempt_cost) = (Some(0.9), Some(0.2));
+            config.eval_retries = 1;
+        })
+    };
+    let done = plain(budgeted());
+    assert_eq!(done.state.completed_depths, [0, 1, 2]);
+    for depth in 0..3 {
+        assert_eq!(done.evals_at(depth).count(), 2, "0.9 covers twice two attempts for 0.2");
+        let left_out = ManifestEventKind::IdeasLeftOut { depth, ideas: 2 };
+        let is_left_out = |event: &&ManifestEvent| event.kind == left_out;
+        assert_eq!(done.events.iter().filter(is_left_out).count(), usize::from(depth == 0));
+    }
+    let reversed = run(budgeted(), |evals| evals.reverse(), |block| block % 3 == 0);
+    assert_eq!(reversed.evaluations, done.evaluations);
+}
+
+#[test]
+fn ideas_that_used_up_the_budget_of_a_depth_end_the_search() {
+    let mut manifest = new_search(|config| {
+        (config.budget_depth_cost, config.max_attempt_cost) = (Some(1.0), Some(0.2));
+    });
+    manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(0.85);
+    let done = plain(manifest);
+    assert_eq!(done.state.stop_reason, Some(StopReason::BudgetSpent));
+    assert!(done.evaluations.is_empty());
 }

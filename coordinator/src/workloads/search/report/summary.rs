@@ -80,6 +80,7 @@ fn config(manifest: &SearchManifest, text: &mut String) {
         format!("maximum evals: {}", bound(config.max_total_idea_evals)),
         format!("maximum seconds of evals: {}", bound(config.budget_seconds)),
         format!("maximum cost: {}", bound(config.budget_cost)),
+        format!("maximum cost of a depth: {}", bound(config.budget_depth_cost)),
         format!("retries of failed evals: {}", config.eval_retries),
         format!("ideas must not repeat others of: {}", cell(&serialized_name(config.dedupe_scope))),
         format!("ideas shown to a generator: {}", serialized_name(config.ideas_context_strategy)),
