@@ -85,6 +85,10 @@ pub(super) struct JobArgs {
     #[arg(long)]
     resume_trajectory: bool,
 
+    /// File with a conversation that agents continue, in the form of Harbor (ATIF)
+    #[arg(long, value_name = "FILE")]
+    load_trajectory: Option<PathBuf>,
+
     /// Text after the instruction of every task
     #[arg(long, value_name = "TEXT")]
     extra_instruction: Vec<String>,
@@ -384,6 +388,13 @@ impl JobArgs {
         if self.resume_trajectory {
             let flag = "--resume-trajectory";
             settings.push(CliSetting::each_agent_key(flag, "resume_trajectory", "true"));
+        }
+        if let Some(path) = &self.load_trajectory {
+            let flag = format!("--load-trajectory {}", path.display());
+            // Paths of the command line are not relative to the job file.
+            let path = std::path::absolute(path).map_err(|error| format!("{flag}: {error}"))?;
+            let text = serde_json::Value::from(path.to_string_lossy()).to_string();
+            settings.push(CliSetting::each_agent_key(&flag, "load_trajectory", &text));
         }
         for name in &self.task_env {
             settings.push(CliSetting::item(&format!("--task-env {name}"), "task_env", name));

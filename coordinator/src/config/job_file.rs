@@ -18,6 +18,7 @@ use super::agents_directory;
 use super::catalogue::{AgentCatalogue, PriceTable};
 use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
+use super::elements::agent_tasks::HostFiles;
 use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
@@ -214,7 +215,8 @@ pub(super) fn read(
         let catalogue = agents_directory::catalogue(&agents_dir, file, options.reads_host_files);
         let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
         let extra = ExtraInstructionFields::take(&mut fields);
-        let mut job = job(&mut fields, &catalogue, &prices);
+        let files = HostFiles { file, is_allowed: options.reads_host_files };
+        let mut job = job(&mut fields, &catalogue, &prices, files);
         job.extra_instructions = extra.read(file, options.reads_host_files);
         fields.finish();
         job
@@ -266,7 +268,12 @@ pub(super) fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'s
     }
 }
 
-fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue, prices: &PriceTable) -> JobFile {
+fn job(
+    fields: &mut Fields<'_>,
+    catalogue: &AgentCatalogue,
+    prices: &PriceTable,
+    files: HostFiles<'_>,
+) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
@@ -280,7 +287,7 @@ fn job(fields: &mut Fields<'_>, catalogue: &AgentCatalogue, prices: &PriceTable)
     let models = agents.texts_of_items(agents::AgentKeys::model);
     let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
     let mut gateway = gateway::read(&fields.take(JobKeys::gateway), &named);
-    let agents = agents::read(&agents, catalogue, &mut gateway);
+    let agents = agents::read(&agents, catalogue, &mut gateway, files);
     if let Some(gateway) = &mut gateway {
         gateway::add_prices(&mut gateway.spec, prices);
     }

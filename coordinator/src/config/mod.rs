@@ -28,6 +28,7 @@ mod reader;
 pub mod reference;
 mod resolve;
 mod task;
+pub(crate) mod trajectory_file;
 mod tree_file;
 mod value;
 mod yaml;

@@ -12,7 +12,7 @@ pub fn dataset_facts(
     datasets: &[Dataset],
     previous: &[DatasetFacts],
 ) -> Vec<DatasetFacts> {
-    let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
+    let scripts = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
     let unsupported = |task: &&DatasetTask| {
         let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
         let mut faults = task.fault.iter().chain(of_scripts);

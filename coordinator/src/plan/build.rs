@@ -58,6 +58,11 @@ pub async fn build(
     let plan = JobPlan::new(job.settings.clone(), agents, tasks, job.n_attempts)?
         .with_guardrails(job.guardrails.clone());
     store(sink, plan.settings()).await?;
+    for agent in &job.agents {
+        if let Some(trajectory) = &agent.trajectory {
+            sink.put(trajectory.clone(), MediaType::Json).await?;
+        }
+    }
     for agent in plan.agents() {
         store(sink, &agent.spec).await?;
     }

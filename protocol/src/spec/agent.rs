@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blob::BlobRef;
 use crate::spec::harness::HarnessSpec;
-use crate::spec::task::NetworkPolicy;
+use crate::spec::task::{NetworkPolicy, StepSpec};
 use crate::template::Template;
 
 /// An agent definition; its digest is part of what a trial runs under.
@@ -45,6 +46,9 @@ pub struct AgentTaskOptions {
     /// Whether it continues its conversation in the next step of a task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume_trajectory: bool,
+    /// The conversation that it continues in the first step, instead of that of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trajectory: Option<BlobRef>,
 }
 
 /// A feature of a task that agents use in their own way.
@@ -55,6 +59,8 @@ pub enum TaskFeature {
     Mcp,
     /// Skills.
     Skills,
+    /// A conversation to begin with.
+    Trajectory,
 }
 
 impl TaskFeature {
@@ -64,6 +70,7 @@ impl TaskFeature {
         match self {
             Self::Mcp => "mcp",
             Self::Skills => "skills",
+            Self::Trajectory => "trajectory",
         }
     }
 
@@ -73,6 +80,7 @@ impl TaskFeature {
         match self {
             Self::Mcp => "MCP servers",
             Self::Skills => "skills",
+            Self::Trajectory => "an initial conversation",
         }
     }
 }
@@ -88,11 +96,17 @@ impl AgentSpec {
     pub fn can_use(&self, feature: TaskFeature) -> bool {
         match self.kind {
             AgentKind::Oracle | AgentKind::Nop => true,
-            AgentKind::Shell(_) => feature == TaskFeature::Skills,
+            AgentKind::Shell(_) => feature != TaskFeature::Mcp,
             AgentKind::Script { .. } | AgentKind::Harness(_) => {
                 !self.task_options.unsupported.contains(&feature)
             }
         }
+    }
+
+    /// The conversation that it continues in a step, the first of which has the index 0.
+    pub fn trajectory<'a>(&'a self, index: usize, step: &'a StepSpec) -> Option<&'a BlobRef> {
+        let own = self.task_options.trajectory.as_ref().filter(|_| index == 0);
+        own.or(step.files.trajectory.as_ref())
     }
 
     /// The network policy of its phase, from that of the task: the hosts that the job adds are

@@ -99,6 +99,12 @@ pub(crate) const AGENT_CASES: &[KeyCase] = &[
         || json!(true),
     ),
     (
+        "agents[].load_trajectory",
+        "agents: [{name: a, execute: 'true', load_trajectory: earlier.json}]",
+        "/shown/config/agents/0/trajectory/size_bytes",
+        || json!(52),
+    ),
+    (
         "agents[].unsupported",
         "agents: [{name: a, execute: 'true', unsupported: [mcp]}]",
         "/shown/config/agents/0/unsupported",

@@ -497,6 +497,9 @@ fn project() -> Project {
             );
     }
     let project = project.write("more.md", "Be kind.\n");
+    let earlier = r#"{"steps": [{"source": "user", "message": "hello"}]} "#;
+    assert_eq!(earlier.len(), 52);
+    let project = project.write("earlier.json", earlier);
     let tasks = json!([{"path": "tasks/built"}]);
     project.write("registry.json", &json!([{"name": "r", "tasks": tasks}]).to_string())
 }

@@ -187,6 +187,51 @@ fn shell_continues_its_conversation_in_next_step_if_asked_in_sandbox() {
     }
 }
 
+/// An earlier conversation, in which somebody else asked for another file.
+const TRAJECTORY: &str = r#"{"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"}, "steps": [
+    {"step_id": 1, "source": "user", "message": "Where is the walrus?"},
+    {"step_id": 2, "source": "agent", "message": "I look.", "tool_calls": [
+        {"tool_call_id": "x", "function_name": "bash", "arguments": {"command": "ls /zoo"}}],
+     "observation": {"results": [{"source_call_id": "x", "content": "walrus-7"}]}},
+    {"step_id": 3, "source": "agent", "message": "In the zoo."}]}"#;
+
+#[test]
+fn shell_continues_conversation_of_task_or_of_job_in_every_dialect_in_sandbox() {
+    for dialect in ["openai", "anthropic", "gemini"] {
+        for of_job in [false, true] {
+            let options = if of_job { vec!["--load-trajectory", "other.json"] } else { Vec::new() };
+            let run = AgentRun { dialect, ..shell_in_sandbox(options) };
+            let server = ModelServer::start_scripted(task());
+            let project = run.project();
+            project.write_file("tasks/t/trajectory.json", TRAJECTORY);
+            project.write_file("other.json", &TRAJECTORY.replace("walrus", "gnu"));
+            let trial = run.run_in(&project, &server, DEADLINE);
+            // The scripted model takes the earlier command for its own, and ends.
+            assert_eq!((trial.message(), server.calls().len()), ("", 1), "{:#}", trial.result);
+            let text = request(&server, 0);
+            let animal = if of_job { "gnu" } else { "walrus" };
+            for part in [format!("Where is the {animal}?"), format!("{animal}-7"), "ls /zoo".into()]
+            {
+                assert!(text.contains(&part), "{dialect}, {part}: {text}");
+            }
+            assert_eq!(text.contains("walrus"), !of_job, "{text}");
+        }
+    }
+}
+
+#[test]
+fn scripts_get_the_conversation_of_a_task_as_a_file_in_sandbox() {
+    let job = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n\
+               agents: [{name: mine, execute: 'grep -q walrus-7 $ROLLOUT_TRAJECTORY && echo 42 >answer.txt'}]\n";
+    let run = AgentRun { agent: "mine", dialect: "openai", job: job.to_owned(), options: vec![] };
+    let project = run.project();
+    project.write_file("tasks/t/trajectory.json", TRAJECTORY);
+    let command = project.command(&["run", "job.yaml", "-q"]);
+    let _ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("solve").trial("mine", "t");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
 #[test]
 fn extra_instructions_reach_agent_in_sandbox() {
     let options =

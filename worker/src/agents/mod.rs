@@ -5,6 +5,7 @@
 //! Everything runs with `bash` in the environment's working directory.
 
 mod harness;
+mod prior;
 mod shell;
 mod tools;
 
@@ -16,6 +17,7 @@ use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 use crate::environment::Upload;
 
 pub use self::harness::harness_variables;
+pub use self::prior::{InvalidTrajectory, PriorConversation, TRAJECTORY_FILE, TRAJECTORY_VARIABLE};
 pub use self::shell::{
     BoundedOutput, OUTPUT_BYTES, ShellCommand, ShellRequest, ShellSession, ShellStep, UnknownReply,
 };

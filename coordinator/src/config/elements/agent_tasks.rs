@@ -1,16 +1,21 @@
 //! Keys of agents about tasks: features of tasks that they use, hosts, continued conversations.
 
+use std::path::Path;
+
+use bytes::Bytes;
 use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, TaskFeature};
 
 use super::super::catalogue::{AgentEntry, AgentOption};
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::{Field, Fields};
 use super::super::task::read_host;
+use super::super::trajectory_file;
 use super::agents::AgentKeys;
 
 const FEATURES: &[(&str, TaskFeature)] = &[
     (TaskFeature::Mcp.as_str(), TaskFeature::Mcp),
     (TaskFeature::Skills.as_str(), TaskFeature::Skills),
+    (TaskFeature::Trajectory.as_str(), TaskFeature::Trajectory),
 ];
 
 /// Parts of tasks that an agent can use, by its definition.
@@ -28,8 +33,10 @@ impl TaskSupport {
         let options =
             [(AgentOption::Mcp, TaskFeature::Mcp), (AgentOption::Skills, TaskFeature::Skills)];
         let lacks = options.into_iter().filter(|(option, _)| !entry.accepts(*option));
+        // Their programs have forms of their own.
+        let lacks = lacks.map(|(_, feature)| feature).chain([TaskFeature::Trajectory]);
         Self {
-            unsupported: lacks.map(|(_, feature)| feature).collect(),
+            unsupported: lacks.collect(),
             cannot_resume: (!entry.accepts(AgentOption::Resume)).then(|| entry.name.clone()),
         }
     }
@@ -40,6 +47,16 @@ pub(super) struct TaskOptionFields<'a> {
     hosts: Field<'a>,
     resume: Field<'a>,
     unsupported: Field<'a>,
+    trajectory: Field<'a>,
+}
+
+/// Files of this host that a job file names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostFiles<'a> {
+    /// The job file.
+    pub(crate) file: &'a Path,
+    /// Whether it may name files.
+    pub(crate) is_allowed: bool,
 }
 
 impl<'a> TaskOptionFields<'a> {
@@ -48,6 +65,7 @@ impl<'a> TaskOptionFields<'a> {
             hosts: fields.take(AgentKeys::extra_allowed_hosts),
             resume: fields.take(AgentKeys::resume_trajectory),
             unsupported: fields.take(AgentKeys::unsupported),
+            trajectory: fields.take(AgentKeys::load_trajectory),
         }
     }
 
@@ -77,13 +95,48 @@ impl<'a> TaskOptionFields<'a> {
         };
         let hosts = self.hosts.items().unwrap_or_default();
         let extra_allowed_hosts = hosts.iter().filter_map(read_host).collect();
-        AgentTaskOptions { unsupported, extra_allowed_hosts, resume_trajectory }
+        AgentTaskOptions { unsupported, extra_allowed_hosts, resume_trajectory, trajectory: None }
+    }
+
+    /// Reads the conversation that the agent continues, if the job names one; errors are recorded.
+    pub(super) fn trajectory(
+        &self,
+        agent: Option<&str>,
+        kind: &AgentKind,
+        options: &AgentTaskOptions,
+        files: HostFiles<'_>,
+    ) -> Option<Bytes> {
+        let path = self.trajectory.path()?;
+        let is_reader =
+            kind.calls_models() && !options.unsupported.contains(&TaskFeature::Trajectory);
+        if !is_reader {
+            let agent = agent.unwrap_or("of this name");
+            let found = format!("a conversation, which the agent `{agent}` cannot continue");
+            let expected = "`shell`, or an agent with scripts of its own that read it";
+            self.trajectory.reject(ErrorKind::Unsupported, found, expected);
+            return None;
+        }
+        if !files.is_allowed {
+            let expected = "none: a server reads no files that a job names";
+            self.trajectory.reject(ErrorKind::Conflict, "a file on the server", expected);
+            return None;
+        }
+        let path = files.file.parent().unwrap_or(Path::new("")).join(path);
+        match trajectory_file::read_valid(&path) {
+            Ok(bytes) => Some(bytes.into()),
+            Err(why) => {
+                let found = format!("`{}`, which cannot be used: {why}", path.display());
+                let expected = "a file with a trajectory in the form of Harbor (ATIF)";
+                self.trajectory.reject(ErrorKind::BadValue, found, expected);
+                None
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rollout_protocol::spec::agent::TaskFeature::{Mcp, Skills};
+    use rollout_protocol::spec::agent::TaskFeature::{Mcp, Skills, Trajectory};
 
     use super::super::testing::{agents as read, read_field};
     use super::*;
@@ -99,7 +152,7 @@ mod tests {
         let (found, faults) = options(text);
         assert_eq!(faults, []);
         let lacks: Vec<_> = found.into_iter().map(|options| options.unsupported).collect();
-        assert_eq!(lacks, [vec![Mcp, Skills], vec![], vec![]]);
+        assert_eq!(lacks, [vec![Mcp, Skills, Trajectory], vec![Trajectory], vec![]]);
     }
 
     #[test]
@@ -111,6 +164,7 @@ mod tests {
             unsupported: vec![Skills],
             extra_allowed_hosts: vec!["*.a.b".into(), "10.0.0.0/8".into()],
             resume_trajectory: true,
+            trajectory: None,
         };
         assert_eq!(found, [expected]);
     }

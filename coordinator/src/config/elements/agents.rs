@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bytes::Bytes;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{
     AgentKind, AgentLimits, AgentModel, AgentSpec, AgentTaskOptions,
@@ -13,7 +15,7 @@ use super::super::location::SourceLocation;
 use super::super::reader::Field;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
-use super::agent_tasks::TaskOptionFields;
+use super::agent_tasks::{HostFiles, TaskOptionFields};
 use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
@@ -52,7 +54,9 @@ keys! {
             "Hosts that it may reach in tasks without network or with an allowlist, as `allowed_hosts` of tasks.";
         resume_trajectory: "boolean", "false",
             "Continue its conversation in the next step of a task instead of beginning a new one.";
-        unsupported: "list of mcp|skills", "of the catalogue, else none",
+        load_trajectory: "path", "that of the task",
+            "File with a conversation that it continues in the first step of each task; relative to the file.";
+        unsupported: "list of mcp|skills|trajectory", "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
         override_timeout_sec: "number", "from the task",
             "Time limit of its execute script, s; 0 means unset.";
@@ -82,6 +86,8 @@ pub struct AgentConfig {
     pub model: Option<AgentModel>,
     /// Parts of tasks that it can use, and its options in them.
     pub task_options: AgentTaskOptions,
+    /// The content of `load_trajectory`.
+    pub trajectory: Option<Bytes>,
 }
 
 /// An agent of a job.
@@ -93,6 +99,8 @@ pub struct Agent {
     pub description: Option<String>,
     /// Its time limits as written, without the job's multipliers.
     pub unscaled_limits: AgentLimits,
+    /// The conversation that it continues; its blob is in `spec`.
+    pub trajectory: Option<Bytes>,
 }
 
 impl Agent {
@@ -103,6 +111,8 @@ impl Agent {
             execute_sec: file.limits.execute_sec.map(|limit| rules.agent(limit)),
             execute_max_sec: file.limits.execute_max_sec.map(|limit| rules.agent(limit)),
         };
+        let blob = |bytes: &Bytes| BlobRef::for_bytes(bytes, MediaType::Json);
+        let trajectory = file.trajectory.as_ref().map(blob);
         Self {
             spec: AgentSpec {
                 name: file.name,
@@ -111,8 +121,9 @@ impl Agent {
                 limits,
                 install_once: file.install_once,
                 model: file.model,
-                task_options: file.task_options,
+                task_options: AgentTaskOptions { trajectory, ..file.task_options },
             },
+            trajectory: file.trajectory,
             description: file.description,
             unscaled_limits: file.limits,
         }
@@ -125,6 +136,7 @@ pub(crate) fn read(
     field: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
+    files: HostFiles<'_>,
 ) -> Vec<AgentConfig> {
     const EXPECTED: &str = "a list of at least one agent";
     if !field.required(EXPECTED) {
@@ -135,13 +147,14 @@ pub(crate) fn read(
         field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
     }
     let mut seen = HashMap::new();
-    items.iter().filter_map(|item| agent(item, catalogue, gateway, &mut seen)).collect()
+    items.iter().filter_map(|item| agent(item, catalogue, gateway, files, &mut seen)).collect()
 }
 
 fn agent(
     item: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
+    files: HostFiles<'_>,
     seen: &mut HashMap<String, SourceLocation>,
 ) -> Option<AgentConfig> {
     let mut fields = item.mapping()?;
@@ -174,6 +187,7 @@ fn agent(
     let Definition { kind, dialects, needs_model, variables, install_once, task_support } =
         definition?;
     let task_options = task_fields.read(&kind, task_support);
+    let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, files);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);
@@ -190,7 +204,17 @@ fn agent(
     }
     let install_once = install_once_field.bool().unwrap_or(install_once);
     let name = name?;
-    Some(AgentConfig { name, description, kind, env, limits, install_once, model, task_options })
+    Some(AgentConfig {
+        name,
+        description,
+        kind,
+        env,
+        limits,
+        install_once,
+        model,
+        task_options,
+        trajectory,
+    })
 }
 
 fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, SourceLocation>) {

@@ -2,7 +2,7 @@
 
 mod agent_model;
 mod agent_source;
-mod agent_tasks;
+pub(crate) mod agent_tasks;
 pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod budget;

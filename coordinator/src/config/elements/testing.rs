@@ -40,5 +40,7 @@ pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> R
 /// Reads agents, without a gateway and with the shipped catalogue.
 pub(crate) fn agents(field: &Field<'_>) -> Vec<super::agents::AgentConfig> {
     let catalogue = super::super::catalogue::AgentCatalogue::shipped();
-    super::agents::read(field, catalogue, &mut None)
+    let file = std::path::Path::new("job.yaml");
+    let files = super::agent_tasks::HostFiles { file, is_allowed: true };
+    super::agents::read(field, catalogue, &mut None, files)
 }

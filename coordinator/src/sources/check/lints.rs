@@ -32,8 +32,8 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
         }
     }
     for file in trajectory_files(&task.dir, &task.file) {
-        let message = "initial conversations are not supported: the trials of agents other \
-                       than oracle and nop settle as unsupported";
+        let message = "the trials of agents that cannot continue a conversation settle as \
+                       unsupported";
         lints.warn(&file, None, message);
     }
     if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {

@@ -234,6 +234,10 @@ async fn store(
             let content = BlobContent::Bytes(Bytes::from(text.clone()), MediaType::Text);
             contents.push((BlobRef::for_bytes(text, MediaType::Text), content));
         }
+        for document in files.trajectories.iter().flatten() {
+            let content = BlobContent::Bytes(Bytes::from(document.clone()), MediaType::Json);
+            contents.push((BlobRef::for_bytes(document, MediaType::Json), content));
+        }
         for part in &files.parts {
             let archive = part.archive.clone().map(|file| BlobContent::File(file, MediaType::Tar));
             contents.extend(archive.map(|content| (part.blob.clone(), content)));
@@ -264,6 +268,10 @@ fn assign_blobs(
 ) {
     for (step, text) in spec.steps.iter_mut().zip(&files.instructions) {
         step.files.instruction = Some(BlobRef::for_bytes(text, MediaType::Text));
+    }
+    for (step, document) in spec.steps.iter_mut().zip(&files.trajectories) {
+        let blob = |document: &Vec<u8>| BlobRef::for_bytes(document, MediaType::Json);
+        step.files.trajectory = document.as_ref().map(blob);
     }
     for part in &files.parts {
         part.assign_blob(spec);

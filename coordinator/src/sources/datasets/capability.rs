@@ -15,13 +15,11 @@ use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderD
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
-use super::{TaskParts, layout};
+use super::{TaskParts, trajectory};
 use crate::config::{
     ConfigError, Demand, DemandKind, Diagnostics, ErrorKind, Job, SourceLocation, TaskFile,
+    trajectory_file,
 };
-
-/// File with an initial conversation, which agents do not support.
-const TRAJECTORY: &str = "trajectory.json";
 
 /// Demands named in the error of a trial; the others are only counted.
 const MAX_NAMED_DEMANDS: usize = 5;
@@ -46,7 +44,7 @@ impl CapabilityCheck<'_> {
 pub(super) struct UnsupportedDemands {
     /// Under every agent.
     pub(super) always: Vec<ConfigError>,
-    /// Only under agents with scripts.
+    /// Only under agents that call models.
     pub(super) for_scripts: Vec<ConfigError>,
     /// Features that an agent of the job cannot use: its worker refuses the trials.
     for_agents: Vec<ConfigError>,
@@ -55,8 +53,8 @@ pub(super) struct UnsupportedDemands {
 impl UnsupportedDemands {
     /// The demands that matter for the agents of a job.
     pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
-        let scripts = job.agents.iter().any(|agent| agent.spec.kind.runs_own_scripts());
-        let for_scripts = self.for_scripts.into_iter().filter(move |_| scripts);
+        let calls_models = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
+        let for_scripts = self.for_scripts.into_iter().filter(move |_| calls_models);
         self.always.into_iter().chain(for_scripts).chain(self.for_agents)
     }
 }
@@ -201,37 +199,42 @@ fn expected(provider: ProviderKind) -> String {
 /// Refuses features of the task that an agent of the job cannot use.
 fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     let file = task.file;
+    let in_task = || task.dir.join(TASK_FILE);
+    let mcp = (!file.mcp_servers.is_empty()).then(in_task);
+    let skills = file.skills_dir.is_some().then(in_task);
+    let trajectory = trajectory_files(task.dir, file).into_iter().next();
     let features = [
-        (TaskFeature::Mcp, "environment.mcp_servers", !file.mcp_servers.is_empty()),
-        (TaskFeature::Skills, "environment.skills_dir", file.skills_dir.is_some()),
+        (TaskFeature::Mcp, "environment.mcp_servers", mcp),
+        (TaskFeature::Skills, "environment.skills_dir", skills),
+        (TaskFeature::Trajectory, "", trajectory),
     ];
-    for (feature, key, _) in features.into_iter().filter(|(_, _, has)| *has) {
+    for (feature, key, at) in features {
+        let Some(at) = at else { continue };
         for agent in task.job.agents.iter().filter(|agent| !agent.spec.can_use(feature)) {
             let location = SourceLocation { key: key.to_owned(), line: None };
             let (name, features) = (&agent.spec.name, feature.description());
             let text = format!("{features}, which the agent `{name}` cannot use");
-            let at = task.dir.join(TASK_FILE);
             let expected = format!("an agent that uses {features}, or none of them");
             found.push(location.error(&at, ErrorKind::Unsupported, text, expected));
         }
     }
 }
 
-/// Refuses initial conversations: agents with scripts do not support them; other agents need none.
+/// Refuses initial conversations that cannot be read; agents that call no models need none.
 fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
+        let Err(why) = trajectory_file::read_valid(&file) else { continue };
         let location = SourceLocation { key: String::new(), line: None };
-        let text = "an initial conversation, which agents do not support";
-        found.push(location.error(&file, ErrorKind::Unsupported, text, "no such file"));
+        let text = format!("an initial conversation that cannot be read: {why}");
+        let expected = "a trajectory in the form of Harbor (ATIF), or no such file";
+        found.push(location.error(&file, ErrorKind::Unsupported, text, expected));
     }
 }
 
 /// The initial conversation files of the task and its steps.
 pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
-    let own = file.steps.iter().map(layout::step_dir);
-    let dirs: BTreeSet<PathBuf> = own.chain([PathBuf::new()]).collect();
-    let files = dirs.into_iter().map(|step| dir.join(step).join(TRAJECTORY));
-    files.filter(|file| file.is_file()).collect()
+    let steps = file.steps.iter().enumerate();
+    steps.filter_map(|(index, step)| trajectory::find(dir, index, step)).collect()
 }
 
 fn refuse_services(

@@ -26,6 +26,7 @@ mod resolve;
 mod select;
 mod spec;
 mod task;
+mod trajectory;
 
 #[cfg(test)]
 mod tests;

@@ -14,13 +14,15 @@ use rollout_worker::environment::dockerignore::Dockerignore;
 
 use super::harborignore::{self, Harborignore};
 use super::pack_cache::PackCache;
-use super::{DatasetTask, fingerprint, instruction};
-use crate::config::{ConfigError, ErrorKind, SourceLocation};
+use super::{DatasetTask, fingerprint, instruction, trajectory};
+use crate::config::{ConfigError, ErrorKind, SourceLocation, trajectory_file};
 
 /// The files of a task, loaded.
 pub(super) struct LoadedTaskFiles {
     /// The instruction of each step.
     pub(super) instructions: Vec<Vec<u8>>,
+    /// The conversation that an agent continues in each step.
+    pub(super) trajectories: Vec<Option<Vec<u8>>>,
     /// The other parts, each once.
     pub(super) parts: Vec<PackedPart>,
 }
@@ -103,7 +105,14 @@ pub(super) fn read(
         let archive = scratch.with_extension(index.to_string());
         part(task, source, slots, archive, cache)
     });
-    Ok(LoadedTaskFiles { instructions, parts: parts.collect::<Result<_, _>>()? })
+    let trajectories = task.file.steps.iter().enumerate().map(|(index, step)| {
+        let Some(file) = trajectory::find(&task.dir, index, step) else { return Ok(None) };
+        let read = trajectory_file::read(&file).map(Some);
+        read.map_err(|why| fault(&file, ErrorKind::Unreadable, why))
+    });
+    let trajectories = trajectories.collect::<Result<_, _>>()?;
+    let parts = parts.collect::<Result<_, _>>()?;
+    Ok(LoadedTaskFiles { instructions, trajectories, parts })
 }
 
 /// The sources of the task's parts, each with its slots.

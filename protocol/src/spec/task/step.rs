@@ -35,7 +35,7 @@ pub struct StepSpec {
     pub solution_env: BTreeMap<String, Template>,
 }
 
-/// The files of a step. Except for the instruction, each is a deterministic tar archive with paths
+/// The files of a step. Except for the instruction and the trajectory, each is a deterministic tar archive with paths
 /// relative to the part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFiles {
@@ -48,6 +48,9 @@ pub struct StepFiles {
     /// `workdir/`: placed in the working directory before the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<BlobRef>,
+    /// `trajectory.json` itself: a conversation that the agent continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trajectory: Option<BlobRef>,
 }
 
 /// The agent phase of a step.

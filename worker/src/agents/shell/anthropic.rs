@@ -37,6 +37,18 @@ pub(super) fn read(reply: &Value) -> Option<(Value, String, Vec<ShellCommand>)> 
     Some((json!({"role": "assistant", "content": blocks}), texts.join("\n"), commands))
 }
 
+/// A reply with a text and calls of the tool, by their ids.
+pub(super) fn assistant<'a>(
+    text: &str,
+    calls: impl Iterator<Item = (&'a String, &'a str)>,
+) -> Value {
+    let call = |(id, command): (&String, &str)| json!({"type": "tool_use", "id": id, "name": TOOL, "input": {"command": command}});
+    // The dialect refuses empty texts.
+    let text = (!text.is_empty()).then(|| json!({"type": "text", "text": text}));
+    let blocks: Vec<_> = text.into_iter().chain(calls.map(call)).collect();
+    json!({"role": "assistant", "content": blocks})
+}
+
 /// The message with the outputs of all commands of a reply.
 pub(super) fn outputs(outputs: &[(String, String)]) -> Value {
     let block = |(id, text): &(String, String)| json!({"type": "tool_result", "tool_use_id": id, "content": text});

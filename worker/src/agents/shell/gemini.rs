@@ -41,6 +41,17 @@ pub(super) fn read(reply: &Value) -> Option<(Value, String, Vec<ShellCommand>)> 
     Some((json!({"role": "model", "parts": parts}), texts.concat(), commands))
 }
 
+/// A reply with a text and calls of the tool, by their ids.
+pub(super) fn assistant<'a>(
+    text: &str,
+    calls: impl Iterator<Item = (&'a String, &'a str)>,
+) -> Value {
+    let call = |(id, command): (&String, &str)| json!({"functionCall": {"id": id, "name": TOOL, "args": {"command": command}}});
+    let text = (!text.is_empty()).then(|| json!({"text": text}));
+    let parts: Vec<_> = text.into_iter().chain(calls.map(call)).collect();
+    json!({"role": "model", "parts": parts})
+}
+
 /// The message with the outputs of all commands of a reply.
 pub(super) fn outputs(outputs: &[(String, String)]) -> Value {
     let part = |(id, text): &(String, String)| {

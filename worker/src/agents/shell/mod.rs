@@ -13,10 +13,12 @@ use rollout_protocol::spec::agent::ShellSpec;
 use rollout_protocol::spec::gateway::ModelDialect;
 use serde_json::Value;
 
+use super::prior::{PriorConversation, PriorTurn};
+
 pub use self::output::BoundedOutput;
 
 /// Name of the only tool.
-const TOOL: &str = "bash";
+pub(super) const TOOL: &str = "bash";
 
 /// Description of the tool, for the model.
 const TOOL_DESCRIPTION: &str = "Runs a command with bash in the working directory of the task and returns its exit code and output.";
@@ -39,6 +41,9 @@ may have further files that it needs. Read the file of a skill before you do suc
 with the beginning of each file:
 
 ";
+
+/// Message before an earlier conversation that begins with a reply: dialects want one.
+const PRIOR_PROMPT: &str = "This is the conversation so far.";
 
 /// Bytes of a command's output that the model gets, half from its beginning and half from its end.
 pub const OUTPUT_BYTES: usize = 16 * 1024;
@@ -95,14 +100,15 @@ pub struct ShellCommand {
 pub struct UnknownReply(ModelDialect);
 
 impl ShellSession {
-    /// A conversation that begins with an instruction. `skills` lists those of the task, if it has
-    /// some.
+    /// A conversation that begins with an instruction, or continues an earlier one with it. `skills`
+    /// lists those of the task, if it has some.
     pub fn new(
         spec: &ShellSpec,
         model: &str,
         dialect: ModelDialect,
         instruction: &str,
         skills: Option<&str>,
+        prior: Option<&PriorConversation>,
     ) -> Self {
         let mut system = spec.system_prompt.clone().unwrap_or_else(|| SYSTEM_PROMPT.to_owned());
         if let Some(skills) = skills {
@@ -111,19 +117,60 @@ impl ShellSession {
         }
         let mut session =
             Self { dialect, model: model.to_owned(), system, messages: Vec::new(), turns_left: 0 };
+        if let Some(prior) = prior {
+            session.add_prior(prior);
+        }
         session.resume(spec, instruction);
         session
+    }
+
+    /// Adds the turns of an earlier conversation.
+    fn add_prior(&mut self, prior: &PriorConversation) {
+        if matches!(prior.turns.first(), Some(PriorTurn::Agent { .. })) {
+            self.add_user(PRIOR_PROMPT);
+        }
+        let mut number = 0;
+        for turn in &prior.turns {
+            let (text, commands) = match turn {
+                PriorTurn::User(text) => {
+                    self.add_user(text);
+                    continue;
+                }
+                PriorTurn::Agent { text, commands } => (text, commands),
+            };
+            // Ids of other programs may have a form that the server refuses.
+            let ids = commands.iter().map(|_| {
+                number += 1;
+                format!("prior_{number}")
+            });
+            let ids: Vec<String> = ids.collect();
+            let calls = || ids.iter().zip(commands.iter().map(|command| command.command.as_str()));
+            self.messages.push(match self.dialect {
+                ModelDialect::Openai => openai::assistant(text, calls()),
+                ModelDialect::Anthropic => anthropic::assistant(text, calls()),
+                ModelDialect::Gemini => gemini::assistant(text, calls()),
+            });
+            let outputs = commands.iter().map(|command| command.output.clone());
+            let outputs: Vec<_> = ids.iter().cloned().zip(outputs).collect();
+            if !outputs.is_empty() {
+                self.add_outputs(&outputs);
+            }
+        }
+    }
+
+    fn add_user(&mut self, text: &str) {
+        self.messages.push(match self.dialect {
+            ModelDialect::Openai | ModelDialect::Anthropic => {
+                serde_json::json!({"role": "user", "content": text})
+            }
+            ModelDialect::Gemini => gemini::user(text),
+        });
     }
 
     /// Continues the conversation with another instruction, with all turns of a new one.
     pub fn resume(&mut self, spec: &ShellSpec, instruction: &str) {
         self.turns_left = spec.max_turns;
-        self.messages.push(match self.dialect {
-            ModelDialect::Openai | ModelDialect::Anthropic => {
-                serde_json::json!({"role": "user", "content": instruction})
-            }
-            ModelDialect::Gemini => gemini::user(instruction),
-        });
+        self.add_user(instruction);
     }
 
     /// The next call; `None` if the model has had all its turns.

@@ -41,6 +41,23 @@ pub(super) fn read(reply: &Value) -> Option<(Value, String, Vec<ShellCommand>)> 
     Some((sent_back, text, commands))
 }
 
+/// A reply with a text and calls of the tool, by their ids.
+pub(super) fn assistant<'a>(
+    text: &str,
+    calls: impl Iterator<Item = (&'a String, &'a str)>,
+) -> Value {
+    let call = |(id, command): (&String, &str)| {
+        let arguments = json!({"command": command}).to_string();
+        json!({"id": id, "type": "function", "function": {"name": TOOL, "arguments": arguments}})
+    };
+    let calls: Vec<_> = calls.map(call).collect();
+    let mut message = json!({"role": "assistant", "content": text});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    message
+}
+
 /// The message with the output of a command.
 pub(super) fn output((id, text): &(String, String)) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": text})

@@ -6,7 +6,7 @@ use super::*;
 
 fn session(dialect: ModelDialect, max_turns: u32) -> ShellSession {
     let spec = ShellSpec { max_turns, ..ShellSpec::default() };
-    ShellSession::new(&spec, "m", dialect, "write x", None)
+    ShellSession::new(&spec, "m", dialect, "write x", None, None)
 }
 
 #[test]
@@ -14,7 +14,7 @@ fn skills_are_in_the_system_prompt() {
     let spec = ShellSpec::default();
     let list = "/skills/pdf/SKILL.md\nname: pdf\n";
     for dialect in [ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini] {
-        let mut session = ShellSession::new(&spec, "m", dialect, "write x", Some(list));
+        let mut session = ShellSession::new(&spec, "m", dialect, "write x", Some(list), None);
         let request = session.next_request().expect("a turn");
         let text = String::from_utf8_lossy(&request.body).into_owned();
         assert!(text.contains("The task has skills") && text.contains("/skills/pdf/SKILL.md"));
@@ -150,4 +150,62 @@ fn long_output_keeps_its_beginning_and_its_end() {
     let mut whole = BoundedOutput::new(OUTPUT_BYTES);
     whole.push(&[b'x'; 3 * OUTPUT_BYTES]);
     assert!(whole.text().len() < OUTPUT_BYTES + 64);
+}
+
+/// A conversation that begins with a reply, which runs two commands.
+fn prior() -> PriorConversation {
+    let document = json!({"steps": [
+        {"source": "agent", "message": "I look", "tool_calls": [
+            {"tool_call_id": "a b", "function_name": "bash", "arguments": {"command": "ls"}},
+            {"tool_call_id": "c", "function_name": "bash", "arguments": {"command": "pwd"}}],
+         "observation": {"results": [{"source_call_id": "a b", "content": "file"}]}},
+        {"source": "agent", "message": "done"},
+    ]});
+    PriorConversation::parse(document.to_string().as_bytes()).expect("a conversation")
+}
+
+#[test]
+fn earlier_conversation_stands_before_the_instruction_in_the_form_of_each_dialect() {
+    let spec = ShellSpec::default();
+    let messages = |dialect| {
+        let mut session = ShellSession::new(&spec, "m", dialect, "go on", None, Some(&prior()));
+        let request = session.next_request().expect("a turn");
+        let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+        match dialect {
+            ModelDialect::Openai => json!(body["messages"].as_array().expect("messages")[1..]),
+            ModelDialect::Anthropic => body["messages"].clone(),
+            ModelDialect::Gemini => body["contents"].clone(),
+        }
+    };
+    let call = |id: &str, command: &str| {
+        let arguments = json!({"command": command}).to_string();
+        json!({"id": id, "type": "function", "function": {"name": "bash", "arguments": arguments}})
+    };
+    let expected = json!([
+        {"role": "user", "content": PRIOR_PROMPT},
+        {"role": "assistant", "content": "I look",
+         "tool_calls": [call("prior_1", "ls"), call("prior_2", "pwd")]},
+        {"role": "tool", "tool_call_id": "prior_1", "content": "file"},
+        {"role": "tool", "tool_call_id": "prior_2", "content": ""},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "go on"},
+    ]);
+    assert_eq!(messages(ModelDialect::Openai), expected);
+    let expected = json!([
+        {"role": "user", "content": PRIOR_PROMPT},
+        {"role": "assistant", "content": [
+            {"type": "text", "text": "I look"},
+            {"type": "tool_use", "id": "prior_1", "name": "bash", "input": {"command": "ls"}},
+            {"type": "tool_use", "id": "prior_2", "name": "bash", "input": {"command": "pwd"}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "prior_1", "content": "file"},
+            {"type": "tool_result", "tool_use_id": "prior_2", "content": ""}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "done"}]},
+        {"role": "user", "content": "go on"},
+    ]);
+    assert_eq!(messages(ModelDialect::Anthropic), expected);
+    let found = messages(ModelDialect::Gemini);
+    assert_eq!(found[1]["parts"][1]["functionCall"]["args"]["command"], "ls", "{found:#}");
+    assert_eq!(found[2]["parts"][0]["functionResponse"]["response"]["output"], "file");
+    assert_eq!(found[4]["parts"][0]["text"], "go on");
 }

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::ScriptEnv;
 use crate::agents::{
-    self, BoundedOutput, INSTRUCTION_VARIABLE, SKILLS_VARIABLE, ShellCommand, ShellRequest,
-    ShellSession, ShellStep,
+    self, BoundedOutput, INSTRUCTION_VARIABLE, PriorConversation, SKILLS_VARIABLE, ShellCommand,
+    ShellRequest, ShellSession, ShellStep,
 };
 use crate::environment::{
     CommandExit, Environment, ExecCommand, Failure, OutputSink, OutputStream,
@@ -46,6 +46,8 @@ pub(in crate::work) struct ShellAgent {
     gateway: Arc<dyn TryGateway>,
     /// The conversation of the step before, if it is continued.
     kept: KeptSession,
+    /// The conversation that the step begins with.
+    prior: Option<Arc<PriorConversation>>,
 }
 
 /// The conversation of a trial between its steps.
@@ -84,7 +86,14 @@ impl ShellAgent {
                 true => Arc::clone(kept),
                 false => KeptSession::default(),
             },
+            prior: None,
         })
+    }
+
+    /// Lets it continue an earlier conversation, and not that of the step before.
+    pub(in crate::work) fn with_prior(mut self, prior: Option<Arc<PriorConversation>>) -> Self {
+        self.prior = prior;
+        self
     }
 
     /// The conversation, which begins with the instruction of the step or continues with it.
@@ -94,7 +103,7 @@ impl ShellAgent {
         instruction: &str,
     ) -> Result<ShellSession, Failure> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut session) = kept {
+        if let Some(mut session) = kept.filter(|_| self.prior.is_none()) {
             session.resume(&self.spec, instruction);
             return Ok(session);
         }
@@ -110,7 +119,8 @@ impl ShellAgent {
             None
         };
         let (spec, model) = (&self.spec, &self.model);
-        Ok(ShellSession::new(spec, model, self.dialect, instruction, skills.as_deref()))
+        let (skills, prior) = (skills.as_deref(), self.prior.as_deref());
+        Ok(ShellSession::new(spec, model, self.dialect, instruction, skills, prior))
     }
 
     /// Attempts the step. The exit code is 0 if the model says that it is done.

@@ -22,8 +22,7 @@ use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 /// The agent's plan for the first step, or the error of a trial that needs no environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
-    let scripts = ctx.agent.kind.runs_own_scripts();
-    let script_fault = task.script_fault.as_ref().filter(|_| scripts);
+    let script_fault = task.script_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
     if let Some(fault) = task.fault.as_ref().or(script_fault) {
         return Err(fault.clone());
     }
@@ -51,12 +50,19 @@ fn refuse_unused_features(ctx: &TrialContext) -> Result<(), TrialError> {
     let features = [
         (TaskFeature::Mcp, !ctx.task.mcp_servers.is_empty()),
         (TaskFeature::Skills, ctx.task.skills_dir.is_some()),
+        (TaskFeature::Trajectory, has_trajectory(ctx)),
     ];
     let unused = features.into_iter().find(|(feature, has)| *has && !ctx.agent.can_use(*feature));
     let Some((feature, _)) = unused else { return Ok(()) };
     let (task, agent, features) = (&ctx.task.name, &ctx.agent.name, feature.description());
     let text = format!("the task {task} has {features}, which the agent `{agent}` cannot use");
     Err(TrialError::unsupported(text))
+}
+
+/// Whether the agent is to continue a conversation.
+fn has_trajectory(ctx: &TrialContext) -> bool {
+    let mut steps = ctx.task.steps.iter().enumerate();
+    steps.any(|(index, step)| ctx.agent.trajectory(index, step).is_some())
 }
 
 /// Whether the tests of a step are in the image of its verifier's own environment.
@@ -155,8 +161,26 @@ pub(super) async fn uploads(
         let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
         uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
     }
+    add_trajectory(ctx, &services.files, 0, ctx.step(), &mut uploads).await?;
     add_solution(ctx, &services.files, plan, &mut uploads, parts).await?;
     Ok(uploads)
+}
+
+/// Adds the conversation that scripts are to continue in a step.
+pub(super) async fn add_trajectory(
+    ctx: &TrialContext,
+    files: &TaskFiles,
+    index: usize,
+    step: &StepSpec,
+    uploads: &mut Vec<Upload>,
+) -> Result<(), SetupError> {
+    let blob = ctx.agent.trajectory(index, step);
+    let Some(blob) = blob.filter(|_| ctx.agent.kind.runs_own_scripts()) else { return Ok(()) };
+    let bytes = files.bytes("the trajectory", blob, limits::TRAJECTORY_BYTES).await;
+    let bytes = bytes.map_err(SetupError::Files)?;
+    let path = agents::TRAJECTORY_FILE.to_owned();
+    uploads.push(Upload::File { path, bytes, executable: false });
+    Ok(())
 }
 
 /// Adds a step's instruction.

@@ -1,12 +1,15 @@
 //! One step of a task: the agent, its artifacts, the verification. A task without steps of its own
 //! is one step without a name.
 
-use rollout_protocol::Timestamp;
+use std::sync::Arc;
+
 use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{HarnessRecord, StepRecord};
+use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
+use rollout_protocol::{Timestamp, limits};
 
 use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
@@ -16,8 +19,8 @@ use super::rewards::RewardFiles;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::{TrialContext, variables, verify};
-use crate::agents::AgentWork;
-use crate::executor::errors::{self, ScriptError, ScriptStage};
+use crate::agents::{AgentWork, PriorConversation};
+use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
 use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};
 
@@ -135,7 +138,8 @@ impl TrialRun<'_> {
             let served = Box::pin(self.serve_gateway()).await;
             served.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
-        let work = execute.map(|work| self.script_work(work)).transpose()?;
+        let prior = Box::pin(self.prior_conversation(index, step)).await?;
+        let work = execute.map(|work| self.script_work(work, prior)).transpose()?;
         if work.is_none() {
             return Ok(None);
         }
@@ -173,7 +177,32 @@ impl TrialRun<'_> {
         }
     }
 
-    fn script_work(&self, work: AgentWork) -> Result<ScriptWork, TrialError> {
+    /// The conversation that the agent `shell` continues in a step.
+    async fn prior_conversation(
+        &self,
+        index: usize,
+        step: &StepSpec,
+    ) -> Result<Option<Arc<PriorConversation>>, TrialError> {
+        let agent = &self.ctx.agent;
+        let is_shell = matches!(agent.kind, AgentKind::Shell(_));
+        let Some(blob) = agent.trajectory(index, step).filter(|_| is_shell) else {
+            return Ok(None);
+        };
+        let most = limits::TRAJECTORY_BYTES;
+        let bytes = self.services.files.bytes("the trajectory", blob, most).await;
+        let bytes =
+            bytes.map_err(|error| SetupError::Files(error).into_error(&self.attempt.redactor))?;
+        let prior = PriorConversation::parse(&bytes).map_err(|error| {
+            failure::task_invalid(&format!("the trajectory cannot be read: {error}"))
+        })?;
+        Ok(Some(Arc::new(prior)))
+    }
+
+    fn script_work(
+        &self,
+        work: AgentWork,
+        prior: Option<Arc<PriorConversation>>,
+    ) -> Result<ScriptWork, TrialError> {
         match work {
             AgentWork::Command(argv) => Ok(ScriptWork::Command(argv)),
             AgentWork::Shell => {
@@ -181,7 +210,8 @@ impl TrialRun<'_> {
                 let gateway = self.models.gateway();
                 let agent = ShellAgent::new(agent, servers, gateway, &self.shell_session);
                 let missing = || failure::task_invalid("the agent `shell` has no model server");
-                agent.map(ScriptWork::Shell).ok_or_else(missing)
+                let agent = agent.ok_or_else(missing)?;
+                Ok(ScriptWork::Shell(agent.with_prior(prior)))
             }
         }
     }

@@ -62,6 +62,7 @@ impl TrialRun<'_> {
             uploads.push(Upload::FreshDir { path: TESTS_DIR.to_owned() });
             uploads.extend(fresh_logs());
             setup::add_instruction(ctx, files, step, &mut uploads).await?;
+            setup::add_trajectory(ctx, files, index, step, &mut uploads).await?;
             let plan = agents::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default();
             setup::add_solution(ctx, files, &plan, &mut uploads, &mut parts).await?;
         }

@@ -110,20 +110,33 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
 }
 
 #[test]
-fn trajectory_file_is_unsupported_by_script_agents_only() {
-    let scripts = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
-    let project = DatasetProject::new(&format!("{scripts}datasets: [{{path: ./set}}]\n"));
+fn trajectory_is_unsupported_by_agents_that_do_not_read_it_and_packed_for_others() {
+    let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}, \
+                  {name: other, execute: 'true', unsupported: [trajectory]}]\n";
+    let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
+    project.task("set/a");
+    let text = r#"{"steps": [{"source": "user", "message": "hello"}]}"#;
+    project.write("set/a/trajectory.json", text);
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let task = &datasets[0].tasks[0];
+    assert_eq!((&task.fault, &task.script_fault), (&None, &None));
+    let kind = ErrorKind::Unsupported;
+    assert_eq!(project.faults(true), expected(&[("set/a/trajectory.json", "", kind)]));
+    project.write("job.yaml", &job("{path: ./set}"));
+    project.load(true).expect("the oracle needs no conversation");
+}
+
+#[test]
+fn trajectory_that_cannot_be_read_is_a_fault_for_agents_that_call_models() {
+    let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
+    let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
     project.task("set/a");
     project.write("set/a/trajectory.json", "{}");
     let (_, datasets, _) = project.load(false).expect("no faults of the run");
     let task = &datasets[0].tasks[0];
     assert_eq!(task.fault, None);
     let fault = task.script_fault.as_ref().expect("a fault");
-    assert!(fault.is_unsupported() && fault.message.contains("trajectory.json: "), "{fault}");
-    let faults = project.faults(true);
-    assert_eq!(faults, expected(&[("set/a/trajectory.json", "", ErrorKind::Unsupported)]));
-    project.write("job.yaml", &job("{path: ./set}"));
-    project.load(true).expect("the oracle needs no conversation");
+    assert!(fault.is_unsupported() && fault.message.contains("no list `steps`"), "{fault}");
 }
 
 #[test]

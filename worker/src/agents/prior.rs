@@ -1,0 +1,172 @@
+//! A conversation that an agent continues: the initial trajectory of a task, in the Agent Trajectory
+//! Interchange Format. Files of other tools have further members, and content in parts; both are read.
+
+use serde_json::Value;
+
+use super::shell::TOOL;
+
+/// File with the initial conversation, for agents with scripts.
+pub const TRAJECTORY_FILE: &str = "/rollout/trajectory.json";
+
+/// Variable with the path of [`TRAJECTORY_FILE`], if there is one.
+pub const TRAJECTORY_VARIABLE: &str = "ROLLOUT_TRAJECTORY";
+
+/// The turns of a conversation. System prompts are left out: an agent has its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriorConversation {
+    pub(super) turns: Vec<PriorTurn>,
+}
+
+/// A turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PriorTurn {
+    /// A message to the model.
+    User(String),
+    /// A reply of the model.
+    Agent {
+        text: String,
+        /// Commands with their outputs.
+        commands: Vec<PriorCommand>,
+    },
+}
+
+/// A command that the model ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PriorCommand {
+    pub(super) command: String,
+    pub(super) output: String,
+}
+
+/// Why a document is no trajectory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTrajectory {
+    /// It is no JSON.
+    #[error("it is no JSON: {0}")]
+    Json(String),
+    /// It has no steps.
+    #[error("it has no list `steps` with at least one step")]
+    NoSteps,
+    /// A step has no known source.
+    #[error("the `source` of step {0} is none of `system`, `user` and `agent`")]
+    UnknownSource(usize),
+}
+
+impl PriorConversation {
+    /// Reads a document of the format. Calls of other tools than `bash` become texts.
+    ///
+    /// # Errors
+    /// [`InvalidTrajectory`].
+    pub fn parse(document: &[u8]) -> Result<Self, InvalidTrajectory> {
+        let document: Value = serde_json::from_slice(document)
+            .map_err(|error| InvalidTrajectory::Json(error.to_string()))?;
+        let steps = document["steps"].as_array().filter(|steps| !steps.is_empty());
+        let mut turns = Vec::new();
+        for (index, step) in steps.ok_or(InvalidTrajectory::NoSteps)?.iter().enumerate() {
+            match step["source"].as_str() {
+                Some("system") => {}
+                Some("user") => turns.push(PriorTurn::User(text(&step["message"]))),
+                Some("agent") => turns.extend(agent_turns(step)),
+                _ => return Err(InvalidTrajectory::UnknownSource(index + 1)),
+            }
+        }
+        Ok(Self { turns })
+    }
+}
+
+/// The reply of a step, and a message with results that belong to none of its commands.
+fn agent_turns(step: &Value) -> Vec<PriorTurn> {
+    let calls = step["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let results = step["observation"]["results"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (mut said, mut commands, mut answered) = (text(&step["message"]), Vec::new(), Vec::new());
+    for call in calls {
+        let command = call["arguments"]["command"].as_str();
+        match command.filter(|_| call["function_name"] == TOOL) {
+            Some(command) => {
+                let id = &call["tool_call_id"];
+                let of_call = |result: &&Value| &result["source_call_id"] == id && id.is_string();
+                let output = results.iter().filter(of_call).map(|result| text(&result["content"]));
+                let output = output.collect::<Vec<_>>().join("\n");
+                commands.push(PriorCommand { command: command.to_owned(), output });
+                answered.push(id);
+            }
+            None => {
+                let name = call["function_name"].as_str().unwrap_or("a tool");
+                if !said.is_empty() {
+                    said.push('\n');
+                }
+                said.push_str(&format!("[called {name} with {}]", call["arguments"]));
+            }
+        }
+    }
+    let others = results.iter().filter(|result| !answered.contains(&&result["source_call_id"]));
+    let others: Vec<_> =
+        others.map(|result| text(&result["content"])).filter(|text| !text.is_empty()).collect();
+    let mut turns = Vec::new();
+    if !said.is_empty() || !commands.is_empty() {
+        turns.push(PriorTurn::Agent { text: said, commands });
+    }
+    if !others.is_empty() {
+        turns.push(PriorTurn::User(format!("[result]\n{}", others.join("\n"))));
+    }
+    turns
+}
+
+/// Content as text: a text, or the texts of its parts.
+fn text(content: &Value) -> String {
+    let part = |part: &Value| match (part["text"].as_str(), part["type"].as_str()) {
+        (Some(text), _) => text.to_owned(),
+        (None, kind) => format!("[{}]", kind.unwrap_or("content")),
+    };
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().map(part).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(steps: &Value) -> Result<Vec<PriorTurn>, InvalidTrajectory> {
+        let document = json!({"schema_version": "ATIF-v1.8", "steps": steps}).to_string();
+        Ok(PriorConversation::parse(document.as_bytes())?.turns)
+    }
+
+    #[test]
+    fn commands_keep_their_outputs_and_other_calls_become_texts() {
+        let turns = parse(&json!([
+            {"step_id": 1, "source": "system", "message": "be brief"},
+            {"step_id": 2, "source": "user", "message": [
+                {"type": "text", "text": "look"}, {"type": "image", "source": {}}]},
+            {"step_id": 3, "source": "agent", "message": "I look", "tool_calls": [
+                {"tool_call_id": "a", "function_name": "bash", "arguments": {"command": "ls"}},
+                {"tool_call_id": "b", "function_name": "edit", "arguments": {"path": "x"}}],
+             "observation": {"results": [
+                {"source_call_id": "b", "content": "edited"},
+                {"source_call_id": "a", "content": "file"}]}},
+            {"step_id": 4, "source": "agent", "message": ""},
+        ]));
+        let command = PriorCommand { command: "ls".into(), output: "file".into() };
+        let expected = [
+            PriorTurn::User("look\n[image]".into()),
+            PriorTurn::Agent {
+                text: "I look\n[called edit with {\"path\":\"x\"}]".into(),
+                commands: vec![command],
+            },
+            PriorTurn::User("[result]\nedited".into()),
+        ];
+        assert_eq!(turns.expect("a conversation"), expected);
+    }
+
+    #[test]
+    fn document_without_steps_of_known_sources_is_refused() {
+        assert_eq!(parse(&json!([])), Err(InvalidTrajectory::NoSteps));
+        let unknown = json!([{"source": "user", "message": "a"}, {"source": "tool"}]);
+        assert_eq!(parse(&unknown), Err(InvalidTrajectory::UnknownSource(2)));
+        let text = PriorConversation::parse(b"{");
+        assert!(matches!(text, Err(InvalidTrajectory::Json(_))), "{text:?}");
+    }
+}
