@@ -104,7 +104,8 @@ impl EvalRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        let (harness, model_use) = (None, ModelUse::default());
+        let calls = self.gateway.values().map(GatewaySummary::model_use);
+        let (harness, model_use) = (None, calls.fold(ModelUse::NONE, ModelUse::plus));
         let reward = None;
         Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
     }

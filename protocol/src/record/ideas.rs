@@ -85,7 +85,8 @@ impl IdeasRecord {
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
-        let (harness, model_use) = (None, ModelUse::default());
+        let model_use = self.gateway.as_ref().map_or(ModelUse::NONE, |calls| calls.model_use());
+        let harness = None;
         let reward = None;
         Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
     }

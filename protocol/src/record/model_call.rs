@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::model_tokens::CallTokens;
 use crate::Timestamp;
 use crate::digest::Digest;
+use crate::spec::budget::ModelUse;
 use crate::spec::gateway::TokenPrices;
 
 /// A line of `gateway/calls.jsonl`.
@@ -257,6 +258,19 @@ pub struct GatewaySummary {
     /// Calls during which the policy version changed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub crossed_calls: u64,
+}
+
+impl GatewaySummary {
+    /// What the calls used, as far as it is known.
+    pub fn model_use(&self) -> ModelUse {
+        ModelUse {
+            calls: self.calls,
+            tokens: self.usage.total(),
+            cost: self.cost,
+            unpriced_calls: self.unpriced_calls,
+            sec: self.open_sec,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
