@@ -4,7 +4,7 @@ use rollout_protocol::spec::budget::{BudgetLimits, DEFAULT_OUTPUT_RESERVE, RunBu
 use rollout_protocol::spec::gateway::GatewaySpec;
 
 use super::super::diagnostics::ErrorKind;
-use super::super::reader::Field;
+use super::super::reader::{Field, Fields};
 
 keys! {
     /// The keys of `budget`.
@@ -14,6 +14,12 @@ keys! {
         agent: "table", "no limits", "What those of all trials of each agent may use.",
             "agent" => LimitKeys::ALL;
         run: "table", "no limits", "What those of the whole run may use.", "run" => LimitKeys::ALL;
+        output_reserve: "integer", "4096",
+            "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";
+    }
+
+    /// What a budget of a step has besides its limits.
+    pub(crate) table StepReserveKeys {
         output_reserve: "integer", "4096",
             "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";
     }
@@ -57,23 +63,30 @@ pub(crate) fn read(field: &Field<'_>) -> BudgetConfig {
 
 /// Reads the limits of each step of a search that an agent does.
 pub(crate) fn read_step(field: &Field<'_>) -> Option<TryBudget> {
-    let limits = limits(field);
-    let output_reserve = DEFAULT_OUTPUT_RESERVE;
+    let mut fields = field.mapping()?;
+    let limits = take_limits(&mut fields);
+    let reserve = fields.take(StepReserveKeys::output_reserve).integer(&(0..=MAX_COUNT));
+    fields.finish();
+    let output_reserve = reserve.unwrap_or(DEFAULT_OUTPUT_RESERVE);
     (!limits.is_unlimited()).then_some(TryBudget { limits, output_reserve })
 }
 
 fn limits(field: &Field<'_>) -> BudgetLimits {
     let Some(mut fields) = field.mapping() else { return BudgetLimits::default() };
+    let limits = take_limits(&mut fields);
+    fields.finish();
+    limits
+}
+
+fn take_limits(fields: &mut Fields<'_>) -> BudgetLimits {
     let expected = "a number above 0, at most 1e9";
     let is_amount = |amount: f64| amount > 0.0 && amount <= 1e9;
-    let limits = BudgetLimits {
+    BudgetLimits {
         cost: fields.take(LimitKeys::cost).number(expected, is_amount),
         tokens: fields.take(LimitKeys::tokens).integer(&(1..=MAX_COUNT)),
         calls: fields.take(LimitKeys::calls).integer(&(1..=MAX_COUNT)),
         sec: fields.take(LimitKeys::sec).number(expected, is_amount),
-    };
-    fields.finish();
-    limits
+    }
 }
 
 /// Checks that a budget can be divided into those of tries: a trial begins only if what is left
@@ -113,11 +126,7 @@ pub(crate) fn check(
     let Some(each_try) = budget.each_try else { return };
     let Some(gateway) = gateway else {
         let expected = "agents with a `model`, or `gateway`: only its calls are measured";
-        return field.reject(
-            ErrorKind::Conflict,
-            "a budget of a job without model servers",
-            expected,
-        );
+        return field.reject(ErrorKind::Conflict, "a budget without model servers", expected);
     };
     if each_try.limits.cost.is_none() {
         return;

@@ -111,13 +111,16 @@ const PRICED: &str = "gateway: {upstreams: [{name: lab, dialect: openai, url: 'h
 #[test]
 fn budgets_of_steps_and_depths_are_read() {
     let file = with_implement("agent: shell, model: lab/m");
-    let budgets = "budgets: {depth_cost: 3.5, step: {cost: 0.5, calls: 40}}\neval_retries: 1\n";
+    let budgets = "budgets: {depth_cost: 3.5, step: {cost: 0.5, calls: 40, output_reserve: 9000}}\neval_retries: 1\n";
     let tree = read_valid(&format!("{file}{PRICED}{budgets}"));
     let step = tree.budgets.step.expect("a budget");
     assert_eq!((step.limits.cost, step.limits.calls), (Some(0.5), Some(40)));
     assert_eq!((tree.budgets.depth_cost, tree.max_attempt_cost()), (Some(3.5), Some(0.5)));
     let document = tree_document(&tree);
     assert_eq!(document["budgets"]["step"]["calls"], 40, "{document:#}");
+    assert_eq!(step.output_reserve, 9000);
+    let exact = "budgets: {depth_cost: 0.3, step: {cost: 0.1}}\neval_retries: 2\n";
+    assert!(read_valid(&format!("{file}{PRICED}{exact}")).budgets.depth_cost.is_some());
     let before = tree_document(&read_valid(&format!("{file}{PRICED}")));
     assert!(differences(&before, &document).iter().any(|line| line.starts_with("budgets.step")));
 }

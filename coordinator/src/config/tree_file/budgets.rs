@@ -19,7 +19,7 @@ keys! {
         depth_cost: "number", "",
             "Cost of the model calls of each depth; fewer of its ideas are tried, so that `step.cost` suffices for each.";
         step: "table", "no limits", "What the model calls of an agent may use each time that it does a command.",
-            "step" => budget::LimitKeys::ALL;
+            "step" => budget::LimitKeys::ALL, "step" => budget::StepReserveKeys::ALL;
     }
 }
 
@@ -104,9 +104,10 @@ pub(super) fn check(
     };
     let least =
         of_ideas(&commands.ideas) + attempt * f64::from(search.eval_retries.saturating_add(1));
-    if most < least {
+    // Sums of decimal fractions are not exact.
+    if most + 1e-9 < least {
         let found =
             format!("`depth_cost` {most}, less than the ideas of a depth and one eval may cost");
-        field.reject(ErrorKind::Conflict, found, format!("at least {least}"));
+        field.reject(ErrorKind::Conflict, found, format!("at least {least:.6}"));
     }
 }

@@ -70,6 +70,7 @@ pub fn document(tree: &TreeFile) -> Value {
     }
     if let Some(step) = tree.budgets.step {
         document["budgets"]["step"] = json!(step.limits);
+        document["budgets"]["step"]["output_reserve"] = json!(step.output_reserve);
     }
     if let (Value::Object(fields), Some(config)) = (&mut document, &tree.gateway) {
         fields.insert("gateway".to_owned(), gateway(&config.spec));

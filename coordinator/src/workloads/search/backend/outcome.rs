@@ -22,7 +22,7 @@ pub(super) fn is_unable(settled: &ItemSettlement) -> bool {
 }
 
 /// Whether one of the `eval_retries` may help: commands failed or timed out. Infrastructure
-/// failures were retried by the run, and an agent over its budget would be again.
+/// failures were retried by the run, and an agent would exceed its budget again.
 pub(super) fn is_worth_retry(settled: &ItemSettlement, record: Option<&EvalRecord>) -> bool {
     let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
     let is_infrastructure = |error: &TrialError| error.class == ErrorClass::Infrastructure;

@@ -16,6 +16,9 @@ pub(super) fn nodes_without_ideas(manifest: &SearchManifest) -> Vec<NodeId> {
     frontier.filter(|id| manifest.node(*id).generated_idea_files.is_none()).collect()
 }
 
+/// Sums of decimal fractions are not exact.
+const ROUNDING: f64 = 1e-9;
+
 /// Numbers the evals of the depth, in the order of nodes and file names, within the budget.
 pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
     let depth = manifest.state.current_depth;
@@ -29,7 +32,8 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
         manifest.state.stop_reason = Some(StopReason::BudgetSpent);
         return;
     }
-    let (mut chosen_here, mut planned, mut left_out) = (BTreeMap::new(), 0, 0);
+    let mut chosen_here = BTreeMap::new();
+    let mut ideas = Vec::new();
     for node in manifest.state.frontier_node_ids.clone() {
         let (chosen, dedupe) = idea::choose_ideas(manifest, node, &chosen_here);
         for file in &chosen {
@@ -38,18 +42,21 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
         if let Some(node) = manifest.nodes.get_mut(&node) {
             node.dedupe = dedupe;
         }
-        for file in chosen {
-            if is_idea_budget_spent(manifest) {
-                manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
-                break;
-            }
-            if covered.is_some_and(|covered| planned >= covered) {
-                left_out += 1;
-                continue;
-            }
-            planned += 1;
-            add_eval(manifest, node, depth, file, now);
+        ideas.extend(chosen.into_iter().enumerate().map(|(place, file)| (place, node, file)));
+    }
+    let left_out = covered.map_or(0, |covered| ideas.len().saturating_sub(covered));
+    if left_out > 0 {
+        // No node is left without evals while another one has several more.
+        ideas.sort_by_key(|(place, ..)| *place);
+        ideas.truncate(ideas.len() - left_out);
+        ideas.sort_by_key(|(_, node, _)| *node);
+    }
+    for (_, node, file) in ideas {
+        if is_idea_budget_spent(manifest) {
+            manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
+            break;
         }
+        add_eval(manifest, node, depth, file, now);
     }
     if left_out > 0 {
         let kind = ManifestEventKind::IdeasLeftOut { depth, ideas: left_out };
@@ -57,17 +64,17 @@ pub(super) fn plan(manifest: &mut SearchManifest, now: Timestamp) {
     }
 }
 
-/// How many evals the budget of the depth covers after the ideas of its nodes, with all attempts and
-/// each as expensive as its agents may be; `None` without a limit. What they cost in the end would
-/// depend on the order of results.
+/// How many evals the budget of the depth covers after the agents that wrote the ideas of its nodes,
+/// with all attempts and each as expensive as its agents may be; `None` without a limit. Their true
+/// costs would make the decision depend on the order of results.
 fn evals_in_budget_of_depth(manifest: &SearchManifest) -> Option<usize> {
     let config = &manifest.run_config;
     let (most, each) = (config.budget_depth_cost?, config.max_attempt_cost?);
     let each = each * f64::from(config.eval_retries.saturating_add(1));
     let frontier = manifest.state.frontier_node_ids.iter();
-    let ideas: f64 = frontier.filter_map(|id| manifest.node(*id).ideas_cost).sum();
-    // Sums of decimal fractions are not exact.
-    Some(((most - ideas) / each + 1e-9).floor().max(0.0) as usize)
+    let calls = frontier.flat_map(|id| &manifest.node(*id).ideas_calls);
+    let ideas: f64 = calls.map(|calls| calls.cost).sum();
+    Some(((most - ideas) / each + ROUNDING).floor().max(0.0) as usize)
 }
 
 /// Directory of the logs and outputs of an eval, from the directory of the eval.

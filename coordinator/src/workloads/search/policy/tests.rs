@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::manifest::{DedupeScope, ManifestEvent, ManifestEventKind, Reason};
+use super::super::manifest::{DedupeScope, ManifestEventKind, Reason, StepCalls};
 use super::testing::{new_search, simulated_eval};
 use super::*;
+use rollout_protocol::spec::eval::EvalStage;
 
 struct AllArtifacts;
 
@@ -246,11 +247,15 @@ fn depth_tries_as_many_ideas_as_its_budget_covers_whatever_evals_cost_and_in_any
     // Neither of the two of depth 1 is promoted.
     assert_eq!(done.state.completed_depths, [0, 1]);
     for depth in 0..2 {
-        assert_eq!(done.evals_at(depth).count(), 2, "0.9 covers twice two attempts for 0.2");
-        let left_out = ManifestEventKind::IdeasLeftOut { depth, ideas: 2 };
-        let is_left_out = |event: &&ManifestEvent| event.kind == left_out;
-        assert_eq!(done.events.iter().filter(is_left_out).count(), usize::from(depth == 0));
+        let parents: Vec<_> = done.evals_at(depth).map(|(_, eval)| eval.parent_node_id.0).collect();
+        // 0.9 covers two evals of two attempts for 0.2 each, one for each node of depth 1.
+        assert_eq!(parents, if depth == 0 { [0, 0] } else { [1, 2] });
     }
+    let left_out = done.events.iter().filter_map(|event| match event.kind {
+        ManifestEventKind::IdeasLeftOut { depth, ideas } => Some((depth, ideas)),
+        _ => None,
+    });
+    assert_eq!(left_out.collect::<Vec<_>>(), [(0, 2), (1, 6)]);
     let reversed = run(budgeted(), |evals| evals.reverse(), |block| block % 3 == 0);
     assert_eq!(reversed.evaluations, done.evaluations);
 }
@@ -260,7 +265,10 @@ fn ideas_that_used_up_the_budget_of_a_depth_end_the_search() {
     let mut manifest = new_search(|config| {
         (config.budget_depth_cost, config.max_attempt_cost) = (Some(1.0), Some(0.2));
     });
-    manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(0.85);
+    let root = manifest.nodes.get_mut(&NodeId(0)).expect("the root");
+    // What a script reports is not part of the budget.
+    root.ideas_cost = Some(5.85);
+    root.ideas_calls = vec![StepCalls { cost: 0.85, ..StepCalls::none(EvalStage::Ideas) }];
     let done = plain(manifest);
     assert_eq!(done.state.stop_reason, Some(StopReason::BudgetSpent));
     assert!(done.evaluations.is_empty());
