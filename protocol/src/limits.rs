@@ -115,7 +115,7 @@ pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
 pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Largest trajectory that a task or job gives to agents.
-pub const TRAJECTORY_BYTES: u64 = 16 * 1024 * 1024;
+pub const TRAJECTORY_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Age below which the collection of unneeded blobs keeps a blob, unless the command line says
 /// otherwise: longer than a worker takes from storing a result to having it reported, through an

@@ -85,7 +85,7 @@ pub(super) struct JobArgs {
     #[arg(long)]
     resume_trajectory: bool,
 
-    /// File with a conversation that agents continue, in the form of Harbor (ATIF)
+    /// File with a conversation that agents continue, in Harbor's trajectory format (ATIF)
     #[arg(long, value_name = "FILE")]
     load_trajectory: Option<PathBuf>,
 
@@ -391,9 +391,8 @@ impl JobArgs {
         }
         if let Some(path) = &self.load_trajectory {
             let flag = format!("--load-trajectory {}", path.display());
-            // Paths of the command line are not relative to the job file.
-            let path = std::path::absolute(path).map_err(|error| format!("{flag}: {error}"))?;
-            let text = serde_json::Value::from(path.to_string_lossy()).to_string();
+            let path = path.to_str().ok_or_else(|| format!("{flag}: the path is no UTF-8"))?;
+            let text = serde_json::Value::from(path).to_string();
             settings.push(CliSetting::each_agent_key(&flag, "load_trajectory", &text));
         }
         for name in &self.task_env {

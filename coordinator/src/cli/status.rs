@@ -217,7 +217,7 @@ fn score(status: &RunStatus) -> String {
 fn cost(status: &RunStatus) -> String {
     let used = &status.model_use;
     let mut parts = vec![format::cost(status.total_cost, used.unpriced_calls)];
-    let calls = || format!("{} model calls with {} tokens", used.calls, used.tokens);
+    let calls = || format!("model calls: {} ({} tokens)", used.calls, used.tokens);
     parts.extend((used.calls > 0).then(calls));
     parts.extend((status.retries > 0).then(|| format!("{} executions retried", status.retries)));
     let lost = status.lost_executions;

@@ -18,7 +18,7 @@ use super::agents_directory;
 use super::catalogue::{AgentCatalogue, PriceTable};
 use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
-use super::elements::agent_tasks::HostFiles;
+use super::elements::agent_tasks::HostFileAccess;
 use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
@@ -215,7 +215,7 @@ pub(super) fn read(
         let catalogue = agents_directory::catalogue(&agents_dir, file, options.reads_host_files);
         let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
         let extra = ExtraInstructionFields::take(&mut fields);
-        let files = HostFiles { file, is_allowed: options.reads_host_files };
+        let files = HostFileAccess { file, is_allowed: options.reads_host_files };
         let mut job = job(&mut fields, &catalogue, &prices, files);
         job.extra_instructions = extra.read(file, options.reads_host_files);
         fields.finish();
@@ -272,7 +272,7 @@ fn job(
     fields: &mut Fields<'_>,
     catalogue: &AgentCatalogue,
     prices: &PriceTable,
-    files: HostFiles<'_>,
+    files: HostFileAccess<'_>,
 ) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())

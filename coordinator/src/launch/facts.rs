@@ -12,10 +12,10 @@ pub fn dataset_facts(
     datasets: &[Dataset],
     previous: &[DatasetFacts],
 ) -> Vec<DatasetFacts> {
-    let scripts = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
+    let calls_models = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
     let unsupported = |task: &&DatasetTask| {
-        let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
-        let mut faults = task.fault.iter().chain(of_scripts);
+        let of_models = task.model_fault.as_ref().filter(|_| calls_models);
+        let mut faults = task.fault.iter().chain(of_models);
         faults.any(|fault| fault.is_unsupported())
     };
     let facts = |dataset: &Dataset| {

@@ -172,7 +172,7 @@ async fn open(
 }
 
 /// Many streams at once: all must be whole. The memory is that of the client, the server and, in the
-/// second line, the gateway.
+/// second line, the gateway; what the first line made the process keep is not part of the second.
 async fn at_once(
     name: &str,
     direct: &ModelClient,

@@ -64,7 +64,7 @@ impl PriorConversation {
         for (index, step) in steps.ok_or(InvalidTrajectory::NoSteps)?.iter().enumerate() {
             match step["source"].as_str() {
                 Some("system") => {}
-                Some("user") => turns.push(PriorTurn::User(text(&step["message"]))),
+                Some("user") => turns.extend(user_turn(text(&step["message"]))),
                 Some("agent") => turns.extend(agent_turns(step)),
                 _ => return Err(InvalidTrajectory::UnknownSource(index + 1)),
             }
@@ -73,42 +73,38 @@ impl PriorConversation {
     }
 }
 
+/// A message to the model. Servers refuse messages without a text.
+fn user_turn(text: String) -> Option<PriorTurn> {
+    (!text.trim().is_empty()).then_some(PriorTurn::User(text))
+}
+
 /// The reply of a step, and a message with results that belong to none of its commands.
 fn agent_turns(step: &Value) -> Vec<PriorTurn> {
-    let calls = step["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let results = step["observation"]["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let (mut said, mut commands, mut answered) = (text(&step["message"]), Vec::new(), Vec::new());
-    for call in calls {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let calls = list(&step["tool_calls"]);
+    let mut results = list(&step["observation"]["results"]);
+    let (mut said, mut commands) = (text(&step["message"]), Vec::new());
+    for call in &calls {
         let command = call["arguments"]["command"].as_str();
-        match command.filter(|_| call["function_name"] == TOOL) {
-            Some(command) => {
-                let id = &call["tool_call_id"];
-                let of_call = |result: &&Value| &result["source_call_id"] == id && id.is_string();
-                let output = results.iter().filter(of_call).map(|result| text(&result["content"]));
-                let output = output.collect::<Vec<_>>().join("\n");
-                commands.push(PriorCommand { command: command.to_owned(), output });
-                answered.push(id);
-            }
-            None => {
-                let name = call["function_name"].as_str().unwrap_or("a tool");
-                if !said.is_empty() {
-                    said.push('\n');
-                }
-                said.push_str(&format!("[called {name} with {}]", call["arguments"]));
-            }
-        }
+        let Some(command) = command.filter(|_| call["function_name"] == TOOL) else {
+            let name = call["function_name"].as_str().unwrap_or("a tool");
+            said.push_str(&format!("\n[called {name} with {}]", call["arguments"]));
+            continue;
+        };
+        let id = call["tool_call_id"].as_str();
+        let is_of_call =
+            |result: &mut Value| id.is_some() && result["source_call_id"].as_str() == id;
+        let outputs: Vec<_> =
+            results.extract_if(.., is_of_call).map(|result| text(&result["content"])).collect();
+        commands.push(PriorCommand { command: command.to_owned(), output: outputs.join("\n") });
     }
-    let others = results.iter().filter(|result| !answered.contains(&&result["source_call_id"]));
-    let others: Vec<_> =
-        others.map(|result| text(&result["content"])).filter(|text| !text.is_empty()).collect();
-    let mut turns = Vec::new();
-    if !said.is_empty() || !commands.is_empty() {
-        turns.push(PriorTurn::Agent { text: said, commands });
-    }
-    if !others.is_empty() {
-        turns.push(PriorTurn::User(format!("[result]\n{}", others.join("\n"))));
-    }
-    turns
+    let others: Vec<_> = results.iter().map(|result| text(&result["content"])).collect();
+    let said = said.trim().to_owned();
+    let reply = (!said.is_empty() || !commands.is_empty())
+        .then_some(PriorTurn::Agent { text: said, commands });
+    let others = others.join("\n");
+    let others = (!others.trim().is_empty()).then(|| format!("[result]\n{others}"));
+    reply.into_iter().chain(others.and_then(user_turn)).collect()
 }
 
 /// Content as text: a text, or the texts of its parts.
@@ -147,7 +143,11 @@ mod tests {
              "observation": {"results": [
                 {"source_call_id": "b", "content": "edited"},
                 {"source_call_id": "a", "content": "file"}]}},
-            {"step_id": 4, "source": "agent", "message": ""},
+            {"step_id": 4, "source": "agent", "message": " ", "tool_calls": [
+                {"function_name": "bash", "arguments": {"command": "id"}}],
+             "observation": {"results": [{"content": "root"}]}},
+            {"step_id": 5, "source": "agent", "message": ""},
+            {"step_id": 6, "source": "user"},
         ]));
         let command = PriorCommand { command: "ls".into(), output: "file".into() };
         let expected = [
@@ -157,6 +157,11 @@ mod tests {
                 commands: vec![command],
             },
             PriorTurn::User("[result]\nedited".into()),
+            PriorTurn::Agent {
+                text: String::new(),
+                commands: vec![PriorCommand { command: "id".into(), output: String::new() }],
+            },
+            PriorTurn::User("[result]\nroot".into()),
         ];
         assert_eq!(turns.expect("a conversation"), expected);
     }

@@ -33,7 +33,7 @@ impl TaskSupport {
         let options =
             [(AgentOption::Mcp, TaskFeature::Mcp), (AgentOption::Skills, TaskFeature::Skills)];
         let lacks = options.into_iter().filter(|(option, _)| !entry.accepts(*option));
-        // Their programs have forms of their own.
+        // Programs of the catalogue keep conversations in formats of their own.
         let lacks = lacks.map(|(_, feature)| feature).chain([TaskFeature::Trajectory]);
         Self {
             unsupported: lacks.collect(),
@@ -50,9 +50,9 @@ pub(super) struct TaskOptionFields<'a> {
     trajectory: Field<'a>,
 }
 
-/// Files of this host that a job file names.
+/// Access to files of this host that a job file names.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HostFiles<'a> {
+pub(crate) struct HostFileAccess<'a> {
     /// The job file.
     pub(crate) file: &'a Path,
     /// Whether it may name files.
@@ -104,7 +104,7 @@ impl<'a> TaskOptionFields<'a> {
         agent: Option<&str>,
         kind: &AgentKind,
         options: &AgentTaskOptions,
-        files: HostFiles<'_>,
+        files: HostFileAccess<'_>,
     ) -> Option<Bytes> {
         let path = self.trajectory.path()?;
         let is_reader =
@@ -126,7 +126,7 @@ impl<'a> TaskOptionFields<'a> {
             Ok(bytes) => Some(bytes.into()),
             Err(why) => {
                 let found = format!("`{}`, which cannot be used: {why}", path.display());
-                let expected = "a file with a trajectory in the form of Harbor (ATIF)";
+                let expected = "a file with a trajectory in Harbor's format (ATIF)";
                 self.trajectory.reject(ErrorKind::BadValue, found, expected);
                 None
             }

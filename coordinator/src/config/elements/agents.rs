@@ -15,7 +15,7 @@ use super::super::location::SourceLocation;
 use super::super::reader::Field;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
-use super::agent_tasks::{HostFiles, TaskOptionFields};
+use super::agent_tasks::{HostFileAccess, TaskOptionFields};
 use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
@@ -136,7 +136,7 @@ pub(crate) fn read(
     field: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
-    files: HostFiles<'_>,
+    files: HostFileAccess<'_>,
 ) -> Vec<AgentConfig> {
     const EXPECTED: &str = "a list of at least one agent";
     if !field.required(EXPECTED) {
@@ -154,7 +154,7 @@ fn agent(
     item: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
-    files: HostFiles<'_>,
+    files: HostFileAccess<'_>,
     seen: &mut HashMap<String, SourceLocation>,
 ) -> Option<AgentConfig> {
     let mut fields = item.mapping()?;

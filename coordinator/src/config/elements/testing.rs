@@ -41,6 +41,6 @@ pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> R
 pub(crate) fn agents(field: &Field<'_>) -> Vec<super::agents::AgentConfig> {
     let catalogue = super::super::catalogue::AgentCatalogue::shipped();
     let file = std::path::Path::new("job.yaml");
-    let files = super::agent_tasks::HostFiles { file, is_allowed: true };
+    let files = super::agent_tasks::HostFileAccess { file, is_allowed: true };
     super::agents::read(field, catalogue, &mut None, files)
 }

@@ -9,6 +9,7 @@ use rollout_worker::environment::dockerfile::Dockerfile;
 
 use super::{dockerfile, scripts};
 use crate::config::ConfigWarning;
+use crate::config::trajectory_file;
 use crate::sources::datasets::{
     DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
 };
@@ -32,9 +33,14 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
         }
     }
     for file in trajectory_files(&task.dir, &task.file) {
-        let message = "the trials of agents that cannot continue a conversation settle as \
-                       unsupported";
-        lints.warn(&file, None, message);
+        match trajectory_file::read_valid(&file) {
+            Ok(_) => {
+                let message = "the trials of agents that cannot continue a conversation settle as \
+                               unsupported";
+                lints.warn(&file, None, message);
+            }
+            Err(why) => lints.warn(&file, None, format!("is no conversation to continue: {why}")),
+        }
     }
     if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {
         let message = "has no effect: every step has its own instruction";

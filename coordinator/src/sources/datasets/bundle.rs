@@ -183,7 +183,8 @@ async fn prepare(
     let task = Arc::new(task);
     let mut files = None;
     if spec.fault.is_none() {
-        match read(&task, index, sink).await {
+        let has_model_agents = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
+        match read(&task, index, sink, has_model_agents).await {
             Ok(read) => files = Some(read),
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
                 let message =
@@ -202,10 +203,11 @@ async fn read(
     task: &Arc<DatasetTask>,
     index: usize,
     sink: &BundleSink,
+    has_model_agents: bool,
 ) -> Result<LoadedTaskFiles, PrepareError> {
     let scratch = sink.scratch.join(index.to_string());
     let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.pack_cache.clone());
-    let work = move || pack::read(&owned, &at, known.as_deref());
+    let work = move || pack::read(&owned, &at, known.as_deref(), has_model_agents);
     let mut files = supervise::blocking(work).await.map_err(PrepareError::from_pack)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
         let part = if part.archive.is_some() || sink.has(&part.blob).await? {
@@ -235,7 +237,7 @@ async fn store(
             contents.push((BlobRef::for_bytes(text, MediaType::Text), content));
         }
         for document in files.trajectories.iter().flatten() {
-            let content = BlobContent::Bytes(Bytes::from(document.clone()), MediaType::Json);
+            let content = BlobContent::Bytes(document.clone(), MediaType::Json);
             contents.push((BlobRef::for_bytes(document, MediaType::Json), content));
         }
         for part in &files.parts {
@@ -270,7 +272,7 @@ fn assign_blobs(
         step.files.instruction = Some(BlobRef::for_bytes(text, MediaType::Text));
     }
     for (step, document) in spec.steps.iter_mut().zip(&files.trajectories) {
-        let blob = |document: &Vec<u8>| BlobRef::for_bytes(document, MediaType::Json);
+        let blob = |document: &Bytes| BlobRef::for_bytes(document, MediaType::Json);
         step.files.trajectory = document.as_ref().map(blob);
     }
     for part in &files.parts {

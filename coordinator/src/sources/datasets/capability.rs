@@ -38,14 +38,14 @@ impl CapabilityCheck<'_> {
     }
 }
 
-/// Demands of a task that the job's environment does not support, and files that no environment
-/// supports.
+/// Demands of a task that the job's environment or its agents do not support, and files that cannot
+/// be read.
 #[derive(Debug, Default)]
 pub(super) struct UnsupportedDemands {
     /// Under every agent.
     pub(super) always: Vec<ConfigError>,
     /// Only under agents that call models.
-    pub(super) for_scripts: Vec<ConfigError>,
+    pub(super) for_models: Vec<ConfigError>,
     /// Features that an agent of the job cannot use: its worker refuses the trials.
     for_agents: Vec<ConfigError>,
 }
@@ -54,8 +54,8 @@ impl UnsupportedDemands {
     /// The demands that matter for the agents of a job.
     pub(super) fn into_job_errors(self, job: &Job) -> impl Iterator<Item = ConfigError> {
         let calls_models = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
-        let for_scripts = self.for_scripts.into_iter().filter(move |_| calls_models);
-        self.always.into_iter().chain(for_scripts).chain(self.for_agents)
+        let for_models = self.for_models.into_iter().filter(move |_| calls_models);
+        self.always.into_iter().chain(for_models).chain(self.for_agents)
     }
 }
 
@@ -106,7 +106,9 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
             found.always.push(error);
         }
     }
-    trajectories(task, &mut found.for_scripts);
+    if task.job.agents.iter().any(|agent| agent.spec.kind.calls_models()) {
+        trajectories(task, &mut found.for_models);
+    }
     agent_features(task, &mut found.for_agents);
     let descriptor = task.descriptor();
     for at in services(task) {
@@ -220,14 +222,14 @@ fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     }
 }
 
-/// Refuses initial conversations that cannot be read; agents that call no models need none.
+/// Refuses initial conversations that cannot be read.
 fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
         let Err(why) = trajectory_file::read_valid(&file) else { continue };
         let location = SourceLocation { key: String::new(), line: None };
         let text = format!("an initial conversation that cannot be read: {why}");
-        let expected = "a trajectory in the form of Harbor (ATIF), or no such file";
-        found.push(location.error(&file, ErrorKind::Unsupported, text, expected));
+        let expected = "a trajectory in Harbor's format (ATIF), or no such file";
+        found.push(location.error(&file, ErrorKind::BadFile, text, expected));
     }
 }
 

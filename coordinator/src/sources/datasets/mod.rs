@@ -80,8 +80,8 @@ pub struct DatasetTask {
     pub parts: TaskParts,
     /// Reason why it cannot run under any agent.
     pub fault: Option<TrialError>,
-    /// Reason why it cannot run under agents with scripts.
-    pub script_fault: Option<TrialError>,
+    /// Reason why it cannot run under agents that call models.
+    pub model_fault: Option<TrialError>,
 }
 
 /// File name of the instruction of a task or step.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
@@ -22,7 +23,7 @@ pub(super) struct LoadedTaskFiles {
     /// The instruction of each step.
     pub(super) instructions: Vec<Vec<u8>>,
     /// The conversation that an agent continues in each step.
-    pub(super) trajectories: Vec<Option<Vec<u8>>>,
+    pub(super) trajectories: Vec<Option<Bytes>>,
     /// The other parts, each once.
     pub(super) parts: Vec<PackedPart>,
 }
@@ -85,7 +86,7 @@ enum PartSlot {
 }
 
 /// Reads and packs the files of a task; archives are written below `scratch`. Parts cached in
-/// `known` are not packed again.
+/// `known` are not packed again. Conversations are read if there are agents that call models.
 ///
 /// # Errors
 /// The first error in its files, or of writing the archives.
@@ -93,6 +94,7 @@ pub(super) fn read(
     task: &DatasetTask,
     scratch: &Path,
     cache: Option<&PackCache>,
+    has_model_agents: bool,
 ) -> Result<LoadedTaskFiles, PackError> {
     let format = task.file.format.format;
     let instructions = task.parts.steps.iter().map(|step| {
@@ -106,8 +108,11 @@ pub(super) fn read(
         part(task, source, slots, archive, cache)
     });
     let trajectories = task.file.steps.iter().enumerate().map(|(index, step)| {
-        let Some(file) = trajectory::find(&task.dir, index, step) else { return Ok(None) };
-        let read = trajectory_file::read(&file).map(Some);
+        // Trials that need a file with a fault are not run.
+        let is_needed = has_model_agents && task.model_fault.is_none();
+        let file = trajectory::find(&task.dir, index, step).filter(|_| is_needed);
+        let Some(file) = file else { return Ok(None) };
+        let read = trajectory_file::read_valid(&file).map(|bytes| Some(Bytes::from(bytes)));
         read.map_err(|why| fault(&file, ErrorKind::Unreadable, why))
     });
     let trajectories = trajectories.collect::<Result<_, _>>()?;

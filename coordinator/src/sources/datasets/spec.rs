@@ -19,7 +19,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         mcp_servers: file.mcp_servers.clone(),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
-        script_fault: task.script_fault.clone(),
+        model_fault: task.model_fault.clone(),
         ..TaskSpec::new(dataset, &task.name)
     };
     for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {

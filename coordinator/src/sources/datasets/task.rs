@@ -11,7 +11,7 @@ use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
 use super::git::CheckedOutCommits;
 use super::layout::{self, TaskLayout};
-use super::{DatasetTask, INSTRUCTION_FILE, harborignore};
+use super::{DatasetTask, INSTRUCTION_FILE, harborignore, trajectory};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
     Variable, read_task,
@@ -44,6 +44,7 @@ pub(super) fn load(
     let top_level = [
         TASK_FILE,
         INSTRUCTION_FILE,
+        trajectory::FILE_NAME,
         "environment",
         "solution",
         "tests",
@@ -56,7 +57,8 @@ pub(super) fn load(
     let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
     let steps: Vec<PathBuf> = file.steps.iter().map(layout::step_dir).collect();
     let below = |entry: &'static str| steps.iter().map(move |step| step.join(entry));
-    let entries = [INSTRUCTION_FILE, "solution", "tests", "workdir"].into_iter().flat_map(below);
+    let entries = [INSTRUCTION_FILE, trajectory::FILE_NAME, "solution", "tests", "workdir"];
+    let entries = entries.into_iter().flat_map(below);
     let entries = steps.iter().cloned().chain(entries);
     if file.steps[0].name.is_some() && !all_inside(&dir, entries, problems) {
         return None;
@@ -72,7 +74,7 @@ pub(super) fn load(
     let provider = context.job.settings.environment.provider.kind();
     let shown = format!("{}/{name}", context.dataset);
     let mut fault = capability::fault(&shown, &dir, provider, &unsupported.always);
-    let script_fault = capability::fault(&shown, &dir, provider, &unsupported.for_scripts);
+    let model_fault = capability::fault(&shown, &dir, provider, &unsupported.for_models);
     if context.options.strict {
         let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
         let unsolved = if oracle { TaskLayout::missing_solutions(&parts) } else { Vec::new() };
@@ -85,7 +87,7 @@ pub(super) fn load(
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
     let git_commit_id = commits.find(&dir);
-    Some(DatasetTask { name, git_commit_id, dir, file, parts, fault, script_fault })
+    Some(DatasetTask { name, git_commit_id, dir, file, parts, fault, model_fault })
 }
 
 /// An error of a task's definition.

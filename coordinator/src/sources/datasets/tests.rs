@@ -47,6 +47,11 @@ impl DatasetProject {
         self.write(&format!("{dir}/tests/test.sh"), "true\n");
     }
 
+    async fn bundle(&self, scratch: &str) -> Vec<TaskBundle> {
+        let (job, datasets, _) = self.load(false).expect("no faults of the run");
+        bundle(&job, datasets, &self.sink(scratch, None)).await.expect("bundled")
+    }
+
     fn load(&self, strict: bool) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
         self.load_planned(strict, &PlannedFormats::new())
     }

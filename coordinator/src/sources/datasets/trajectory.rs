@@ -7,7 +7,7 @@ use rollout_protocol::spec::task::StepSpec;
 use super::layout;
 
 /// Name of the file, beside the instruction of its step.
-const FILE_NAME: &str = "trajectory.json";
+pub(super) const FILE_NAME: &str = "trajectory.json";
 
 /// The file of a step in the directory of its task. The first step may also have that of the task.
 pub(super) fn find(task: &Path, index: usize, step: &StepSpec) -> Option<PathBuf> {

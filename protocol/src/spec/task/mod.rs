@@ -52,10 +52,10 @@ pub struct TaskSpec {
     /// any environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<TrialError>,
-    /// Like `fault`, but only for agents with scripts: an error that does not affect the built-in
-    /// agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub script_fault: Option<TrialError>,
+    /// Like `fault`, but only for agents that call models: an error that does not affect `oracle` and
+    /// `nop`.
+    #[serde(default, rename = "script_fault", skip_serializing_if = "Option::is_none")]
+    pub model_fault: Option<TrialError>,
 }
 
 /// A server that speaks the Model Context Protocol.
@@ -124,7 +124,7 @@ impl TaskSpec {
             mcp_servers: Vec::new(),
             skills_dir: None,
             fault: None,
-            script_fault: None,
+            model_fault: None,
         }
     }
 

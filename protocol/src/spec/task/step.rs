@@ -35,8 +35,8 @@ pub struct StepSpec {
     pub solution_env: BTreeMap<String, Template>,
 }
 
-/// The files of a step. Except for the instruction and the trajectory, each is a deterministic tar archive with paths
-/// relative to the part.
+/// The files of a step. Except for the instruction and the trajectory, each is a deterministic tar
+/// archive with paths relative to the part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFiles {
     /// `instruction.md` itself.

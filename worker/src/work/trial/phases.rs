@@ -161,13 +161,14 @@ impl TrialRun<'_> {
         env.extend(self.attempt.environment.sidecar_env());
         env.extend(self.models.env());
         let agent = &self.ctx.agent;
-        if agent.task_options.resume_trajectory && self.steps.len() > 1 {
-            env.insert(agents::RESUME_VARIABLE.to_owned(), "1".to_owned());
-        }
         let index = self.steps.len().saturating_sub(1);
-        if agent.kind.runs_own_scripts() && agent.trajectory(index, step).is_some() {
-            let file = agents::TRAJECTORY_FILE.to_owned();
-            env.insert(agents::TRAJECTORY_VARIABLE.to_owned(), file);
+        if agent.trajectory(index, step).is_some() {
+            if agent.kind.runs_own_scripts() {
+                let file = agents::TRAJECTORY_FILE.to_owned();
+                env.insert(agents::TRAJECTORY_VARIABLE.to_owned(), file);
+            }
+        } else if agent.task_options.resume_trajectory && index > 0 {
+            env.insert(agents::RESUME_VARIABLE.to_owned(), "1".to_owned());
         }
         env
     }

@@ -22,8 +22,8 @@ use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
 /// The agent's plan for the first step, or the error of a trial that needs no environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
-    let script_fault = task.script_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
-    if let Some(fault) = task.fault.as_ref().or(script_fault) {
+    let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
+    if let Some(fault) = task.fault.as_ref().or(model_fault) {
         return Err(fault.clone());
     }
     refuse_unused_features(ctx)?;

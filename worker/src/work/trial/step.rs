@@ -22,6 +22,7 @@ use super::{TrialContext, variables, verify};
 use crate::agents::{AgentWork, PriorConversation};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{self, CleanArchive, FileRole, PhaseInterrupt, RecordFile};
+use crate::supervise;
 use crate::work::agent::{ScriptFailure, ScriptWork, ShellAgent, run_agent_script};
 
 /// A step with a name that ran, or began to.
@@ -192,7 +193,8 @@ impl TrialRun<'_> {
         let bytes = self.services.files.bytes("the trajectory", blob, most).await;
         let bytes =
             bytes.map_err(|error| SetupError::Files(error).into_error(&self.attempt.redactor))?;
-        let prior = PriorConversation::parse(&bytes).map_err(|error| {
+        let parsed = supervise::blocking(move || PriorConversation::parse(&bytes)).await;
+        let prior = parsed.map_err(|error| {
             failure::task_invalid(&format!("the trajectory cannot be read: {error}"))
         })?;
         Ok(Some(Arc::new(prior)))

@@ -1,6 +1,8 @@
 //! Tests of tasks that an environment cannot run, and of task formats.
 
+use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::TrialError;
+use rollout_protocol::limits::TRAJECTORY_BYTES;
 
 use super::*;
 use crate::config::{FormatReason, PlannedFormat};
@@ -110,7 +112,7 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
 }
 
 #[test]
-fn trajectory_is_unsupported_by_agents_that_do_not_read_it_and_packed_for_others() {
+fn trajectory_is_unsupported_by_agents_that_do_not_read_it() {
     let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}, \
                   {name: other, execute: 'true', unsupported: [trajectory]}]\n";
     let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
@@ -119,24 +121,63 @@ fn trajectory_is_unsupported_by_agents_that_do_not_read_it_and_packed_for_others
     project.write("set/a/trajectory.json", text);
     let (_, datasets, _) = project.load(false).expect("no faults of the run");
     let task = &datasets[0].tasks[0];
-    assert_eq!((&task.fault, &task.script_fault), (&None, &None));
+    assert_eq!((&task.fault, &task.model_fault), (&None, &None));
     let kind = ErrorKind::Unsupported;
     assert_eq!(project.faults(true), expected(&[("set/a/trajectory.json", "", kind)]));
     project.write("job.yaml", &job("{path: ./set}"));
     project.load(true).expect("the oracle needs no conversation");
 }
 
+#[tokio::test]
+async fn trajectory_of_a_step_is_packed_before_that_of_the_task_for_agents_that_call_models() {
+    for (agent, is_packed) in [("{name: mine, execute: 'true'}", true), ("{name: oracle}", false)] {
+        let text = format!("agents: [{agent}]\ndatasets: [{{path: ./set}}]\n");
+        let project = DatasetProject::new(&text);
+        project.steps("set/a");
+        let conversation =
+            |text: &str| format!(r#"{{"steps": [{{"source": "user", "message": "{text}"}}]}}"#);
+        project.write("set/a/trajectory.json", &conversation("of the task"));
+        project.write("set/a/steps/two/trajectory.json", &conversation("of the step"));
+        let steps = &project.bundle("scratch").await[0].spec.steps;
+        let packed = steps.iter().map(|step| step.files.trajectory.clone());
+        let expected = ["of the task", "of the step"].map(|text| {
+            let bytes = conversation(text).into_bytes();
+            is_packed.then(|| BlobRef::for_bytes(&bytes, MediaType::Json))
+        });
+        assert_eq!(packed.collect::<Vec<_>>(), expected, "{agent}");
+    }
+}
+
+#[tokio::test]
+async fn trajectory_that_cannot_be_read_is_a_fault_for_agents_that_call_models_only() {
+    let too_large = " ".repeat(usize::try_from(TRAJECTORY_BYTES).expect("small") + 1);
+    for (content, why) in [("{}", "no list `steps`"), (too_large.as_str(), "more than")] {
+        let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
+        let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
+        project.task("set/a");
+        project.write("set/a/trajectory.json", content);
+        let (_, datasets, _) = project.load(false).expect("no faults of the run");
+        let task = &datasets[0].tasks[0];
+        assert_eq!(task.fault, None);
+        let fault = task.model_fault.as_ref().expect("a fault");
+        assert!(!fault.is_unsupported() && fault.message.contains(why), "{fault}");
+        assert_eq!(project.bundle("first").await[0].spec.steps[0].files.trajectory, None);
+        project.write("job.yaml", &job("{path: ./set}"));
+        assert_eq!(project.bundle("second").await.len(), 1, "the oracle needs no conversation");
+    }
+}
+
 #[test]
-fn trajectory_that_cannot_be_read_is_a_fault_for_agents_that_call_models() {
-    let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
-    let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
-    project.task("set/a");
-    project.write("set/a/trajectory.json", "{}");
-    let (_, datasets, _) = project.load(false).expect("no faults of the run");
-    let task = &datasets[0].tasks[0];
-    assert_eq!(task.fault, None);
-    let fault = task.script_fault.as_ref().expect("a fault");
-    assert!(fault.is_unsupported() && fault.message.contains("no list `steps`"), "{fault}");
+fn trajectory_that_is_a_link_out_of_the_task_is_refused() {
+    for file in ["set/a/trajectory.json", "set/a/steps/one/trajectory.json"] {
+        let project = DatasetProject::new(&job("{path: ./set}"));
+        project.steps("set/a");
+        project.write("outside.json", "{}");
+        let (target, at) = (project.path("outside.json"), project.path(file));
+        symlink(target, at).expect("linked");
+        let faults = project.faults(false);
+        assert_eq!(faults[0], (file.to_owned(), String::new(), ErrorKind::BadFile));
+    }
 }
 
 #[test]

@@ -98,10 +98,10 @@ async fn solution_path_follows_task_format() {
 }
 
 #[tokio::test]
-async fn task_with_script_fault_is_run_only_by_oracle() {
+async fn task_with_fault_for_models_is_run_only_by_oracle() {
     let fault = TrialError::unsupported("a conversation to begin with");
     let mut rig = TrialFixture::new().await;
-    rig.task.script_fault = Some(fault.clone());
+    rig.task.model_fault = Some(fault.clone());
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.error, Some(fault));
     assert!(rig.provider.calls().is_empty(), "no environment was made");
