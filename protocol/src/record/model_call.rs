@@ -261,7 +261,7 @@ pub struct GatewaySummary {
 }
 
 impl GatewaySummary {
-    /// What the calls used, as far as it is known.
+    /// Use of the calls, as far as it is known.
     pub fn model_use(&self) -> ModelUse {
         ModelUse {
             calls: self.calls,

@@ -164,7 +164,7 @@ pub struct CommandAgent {
     pub prompt: String,
     /// The metrics of the search, for the prompt.
     pub metrics: String,
-    /// What its model calls may use each time that it works; no limit when absent.
+    /// Limits of its model calls each time that it works; no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<TryBudget>,
 }

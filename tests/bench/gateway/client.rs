@@ -29,7 +29,7 @@ pub(crate) enum BenchEndpoint {
     Gemini,
 }
 
-/// What a client sends and how it reads the reply.
+/// The size of a request, and the way its reply is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BenchCall {
     /// Characters of the prompt.

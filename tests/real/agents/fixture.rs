@@ -26,6 +26,14 @@ pub(crate) struct AgentRun {
 }
 
 impl AgentRun {
+    /// A run in Docker, with time for the installation of the agent.
+    pub(crate) fn on_docker(agent: &'static str, dialect: &'static str) -> Self {
+        let job = "environment: {type: docker}\n".to_owned();
+        let options =
+            vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
+        Self { agent, dialect, job, options }
+    }
+
     /// A project with the task.
     pub(crate) fn project(&self) -> Project {
         let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));

@@ -163,10 +163,7 @@ fn agents_of_catalogue_call_models_beside_an_allowlist_on_docker() {
         if agent != "shell" && !is_tested(agent) {
             continue;
         }
-        let job = "environment: {type: docker}\n".to_owned();
-        let options =
-            vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
-        let run = AgentRun { agent, dialect, job, options };
+        let run = AgentRun::on_docker(agent, dialect);
         let server = ModelServer::start_scripted(task());
         let project = run.project();
         project.write_agent_image("tasks/t/environment");

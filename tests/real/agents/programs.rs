@@ -36,10 +36,7 @@ fn assert_solves(agent: &'static str, dialects: &[&'static str]) {
         return;
     }
     for dialect in dialects {
-        let job = "environment: {type: docker}\n".to_owned();
-        let options =
-            vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
-        let run = AgentRun { agent, dialect, job, options };
+        let run = AgentRun::on_docker(agent, dialect);
         let server = ModelServer::start_scripted(task());
         let project = run.project();
         project.write_agent_image("tasks/t/environment");

@@ -101,10 +101,7 @@ fn gemini_cli_uses_mcp_servers_and_skills_of_task_on_docker() {
     if !is_tested("gemini-cli") {
         return;
     }
-    let options =
-        vec!["--ak", "override_setup_timeout_sec=1200", "--ak", "override_timeout_sec=200"];
-    let job = "environment: {type: docker}\n".to_owned();
-    let run = AgentRun { agent: "gemini-cli", dialect: "gemini", job, options };
+    let run = AgentRun::on_docker("gemini-cli", "gemini");
     let calls = [("write_local", "elk"), ("write_remote", "moose")];
     let tool_calls = calls.map(|(tool, text)| (tool.to_owned(), text.to_owned())).to_vec();
     let server = ModelServer::start_scripted(ScriptedTask { tool_calls, ..task() });

@@ -46,7 +46,7 @@ struct WorkerCounters {
     model_use: ModelCounters,
 }
 
-/// What the model calls of executions used.
+/// Counters of the model calls of executions.
 #[derive(Debug, Default)]
 struct ModelCounters {
     calls: Counter,

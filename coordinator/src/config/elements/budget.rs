@@ -18,7 +18,7 @@ keys! {
             "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";
     }
 
-    /// What a budget of a step has besides its limits.
+    /// The key of a step's budget beside its limits.
     pub(crate) table StepReserveKeys {
         output_reserve: "integer", "4096",
             "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";

@@ -150,7 +150,7 @@ pub(super) fn add_rows(trial: &TableTrial<'_>, sink: &mut impl TableSink) -> Res
     Ok(())
 }
 
-/// What the model calls of a trial used, if it had any.
+/// Figures of the model calls of a trial; none without calls.
 fn model_use(trial: &TableTrial<'_>) -> impl Iterator<Item = (&'static str, f64)> {
     let used = trial.score.model_use;
     let metrics = [

@@ -266,7 +266,7 @@ fn ideas_that_used_up_the_budget_of_a_depth_end_the_search() {
         (config.budget_depth_cost, config.max_attempt_cost) = (Some(1.0), Some(0.2));
     });
     let root = manifest.nodes.get_mut(&NodeId(0)).expect("the root");
-    // What a script reports is not part of the budget.
+    // Costs that scripts report are not part of the budget.
     root.ideas_cost = Some(5.85);
     root.ideas_calls = vec![StepCalls { cost: 0.85, ..StepCalls::none(EvalStage::Ideas) }];
     let done = plain(manifest);
