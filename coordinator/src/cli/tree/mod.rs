@@ -2,6 +2,7 @@
 
 mod error;
 mod gc;
+mod init;
 #[cfg(feature = "nats")]
 mod nats;
 mod options;
@@ -26,6 +27,7 @@ use crate::workloads::search::manifest::SearchManifest;
 /// Subcommands of `rollout tree`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
+    Init(init::InitArgs),
     Run(Box<run::TreeRunArgs>),
     /// Resume an existing search; like `run`, but never starts a new one
     Resume(Box<run::TreeRunArgs>),
@@ -45,6 +47,7 @@ impl TreeCommand {
     /// Runs the command.
     pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
         match self {
+            Self::Init(args) => init::init(args, printer).await,
             Self::Run(args) => Box::pin(run::run(*args, false, printer)).await,
             Self::Resume(args) => Box::pin(run::run(*args, true, printer)).await,
             Self::Report(args) => report::report(args, printer).await,
