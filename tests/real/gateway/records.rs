@@ -127,6 +127,46 @@ fn assert_trajectories(trial: &rollout_tests::results::TrialDirectory) {
     assert_eq!(mask.iter().filter(|bit| **bit == 1).count(), "w0 w1 w2 ".len() + "w0 w1 w2 ".len());
 }
 
+/// Calls with a compressed body, and one with a compression that the gateway does not know.
+const COMPRESSED: &str = r#"
+import gzip
+def send(encoding, body):
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding,
+               "Authorization": "Bearer " + KEY}
+    request = urllib.request.Request(BASE + "/chat/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Accept-Encoding"]
+body = json.dumps(chat("hello", max_tokens=3, stream=True)).encode()
+# A frame of zstd with one block that is not compressed.
+frame = b"\x28\xb5\x2f\xfd\x20" + bytes([len(body)]) + (len(body) << 3 | 1).to_bytes(3, "little") + body
+for encoding, sent in [("gzip", gzip.compress(body)), ("zstd", frame)]:
+    status, reply = send(encoding, sent)
+    assert status == 200 and "data: [DONE]" in reply and "usage" not in reply, reply
+assert send("br", body) == (415, "gzip, zstd")
+assert send("gzip", body)[0] == 400
+"#;
+
+#[test]
+fn compressed_request_is_recorded_and_sent_decompressed_in_sandbox() {
+    let server = ModelServer::start(Duration::ZERO);
+    let more = ", models: [m], prices: {input: 1, output: 1}";
+    let project = project(&server, COMPRESSED, more, "");
+    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("calls").trial("caller", "t");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    let lines = lines(&trial);
+    assert_equal_log(&lines, &server.calls());
+    for call in server.calls() {
+        let request = String::from_utf8_lossy(&call.request);
+        assert!(request.contains("hello") && request.contains("include_usage"), "{request}");
+    }
+    assert_eq!(of_type(&lines, "begun").len(), 2);
+    assert!(of_type(&lines, "ended").iter().all(|line| line["usage"]["output"].as_u64() > Some(0)));
+}
+
 #[test]
 fn reply_that_breaks_off_is_recorded_and_seen_as_cut_in_sandbox() {
     let server = ModelServer::start(Duration::ZERO);

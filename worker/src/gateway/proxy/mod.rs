@@ -2,7 +2,8 @@
 //!
 //! * `listener`: listeners, one for each address of this host and one for each environment with a
 //!   network of its own;
-//! * `route`: which call a request is; `headers`: those that are passed on;
+//! * `route`: which call a request is; `headers`: those that are passed on; `request_body`: its body,
+//!   decompressed;
 //! * `call`: one call, from its record to the last byte of its reply; `answer`: its sendings;
 //!   `refusal`: replies that ask to call again later;
 //!   `reply_body`: the body that the agent gets;
@@ -17,6 +18,7 @@ mod headers;
 mod listener;
 mod refusal;
 mod reply_body;
+mod request_body;
 mod route;
 mod server;
 #[cfg(test)]
@@ -40,7 +42,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
@@ -52,8 +54,8 @@ use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
 use super::{
-    CallFailure, GatewayError, GatewayReply, ModelGateway, TrajectoryAgent, TryCalls, TryGateway,
-    TryRequest, Upstream, atif, dialect,
+    CallFailure, GatewayError, GatewayReply, ModelGateway, TrajectoryAgent, TryCalls,
+    TryGateway, TryRequest, Upstream, atif, dialect,
 };
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -241,6 +243,13 @@ impl fmt::Debug for OpenTry {
 }
 
 impl OpenTry {
+    /// Waits for memory for a body.
+    async fn memory_for(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let wanted = request_body::kibibytes(bytes);
+        let memory = Arc::clone(&self.memory).acquire_many_owned(wanted).await;
+        memory.expect("the semaphore is never closed")
+    }
+
     /// Keeps a call that runs.
     fn keep(&self, call: Task<()>) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);

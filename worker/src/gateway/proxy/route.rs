@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE,
+};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rollout_protocol::limits;
 use rollout_protocol::record::ModelEndpoint;
@@ -19,7 +21,7 @@ use super::call::Call;
 use super::listener::ListenerScope;
 use super::refusal;
 use super::reply_body::ReplyBody;
-use super::{OpenTry, headers};
+use super::{OpenTry, headers, request_body};
 use crate::gateway::dialect::{self, CallTarget, Target};
 use crate::gateway::{GatewayReply, recorder};
 use crate::supervise;
@@ -57,6 +59,10 @@ impl OwnReply {
         let headers = response.headers_mut();
         if self.status == StatusCode::UPGRADE_REQUIRED {
             headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+        }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            let taken = HeaderValue::from_static(request_body::ENCODINGS);
+            headers.insert(ACCEPT_ENCODING, taken);
         }
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -143,14 +149,13 @@ async fn direct_call(
     let Some(Target::Call(target)) = Target::find(dialect, path) else {
         return Err(OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"));
     };
-    let memory = Arc::clone(&opened.memory).acquire_many_owned(kibibytes(body.len())).await;
+    let memory = opened.memory_for(body.len()).await;
     let json = HeaderValue::from_static("application/json");
     let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
     if dialect == ModelDialect::Anthropic {
         let version = HeaderName::from_static("anthropic-version");
         headers.insert(version, HeaderValue::from_static("2023-06-01"));
     }
-    let memory = memory.expect("the semaphore is never closed");
     make_call(opened, dialect, target, headers, (body, memory)).await
 }
 
@@ -208,8 +213,8 @@ async fn accept(
 ) -> Result<Call, OwnReply> {
     opened.upstreams.require(dialect)?;
     let query = headers::query_for_server(dialect, request.uri().query());
-    let (head, body) = request.into_parts();
-    let (body, memory) = read_body(body, opened).await?;
+    let (mut head, body) = request.into_parts();
+    let (body, memory) = request_body::read(&mut head.headers, body, opened).await?;
     let target = CallTarget { path: format!("{}{query}", target.path), ..target };
     make_call(opened, dialect, target, head.headers, (body, memory)).await
 }
@@ -287,38 +292,6 @@ impl RequestMembers {
 async fn requested(body: &Bytes) -> RequestMembers {
     let body = body.clone();
     supervise::blocking(move || RequestMembers::read(&body)).await
-}
-
-/// Reads a body, when the execution has memory for it.
-async fn read_body(
-    body: Incoming,
-    opened: &OpenTry,
-) -> Result<(Bytes, OwnedSemaphorePermit), OwnReply> {
-    let most = limits::GATEWAY_REQUEST_BYTES;
-    let too_large = || {
-        let message = format!("the request has more than {most} bytes");
-        OwnReply::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
-    let announced = body.size_hint().upper().map_or(Ok(most), usize::try_from);
-    let announced = announced.ok().filter(|bytes| *bytes <= most).ok_or_else(too_large)?;
-    let memory = Arc::clone(&opened.memory).acquire_many_owned(kibibytes(announced)).await;
-    let mut memory = memory.expect("the semaphore is never closed");
-    let body = match Limited::new(body, most).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(error) => {
-            let message = format!("cannot read the request: {error}");
-            return Err(OwnReply::new(StatusCode::BAD_REQUEST, message));
-        }
-    };
-    let unused = memory.num_permits().saturating_sub(kibibytes(body.len()) as usize);
-    drop(memory.split(unused));
-    Ok((body, memory))
-}
-
-/// Memory for a body, rounded up.
-fn kibibytes(bytes: usize) -> u32 {
-    u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX)
 }
 
 /// The headers of a request that its record has.

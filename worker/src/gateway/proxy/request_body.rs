@@ -1,0 +1,223 @@
+//! Bodies of requests: read when there is memory for them, and decompressed.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use flate2::bufread::MultiGzDecoder;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::CONTENT_ENCODING;
+use hyper::{HeaderMap, StatusCode};
+use rollout_protocol::limits;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::OpenTry;
+use super::route::OwnReply;
+use crate::supervise;
+
+/// The compressions that are taken, as a header lists them.
+pub(super) const ENCODINGS: &str = "gzip, zstd";
+
+/// Largest window of a frame of zstd: what senders over HTTP are limited to (RFC 9659).
+const ZSTD_WINDOW_BYTES: u64 = 8 << 20;
+
+/// A compression of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Gzip,
+    Zstd,
+}
+
+/// Reads a body, when the execution has memory for it. A compressed one is decompressed, and its
+/// header removed: the call is recorded, and sent, as it is meant.
+pub(super) async fn read(
+    headers: &mut HeaderMap,
+    body: Incoming,
+    opened: &OpenTry,
+) -> Result<(Bytes, OwnedSemaphorePermit), OwnReply> {
+    let encoding = encoding(headers)?;
+    let announced = body.size_hint().upper().map_or(Ok(MOST), usize::try_from);
+    let announced = announced.ok().filter(|bytes| *bytes <= MOST).ok_or_else(too_large)?;
+    let needed = if encoding.is_some() { MOST } else { announced };
+    let mut memory = opened.memory_for(needed).await;
+    let body = match Limited::new(body, MOST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+        Err(error) => {
+            let message = format!("cannot read the request: {error}");
+            return Err(OwnReply::new(StatusCode::BAD_REQUEST, message));
+        }
+    };
+    let body = match encoding {
+        None => body,
+        Some(encoding) => {
+            headers.remove(CONTENT_ENCODING);
+            let whole = supervise::blocking(move || decompress(encoding, &body, MOST)).await;
+            let whole = whole.map_err(|error| {
+                let message = format!("cannot decompress the request: {error}");
+                OwnReply::new(StatusCode::BAD_REQUEST, message)
+            })?;
+            whole.ok_or_else(too_large)?.into()
+        }
+    };
+    let unused = memory.num_permits().saturating_sub(kibibytes(body.len()) as usize);
+    drop(memory.split(unused));
+    Ok((body, memory))
+}
+
+/// Bytes of the largest body, and of a compressed one with what it is decompressed to.
+const MOST: usize = limits::GATEWAY_REQUEST_BYTES;
+
+fn too_large() -> OwnReply {
+    let message = format!("the request has more than {MOST} bytes");
+    OwnReply::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+}
+
+/// Memory for a body, rounded up.
+pub(super) fn kibibytes(bytes: usize) -> u32 {
+    u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX)
+}
+
+/// The compression that the headers name.
+fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, OwnReply> {
+    let mut named = headers.get_all(CONTENT_ENCODING).iter();
+    let (first, other) = (named.next(), named.next());
+    let Some(value) = first else { return Ok(None) };
+    let name = value.to_str().unwrap_or_default().to_ascii_lowercase();
+    match name.as_str() {
+        "identity" | "" if other.is_none() => Ok(None),
+        "gzip" | "x-gzip" if other.is_none() => Ok(Some(Encoding::Gzip)),
+        "zstd" if other.is_none() => Ok(Some(Encoding::Zstd)),
+        _ => {
+            let message = format!("the gateway takes requests with one of: {ENCODINGS}");
+            Err(OwnReply::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+        }
+    }
+}
+
+/// A body decompressed; `None` if both have more than `most` bytes together.
+fn decompress(encoding: Encoding, body: &[u8], most: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut whole = Whole { bytes: Vec::new(), most: most.saturating_sub(body.len()) };
+    let fits = match encoding {
+        Encoding::Gzip => whole.append(MultiGzDecoder::new(body))?,
+        Encoding::Zstd => append_frames(&mut whole, body)?,
+    };
+    Ok(fits.then_some(whole.bytes))
+}
+
+/// Appends the frames of a body in zstd; returns whether they fit.
+fn append_frames(whole: &mut Whole, mut rest: &[u8]) -> io::Result<bool> {
+    while !rest.is_empty() {
+        match StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW_BYTES) {
+            Ok(frame) => {
+                if !whole.append(frame)? {
+                    return Ok(false);
+                }
+            }
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                rest = rest.get(length..).ok_or(io::ErrorKind::UnexpectedEof)?;
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(true)
+}
+
+/// A body that grows while it is decompressed.
+struct Whole {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Whole {
+    /// Appends all that a decoder has; returns whether it fits.
+    fn append(&mut self, decoder: impl Read) -> io::Result<bool> {
+        let room = self.most - self.bytes.len();
+        let read = decoder.take(room as u64 + 1).read_to_end(&mut self.bytes)?;
+        Ok(read <= room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use hyper::header::HeaderValue;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).expect("in memory");
+        encoder.finish().expect("in memory")
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        compress_to_vec(text, CompressionLevel::Fastest)
+    }
+
+    fn both(text: &[u8]) -> [(Encoding, Vec<u8>); 2] {
+        [(Encoding::Gzip, gzip(text)), (Encoding::Zstd, zstd(text))]
+    }
+
+    #[test]
+    fn body_of_several_members_is_decompressed_as_a_whole() {
+        let text = br#"{"model":"m","input":"some text, some text, some text"}"#;
+        for (encoding, first) in both(text) {
+            let whole = decompress(encoding, &first, MOST).expect("valid");
+            assert_eq!(whole.as_deref(), Some(&text[..]), "{encoding:?}");
+            let twice = decompress(encoding, &[&first[..], &first].concat(), MOST).expect("valid");
+            assert_eq!(twice, Some([&text[..], text].concat()), "{encoding:?}");
+        }
+        // A frame that is to be skipped, of three bytes.
+        let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &zstd(text)[..]].concat();
+        let whole = decompress(Encoding::Zstd, &skipped, MOST).expect("valid");
+        assert_eq!(whole.as_deref(), Some(&text[..]));
+    }
+
+    #[test]
+    fn body_that_grows_beyond_its_limit_is_too_large() {
+        for (encoding, small) in both(&[b' '; 100_000]) {
+            let most = 100_000 + small.len();
+            assert!(decompress(encoding, &small, most).expect("valid").is_some(), "{encoding:?}");
+            assert_eq!(decompress(encoding, &small, most - 1).expect("valid"), None);
+            assert_eq!(decompress(encoding, &small, 1).expect("valid"), None, "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn body_that_is_not_compressed_or_is_cut_is_an_error() {
+        for (encoding, whole) in both(b"some text") {
+            for wrong in [&b"{}"[..], &whole[..whole.len() - 1], &whole[..3]] {
+                let error = decompress(encoding, wrong, MOST);
+                assert!(error.is_err(), "{encoding:?} {wrong:?}: {error:?}");
+            }
+        }
+        // A window of 16 MiB.
+        let large_window = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x70, 0x01, 0x00, 0x00];
+        assert!(decompress(Encoding::Zstd, &large_window, MOST).is_err());
+    }
+
+    #[test]
+    fn one_known_encoding_is_taken() {
+        let of = |values: &[&'static str]| {
+            let values = values.iter().map(|value| HeaderValue::from_static(value));
+            encoding(&values.map(|value| (CONTENT_ENCODING, value)).collect())
+                .map_err(|refusal| refusal.status.as_u16())
+        };
+        assert_eq!((of(&[]), of(&["identity"])), (Ok(None), Ok(None)));
+        assert_eq!(of(&["GZIP"]), Ok(Some(Encoding::Gzip)));
+        assert_eq!(of(&["zstd"]), Ok(Some(Encoding::Zstd)));
+        for wrong in [&["br"][..], &["gzip, zstd"], &["gzip", "zstd"], &["identity", "gzip"]] {
+            assert_eq!(of(wrong), Err(415), "{wrong:?}");
+        }
+    }
+}
