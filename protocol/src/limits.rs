@@ -355,6 +355,12 @@ pub const TRAJECTORY_TEXT_BYTES: usize = 64 * 1024 * 1024;
 /// Size of the file of that trajectory, bytes: its text may be six times as long in JSON.
 pub const TRAJECTORY_FILE_BYTES: u64 = 512 * 1024 * 1024;
 
+/// Size of the files in which an agent notes its own model calls, bytes. Longer ones are not counted.
+pub const SESSION_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Size of a record in them, or of a file that is one document, bytes.
+pub const SESSION_RECORD_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Token ids of prompts in that trajectory. Each prompt has those before it: the ids of later ones
 /// are in the records of the calls only.
 pub const TRAJECTORY_PROMPT_IDS: usize = 1024 * 1024;

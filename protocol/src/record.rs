@@ -36,7 +36,7 @@ pub use harness::{
 pub use ideas::{IdeasEnd, IdeasRecord};
 pub use model_call::{
     CallAttempt, CallBegun, CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, GatewaySummary,
-    ModelCallLine, ModelEndpoint, TokenUsage,
+    ModelCallLine, ModelEndpoint, SessionCalls, TokenUsage,
 };
 pub use model_tokens::{
     CallTokens, ChoiceTokens, MissingTokens, TokenSection, TokenSections, TrajectoryBasis,

@@ -31,6 +31,41 @@ pub fn of_type<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     found
 }
 
+/// Input and output tokens of a reply of the server, cached and reasoning ones included; of a stream,
+/// those of its last event that has them.
+pub fn tokens(reply: &[u8]) -> (u64, u64) {
+    const INPUT: [&[&str]; 3] = [
+        &["/prompt_tokens"],
+        &["/input_tokens", "/cache_read_input_tokens", "/cache_creation_input_tokens"],
+        &["/promptTokenCount"],
+    ];
+    const OUTPUT: [&[&str]; 3] = [
+        &["/completion_tokens"],
+        &["/output_tokens"],
+        &["/candidatesTokenCount", "/thoughtsTokenCount"],
+    ];
+    let text = String::from_utf8_lossy(reply);
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = if text.starts_with('{') {
+        serde_json::from_str(&text).into_iter().collect()
+    } else {
+        events.filter_map(|data| serde_json::from_str(data).ok()).collect()
+    };
+    let mut counts = (0, 0);
+    for event in &events {
+        for path in ["/usage", "/message/usage", "/usageMetadata", "/response/usage"] {
+            let Some(usage) = event.pointer(path) else { continue };
+            let number = |path: &&str| usage.pointer(path).and_then(Value::as_u64);
+            let sum = |paths: [&[&str]; 3]| {
+                let dialect = paths.into_iter().find(|paths| number(&paths[0]).is_some())?;
+                Some(dialect.iter().filter_map(number).sum())
+            };
+            counts = (sum(INPUT).unwrap_or(counts.0), sum(OUTPUT).unwrap_or(counts.1));
+        }
+    }
+    counts
+}
+
 /// Fails unless the records of a trial equal the log of its server, call by call: each call was
 /// answered, was sent once, and had the server's key. Calls at the same time may reach the server in
 /// another order.

@@ -124,7 +124,15 @@ impl Project {
     /// # Panics
     /// When a file cannot be read or written.
     pub fn write_agent_image(&self, directory: &str) {
-        let mut image = String::from("FROM debian:bookworm-slim\nWORKDIR /app\n");
+        self.write_agent_image_from("debian:bookworm-slim", directory);
+    }
+
+    /// The same from another image.
+    ///
+    /// # Panics
+    /// Like [`Self::write_agent_image`].
+    pub fn write_agent_image_from(&self, base: &str, directory: &str) {
+        let mut image = format!("FROM {base}\nWORKDIR /app\n");
         if let Ok(certificates) = std::env::var("SSL_CERT_FILE") {
             let text = std::fs::read_to_string(&certificates).expect("certificates");
             self.write_file(&format!("{directory}/certificates.pem"), &text);

@@ -1,20 +1,41 @@
-# The image debian:bookworm-slim: present, pulled, or built with debootstrap. Sourced by tests/run.
+# Images that are present, pulled, or built with debootstrap: debian:bookworm-slim, and for agents that
+# need Python 3.12 ubuntu:24.04. Sourced by tests/run.
 
 readonly base_image=debian:bookworm-slim
+readonly ubuntu_image=ubuntu:24.04
 
-base_image() {
-  docker image inspect "$base_image" >/dev/null 2>&1 && return 0
-  if timeout 60 docker pull --quiet "$base_image" >"$logs/pull.log" 2>&1; then
-    say "pulled $base_image"
+# Whether an image is there, or can be pulled.
+image_present() {
+  docker image inspect "$1" >/dev/null 2>&1 && return 0
+  if timeout 60 docker pull --quiet "$1" >"$logs/pull.log" 2>&1; then
+    say "pulled $1"
     return 0
   fi
-  say "cannot pull $base_image ($(tail -n 1 "$logs/pull.log" | cut -c 1-120)): building it"
+  say "cannot pull $1 ($(tail -n 1 "$logs/pull.log" | cut -c 1-120)): building it"
+  return 1
+}
+
+base_image() {
+  image_present "$base_image" && return 0
   local tar=$cache/$(dpkg --print-architecture)-minbase.tar
   if [ ! -s "$tar" ] && ! base_image_make "$tar"; then
     lack "the image $base_image (log: $logs/debootstrap.log): $(without docker)"
     return 1
   fi
   docker import --change 'CMD ["bash"]' "$tar" "$base_image" >/dev/null
+}
+
+ubuntu_image() {
+  image_present "$ubuntu_image" && return 0
+  local tar=$cache/$(dpkg --print-architecture)-noble.tar
+  local mirror=http://archive.ubuntu.com/ubuntu components=main,universe
+  # debootstrap of Debian has no keys of Ubuntu, and names the steps after an early release.
+  if [ ! -s "$tar" ] && ! debootstrap_tar "$tar" noble "$mirror" gutsy \
+    --no-check-gpg --components="$components"; then
+    lack "the image $ubuntu_image (log: $logs/debootstrap.log), or tests without the agent openhands"
+    return 1
+  fi
+  docker import --change 'CMD ["bash"]' "$tar" "$ubuntu_image" >/dev/null
 }
 
 # Sets `mirror` and `suite` to apt's Debian mirror, or to that of this system's distribution.
@@ -32,20 +53,26 @@ base_image_origin() {
 }
 
 base_image_make() {
-  local tar=$1 root=$work/root suite mirror
-  [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null || return 1
+  local tar=$1 suite mirror
   if ! base_image_origin 2>>"$logs/debootstrap.log"; then
     apt-get update >>"$logs/debootstrap.log" 2>&1 3>&- 9>&- || return 1
     base_image_origin || return 1
   fi
-  local proxy=
+  debootstrap_tar "$tar" "$suite" "$mirror" ""
+}
+
+# debootstrap_tar TAR SUITE MIRROR SCRIPT OPTION…: makes an archive of a small system.
+debootstrap_tar() {
+  local tar=$1 suite=$2 mirror=$3 script=$4 root=$work/root proxy=
+  shift 4
+  [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null || return 1
   eval "$(apt-config shell proxy Acquire::http::Proxy)"
   env ${proxy:+http_proxy="$proxy" https_proxy="$proxy"} \
-    debootstrap --variant=minbase "$suite" "$root" "$mirror" >>"$logs/debootstrap.log" 2>&1 3>&- 9>&- ||
-    return 1
+    debootstrap --variant=minbase "$@" "$suite" "$root" "$mirror" ${script:+"$script"} \
+    >>"$logs/debootstrap.log" 2>&1 3>&- 9>&- || return 1
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc \
     "$root"/usr/share/man "$root"/usr/share/locale
   tar -C "$root" --numeric-owner --exclude=./dev/* --exclude=./proc/* --exclude=./sys/* \
     -cf "$tar.partial" . && mv "$tar.partial" "$tar" && rm -rf "$root"
-  say "built $base_image from $suite"
+  say "built a system of $suite"
 }

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::{AgentCatalogue, AgentEntry, nearest};
+use crate::config::{AgentCatalogue, AgentEntry, SessionEntry, nearest};
 use crate::events::sinks::terminal::table;
 
 /// Subcommands of `rollout agents`.
@@ -135,6 +135,7 @@ fn document(entry: &AgentEntry) -> Value {
         "dialects": entry.dialects,
         "accepts": entry.accepts.iter().map(|option| option.as_str()).collect::<Vec<_>>(),
         "sessions": entry.sessions,
+        "session": entry.session.as_ref().map(SessionEntry::format),
         "env": entry.env,
         "install": entry.install,
         "execute": entry.execute,

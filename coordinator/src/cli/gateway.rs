@@ -71,7 +71,7 @@ pub(super) async fn run(args: GatewayArgs, printer: &Printer) -> Result<ExitCode
     }
     printer.data(&text)?;
     stops.recv().await;
-    printer.json(&opened.close().await.summary)?;
+    printer.json(&opened.close(None).await.summary)?;
     Ok(ExitCode::Success)
 }
 

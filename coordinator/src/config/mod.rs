@@ -39,7 +39,7 @@ mod tests;
 pub(crate) use address::without_secrets;
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
-    ModelServer, find_provider, provider_names,
+    ModelServer, SessionEntry, find_provider, provider_names,
 };
 pub use cli_overrides::{CliDataset, CliSetting};
 pub(crate) use diagnostics::nearest;

@@ -42,6 +42,7 @@ fn agent(name: &str) -> AgentSpec {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
+        session: None,
     }
 }
 
@@ -225,6 +226,7 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
+        session: None,
     };
     let old = JobPlan::new(
         super::tests::settings(),

@@ -234,6 +234,26 @@ impl TokenUsage {
     }
 }
 
+/// The model calls of an agent by its own session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCalls {
+    /// Calls.
+    pub calls: u64,
+    /// Input tokens, cached ones included.
+    pub input: u64,
+    /// Output tokens, reasoning included.
+    pub output: u64,
+}
+
+impl SessionCalls {
+    /// Adds other calls.
+    pub const fn add(&mut self, other: Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+    }
+}
+
 /// The calls of a trial in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewaySummary {
@@ -258,6 +278,10 @@ pub struct GatewaySummary {
     /// Calls during which the policy version changed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub crossed_calls: u64,
+    /// The calls by the agent's own session, if it is known how to read it. The agent writes it: it
+    /// settles nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionCalls>,
 }
 
 impl GatewaySummary {

@@ -32,6 +32,26 @@ pub struct AgentSpec {
     /// Parts of tasks that it can use, and its options in them.
     #[serde(default, skip_serializing_if = "AgentTaskOptions::are_default")]
     pub task_options: AgentTaskOptions,
+    /// How its own session files count its model calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<SessionFormat>>,
+}
+
+/// How the model calls in the files of an agent's own session are counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionFormat {
+    /// Pattern of the files, below `/logs/agent`: `*` stops at a slash, `**` does not.
+    pub files: String,
+    /// JSON pointers of the lists of records in a file; each line is a record if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<String>,
+    /// JSON pointer of the id of a call in a record: of records with the same one, the last one counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// JSON pointers of numbers in a record, whose sum is its input tokens, cached ones included.
+    pub input_tokens: Vec<String>,
+    /// The same of its output tokens, reasoning included. A record without any is of no call.
+    pub output_tokens: Vec<String>,
 }
 
 /// Parts of tasks that an agent can use, and its options in them.
@@ -57,6 +77,8 @@ pub struct AgentTaskOptions {
 pub enum TaskFeature {
     /// Tool servers.
     Mcp,
+    /// Tool servers with server-sent events.
+    McpSse,
     /// Skills.
     Skills,
     /// A conversation to begin with.
@@ -69,6 +91,7 @@ impl TaskFeature {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Mcp => "mcp",
+            Self::McpSse => "mcp_sse",
             Self::Skills => "skills",
             Self::Trajectory => "trajectory",
         }
@@ -79,6 +102,7 @@ impl TaskFeature {
     pub const fn description(self) -> &'static str {
         match self {
             Self::Mcp => "MCP servers",
+            Self::McpSse => "MCP servers with SSE",
             Self::Skills => "skills",
             Self::Trajectory => "an initial conversation",
         }
@@ -96,7 +120,7 @@ impl AgentSpec {
     pub fn can_use(&self, feature: TaskFeature) -> bool {
         match self.kind {
             AgentKind::Oracle | AgentKind::Nop => true,
-            AgentKind::Shell(_) => feature != TaskFeature::Mcp,
+            AgentKind::Shell(_) => !matches!(feature, TaskFeature::Mcp | TaskFeature::McpSse),
             AgentKind::Script { .. } | AgentKind::Harness(_) => {
                 !self.task_options.unsupported.contains(&feature)
             }
@@ -238,6 +262,7 @@ mod tests {
             install_once: false,
             model: None,
             task_options: AgentTaskOptions::default(),
+            session: None,
         };
         let list = |hosts: &[&str]| {
             NetworkPolicy::Allowlist(hosts.iter().map(|host| (*host).to_owned()).collect())

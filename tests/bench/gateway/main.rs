@@ -95,7 +95,7 @@ async fn measure() -> Result<(), LatencyError> {
         one_by_one("with 10 MB, one at a time", &direct, &proxied, &mut out).await?;
         at_once("slow readers", &direct, &proxied, (SLOW_READERS, SLOW_CALL), &mut out).await?;
     }
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     writeln!(out, "recorded calls: {}, cut: {}", calls.summary.calls, calls.summary.cut_calls)?;
     Ok(())
 }

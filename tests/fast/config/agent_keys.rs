@@ -105,6 +105,36 @@ pub(crate) const AGENT_CASES: &[KeyCase] = &[
         || json!(52),
     ),
     (
+        "agents[].session.files",
+        "agents: [{name: a, execute: 'true', session: {files: 'a/*', output_tokens: [/o]}}]",
+        "/shown/config/agents/0/session/files",
+        || json!("a/*"),
+    ),
+    (
+        "agents[].session.lists",
+        "agents: [{name: a, execute: 'true', session: {files: a, lists: [/l], output_tokens: [/o]}}]",
+        "/shown/config/agents/0/session/lists",
+        || json!(["/l"]),
+    ),
+    (
+        "agents[].session.id",
+        "agents: [{name: a, execute: 'true', session: {files: a, id: /i, output_tokens: [/o]}}]",
+        "/shown/config/agents/0/session/id",
+        || json!("/i"),
+    ),
+    (
+        "agents[].session.input_tokens",
+        "agents: [{name: a, execute: 'true', session: {files: a, input_tokens: [/i], output_tokens: [/o]}}]",
+        "/shown/config/agents/0/session/input_tokens",
+        || json!(["/i"]),
+    ),
+    (
+        "agents[].session.output_tokens",
+        "agents: [{name: a, execute: 'true', session: {files: a, output_tokens: [/o, /r]}}]",
+        "/shown/config/agents/0/session/output_tokens",
+        || json!(["/o", "/r"]),
+    ),
+    (
         "agents[].unsupported",
         "agents: [{name: a, execute: 'true', unsupported: [mcp]}]",
         "/shown/config/agents/0/unsupported",

@@ -38,8 +38,20 @@ const END_MARK: &str = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
 const RESULTS: [&str; 4] =
     ["\"role\":\"tool\"", "\"function_call_output\"", "\"tool_result\"", "\"functionResponse\""];
 
-/// Tokens of every reply.
+/// Tools that find other tools, which a request does not have in full.
+const SEARCH_TOOLS: [&str; 2] = ["ToolSearch", "tool_search"];
+
+/// The tool of qwen-code that calls those that were found.
+const BRIDGE_TOOL: &str = "tool_call";
+
+/// Tokens of every reply, and those of them that are of its reasoning.
 const OUTPUT_TOKENS: usize = 10;
+const REASONING_TOKENS: usize = 4;
+
+/// Tokens of every request that the model read from its cache, and that it wrote there in the dialect
+/// that says so.
+const CACHED_TOKENS: usize = 30;
+const WRITTEN_TOKENS: usize = 20;
 
 /// The task that a scripted model solves: it writes a line into a file of the working directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,13 +73,20 @@ enum Turn {
     Call {
         /// Id of the call.
         id: String,
-        /// The tool.
+        /// The tool, and the namespace that it is in.
         name: String,
+        namespace: Option<String>,
         /// Its arguments.
         arguments: Value,
     },
     /// A text without a call.
     Text(String),
+}
+
+/// Input tokens of a reply, and its number in its conversation.
+struct InputTokens {
+    input: usize,
+    number: usize,
 }
 
 /// A reply: its events as a stream, and the whole of it.
@@ -76,9 +95,10 @@ struct ScriptedReply {
     whole: Value,
 }
 
-/// A tool of a request: its name and the schema of its arguments.
+/// A tool of a request: its name, its namespace and the schema of its arguments.
 struct Tool<'a> {
     name: &'a str,
+    namespace: Option<&'a str>,
     schema: &'a Value,
 }
 
@@ -96,12 +116,13 @@ impl ScriptedTask {
     /// The reply to a request; `None` if the path is of no dialect.
     fn reply(&self, path: &str, request: &Value) -> Option<ScriptedReply> {
         let turn = self.turn(request);
-        let input = 100 + 10 * history(request).len();
+        let (input, number) = (100 + 10 * history(request).len(), results(request) + 1);
+        let input = InputTokens { input, number };
         match path {
-            _ if path.ends_with("/chat/completions") => Some(chat::reply(request, &turn, input)),
-            _ if path.ends_with("/responses") => Some(responses::reply(request, &turn, input)),
-            _ if path.ends_with("/messages") => Some(messages::reply(request, &turn, input)),
-            _ if path.contains("enerateContent") => Some(gemini::reply(path, &turn, input)),
+            _ if path.ends_with("/chat/completions") => Some(chat::reply(request, &turn, &input)),
+            _ if path.ends_with("/responses") => Some(responses::reply(request, &turn, &input)),
+            _ if path.ends_with("/messages") => Some(messages::reply(request, &turn, &input)),
+            _ if path.contains("enerateContent") => Some(gemini::reply(path, &turn, &input)),
             _ => None,
         }
     }
@@ -112,16 +133,27 @@ impl ScriptedTask {
         let named = |names: &[&str]| {
             names.iter().find_map(|name| tools.iter().find(|tool| tool.name == *name))
         };
-        let results = results(request);
+        let number = results(request);
         let call = |tool: &Tool<'_>, text: &str| Turn::Call {
-            id: format!("call_{}", results + 1),
+            id: format!("call_{}", number + 1),
             name: tool.name.to_owned(),
+            namespace: tool.namespace.map(str::to_owned),
             arguments: arguments(tool.schema, text),
         };
+        // Searches for tools are no part of the script.
+        let results = number.saturating_sub(searches(request));
         if let Some((end, text)) = self.tool_calls.get(results) {
-            let tool = tools.iter().find(|tool| tool.name.ends_with(end.as_str()));
-            let missing = || Turn::Text(format!("there is no tool {end}"));
-            return tool.map_or_else(missing, |tool| call(tool, text));
+            if let Some(tool) = tools.iter().find(|tool| tool.name.ends_with(end.as_str())) {
+                return call(tool, text);
+            }
+            let Some(name) = deferred_tool(request, end) else {
+                return Turn::Text(format!("there is no tool {end}"));
+            };
+            let query = format!("select:{name}");
+            return match named(&SEARCH_TOOLS) {
+                Some(search) if !request.to_string().contains(&query) => call(search, &query),
+                _ => found_call(name, text, named(&[BRIDGE_TOOL]), number),
+            };
         }
         let results = results - self.tool_calls.len();
         let (done, text) = (format!("{} is written.", self.file), request.to_string());
@@ -187,6 +219,38 @@ fn results(request: &Value) -> usize {
     history(request).iter().filter(|message| is_result(message)).count()
 }
 
+/// Number of searches for tools in a request.
+fn searches(request: &Value) -> usize {
+    let is_search = |message: &&Value| {
+        let text = message.to_string();
+        text.contains("\"query\":\"select:") || text.contains("\\\"query\\\":\\\"select:")
+    };
+    history(request).iter().filter(is_search).count()
+}
+
+/// The whole name of a tool that a request mentions without having it.
+fn deferred_tool(request: &Value, end: &str) -> Option<String> {
+    let text = request.to_string();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names = text.split(|c| !is_name(c)).filter(|name| name.ends_with(end));
+    // Escapes of line breaks are before some.
+    names
+        .map(|name| name.strip_prefix('n').filter(|rest| rest.starts_with("mcp_")).unwrap_or(name))
+        .next()
+        .map(str::to_owned)
+}
+
+/// A call of a tool that was found, over the client's bridge if it has one.
+fn found_call(name: String, text: &str, bridge: Option<&Tool<'_>>, number: usize) -> Turn {
+    let arguments = json!({"message": text});
+    let id = format!("call_{}", number + 1);
+    let (name, arguments) = match bridge {
+        Some(bridge) => (bridge.name.to_owned(), json!({"name": name, "arguments": arguments})),
+        None => (name, arguments),
+    };
+    Turn::Call { id, name, namespace: None, arguments }
+}
+
 /// The tools of a request, in the form of any dialect.
 fn tools(request: &Value) -> Vec<Tool<'_>> {
     let listed = request["tools"].as_array().into_iter().flatten();
@@ -194,17 +258,21 @@ fn tools(request: &Value) -> Vec<Tool<'_>> {
         Some(declarations) => declarations.iter().collect(),
         None => vec![tool.get("function").unwrap_or(tool)],
     });
+    let all = flat.flat_map(|tool| match tool["tools"].as_array() {
+        Some(tools) => tools.iter().map(|inner| (inner, tool["name"].as_str())).collect(),
+        None => vec![(tool, None)],
+    });
     let schemas = ["parameters", "parametersJsonSchema", "input_schema"];
-    flat.filter_map(|tool| {
+    all.filter_map(|(tool, namespace)| {
         let schema = schemas.iter().find_map(|name| tool.get(*name)).unwrap_or(&Value::Null);
-        Some(Tool { name: tool["name"].as_str()?, schema })
+        Some(Tool { name: tool["name"].as_str()?, namespace, schema })
     })
     .collect()
 }
 
 /// Arguments that fit a schema and have a text as the command, or as the last word.
 fn arguments(schema: &Value, text: &str) -> Value {
-    let names = ["command", "cmd", "commands", "message", "content"];
+    let names = ["command", "cmd", "commands", "message", "content", "query"];
     let mut arguments = Map::new();
     let main = names.into_iter().find(|name| schema["properties"].get(*name).is_some());
     let main = main.unwrap_or("command");

@@ -3,7 +3,6 @@
 
 mod budget;
 mod fixture;
-mod native_sessions;
 mod networks;
 mod outages;
 mod programs;

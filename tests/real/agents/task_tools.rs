@@ -12,12 +12,13 @@ use crate::programs::is_tested;
 use crate::{DEADLINE, INSTALL_DEADLINE};
 
 /// An MCP server with the tool `write_NAME`, which writes its text to /tmp/NAME. It speaks on its
-/// standard streams, or as an HTTP server on a port.
+/// standard streams, or as an HTTP server on a port, where it has the tool `write_stream` below `/sse`,
+/// with server-sent events.
 const MCP_SERVER: &str = r#"
 use IO::Socket::INET;
 my ($name, $port) = @ARGV;
 sub answer {
-  my ($line) = @_;
+  my ($line, $name) = @_;
   return unless $line =~ /"id":("[^"]*"|\d+)/;
   my ($id, $result) = ($1, '{}');
   my ($method) = $line =~ /"method":"([^"]+)"/;
@@ -33,15 +34,23 @@ sub answer {
   }
   return qq({"jsonrpc":"2.0","id":$id,"result":$result});
 }
-$| = 1;
-if (!$port) { while (my $line = <STDIN>) { my $said = answer($line); print "$said\n" if $said; } exit; }
+($|, $SIG{PIPE}) = (1, 'IGNORE');
+if (!$port) { while (my $line = <STDIN>) { my $said = answer($line, $name); print "$said\n" if $said; } exit; }
 my $server = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1', LocalPort => $port, ReuseAddr => 1) or die;
+my @streams;
 while (my $client = $server->accept()) {
-  my ($length, $method, $body) = (0, scalar(<$client>), '');
+  my ($length, $request, $body) = (0, scalar(<$client>), '');
   while (my $header = <$client>) { last if $header =~ /^\r?$/; $length = $1 if $header =~ /^content-length: *(\d+)/i; }
   read($client, $body, $length) if $length;
-  my $said = $method =~ /^POST/ ? answer($body) : undef;
-  my $status = $method !~ /^POST/ ? '405 No' : $said ? '200 OK' : '202 Accepted';
+  if ($request =~ m{^GET /sse}) {
+    push(@streams, $client);
+    print $client "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: endpoint\ndata: /messages/$#streams\n\n";
+    next;
+  }
+  my ($stream) = $request =~ m{^POST /messages/(\d+)};
+  my $said = $request =~ m{^POST /m} ? answer($body, defined($stream) ? 'stream' : $name) : undef;
+  if (defined($stream) && $said) { print { $streams[$stream] } "event: message\ndata: $said\n\n"; $said = undef; }
+  my $status = $request !~ m{^POST /m} ? '405 No' : $said ? '200 OK' : '202 Accepted';
   $said //= '';
   print $client "HTTP/1.1 $status\r\nContent-Type: application/json\r\nContent-Length: ", length($said), "\r\nConnection: close\r\n\r\n$said";
   close($client);
@@ -51,8 +60,8 @@ while (my $client = $server->accept()) {
 /// A skill.
 const SKILL: &str = "---\nname: zebra\ndescription: Work with zebra files\n---\nCount stripes.\n";
 
-/// A task with a skill, and an MCP server of each kind. The first check of its health starts the one
-/// over HTTP, a later one finds it.
+/// A task with a skill, and MCP servers over standard streams and over HTTP. The first check of its
+/// health starts the latter, a later one finds it.
 const TASK: &str = r#"
 schema_version = '1.4'
 [environment]
@@ -96,27 +105,72 @@ fn request(server: &ModelServer, call: usize) -> String {
     String::from_utf8_lossy(&server.calls()[call].request).into_owned()
 }
 
-#[test]
-fn gemini_cli_uses_mcp_servers_and_skills_of_task_on_docker() {
-    if !is_tested("gemini-cli") {
+/// The server with server-sent events.
+const SSE_SERVER: &str = "[[environment.mcp_servers]]\nname = 'old'\ntransport = 'sse'\n\
+                          url = 'http://127.0.0.1:8931/sse'\n";
+
+/// Runs an agent with a task that its model solves with the tools of its servers, if the agent has MCP
+/// servers, and with the shell otherwise; its skill is in the requests.
+#[track_caller]
+fn assert_uses_tools(agent: &'static str, dialect: &'static str, tools: &[&str]) {
+    if !is_tested(agent) {
         return;
     }
-    let run = AgentRun::on_docker("gemini-cli", "gemini");
-    let calls = [("write_local", "elk"), ("write_remote", "moose")];
-    let tool_calls = calls.map(|(tool, text)| (tool.to_owned(), text.to_owned())).to_vec();
+    let run = AgentRun::on_docker(agent, dialect);
+    let texts = [("local", "elk"), ("remote", "moose"), ("stream", "deer")];
+    let used = texts.into_iter().filter(|(name, _)| tools.contains(name));
+    let tool_calls =
+        used.clone().map(|(name, text)| (format!("write_{name}"), text.to_owned())).collect();
     let server = ModelServer::start_scripted(ScriptedTask { tool_calls, ..task() });
     let project = run.project();
     project.write_agent_image("tasks/t/environment");
     write_skills(&project);
+    let mut toml = TASK.to_owned();
+    if tools.contains(&"stream") {
+        toml.push_str(SSE_SERVER);
+    }
+    if tools.is_empty() {
+        toml = "schema_version = '1.4'\n[environment]\nskills_dir = '/skills'\n".to_owned();
+    }
     project.write_file("tasks/t/environment/mcp.pl", MCP_SERVER);
     add_to_image(&project, "COPY mcp.pl /opt/mcp.pl\n");
-    project.write_file("tasks/t/task.toml", TASK);
-    let tests = "[ \"$(cat /tmp/local) $(cat /tmp/remote)\" = 'elk moose' ] && reward=1\n\
-                 echo \"${reward:-0}\" >/logs/verifier/reward.txt\n";
-    project.write_file("tasks/t/tests/test.sh", tests);
+    project.write_file("tasks/t/task.toml", &toml);
+    let checks: String = used
+        .map(|(name, text)| format!("[ \"$(cat /tmp/{name})\" = {text} ] || reward=0\n"))
+        .collect();
+    let tests = format!("reward=1\n{checks}echo $reward >/logs/verifier/reward.txt\n");
+    project.write_file("tasks/t/tests/test.sh", &tests);
     let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
     assert_passed(&trial, &server);
-    assert!(request(&server, 0).contains("Work with zebra files"), "{}", request(&server, 0));
+    let requests: Vec<_> = (0..server.calls().len()).map(|call| request(&server, call)).collect();
+    assert!(requests.iter().any(|text| text.contains("Work with zebra files")), "{}", requests[0]);
+}
+
+macro_rules! agents_with_tools {
+    ($($test:ident: $agent:literal in $dialect:literal with $tools:expr;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_uses_tools($agent, $dialect, &$tools);
+            }
+        )*
+    };
+}
+
+agents_with_tools! {
+    claude_code_uses_mcp_servers_and_skills_of_task_on_docker:
+        "claude-code" in "anthropic" with ["local", "remote", "stream"];
+    codex_uses_mcp_servers_and_skills_of_task_on_docker:
+        "codex" in "openai" with ["local", "remote"];
+    copilot_cli_uses_mcp_servers_and_skills_of_task_on_docker:
+        "copilot-cli" in "openai" with ["local", "remote", "stream"];
+    gemini_cli_uses_mcp_servers_and_skills_of_task_on_docker:
+        "gemini-cli" in "gemini" with ["local", "remote", "stream"];
+    opencode_uses_mcp_servers_and_skills_of_task_on_docker:
+        "opencode" in "openai" with ["local", "remote", "stream"];
+    pi_uses_skills_of_task_on_docker: "pi" in "openai" with [];
+    qwen_code_uses_mcp_servers_and_skills_of_task_on_docker:
+        "qwen-code" in "openai" with ["local", "remote", "stream"];
 }
 
 /// A run of the agent `shell`.

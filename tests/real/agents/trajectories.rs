@@ -1,18 +1,10 @@
 //! Trajectories of agents, compared with the log of the model server and with what the agents record
 //! themselves.
 
-use rollout_tests::model_calls::{lines, of_type};
+use rollout_tests::model_calls::{lines, of_type, tokens};
 use rollout_tests::model_server::LoggedCall;
 use rollout_tests::results::TrialDirectory;
 use serde_json::Value;
-
-/// Token counts of a reply in the log of the server, of which a stream has the last ones.
-const USAGE: [(&str, &str); 4] = [
-    ("/prompt_tokens", "/completion_tokens"),
-    ("/input_tokens", "/output_tokens"),
-    ("/promptTokenCount", "/candidatesTokenCount"),
-    ("/response/usage/input_tokens", "/response/usage/output_tokens"),
-];
 
 /// Input and output tokens, and replies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,25 +15,28 @@ pub(crate) struct Counts {
 }
 
 /// Fails unless the steps of a trial's trajectory and their tokens equal the log of its server, and
-/// each call of a tool that the agent answered has its result. Returns the counts.
+/// each call of a tool that the agent answered has its result. Returns the counts of the main
+/// conversation, and of all.
 #[track_caller]
-pub(crate) fn assert_equal_log(trial: &TrialDirectory, calls: &[LoggedCall]) -> Counts {
+pub(crate) fn assert_equal_log(trial: &TrialDirectory, calls: &[LoggedCall]) -> (Counts, Counts) {
     let text = trial.text("gateway/trajectory.json").expect("a trajectory");
     let made: Value = serde_json::from_str(&text).expect("JSON");
-    let mut counts = counts(&made);
+    let main = counts(&made);
+    let mut counts = main;
     for other in made["subagent_trajectories"].as_array().into_iter().flatten() {
         counts.add(self::counts(other));
     }
     let mut logged = Counts::default();
     for call in calls {
-        logged.add(of_reply(&String::from_utf8_lossy(&call.reply)));
+        let (input, output) = tokens(&call.reply);
+        logged.add(Counts { replies: 1, input, output });
     }
     assert_eq!(counts, logged, "{made:#}");
     let records = lines(trial);
     let replies = of_type(&records, "ended").len() as u64;
     assert_eq!(counts.replies, replies, "a step for each call");
     assert_tool_results(&made);
-    counts
+    (main, counts)
 }
 
 impl Counts {
@@ -80,26 +75,4 @@ fn assert_tool_results(made: &Value) {
     for step in steps.iter().rev().skip(1).filter(|step| calls(step) > 0) {
         assert_eq!(results(step), calls(step), "{made:#}");
     }
-}
-
-/// The counts of a reply of the server.
-fn of_reply(reply: &str) -> Counts {
-    let events = reply.lines().filter_map(|line| line.strip_prefix("data: "));
-    let events: Vec<Value> = if reply.starts_with('{') {
-        serde_json::from_str(reply).into_iter().collect()
-    } else {
-        events.filter_map(|data| serde_json::from_str(data).ok()).collect()
-    };
-    let mut counts = Counts { replies: 1, ..Counts::default() };
-    for event in &events {
-        let nested = [&event["usage"], &event["message"]["usage"], &event["usageMetadata"], event];
-        for (usage, (input, output)) in
-            nested.into_iter().flat_map(|usage| USAGE.map(|paths| (usage, paths)))
-        {
-            let count = |path: &str| usage.pointer(path).and_then(Value::as_u64);
-            counts.input = count(input).unwrap_or(counts.input);
-            counts.output = count(output).unwrap_or(counts.output);
-        }
-    }
-    counts
 }

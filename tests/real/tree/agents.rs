@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::leak_check;
-use rollout_tests::model_calls::{REAL_KEY, assert_equal_log, assert_key_is_in_no_file};
+use rollout_tests::model_calls::{self, REAL_KEY, assert_equal_log, assert_key_is_in_no_file};
 use rollout_tests::model_server::{LoggedCall, ModelAnswer, ModelServer, ScriptedTask};
 use rollout_tests::print_notice;
 use rollout_tests::project::Project;
@@ -112,29 +113,15 @@ fn decisions(manifest: &Value) -> BTreeMap<String, String> {
 /// The bill of the server, in millionths of its currency.
 fn bill(calls: &[LoggedCall]) -> f64 {
     let cost = calls.iter().map(|call| {
-        let reply: Value = serde_json::from_slice(&call.reply).unwrap_or_default();
-        let count = |names: [&str; 3]| {
-            let found = names.iter().find_map(|name| reply.pointer(name)?.as_f64());
-            found.expect("a count")
-        };
-        let input = count([
-            "/usage/prompt_tokens",
-            "/usage/input_tokens",
-            "/usageMetadata/promptTokenCount",
-        ]);
-        let output = count([
-            "/usage/completion_tokens",
-            "/usage/output_tokens",
-            "/usageMetadata/candidatesTokenCount",
-        ]);
-        input * INPUT_PRICE + output * OUTPUT_PRICE
+        let (input, output) = model_calls::tokens(&call.reply);
+        input as f64 * INPUT_PRICE + output as f64 * OUTPUT_PRICE
     });
     cost.sum()
 }
 
 /// The records of the model calls below a directory.
 fn recorded_calls(directory: &Path) -> Vec<Value> {
-    let files = rollout_tests::model_calls::files(directory);
+    let files = model_calls::files(directory);
     let files = files.into_iter().filter(|file| file.ends_with("gateway/calls.jsonl"));
     let mut lines = Vec::new();
     for file in files {
@@ -199,6 +186,32 @@ fn search_by_agents_decides_as_scripts_and_costs_what_server_bills() {
         let _valid = valid.expect_code(ExitCode::Success);
         leak_check::assert_no_leaks(&project);
     }
+}
+
+#[test]
+fn search_file_of_init_runs_in_a_repository_of_its_own() {
+    let server = model();
+    let project = project().write("program/x.txt", "- add 0\n").commit();
+    let (url, sweep) = (format!("{}/v1", server.origin()), SWEEP.replace('\n', ";"));
+    let of_model = ["-m", "lab/scripted", "--base-url", &url, "--key-env", "MODEL_KEY"];
+    let of_sweep = ["--metric", "v", "--sweep", &sweep];
+    let init = |dir: &str| {
+        let dir = [&["tree", "init", dir, "--repository", "program"][..], &of_model].concat();
+        project.rollout(&[&dir, &of_sweep[..]].concat()).wait(DEADLINE)
+    };
+    let inside = init("program/search").expect_code(ExitCode::Config).stderr;
+    assert!(inside.contains("which must have no changes"), "{inside}");
+    let hints = init("search").expect_code(ExitCode::Success).stderr;
+    let measure = hints.split_once("the present commit: ").expect("a command").1;
+    let measured = Command::new("bash").args(["-c", measure.lines().next().expect("it")]).status();
+    assert!(measured.expect("bash").success(), "{hints}");
+    let mut command = project.command(&["tree", "run", "tree.yaml", "--tree-run-id", "mine"]);
+    command.env("MODEL_KEY", REAL_KEY).current_dir(project.path().join("search"));
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+    let calls = server.calls().len();
+    assert!(ended.stdout.contains("0001") && calls > 3 * 2, "{calls}: {}", ended.stdout);
+    let again = init("search").expect_code(ExitCode::Config).stderr;
+    assert!(again.contains("tree.yaml exists"), "{again}");
 }
 
 #[test]

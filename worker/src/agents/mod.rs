@@ -147,6 +147,7 @@ mod tests {
             install_once: false,
             model: None,
             task_options: AgentTaskOptions::default(),
+            session: None,
         };
         plan(&agent, TaskFormat::Harbor, step)
     }

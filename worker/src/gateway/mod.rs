@@ -9,6 +9,7 @@
 //! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
 //!   `run_leases`: limits that a run shares with other workers.
 //! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
+//! * `session`: the calls by the agent's own session;
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
 //!   trajectory of a try in the form of other tools.
 
@@ -41,6 +42,8 @@ mod reply_stream;
 pub mod run_calls;
 pub mod run_leases;
 #[cfg(feature = "gateway")]
+mod session;
+#[cfg(feature = "gateway")]
 mod sse;
 #[cfg(feature = "gateway")]
 mod token_file;
@@ -59,6 +62,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::GatewaySummary;
+use rollout_protocol::spec::agent::SessionFormat;
 use rollout_protocol::spec::budget::{ModelUse, TryBudget};
 use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 
@@ -154,8 +158,18 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     /// The limit of its budget that its calls exceeded, in words. Calls are refused from then on.
     fn exceeded_budget(&self) -> Option<String>;
 
-    /// Ends all calls and returns their records. Calls that come later are refused.
-    async fn close(&self) -> TryCalls;
+    /// Ends all calls and returns their records, with the figures of the agent's own session if there
+    /// is one. Calls that come later are refused.
+    async fn close(&self, session: Option<SessionFiles>) -> TryCalls;
+}
+
+/// The files of an agent's own session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionFiles {
+    /// An archive of `/logs`.
+    pub archive: PathBuf,
+    /// How they count calls.
+    pub format: SessionFormat,
 }
 
 /// A reply that the gateway gives: the server's, or its own.

@@ -8,6 +8,8 @@ use rollout_protocol::spec::gateway::ModelDialect;
 use rollout_protocol::template::{Template, is_variable_name};
 use serde::Deserialize;
 
+use super::session::{SessionEntry, session_fault};
+
 /// Functions for install scripts.
 const INSTALL_LIBRARY: &str = include_str!("../../../agents/install.sh");
 
@@ -40,6 +42,9 @@ pub struct AgentEntry {
     /// Where it leaves sessions and events of its own, below `/logs/agent`; patterns.
     #[serde(default)]
     pub sessions: Vec<String>,
+    /// How these files count its model calls.
+    #[serde(default)]
+    pub session: Option<SessionEntry>,
     /// Variables of its scripts.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -60,8 +65,10 @@ pub enum AgentOption {
     Effort,
     /// System prompt, as `ROLLOUT_SYSTEM_PROMPT`.
     SystemPrompt,
-    /// Tool servers of a task, from `ROLLOUT_MCP_CONFIG`.
+    /// Tool servers of a task over standard streams and streamable HTTP, from `ROLLOUT_MCP_CONFIG`.
     Mcp,
+    /// Those with server-sent events.
+    McpSse,
     /// Skills of a task, from `ROLLOUT_SKILLS_DIR`.
     Skills,
     /// Its conversation in the step before, which it continues if `ROLLOUT_RESUME` is set.
@@ -76,6 +83,7 @@ impl AgentOption {
             Self::Effort => "effort",
             Self::SystemPrompt => "system_prompt",
             Self::Mcp => "mcp",
+            Self::McpSse => "mcp_sse",
             Self::Skills => "skills",
             Self::Resume => "resume",
         }
@@ -97,6 +105,9 @@ pub enum InvalidEntry {
     /// A text that must not be empty.
     #[error("`{0}` is empty")]
     Empty(&'static str),
+    /// Its table `session`.
+    #[error("cannot use `session`: {0}")]
+    Session(String),
 }
 
 /// The choices that a job makes for an agent of the catalogue.
@@ -128,7 +139,11 @@ impl AgentEntry {
                 return Err(InvalidEntry::Empty(key));
             }
         }
-        Ok(entry)
+        let session = entry.session.as_ref().map(SessionEntry::format);
+        match session.as_ref().and_then(session_fault) {
+            Some(fault) => Err(InvalidEntry::Session(fault)),
+            None => Ok(entry),
+        }
     }
 
     /// Whether its scripts read an option.
@@ -223,11 +238,21 @@ mod tests {
 
     #[test]
     fn invalid_entry_names_its_error() {
+        let session = |text: &str| {
+            let tokens = "input_tokens = ['/i']\noutput_tokens = ['/o']";
+            format!("name = 'a'\nsummary = 's'\nexecute = 'x'\n[session]\n{text}\n{tokens}")
+        };
         for (text, expected) in [
             ("name = 'a/b'\nsummary = 's'\nexecute = 'x'", "`name` "),
             ("name = 'a'\nsummary = 's'\nexecute = ' '", "`execute` is empty"),
             ("name = 'a'\nsummary = 's'\nexecute = 'x'\nenv = {'1' = 'x'}", "`env` has `1`"),
             ("name = 'a'\nsummary = 's'", "missing field `execute`"),
+            (&session("files = 'a/{'"), "cannot use `session`: `files` is no pattern"),
+            (
+                &session("files = 'a'\nlists = ['m']"),
+                "cannot use `session`: `m`, which is no JSON pointer",
+            ),
+            (&session("files = 'a'\nids = '/m'"), "unknown field `ids`"),
             ("name = 'a'\nsummary = 's'\nexecute = 'x'\ndialects = ['x']", "unknown variant `x`"),
         ] {
             let error = AgentEntry::parse(text).expect_err(text).to_string();

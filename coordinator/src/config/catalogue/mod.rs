@@ -7,6 +7,7 @@
 mod entry;
 mod prices;
 mod providers;
+mod session;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,8 @@ pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
 pub(crate) use self::prices::PriceTable;
 pub use self::providers::{ModelProvider, ModelServer, find_provider, provider_names};
+pub use self::session::SessionEntry;
+pub(crate) use self::session::session_fault;
 
 /// The shipped entries, by file name.
 const SHIPPED: &[(&str, &str)] = &[

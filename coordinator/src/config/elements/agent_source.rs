@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rollout_protocol::spec::agent::{AgentKind, ShellSpec};
+use rollout_protocol::spec::agent::{AgentKind, SessionFormat, ShellSpec};
 use rollout_protocol::spec::gateway::ModelDialect;
 use rollout_protocol::template::Template;
 
-use super::super::catalogue::{AgentCatalogue, AgentChoices, AgentEntry, AgentOption};
+use super::super::catalogue::{
+    AgentCatalogue, AgentChoices, AgentEntry, AgentOption, SessionEntry,
+};
 use super::super::diagnostics::{ErrorKind, nearest};
 use super::super::reader::{Field, Fields};
 use super::agent_tasks::TaskSupport;
@@ -102,6 +104,8 @@ pub(super) struct Definition {
     pub(super) install_once: bool,
     /// Parts of tasks that it can use.
     pub(super) task_support: TaskSupport,
+    /// How its session files count its model calls.
+    pub(super) session: Option<SessionFormat>,
 }
 
 impl<'a> AgentSource<'a> {
@@ -172,6 +176,7 @@ impl<'a> AgentSource<'a> {
             variables: BTreeMap::new(),
             install_once: false,
             task_support: TaskSupport::default(),
+            session: None,
         };
         match self {
             Self::BuiltIn("shell") => {
@@ -251,6 +256,7 @@ fn catalogued(
         variables: entry.variables(&choices),
         install_once: entry.install.is_some(),
         task_support: TaskSupport::of_entry(entry),
+        session: entry.session.as_ref().map(SessionEntry::format),
     })
 }
 

@@ -14,6 +14,7 @@ use super::agents::AgentKeys;
 
 const FEATURES: &[(&str, TaskFeature)] = &[
     (TaskFeature::Mcp.as_str(), TaskFeature::Mcp),
+    (TaskFeature::McpSse.as_str(), TaskFeature::McpSse),
     (TaskFeature::Skills.as_str(), TaskFeature::Skills),
     (TaskFeature::Trajectory.as_str(), TaskFeature::Trajectory),
 ];
@@ -30,8 +31,11 @@ pub(super) struct TaskSupport {
 impl TaskSupport {
     /// The parts that an agent of the catalogue can use.
     pub(super) fn of_entry(entry: &AgentEntry) -> Self {
-        let options =
-            [(AgentOption::Mcp, TaskFeature::Mcp), (AgentOption::Skills, TaskFeature::Skills)];
+        let options = [
+            (AgentOption::Mcp, TaskFeature::Mcp),
+            (AgentOption::McpSse, TaskFeature::McpSse),
+            (AgentOption::Skills, TaskFeature::Skills),
+        ];
         let lacks = options.into_iter().filter(|(option, _)| !entry.accepts(*option));
         // Programs of the catalogue keep conversations in formats of their own.
         let lacks = lacks.map(|(_, feature)| feature).chain([TaskFeature::Trajectory]);
@@ -136,7 +140,7 @@ impl<'a> TaskOptionFields<'a> {
 
 #[cfg(test)]
 mod tests {
-    use rollout_protocol::spec::agent::TaskFeature::{Mcp, Skills, Trajectory};
+    use rollout_protocol::spec::agent::TaskFeature::{Mcp, McpSse, Skills, Trajectory};
 
     use super::super::testing::{agents as read, read_field};
     use super::*;
@@ -148,11 +152,13 @@ mod tests {
 
     #[test]
     fn agents_of_catalogue_lack_features_that_their_entries_do_not_accept() {
-        let text = "[{name: aider, model: openai/m}, {name: claude-code, model: anthropic/m}, {name: s, execute: x}]";
+        let text = "[{name: aider, model: openai/m}, {name: claude-code, model: anthropic/m}, \
+                    {name: codex, model: openai/m}, {name: s, execute: x}]";
         let (found, faults) = options(text);
         assert_eq!(faults, []);
         let lacks: Vec<_> = found.into_iter().map(|options| options.unsupported).collect();
-        assert_eq!(lacks, [vec![Mcp, Skills, Trajectory], vec![Trajectory], vec![]]);
+        let none = vec![Mcp, McpSse, Skills, Trajectory];
+        assert_eq!(lacks, [none, vec![Trajectory], vec![McpSse, Trajectory], vec![]]);
     }
 
     #[test]

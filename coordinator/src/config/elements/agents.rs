@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{
-    AgentKind, AgentLimits, AgentModel, AgentSpec, AgentTaskOptions,
+    AgentKind, AgentLimits, AgentModel, AgentSpec, AgentTaskOptions, SessionFormat,
 };
 
 use super::super::catalogue::AgentCatalogue;
@@ -19,7 +19,7 @@ use super::agent_tasks::{HostFileAccess, TaskOptionFields};
 use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
-use super::{harness, names};
+use super::{harness, names, session};
 
 keys! {
     /// The keys of an agent.
@@ -56,8 +56,10 @@ keys! {
             "Continue its conversation in the next step of a task instead of beginning a new one.";
         load_trajectory: "path", "that of the task",
             "File with a conversation that it continues in the first step of each task; relative to the file.";
-        unsupported: "list of mcp|skills|trajectory", "of the catalogue, else none",
+        unsupported: "list of mcp|mcp_sse|skills|trajectory", "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
+        session: "table", "of the catalogue, else none",
+            "How its own session files count its model calls.", "session" => session::SessionKeys::ALL;
         override_timeout_sec: "number", "from the task",
             "Time limit of its execute script, s; 0 means unset.";
         max_timeout_sec: "number", "none",
@@ -88,6 +90,8 @@ pub struct AgentConfig {
     pub task_options: AgentTaskOptions,
     /// The content of `load_trajectory`.
     pub trajectory: Option<Bytes>,
+    /// How its own session files count its model calls.
+    pub session: Option<SessionFormat>,
 }
 
 /// An agent of a job.
@@ -122,6 +126,7 @@ impl Agent {
                 install_once: file.install_once,
                 model: file.model,
                 task_options: AgentTaskOptions { trajectory, ..file.task_options },
+                session: file.session.map(Box::new),
             },
             trajectory: file.trajectory,
             description: file.description,
@@ -175,6 +180,7 @@ fn agent(
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
     let task_fields = TaskOptionFields::take(&mut fields);
+    let session_field = fields.take(AgentKeys::session);
     let definition = source.and_then(|source| source.define(item, Some(&scripts), &options));
     let model_fields = ModelFields::take(&mut fields);
     let mut env = variables::read(&fields.take(AgentKeys::env));
@@ -184,8 +190,9 @@ fn agent(
         execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
-    let Definition { kind, dialects, needs_model, variables, install_once, task_support } =
+    let Definition { kind, dialects, needs_model, variables, install_once, task_support, session } =
         definition?;
+    let session = session::read(&session_field, &kind).or(session);
     let task_options = task_fields.read(&kind, task_support);
     let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, files);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
@@ -214,6 +221,7 @@ fn agent(
         model,
         task_options,
         trajectory,
+        session,
     })
 }
 

@@ -16,6 +16,7 @@ pub(super) mod metrics;
 pub(super) mod names;
 pub(super) mod resources;
 pub(super) mod retry;
+mod session;
 pub(super) mod step_agent;
 pub(super) mod timeouts;
 pub(crate) mod units;

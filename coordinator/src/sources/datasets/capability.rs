@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
-use rollout_protocol::spec::agent::TaskFeature;
+use rollout_protocol::spec::agent::{AgentSpec, TaskFeature};
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::McpServer;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
@@ -203,16 +204,22 @@ fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     let file = task.file;
     let in_task = || task.dir.join(TASK_FILE);
     let mcp = (!file.mcp_servers.is_empty()).then(in_task);
+    let sse = file.mcp_servers.iter().any(McpServer::has_sse).then(in_task);
     let skills = file.skills_dir.is_some().then(in_task);
     let trajectory = trajectory_files(task.dir, file).into_iter().next();
     let features = [
         (TaskFeature::Mcp, "environment.mcp_servers", mcp),
+        (TaskFeature::McpSse, "environment.mcp_servers", sse),
         (TaskFeature::Skills, "environment.skills_dir", skills),
         (TaskFeature::Trajectory, "", trajectory),
     ];
     for (feature, key, at) in features {
         let Some(at) = at else { continue };
-        for agent in task.job.agents.iter().filter(|agent| !agent.spec.can_use(feature)) {
+        // An agent without any MCP servers is refused once.
+        let is_named =
+            |agent: &AgentSpec| feature == TaskFeature::McpSse && !agent.can_use(TaskFeature::Mcp);
+        let lacks = |agent: &AgentSpec| !agent.can_use(feature) && !is_named(agent);
+        for agent in task.job.agents.iter().filter(|agent| lacks(&agent.spec)) {
             let location = SourceLocation { key: key.to_owned(), line: None };
             let (name, features) = (&agent.spec.name, feature.description());
             let text = format!("{features}, which the agent `{name}` cannot use");

@@ -68,6 +68,13 @@ pub struct McpServer {
     pub transport: McpTransport,
 }
 
+impl McpServer {
+    /// Whether it is reached over server-sent events.
+    pub const fn has_sse(&self) -> bool {
+        matches!(self.transport, McpTransport::Sse { .. })
+    }
+}
+
 /// How a tool server is reached from inside the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "transport", rename_all = "kebab-case")]

@@ -2,18 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::{OUTPUT_TOKENS, ScriptedReply, Turn, unnamed};
+use super::{
+    CACHED_TOKENS, InputTokens, OUTPUT_TOKENS, REASONING_TOKENS, ScriptedReply, Turn, unnamed,
+};
 
 /// The reply of a turn.
-pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply {
+pub(super) fn reply(request: &Value, turn: &Turn, tokens: &InputTokens) -> ScriptedReply {
+    let InputTokens { input, number } = tokens;
     let usage = json!({"prompt_tokens": input, "completion_tokens": OUTPUT_TOKENS,
+        "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+        "completion_tokens_details": {"reasoning_tokens": REASONING_TOKENS},
         "total_tokens": input + OUTPUT_TOKENS});
     let (message, deltas, reason) = match turn {
         Turn::Text(text) => {
             let message = json!({"role": "assistant", "content": text});
             (message, vec![json!({"content": text})], "stop")
         }
-        Turn::Call { id, name, arguments } => {
+        Turn::Call { id, name, arguments, .. } => {
             let call = |arguments: &str| {
                 let function = json!({"name": name, "arguments": arguments});
                 json!({"index": 0, "id": id, "type": "function", "function": function})
@@ -27,7 +32,7 @@ pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply
         }
     };
     let object = |kind: &str, choices: Value| {
-        json!({"id": "chatcmpl-1", "object": kind, "created": 1, "model": request["model"],
+        json!({"id": format!("chatcmpl-{number}"), "object": kind, "created": 1, "model": request["model"],
             "choices": choices})
     };
     let chunk = |delta: &Value, reason: Value| {

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::super::replies::named;
-use super::{OUTPUT_TOKENS, ScriptedReply, Turn};
+use super::{CACHED_TOKENS, InputTokens, OUTPUT_TOKENS, ScriptedReply, Turn, WRITTEN_TOKENS};
 
 /// The reply of a turn.
-pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply {
+pub(super) fn reply(request: &Value, turn: &Turn, tokens: &InputTokens) -> ScriptedReply {
     let (begun, block, delta, reason) = match turn {
         Turn::Text(text) => (
             json!({"type": "text", "text": ""}),
@@ -14,7 +14,7 @@ pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply
             json!({"type": "text_delta", "text": text}),
             "end_turn",
         ),
-        Turn::Call { id, name, arguments } => {
+        Turn::Call { id, name, arguments, .. } => {
             let block =
                 |input: &Value| json!({"type": "tool_use", "id": id, "name": name, "input": input});
             let json = arguments.to_string();
@@ -22,11 +22,13 @@ pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply
             (block(&json!({})), block(arguments), delta, "tool_use")
         }
     };
+    let InputTokens { input, number } = tokens;
+    let uncached = input - CACHED_TOKENS - WRITTEN_TOKENS;
     let message = |content: Value, reason: Value, output: usize| {
-        json!({"type": "message", "id": "msg_1", "role": "assistant", "model": request["model"],
+        json!({"type": "message", "id": format!("msg_{number}"), "role": "assistant", "model": request["model"],
             "content": content, "stop_reason": reason, "stop_sequence": null, "usage": {
-                "input_tokens": input, "cache_creation_input_tokens": 0,
-                "cache_read_input_tokens": 0, "output_tokens": output}})
+                "input_tokens": uncached, "cache_creation_input_tokens": WRITTEN_TOKENS,
+                "cache_read_input_tokens": CACHED_TOKENS, "output_tokens": output}})
     };
     let stop = json!({"stop_reason": reason, "stop_sequence": null});
     let events = [

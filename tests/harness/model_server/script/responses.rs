@@ -3,22 +3,25 @@
 use serde_json::{Value, json};
 
 use super::super::replies::named;
-use super::{OUTPUT_TOKENS, ScriptedReply, Turn};
+use super::{CACHED_TOKENS, InputTokens, OUTPUT_TOKENS, REASONING_TOKENS, ScriptedReply, Turn};
 
 /// The reply of a turn.
-pub(super) fn reply(request: &Value, turn: &Turn, input: usize) -> ScriptedReply {
+pub(super) fn reply(request: &Value, turn: &Turn, tokens: &InputTokens) -> ScriptedReply {
+    let InputTokens { input, number } = tokens;
     let response = |status: &str, output: &[Value]| {
-        json!({"id": "resp_1", "object": "response", "created_at": 1, "status": status,
+        json!({"id": format!("resp_{number}"), "object": "response", "created_at": 1, "status": status,
             "model": request["model"], "output": output})
     };
     let (item, events) = match turn {
         Turn::Text(text) => message_events(text),
-        Turn::Call { id, name, arguments } => call_events(id, name, &arguments.to_string()),
+        Turn::Call { id, name, namespace, arguments } => {
+            call_events(id, (name, namespace.as_deref()), &arguments.to_string())
+        }
     };
     let mut whole = response("completed", std::slice::from_ref(&item));
     whole["usage"] = json!({
-        "input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": OUTPUT_TOKENS, "output_tokens_details": {"reasoning_tokens": 0},
+        "input_tokens": input, "input_tokens_details": {"cached_tokens": CACHED_TOKENS},
+        "output_tokens": OUTPUT_TOKENS, "output_tokens_details": {"reasoning_tokens": REASONING_TOKENS},
         "total_tokens": input + OUTPUT_TOKENS});
     let begun = response("in_progress", &[]);
     let mut all = vec![
@@ -59,10 +62,18 @@ fn message_events(text: &str) -> (Value, Vec<Value>) {
 }
 
 /// The item of a call, and the events before its end.
-fn call_events(id: &str, name: &str, arguments: &str) -> (Value, Vec<Value>) {
+fn call_events(
+    id: &str,
+    (name, namespace): (&str, Option<&str>),
+    arguments: &str,
+) -> (Value, Vec<Value>) {
     let item = |status: &str, arguments: &str| {
-        json!({"type": "function_call", "id": "fc_1", "status": status, "call_id": id,
-            "name": name, "arguments": arguments})
+        let mut item = json!({"type": "function_call", "id": "fc_1", "status": status,
+            "call_id": id, "name": name, "arguments": arguments});
+        if let Some(namespace) = namespace {
+            item["namespace"] = namespace.into();
+        }
+        item
     };
     let of_arguments = |kind: &str, member: &str| {
         json!({"type": format!("response.function_call_arguments.{kind}"), "item_id": "fc_1",

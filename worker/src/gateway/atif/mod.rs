@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits;
 use rollout_protocol::record::{
-    ATIF_VERSION, AtifAgent, AtifFinalMetrics, AtifStep, AtifTrajectory, TokenUsage,
+    ATIF_VERSION, AtifAgent, AtifFinalMetrics, AtifStep, AtifTrajectory, SessionCalls, TokenUsage,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
@@ -45,16 +45,24 @@ static MADE_AT_ONCE: Semaphore = Semaphore::const_new(2);
 pub(crate) async fn write(
     directory: PathBuf,
     agent: TrajectoryAgent,
+    session: Option<SessionCalls>,
 ) -> io::Result<Option<PathBuf>> {
     let _one = MADE_AT_ONCE.acquire().await.expect("the semaphore is never closed");
-    supervise::blocking(move || write_blocking(&directory, &agent)).await
+    supervise::blocking(move || write_blocking(&directory, &agent, session)).await
 }
 
-fn write_blocking(directory: &Path, agent: &TrajectoryAgent) -> io::Result<Option<PathBuf>> {
+fn write_blocking(
+    directory: &Path,
+    agent: &TrajectoryAgent,
+    session: Option<SessionCalls>,
+) -> io::Result<Option<PathBuf>> {
     let file = File::open(directory.join(CALLS_FILE))?;
     let reader = CallReader::new(directory, limits::TRAJECTORY_TEXT_BYTES);
     let calls = reader.read(BufReader::new(file))?;
-    let Some(trajectory) = trajectory(agent, &calls) else { return Ok(None) };
+    let Some(mut trajectory) = trajectory(agent, &calls) else { return Ok(None) };
+    if let (Some(session), Some(sums)) = (session, &mut trajectory.final_metrics) {
+        sums.extra.insert("agent_session".to_owned(), session_json(session));
+    }
     let path = directory.join(TRAJECTORY_FILE);
     let written = put(&path, &trajectory);
     if written.is_err() {
@@ -123,6 +131,14 @@ fn sum_json(usage: TokenUsage, calls: u64) -> Value {
         "cached_tokens": usage.cached_input,
         "completion_tokens": usage.output,
         "reasoning_tokens": usage.reasoning,
+    })
+}
+
+fn session_json(session: SessionCalls) -> Value {
+    json!({
+        "calls": session.calls,
+        "prompt_tokens": session.input,
+        "completion_tokens": session.output,
     })
 }
 

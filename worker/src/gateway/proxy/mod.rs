@@ -40,6 +40,7 @@ use lru::LruCache;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
+use rollout_protocol::record::SessionCalls;
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -54,8 +55,8 @@ use super::recorder::Recorder;
 use super::run_calls::RunCallTable;
 use super::run_leases::LeasedLimits;
 use super::{
-    CallFailure, GatewayError, GatewayReply, ModelGateway, TrajectoryAgent, TryCalls,
-    TryGateway, TryRequest, Upstream, atif, dialect,
+    CallFailure, GatewayError, GatewayReply, ModelGateway, SessionFiles, TrajectoryAgent, TryCalls,
+    TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
 use crate::environment::ListenerRoute;
 use crate::supervise::Task;
@@ -267,9 +268,9 @@ impl OpenTry {
     }
 
     /// Writes the trajectory of the calls; returns its file. A try is valid without one.
-    async fn write_trajectory(&self) -> Option<PathBuf> {
+    async fn write_trajectory(&self, session: Option<SessionCalls>) -> Option<PathBuf> {
         let directory = self.recorder.directory().to_owned();
-        match atif::write(directory, self.agent.clone()).await {
+        match atif::write(directory, self.agent.clone(), session).await {
             Ok(file) => file,
             Err(error) => {
                 tracing::warn!("cannot make the trajectory of a try: {error}");
@@ -350,7 +351,7 @@ impl TryGateway for TryHandle {
         self.opened.budget.exceeded()
     }
 
-    async fn close(&self) -> TryCalls {
+    async fn close(&self, session: Option<SessionFiles>) -> TryCalls {
         self.forget();
         let calls = {
             let mut calls = self.opened.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -365,8 +366,15 @@ impl TryGateway for TryHandle {
         let measured = self.opened.budget.used();
         let used = ModelUse { unpriced_calls: summary.unpriced_calls, ..measured };
         summary.open_sec = used.sec;
+        summary.session = match session.map(session::read) {
+            Some(reading) => reading.await.unwrap_or_else(|error| {
+                tracing::debug!("the session files of an agent are not counted: {error}");
+                None
+            }),
+            None => None,
+        };
         if summary.calls > 0 {
-            files.extend(self.opened.write_trajectory().await);
+            files.extend(self.opened.write_trajectory(summary.session).await);
         }
         TryCalls { summary, used, files }
     }

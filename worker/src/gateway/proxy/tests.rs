@@ -147,7 +147,7 @@ async fn unreachable_server_holds_call_then_refuses_it_and_stops_clock() {
     );
     assert!(opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
     assert_eq!(opened.last_failure(), Some(CallFailure::Unanswered));
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
     assert_eq!(call(variables).await.status(), 401, "the key ends with the execution");
 }
@@ -223,7 +223,7 @@ async fn request_that_announces_too_many_bytes_is_refused_unread() {
     let mut reply = [0; 12];
     connection.read_exact(&mut reply).await.expect("a reply");
     assert_eq!(&reply, b"HTTP/1.1 413");
-    assert_eq!(opened.close().await.summary.calls, 0);
+    assert_eq!(opened.close(None).await.summary.calls, 0);
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn query_that_is_too_long_is_refused_and_is_no_outage() {
     let refused = try_call(variables, &query).await.expect("a reply");
     assert_eq!(refused.status(), 414);
     assert!(opened.last_failure().is_none() && !opened.is_stopped());
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
 }
 
@@ -274,7 +274,7 @@ async fn reply_that_is_too_large_breaks_off_and_is_no_outage() {
     let reply = try_call(variables, "").await;
     assert!(reply.is_none_or(|reply| reply.body().is_none()), "it broke off");
     assert_eq!(opened.last_failure(), None);
-    assert_eq!(opened.close().await.summary.cut_calls, 1);
+    assert_eq!(opened.close(None).await.summary.cut_calls, 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The model calls of an agent: its gateway, its clock, and the records of its calls.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::record::GatewaySummary;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec, SessionFormat};
 use rollout_protocol::spec::budget::{ModelUse, TryBudget};
 use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
 use tokio::time::Instant;
@@ -19,7 +19,9 @@ use crate::dependency::Dependency;
 use crate::environment::ListenerRoute;
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionContext, ExecutionServices, PhaseSink, RecordFile};
-use crate::gateway::{CallFailure, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream};
+use crate::gateway::{
+    CallFailure, SessionFiles, TrajectoryAgent, TryCalls, TryGateway, TryRequest, Upstream,
+};
 use crate::secrets::Redactor;
 
 /// Directory of the records, below the directory of the execution or its command.
@@ -42,6 +44,7 @@ const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub(in crate::work) struct ModelCalls {
     gateway: Option<Arc<dyn TryGateway>>,
     env: ScriptEnv,
+    session: Option<SessionFiles>,
     closed: Option<TryCalls>,
 }
 
@@ -181,10 +184,19 @@ impl ModelCalls {
         Err(TrialError::new(kind, code, class, RetryClass::Permanent, message))
     }
 
+    /// Sets the archive of `/logs` with the files of the agent's own session.
+    pub(in crate::work) fn set_logs(&mut self, agent: &AgentSpec, archive: &Path) {
+        self.session = agent.session.as_ref().map(|format| SessionFiles {
+            archive: archive.to_owned(),
+            format: SessionFormat::clone(format),
+        });
+    }
+
     /// Ends all calls.
     pub(in crate::work) async fn close(&mut self) {
+        let session = self.session.take();
         if let Some(gateway) = self.gateway.take() {
-            self.closed = Some(gateway.close().await);
+            self.closed = Some(gateway.close(session).await);
         }
     }
 

@@ -179,6 +179,9 @@ impl<'a> TrialRun<'a> {
             }
             (logs, separate) => logs.or(separate),
         };
+        if let Some(logs) = &self.logs {
+            self.models.set_logs(&self.ctx.agent, &logs.file);
+        }
         for (why, shortage) in failures {
             self.attempt.secondary_errors.push(errors::output_lost(
                 &why,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
-use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::task::{McpServer, StepSpec, TaskEnvironment, TaskFormat};
 
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
@@ -49,6 +49,7 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
 fn refuse_unused_features(ctx: &TrialContext) -> Result<(), TrialError> {
     let features = [
         (TaskFeature::Mcp, !ctx.task.mcp_servers.is_empty()),
+        (TaskFeature::McpSse, ctx.task.mcp_servers.iter().any(McpServer::has_sse)),
         (TaskFeature::Skills, ctx.task.skills_dir.is_some()),
         (TaskFeature::Trajectory, has_trajectory(ctx)),
     ];

@@ -44,6 +44,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
+        session: None,
     };
     let task = |name: &&str| PlannedTask {
         dataset: "data".into(),

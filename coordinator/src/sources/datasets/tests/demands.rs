@@ -112,6 +112,24 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
 }
 
 #[test]
+fn servers_with_sse_are_unsupported_by_agents_without_them_in_strict_run() {
+    let agents = "agents: [{name: mine, execute: 'true', unsupported: [mcp_sse]}, \
+                  {name: s, execute: 'true'}]\n";
+    let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
+    project.task("set/a");
+    let server = |transport: &str| {
+        let text = format!("transport = \"{transport}\"\nurl = \"http://127.0.0.1/x\"\n");
+        let text = format!("[[environment.mcp_servers]]\nname = \"m\"\n{text}");
+        project.write("set/a/task.toml", &text);
+    };
+    server("streamable-http");
+    let _loaded = project.load(true).expect("no faults");
+    server("sse");
+    let unsupported = ("set/a/task.toml", "environment.mcp_servers", ErrorKind::Unsupported);
+    assert_eq!(project.faults(true), expected(&[unsupported]));
+}
+
+#[test]
 fn trajectory_is_unsupported_by_agents_that_do_not_read_it() {
     let agents = "agents: [{name: oracle}, {name: mine, execute: 'true'}, \
                   {name: other, execute: 'true', unsupported: [trajectory]}]\n";

@@ -89,7 +89,7 @@ async fn file_has_token_ids_from_the_binary_file() {
         ..ended(call)
     })));
     fs::write(directory.path().join(CALLS_FILE), &records.lines).expect("records");
-    let path = write(directory.path().to_owned(), agent()).await.expect("written");
+    let path = write(directory.path().to_owned(), agent(), None).await.expect("written");
     let text = fs::read_to_string(path.expect("a file")).expect("text");
     let made: AtifTrajectory = serde_json::from_str(&text).expect("the form");
     let metrics = made.steps[1].metrics.as_ref().expect("metrics");
@@ -97,6 +97,6 @@ async fn file_has_token_ids_from_the_binary_file() {
     assert_eq!(metrics.completion_token_ids, Some(vec![7, 8]));
     assert_eq!(metrics.logprobs, Some(vec![-0.5, -0.25]));
     assert_eq!(metrics.cost_usd, None);
-    let missing = write(directory.path().join("none"), agent()).await;
+    let missing = write(directory.path().join("none"), agent(), None).await;
     assert!(missing.is_err());
 }

@@ -41,7 +41,7 @@ async fn paused_run_holds_new_call_lets_running_one_end_and_records_both_version
     let (first, second) = tokio::join!(call(variables.clone()), pause);
     assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
     assert!(!opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     let text = std::fs::read_to_string(&calls.files[0]).expect("calls");
     let ended: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -67,7 +67,7 @@ async fn pause_that_is_longer_than_hold_refuses_call_which_is_an_outage() {
     assert_eq!(refused.headers()["retry-after"], "5");
     assert!(opened.last_failure().is_some() && opened.is_stopped());
     assert!(opened.stopped_time() >= Duration::from_millis(300));
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
 }
 
@@ -86,7 +86,7 @@ async fn call_in_flight_while_policy_changes_says_both_versions() {
     };
     let (answered, ()) = tokio::join!(call(variables), change);
     assert_eq!(answered.status(), StatusCode::OK);
-    let calls = opened.close().await;
+    let calls = opened.close(None).await;
     assert_eq!(calls.summary.crossed_calls, 1);
     let text = std::fs::read_to_string(&calls.files[0]).expect("calls");
     assert!(text.contains(r#""policy":{"dispatched":1,"ended":2}"#), "{text}");
