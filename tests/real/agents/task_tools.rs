@@ -7,7 +7,7 @@ use rollout_tests::model_server::{ModelServer, ScriptedTask};
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
-use crate::fixture::{AgentRun, task};
+use crate::fixture::{AgentRun, assert_solved, task};
 use crate::programs::is_tested;
 use crate::{DEADLINE, INSTALL_DEADLINE};
 
@@ -268,6 +268,44 @@ fn shell_continues_conversation_of_task_or_of_job_in_every_dialect_in_sandbox() 
             assert_eq!(text.contains("walrus"), !of_job, "{text}");
         }
     }
+}
+
+/// Runs a program of the catalogue that continues the conversation of a task.
+#[track_caller]
+fn assert_continues(agent: &'static str, dialect: &'static str) {
+    if !is_tested(agent) {
+        return;
+    }
+    let run = AgentRun::on_docker(agent, dialect);
+    let server = ModelServer::start_scripted(task());
+    let project = run.project();
+    project.write_agent_image("tasks/t/environment");
+    project.write_file("tasks/t/trajectory.json", TRAJECTORY);
+    let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
+    assert_solved(agent, &project, &trial, &server);
+    let text = request(&server, 0);
+    let parts = ["Where is the walrus?", "[ran ls /zoo]", "walrus-7", "In the zoo."];
+    let places = parts.map(|part| text.find(part).unwrap_or_else(|| panic!("no {part}: {text}")));
+    assert!(places.is_sorted(), "{places:?}: {text}");
+}
+
+macro_rules! agents_that_continue {
+    ($($test:ident: $agent:literal in $dialect:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_continues($agent, $dialect);
+            }
+        )*
+    };
+}
+
+agents_that_continue! {
+    claude_code_continues_conversation_of_task_on_docker: "claude-code" in "anthropic";
+    codex_continues_conversation_of_task_on_docker: "codex" in "openai";
+    gemini_cli_continues_conversation_of_task_on_docker: "gemini-cli" in "gemini";
+    pi_continues_conversation_of_task_on_docker: "pi" in "openai";
+    qwen_code_continues_conversation_of_task_on_docker: "qwen-code" in "openai";
 }
 
 #[test]

@@ -17,7 +17,10 @@ use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 use crate::environment::Upload;
 
 pub use self::harness::harness_variables;
-pub use self::prior::{InvalidTrajectory, PriorConversation, TRAJECTORY_FILE, TRAJECTORY_VARIABLE};
+pub use self::prior::{
+    CONVERSATION_FILE, CONVERSATION_VARIABLE, InvalidTrajectory, PriorConversation,
+    TRAJECTORY_FILE, TRAJECTORY_VARIABLE,
+};
 pub use self::shell::{
     BoundedOutput, OUTPUT_BYTES, ShellCommand, ShellRequest, ShellSession, ShellStep, UnknownReply,
 };

@@ -1,7 +1,7 @@
 //! A conversation that an agent continues: the initial trajectory of a task, in the Agent Trajectory
 //! Interchange Format. Files of other tools have further members, and content in parts; both are read.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shell::TOOL;
 
@@ -10,6 +10,18 @@ pub const TRAJECTORY_FILE: &str = "/rollout/trajectory.json";
 
 /// Variable with the path of [`TRAJECTORY_FILE`], if there is one.
 pub const TRAJECTORY_VARIABLE: &str = "ROLLOUT_TRAJECTORY";
+
+/// File with the messages of the same conversation, as [`PriorConversation::messages`] has them.
+pub const CONVERSATION_FILE: &str = "/rollout/conversation.json";
+
+/// Variable with the path of [`CONVERSATION_FILE`], if there is one.
+pub const CONVERSATION_VARIABLE: &str = "ROLLOUT_CONVERSATION";
+
+const USER: &str = "user";
+const ASSISTANT: &str = "assistant";
+
+/// Message before a conversation that the agent begins.
+const BEGINNING: &str = "[an earlier conversation]";
 
 /// The turns of a conversation. System prompts are left out: an agent has its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +83,37 @@ impl PriorConversation {
         }
         Ok(Self { turns })
     }
+
+    /// Its messages as texts, in a form that sessions of any agent can take: a list of objects with
+    /// `role`, which is `user` and `assistant` in turns from `user` on, and `content`.
+    pub fn messages(&self) -> Value {
+        let mut messages: Vec<(&str, String)> = Vec::new();
+        let mut add = |role, text: String| match messages.last_mut() {
+            Some((last, before)) if *last == role => {
+                before.push_str("\n\n");
+                before.push_str(&text);
+            }
+            None if role == ASSISTANT => {
+                messages.extend([(USER, BEGINNING.to_owned()), (role, text)]);
+            }
+            _ => messages.push((role, text)),
+        };
+        for turn in &self.turns {
+            match turn {
+                PriorTurn::User(text) => add(USER, text.clone()),
+                PriorTurn::Agent { text, commands } => {
+                    let ran = commands.iter().map(|command| format!("[ran {}]", command.command));
+                    let said = Some(text.clone()).filter(|text| !text.is_empty());
+                    add(ASSISTANT, said.into_iter().chain(ran).collect::<Vec<_>>().join("\n"));
+                    for PriorCommand { output, .. } in commands {
+                        add(USER, format!("[result]\n{output}"));
+                    }
+                }
+            }
+        }
+        let message = |(role, text)| json!({"role": role, "content": text});
+        messages.into_iter().map(message).collect()
+    }
 }
 
 /// A message to the model. Servers refuse messages without a text.
@@ -122,8 +165,6 @@ fn text(content: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn parse(steps: &Value) -> Result<Vec<PriorTurn>, InvalidTrajectory> {
@@ -173,5 +214,30 @@ mod tests {
         assert_eq!(parse(&unknown), Err(InvalidTrajectory::UnknownSource(2)));
         let text = PriorConversation::parse(b"{");
         assert!(matches!(text, Err(InvalidTrajectory::Json(_))), "{text:?}");
+    }
+
+    #[test]
+    fn messages_take_turns_and_begin_with_that_of_user() {
+        let document = json!({"steps": [
+            {"source": "agent", "message": "hello"},
+            {"source": "user", "message": "look"},
+            {"source": "user", "message": "and tell"},
+            {"source": "agent", "message": "", "tool_calls": [
+                {"tool_call_id": "a", "function_name": "bash", "arguments": {"command": "ls"}},
+                {"tool_call_id": "b", "function_name": "bash", "arguments": {"command": "id"}}],
+             "observation": {"results": [{"source_call_id": "a", "content": "x"}]}},
+            {"source": "agent", "message": "done"},
+        ]});
+        let conversation = PriorConversation::parse(document.to_string().as_bytes());
+        let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let expected = json!([
+            message("user", "[an earlier conversation]"),
+            message("assistant", "hello"),
+            message("user", "look\n\nand tell"),
+            message("assistant", "[ran ls]\n[ran id]"),
+            message("user", "[result]\nx\n\n[result]\n"),
+            message("assistant", "done"),
+        ]);
+        assert_eq!(conversation.expect("a conversation").messages(), expected);
     }
 }

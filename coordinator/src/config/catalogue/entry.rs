@@ -73,6 +73,8 @@ pub enum AgentOption {
     Skills,
     /// Its conversation in the step before, which it continues if `ROLLOUT_RESUME` is set.
     Resume,
+    /// An initial conversation of a task, from `ROLLOUT_CONVERSATION`.
+    Trajectory,
 }
 
 impl AgentOption {
@@ -86,6 +88,7 @@ impl AgentOption {
             Self::McpSse => "mcp_sse",
             Self::Skills => "skills",
             Self::Resume => "resume",
+            Self::Trajectory => "trajectory",
         }
     }
 }

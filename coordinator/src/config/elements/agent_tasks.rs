@@ -35,12 +35,11 @@ impl TaskSupport {
             (AgentOption::Mcp, TaskFeature::Mcp),
             (AgentOption::McpSse, TaskFeature::McpSse),
             (AgentOption::Skills, TaskFeature::Skills),
+            (AgentOption::Trajectory, TaskFeature::Trajectory),
         ];
         let lacks = options.into_iter().filter(|(option, _)| !entry.accepts(*option));
-        // Programs of the catalogue keep conversations in formats of their own.
-        let lacks = lacks.map(|(_, feature)| feature).chain([TaskFeature::Trajectory]);
         Self {
-            unsupported: lacks.collect(),
+            unsupported: lacks.map(|(_, feature)| feature).collect(),
             cannot_resume: (!entry.accepts(AgentOption::Resume)).then(|| entry.name.clone()),
         }
     }
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(faults, []);
         let lacks: Vec<_> = found.into_iter().map(|options| options.unsupported).collect();
         let none = vec![Mcp, McpSse, Skills, Trajectory];
-        assert_eq!(lacks, [none, vec![Trajectory], vec![McpSse, Trajectory], vec![]]);
+        assert_eq!(lacks, [none, vec![], vec![McpSse], vec![]]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) enum SetupError {
     Disk(std::io::Error),
     /// Files of the task are not available.
     Files(FilesError),
+    /// The trajectory that the agent is to continue cannot be read.
+    Trajectory(String),
     /// The image could not be pulled (`named`) or built.
     Image { named: bool, limit: Duration, failure: Failure },
     /// The environment could not be created or started.
@@ -74,6 +76,10 @@ impl SetupError {
                 redactor,
             ),
             Self::Files(files) => trial_error(files.as_reason(start), &files.chain(), redactor),
+            Self::Trajectory(why) => {
+                let reason = (Type::TaskInvalid, Code::MISSING_FILE, Class::Task, Retry::Permanent);
+                trial_error(reason, &format!("the trajectory cannot be read: {why}"), redactor)
+            }
             Self::Image { named, limit, failure } => {
                 let (what, hint) = if named {
                     ("pulling the image", "")

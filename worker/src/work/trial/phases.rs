@@ -164,8 +164,12 @@ impl TrialRun<'_> {
         let index = self.steps.len().saturating_sub(1);
         if agent.trajectory(index, step).is_some() {
             if agent.kind.runs_own_scripts() {
-                let file = agents::TRAJECTORY_FILE.to_owned();
-                env.insert(agents::TRAJECTORY_VARIABLE.to_owned(), file);
+                for (name, file) in [
+                    (agents::TRAJECTORY_VARIABLE, agents::TRAJECTORY_FILE),
+                    (agents::CONVERSATION_VARIABLE, agents::CONVERSATION_FILE),
+                ] {
+                    env.insert(name.to_owned(), file.to_owned());
+                }
             }
         } else if agent.task_options.resume_trajectory && index > 0 {
             env.insert(agents::RESUME_VARIABLE.to_owned(), "1".to_owned());

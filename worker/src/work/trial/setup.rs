@@ -12,12 +12,13 @@ use rollout_protocol::spec::task::{McpServer, StepSpec, TaskEnvironment, TaskFor
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
-use crate::agents::{self, AgentPlan, MCP_FILE};
+use crate::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
 use crate::environment::{
     ComposeFile, CreateRequest, EnvironmentPurpose, Failure, Image, ImageSource, Provider, Upload,
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
+use crate::supervise;
 
 /// The agent's plan for the first step, or the error of a trial that needs no environment.
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
@@ -179,8 +180,13 @@ pub(super) async fn add_trajectory(
     let Some(blob) = blob.filter(|_| ctx.agent.kind.runs_own_scripts()) else { return Ok(()) };
     let bytes = files.bytes("the trajectory", blob, limits::TRAJECTORY_BYTES).await;
     let bytes = bytes.map_err(SetupError::Files)?;
-    let path = agents::TRAJECTORY_FILE.to_owned();
-    uploads.push(Upload::File { path, bytes, executable: false });
+    let document = bytes.clone();
+    let parsed = supervise::blocking(move || PriorConversation::parse(&document)).await;
+    let prior = parsed.map_err(|error| SetupError::Trajectory(error.to_string()))?;
+    let messages = Bytes::from(prior.messages().to_string());
+    for (path, bytes) in [(agents::TRAJECTORY_FILE, bytes), (agents::CONVERSATION_FILE, messages)] {
+        uploads.push(Upload::File { path: path.to_owned(), bytes, executable: false });
+    }
     Ok(())
 }
 
