@@ -3,6 +3,9 @@
 
 readonly base_image=debian:bookworm-slim
 readonly ubuntu_image=ubuntu:24.04
+# The keys of its archive, which no package of Debian has.
+readonly ubuntu_keys=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+readonly ubuntu_keys_sha256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
 
 # Whether an image is there, or can be pulled.
 image_present() {
@@ -28,14 +31,23 @@ base_image() {
 ubuntu_image() {
   image_present "$ubuntu_image" && return 0
   local tar=$cache/$(dpkg --print-architecture)-noble.tar
-  local mirror=http://archive.ubuntu.com/ubuntu components=main,universe
-  # debootstrap of Debian has no keys of Ubuntu, and names the steps after an early release.
-  if [ ! -s "$tar" ] && ! debootstrap_tar "$tar" noble "$mirror" gutsy \
-    --no-check-gpg --components="$components"; then
+  local mirror=http://archive.ubuntu.com/ubuntu
+  [ "$(dpkg --print-architecture)" = amd64 ] || mirror=http://ports.ubuntu.com/ubuntu-ports
+  if [ ! -s "$tar" ] && ! ubuntu_image_make "$tar" "$mirror"; then
     lack "the image $ubuntu_image (log: $logs/debootstrap.log), or tests without the agent openhands"
     return 1
   fi
   docker import --change 'CMD ["bash"]' "$tar" "$ubuntu_image" >/dev/null
+}
+
+ubuntu_image_make() {
+  local tar=$1 mirror=$2 keys=$work/ubuntu-keyring
+  /usr/lib/apt/apt-helper download-file "$mirror/$ubuntu_keys" "$keys.deb" \
+    "SHA256:$ubuntu_keys_sha256" >>"$logs/debootstrap.log" 2>&1 &&
+    dpkg-deb -x "$keys.deb" "$keys" || return 1
+  # Debian's debootstrap may not know the suite: the steps have been the same since gutsy.
+  debootstrap_tar "$tar" noble "$mirror" gutsy --components=main,universe \
+    --keyring="$keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 }
 
 # Sets `mirror` and `suite` to apt's Debian mirror, or to that of this system's distribution.

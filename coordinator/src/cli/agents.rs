@@ -135,7 +135,7 @@ fn document(entry: &AgentEntry) -> Value {
         "dialects": entry.dialects,
         "accepts": entry.accepts.iter().map(|option| option.as_str()).collect::<Vec<_>>(),
         "sessions": entry.sessions,
-        "session": entry.session.as_ref().map(SessionEntry::format),
+        "session_calls": entry.session_calls.as_ref().map(SessionEntry::format),
         "env": entry.env,
         "install": entry.install,
         "execute": entry.execute,

@@ -197,8 +197,8 @@ fn agent(agent: &Agent) -> Value {
     if let Value::Object(fields) = &mut document {
         task_options(&agent.spec.task_options, fields);
     }
-    if let (Value::Object(fields), Some(session)) = (&mut document, &agent.spec.session) {
-        fields.insert("session".to_owned(), json!(session));
+    if let (Value::Object(fields), Some(session)) = (&mut document, &agent.spec.session_calls) {
+        fields.insert("session_calls".to_owned(), json!(session));
     }
     if let (Value::Object(fields), true) = (&mut document, agent.spec.install_once) {
         fields.insert("install_once".to_owned(), json!(true));

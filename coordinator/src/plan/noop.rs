@@ -41,7 +41,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     };
     let task = TaskSpec::new("bench", "noop");
     let documents = vec![document(&settings), document(&agent), document(&task)];

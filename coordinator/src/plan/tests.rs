@@ -42,7 +42,7 @@ fn agent(name: &str) -> AgentSpec {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     }
 }
 
@@ -226,7 +226,7 @@ fn plan_diff_accepts_more_work_and_names_changed_specs() {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     };
     let old = JobPlan::new(
         super::tests::settings(),

@@ -34,7 +34,7 @@ pub struct AgentSpec {
     pub task_options: AgentTaskOptions,
     /// How its own session files count its model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<Box<SessionFormat>>,
+    pub session_calls: Option<Box<SessionFormat>>,
 }
 
 /// How the model calls in the files of an agent's own session are counted.
@@ -262,7 +262,7 @@ mod tests {
             install_once: false,
             model: None,
             task_options: AgentTaskOptions::default(),
-            session: None,
+            session_calls: None,
         };
         let list = |hosts: &[&str]| {
             NetworkPolicy::Allowlist(hosts.iter().map(|host| (*host).to_owned()).collect())

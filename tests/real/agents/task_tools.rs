@@ -138,7 +138,8 @@ fn assert_uses_tools(agent: &'static str, dialect: &'static str, tools: &[&str])
     let checks: String = used
         .map(|(name, text)| format!("[ \"$(cat /tmp/{name})\" = {text} ] || reward=0\n"))
         .collect();
-    let tests = format!("reward=1\n{checks}echo $reward >/logs/verifier/reward.txt\n");
+    let solved = "[ \"$(cat answer.txt)\" = 42 ] && reward=1";
+    let tests = format!("{solved}\n{checks}echo ${{reward:-0}} >/logs/verifier/reward.txt\n");
     project.write_file("tasks/t/tests/test.sh", &tests);
     let trial = run.run_in(&project, &server, INSTALL_DEADLINE);
     assert_passed(&trial, &server);
@@ -311,7 +312,7 @@ agents_that_continue! {
 #[test]
 fn scripts_get_the_conversation_of_a_task_as_a_file_in_sandbox() {
     let job = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n\
-               agents: [{name: mine, execute: 'grep -q walrus-7 $ROLLOUT_TRAJECTORY && echo 42 >answer.txt'}]\n";
+               agents: [{name: mine, execute: 'grep -q walrus-7 $ROLLOUT_TRAJECTORY && grep -q walrus-7 $ROLLOUT_CONVERSATION && echo 42 >answer.txt'}]\n";
     let run = AgentRun { agent: "mine", dialect: "openai", job: job.to_owned(), options: vec![] };
     let project = run.project();
     project.write_file("tasks/t/trajectory.json", TRAJECTORY);

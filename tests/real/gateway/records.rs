@@ -127,6 +127,48 @@ fn assert_trajectories(trial: &rollout_tests::results::TrialDirectory) {
     assert_eq!(mask.iter().filter(|bit| **bit == 1).count(), "w0 w1 w2 ".len() + "w0 w1 w2 ".len());
 }
 
+/// Calls a model twice, and notes more calls than that in files of its own.
+const NOTED: &str = r#"
+for name in ["one", "two"]:
+    assert call(name, chat(name, max_tokens=3))[0] == 200
+os.makedirs("/logs/agent/mine", exist_ok=True)
+with open("/logs/agent/mine/session.jsonl", "w") as file:
+    for number in [1, 1, 2, 3]:
+        usage = {"in": 100, "cached": 10, "out": number}
+        file.write(json.dumps({"id": number, "usage": usage}) + "\n")
+for number in range(FILES):
+    open("/logs/agent/%d" % number, "w").close()
+"#;
+
+#[test]
+fn calls_in_session_of_agent_are_counted_unless_logs_are_cut_in_sandbox() {
+    for (files, is_counted) in [(0, true), (20_000, false)] {
+        let server = ModelServer::start(Duration::ZERO);
+        let project = project(&server, &NOTED.replace("FILES", &files.to_string()), "", "");
+        let job = std::fs::read_to_string(project.path().join("job.yaml")).expect("a job");
+        let session = "session_calls: {files: 'mine/*.jsonl', id: /id, \
+                       input_tokens: [/usage/in, /usage/cached], output_tokens: [/usage/out]}";
+        let job = job.replace("  - name: caller\n", &format!("  - name: caller\n    {session}\n"));
+        project.write_file("job.yaml", &job);
+        let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+        let trial = project.results("calls").trial("caller", "t");
+        assert_eq!(trial.result["gateway"]["calls"], 2, "{:#}", trial.result);
+        let text = trial.text("gateway/trajectory.json").expect("a trajectory");
+        let trajectory: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let (in_record, in_trajectory) = (
+            &trial.result["gateway"]["session"],
+            &trajectory["final_metrics"]["extra"]["agent_session"],
+        );
+        if is_counted {
+            let tokens = serde_json::json!({"calls": 3, "input": 330, "output": 6});
+            assert_eq!(*in_record, tokens);
+            assert_eq!(in_trajectory["prompt_tokens"], 330, "{in_trajectory:#}");
+        } else {
+            assert!(in_record.is_null() && in_trajectory.is_null(), "{in_record} {in_trajectory}");
+        }
+    }
+}
+
 /// Calls with a compressed body, and one with a compression that the gateway does not know.
 const COMPRESSED: &str = r#"
 import gzip

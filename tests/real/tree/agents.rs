@@ -200,7 +200,8 @@ fn search_file_of_init_runs_in_a_repository_of_its_own() {
         project.rollout(&[&dir, &of_sweep[..]].concat()).wait(DEADLINE)
     };
     let inside = init("program/search").expect_code(ExitCode::Config).stderr;
-    assert!(inside.contains("which must have no changes"), "{inside}");
+    assert!(inside.contains("a search refuses uncommitted files"), "{inside}");
+    assert!(!project.path().join("program/search").exists());
     let hints = init("search").expect_code(ExitCode::Success).stderr;
     let measure = hints.split_once("the present commit: ").expect("a command").1;
     let measured = Command::new("bash").args(["-c", measure.lines().next().expect("it")]).status();

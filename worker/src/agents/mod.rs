@@ -150,7 +150,7 @@ mod tests {
             install_once: false,
             model: None,
             task_options: AgentTaskOptions::default(),
-            session: None,
+            session_calls: None,
         };
         plan(&agent, TaskFormat::Harbor, step)
     }

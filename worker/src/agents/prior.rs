@@ -58,6 +58,9 @@ pub enum InvalidTrajectory {
     /// It has no steps.
     #[error("it has no list `steps` with at least one step")]
     NoSteps,
+    /// Its steps have no text of a user or of an agent.
+    #[error("no step of it has a message of a user or of an agent")]
+    NoMessages,
     /// A step has no known source.
     #[error("the `source` of step {0} is none of `system`, `user` and `agent`")]
     UnknownSource(usize),
@@ -80,6 +83,9 @@ impl PriorConversation {
                 Some("agent") => turns.extend(agent_turns(step)),
                 _ => return Err(InvalidTrajectory::UnknownSource(index + 1)),
             }
+        }
+        if turns.is_empty() {
+            return Err(InvalidTrajectory::NoMessages);
         }
         Ok(Self { turns })
     }
@@ -210,6 +216,9 @@ mod tests {
     #[test]
     fn document_without_steps_of_known_sources_is_refused() {
         assert_eq!(parse(&json!([])), Err(InvalidTrajectory::NoSteps));
+        let silent = json!([{"source": "system", "message": "be brief"},
+            {"source": "user", "message": " "}, {"source": "agent", "message": ""}]);
+        assert_eq!(parse(&silent), Err(InvalidTrajectory::NoMessages));
         let unknown = json!([{"source": "user", "message": "a"}, {"source": "tool"}]);
         assert_eq!(parse(&unknown), Err(InvalidTrajectory::UnknownSource(2)));
         let text = PriorConversation::parse(b"{");

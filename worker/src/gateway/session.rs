@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read, Seek};
 
 use globset::{GlobBuilder, GlobMatcher};
 use rollout_protocol::limits;
@@ -20,7 +20,7 @@ use crate::supervise;
 /// Directory of an agent's files in an archive of `/logs`.
 const AGENT_DIRECTORY: &str = "agent/";
 
-/// Most values of a record, or of a file that is one document.
+/// Most JSON values of a record, or of a file that is one document.
 const RECORD_VALUES: usize = 1024 * 1024;
 
 /// Most bytes of the id of a call.
@@ -41,11 +41,14 @@ pub(super) async fn read(files: SessionFiles) -> io::Result<Option<SessionCalls>
     supervise::blocking(move || read_archive(File::open(&files.archive)?, &files.format)).await
 }
 
-fn read_archive(archive: impl Read, format: &SessionFormat) -> io::Result<Option<SessionCalls>> {
+fn read_archive(
+    archive: impl Read + Seek,
+    format: &SessionFormat,
+) -> io::Result<Option<SessionCalls>> {
     let pattern = matcher(&format.files)?;
     let mut count = CallCount { format, calls: SessionCalls::default(), by_id: HashMap::new() };
     let (mut has_files, mut left) = (false, limits::SESSION_BYTES);
-    for entry in tar::Archive::new(BufReader::new(archive)).entries()? {
+    for entry in tar::Archive::new(archive).entries_with_seek()? {
         let entry = entry?;
         let path = entry.path()?.into_owned();
         let below = path.to_str().and_then(|path| path.strip_prefix(AGENT_DIRECTORY));
@@ -70,7 +73,7 @@ fn matcher(pattern: &str) -> io::Result<GlobMatcher> {
 }
 
 fn too_large() -> io::Error {
-    io::Error::other("they are too large")
+    io::Error::other("the session is too large to be counted")
 }
 
 /// Calls that are being counted.
@@ -83,7 +86,7 @@ struct CallCount<'a> {
 }
 
 impl CallCount<'_> {
-    /// Adds a file with a record on each line. A line that is no JSON is none.
+    /// Adds a file with a record on each line. Lines that are not JSON are skipped.
     fn add_lines(&mut self, file: impl Read) -> io::Result<()> {
         let (mut file, mut line) = (BufReader::new(file), Vec::new());
         loop {
@@ -115,7 +118,7 @@ impl CallCount<'_> {
         records.try_for_each(|record| self.add(record))
     }
 
-    /// Adds a record; one without output tokens is of no call.
+    /// Adds the call of a record. A record without output tokens is skipped.
     fn add(&mut self, record: &Value) -> io::Result<()> {
         let number = |path: &String| record.pointer(path).and_then(Value::as_u64);
         let sum = |paths: &[String]| paths.iter().filter_map(number).fold(0, u64::saturating_add);
@@ -126,6 +129,7 @@ impl CallCount<'_> {
         let input = sum(&self.format.input_tokens);
         let call = SessionCalls { calls: 1, input, output: sum(outputs) };
         let id = self.format.id.as_ref().and_then(|path| record.pointer(path));
+        let id = id.filter(|id| !id.is_null());
         match id.map(Value::to_string) {
             None => self.calls.add(call),
             Some(id) if id.len() > ID_BYTES => return Err(too_large()),
@@ -152,6 +156,8 @@ fn read_json(text: &str) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     /// A format with one input and two outputs.
@@ -177,7 +183,7 @@ mod tests {
     }
 
     fn count(format: &SessionFormat, files: &[(&str, &str)]) -> Option<SessionCalls> {
-        read_archive(archive(files).as_slice(), format).expect("a count")
+        read_archive(Cursor::new(archive(files)), format).expect("a count")
     }
 
     fn calls(calls: u64, input: u64, output: u64) -> Option<SessionCalls> {
@@ -203,9 +209,10 @@ mod tests {
     #[test]
     fn last_record_of_an_id_counts() {
         let lines = "{\"id\": 1, \"u\": {\"in\": 1, \"out\": 1}}\n{\"id\": \"1\", \"u\": {\"out\": 10}}\n\
-                     {\"id\": 1, \"u\": {\"in\": 5, \"out\": 6}}\n";
+                     {\"id\": 1, \"u\": {\"in\": 5, \"out\": 6}}\n\
+                     {\"id\": null, \"u\": {\"out\": 2}}\n{\"id\": null, \"u\": {\"out\": 2}}\n";
         let of = format(&[], Some("/id"));
-        assert_eq!(count(&of, &[("agent/a/1/x.jsonl", lines)]), calls(2, 5, 16));
+        assert_eq!(count(&of, &[("agent/a/1/x.jsonl", lines)]), calls(4, 5, 20));
     }
 
     #[test]
@@ -216,6 +223,12 @@ mod tests {
         assert_eq!(count(&format(&["/x"], None), &files), calls(0, 0, 0));
     }
 
+    #[track_caller]
+    fn assert_too_large(archive: Vec<u8>, format: &SessionFormat) {
+        let error = read_archive(Cursor::new(archive), format).expect_err("an error").to_string();
+        assert_eq!(error, "the session is too large to be counted");
+    }
+
     #[test]
     fn session_that_is_too_large_is_not_counted() {
         let most = usize::try_from(limits::SESSION_RECORD_BYTES).expect("a size");
@@ -223,9 +236,17 @@ mod tests {
         let id = format!("{{\"id\": \"{}\", \"u\": {{\"out\": 1}}}}", "x".repeat(ID_BYTES));
         for (text, lists) in [(&long, &[][..]), (&long, &["/m"]), (&id, &[])] {
             let files = archive(&[("agent/a/1/x.jsonl", text)]);
-            let error = read_archive(files.as_slice(), &format(lists, Some("/id")));
-            assert_eq!(error.expect_err("an error").to_string(), "they are too large");
+            assert_too_large(files, &format(lists, Some("/id")));
         }
+        let mut header = tar::Header::new_gnu();
+        header.set_path("agent/a/1/x.jsonl").expect("a path");
+        header.set_size(limits::SESSION_BYTES + 1);
+        header.set_cksum();
+        assert_too_large(header.as_bytes().to_vec(), &format(&[], None));
+        let ids: String =
+            (0..=MOST_IDS).map(|id| format!("{{\"id\":{id},\"u\":{{\"out\":1}}}}\n")).collect();
+        let files = archive(&[("agent/a/1/x.jsonl", &ids)]);
+        assert_too_large(files, &format(&[], Some("/id")));
         let many =
             format!("{{\"u\": {{\"out\": 1}}, \"list\": [{}0]}}", "0,".repeat(RECORD_VALUES));
         let files = [("agent/a/1/x.jsonl", many.as_str())];

@@ -53,7 +53,7 @@ impl SampleRun {
             install_once: false,
             model: None,
             task_options: AgentTaskOptions::default(),
-            session: None,
+            session_calls: None,
         };
         let task = TaskSpec::new("dataset", "task");
         let trial = TrialRef {

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::cli::error::CliError;
 use crate::cli::output::{Printer, quoted};
 use crate::config::{ConfigErrors, ConfigWarning, Diagnostics, TreeOptions, read_tree};
+use crate::workloads::search::repository::SourceRepository;
 
 /// Name of the file.
 const FILE: &str = "tree.yaml";
@@ -25,7 +26,7 @@ const BASELINE: &str = "root_baseline_csv";
 /// Write a search file for a repository, in which an agent has the ideas and makes the changes
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InitArgs {
-    /// Directory for tree.yaml, beside the repository: files in it would be changes that no commit has
+    /// Directory for tree.yaml, outside the repository: a search refuses uncommitted files there
     dir: PathBuf,
 
     /// The git repository to improve, or a directory of it
@@ -62,19 +63,21 @@ pub(in crate::cli) struct InitArgs {
 
     /// Which values of the metric are better
     #[arg(long, value_enum, default_value = "higher")]
-    direction: Better,
+    direction: Direction,
 }
 
-/// The better values of a metric.
+/// The values of a metric that are better.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Better {
+enum Direction {
     Higher,
     Lower,
 }
 
-/// Writes the file, unless a run would refuse it.
+/// Writes the file and checks it.
 pub(in crate::cli) async fn init(args: InitArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let sweep = quoted(&args.sweep);
+    let repository = SourceRepository::open(&args.repository).await;
+    repository.map_err(|error| CliError::new(ExitCode::Config, error.to_string()))?;
     let (dir, repository, warnings) = supervise::blocking(move || write(&args)).await?;
     for warning in ConfigWarning::grouped(&warnings) {
         printer.warning(&warning);
@@ -96,13 +99,19 @@ fn write(args: &InitArgs) -> Result<(PathBuf, PathBuf, Vec<ConfigWarning>), CliE
     };
     let repository = fs::canonicalize(&args.repository);
     let repository = repository.map_err(|error| cannot(&args.repository, &error))?;
+    let is_new = !args.dir.exists();
     let made = fs::create_dir_all(&args.dir).and_then(|()| fs::canonicalize(&args.dir));
     let dir = made.map_err(|error| cannot(&args.dir, &error))?;
     if dir.starts_with(&repository) {
+        if is_new {
+            let _best_effort = fs::remove_dir(&dir);
+        }
         let (dir, repository) = (dir.display(), repository.display());
-        let why = format!("{dir} is in the repository {repository}, which must have no changes");
+        let why = format!(
+            "{dir} is in the repository {repository}, where a search refuses uncommitted files"
+        );
         return Err(CliError::new(ExitCode::Config, format!("cannot write a search file: {why}"))
-            .hint("choose a directory beside it"));
+            .hint("choose a directory outside the repository"));
     }
     let text = text(args, &repository.display().to_string());
     let warnings = write_file(&dir.join(FILE), &text)?;
@@ -111,7 +120,11 @@ fn write(args: &InitArgs) -> Result<(PathBuf, PathBuf, Vec<ConfigWarning>), CliE
 
 fn write_file(file: &Path, text: &str) -> Result<Vec<ConfigWarning>, CliError> {
     let created = OpenOptions::new().write(true).create_new(true).open(file);
-    let written = created.and_then(|mut created| created.write_all(text.as_bytes()));
+    let written = created.and_then(|mut created| {
+        created.write_all(text.as_bytes()).inspect_err(|_| {
+            let _best_effort = fs::remove_file(file);
+        })
+    });
     written.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CliError::new(
             ExitCode::Config,
@@ -152,8 +165,8 @@ fn text(args: &InitArgs, repository: &str) -> String {
     let keys: Vec<_> = keys.map(|(key, value)| format!("{key}: {value}")).collect();
     let agent = format!("{{{}}}", keys.join(", "));
     let direction = match args.direction {
-        Better::Higher => "higher",
-        Better::Lower => "lower",
+        Direction::Higher => "higher",
+        Direction::Lower => "lower",
     };
     let metric = format!("column: {}, direction: {direction}", quoted(&args.metric));
     let (sweep, repository) = (quoted(&args.sweep), quoted(repository));

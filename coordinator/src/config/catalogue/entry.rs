@@ -44,7 +44,7 @@ pub struct AgentEntry {
     pub sessions: Vec<String>,
     /// How these files count its model calls.
     #[serde(default)]
-    pub session: Option<SessionEntry>,
+    pub session_calls: Option<SessionEntry>,
     /// Variables of its scripts.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -108,8 +108,8 @@ pub enum InvalidEntry {
     /// A text that must not be empty.
     #[error("`{0}` is empty")]
     Empty(&'static str),
-    /// Its table `session`.
-    #[error("cannot use `session`: {0}")]
+    /// Its table `session_calls`.
+    #[error("cannot use `session_calls`: {0}")]
     Session(String),
 }
 
@@ -142,7 +142,7 @@ impl AgentEntry {
                 return Err(InvalidEntry::Empty(key));
             }
         }
-        let session = entry.session.as_ref().map(SessionEntry::format);
+        let session = entry.session_calls.as_ref().map(SessionEntry::format);
         match session.as_ref().and_then(session_fault) {
             Some(fault) => Err(InvalidEntry::Session(fault)),
             None => Ok(entry),
@@ -243,17 +243,17 @@ mod tests {
     fn invalid_entry_names_its_error() {
         let session = |text: &str| {
             let tokens = "input_tokens = ['/i']\noutput_tokens = ['/o']";
-            format!("name = 'a'\nsummary = 's'\nexecute = 'x'\n[session]\n{text}\n{tokens}")
+            format!("name = 'a'\nsummary = 's'\nexecute = 'x'\n[session_calls]\n{text}\n{tokens}")
         };
         for (text, expected) in [
             ("name = 'a/b'\nsummary = 's'\nexecute = 'x'", "`name` "),
             ("name = 'a'\nsummary = 's'\nexecute = ' '", "`execute` is empty"),
             ("name = 'a'\nsummary = 's'\nexecute = 'x'\nenv = {'1' = 'x'}", "`env` has `1`"),
             ("name = 'a'\nsummary = 's'", "missing field `execute`"),
-            (&session("files = 'a/{'"), "cannot use `session`: `files` is no pattern"),
+            (&session("files = 'a/{'"), "cannot use `session_calls`: `files` is no pattern"),
             (
                 &session("files = 'a'\nlists = ['m']"),
-                "cannot use `session`: `m`, which is no JSON pointer",
+                "cannot use `session_calls`: `m`, which does not begin with `/`",
             ),
             (&session("files = 'a'\nids = '/m'"), "unknown field `ids`"),
             ("name = 'a'\nsummary = 's'\nexecute = 'x'\ndialects = ['x']", "unknown variant `x`"),

@@ -4,7 +4,7 @@ use globset::GlobBuilder;
 use rollout_protocol::spec::agent::SessionFormat;
 use serde::Deserialize;
 
-/// The table `session` of an entry, with the keys of [`SessionFormat`].
+/// The table `session_calls` of an entry, with the keys of [`SessionFormat`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionEntry {
@@ -13,6 +13,7 @@ pub struct SessionEntry {
     lists: Vec<String>,
     #[serde(default)]
     id: Option<String>,
+    #[serde(default)]
     input_tokens: Vec<String>,
     output_tokens: Vec<String>,
 }
@@ -41,5 +42,5 @@ pub(crate) fn session_fault(format: &SessionFormat) -> Option<String> {
     let places = format.lists.iter().chain(&format.id);
     let mut pointers = places.chain(&format.input_tokens).chain(&format.output_tokens);
     let wrong = pointers.find(|pointer| !pointer.starts_with('/'));
-    wrong.map(|pointer| format!("`{pointer}`, which is no JSON pointer"))
+    wrong.map(|pointer| format!("`{pointer}`, which does not begin with `/`"))
 }

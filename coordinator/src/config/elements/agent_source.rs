@@ -256,7 +256,7 @@ fn catalogued(
         variables: entry.variables(&choices),
         install_once: entry.install.is_some(),
         task_support: TaskSupport::of_entry(entry),
-        session: entry.session.as_ref().map(SessionEntry::format),
+        session: entry.session_calls.as_ref().map(SessionEntry::format),
     })
 }
 

@@ -58,8 +58,9 @@ keys! {
             "File with a conversation that it continues in the first step of each task; relative to the file.";
         unsupported: "list of mcp|mcp_sse|skills|trajectory", "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
-        session: "table", "of the catalogue, else none",
-            "How its own session files count its model calls.", "session" => session::SessionKeys::ALL;
+        session_calls: "table", "of the catalogue, else none",
+            "How its own session files count its model calls.",
+            "session_calls" => session::SessionKeys::ALL;
         override_timeout_sec: "number", "from the task",
             "Time limit of its execute script, s; 0 means unset.";
         max_timeout_sec: "number", "none",
@@ -126,7 +127,7 @@ impl Agent {
                 install_once: file.install_once,
                 model: file.model,
                 task_options: AgentTaskOptions { trajectory, ..file.task_options },
-                session: file.session.map(Box::new),
+                session_calls: file.session.map(Box::new),
             },
             trajectory: file.trajectory,
             description: file.description,
@@ -180,7 +181,7 @@ fn agent(
     let named = options.agent.non_empty_string().or_else(|| name.clone());
     let source = AgentSource::find(item, named.as_deref(), &scripts, catalogue);
     let task_fields = TaskOptionFields::take(&mut fields);
-    let session_field = fields.take(AgentKeys::session);
+    let session_field = fields.take(AgentKeys::session_calls);
     let definition = source.and_then(|source| source.define(item, Some(&scripts), &options));
     let model_fields = ModelFields::take(&mut fields);
     let mut env = variables::read(&fields.take(AgentKeys::env));

@@ -1,4 +1,4 @@
-//! `agents[].session`: how the session files of an agent count its model calls.
+//! `agents[].session_calls`: how the session files of an agent count its model calls.
 
 use rollout_protocol::spec::agent::{AgentKind, SessionFormat};
 
@@ -7,7 +7,7 @@ use super::super::diagnostics::ErrorKind;
 use super::super::reader::Field;
 
 keys! {
-    /// The keys of `agents[].session`.
+    /// The keys of `agents[].session_calls`.
     pub(crate) table SessionKeys {
         files: "text", "required",
             "Pattern of the files, below `/logs/agent`; `*` stops at a slash, `**` does not.";
@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn session_of_scripts_takes_the_place_of_that_of_the_catalogue() {
-        let own = "session: {files: 'a/**/*.jsonl', output_tokens: [/o], id: /i, lists: [/l]}";
+        let own =
+            "session_calls: {files: 'a/**/*.jsonl', output_tokens: [/o], id: /i, lists: [/l]}";
         let text = format!(
             "[{{name: s, execute: x, {own}}}, {{name: codex, model: openai/m, {own}}}, \
              {{name: pi, model: openai/m}}, {{name: aider, model: openai/m}}]"
@@ -85,15 +86,15 @@ mod tests {
     #[test]
     fn session_that_cannot_be_read_is_an_error() {
         for (session, key, kind) in [
-            ("{output_tokens: [/o]}", "x[0].session.files", ErrorKind::MissingKey),
-            ("{files: a}", "x[0].session", ErrorKind::BadValue),
-            ("{files: 'a[', output_tokens: [/o]}", "x[0].session", ErrorKind::BadValue),
-            ("{files: a, output_tokens: [o]}", "x[0].session", ErrorKind::BadValue),
+            ("{output_tokens: [/o]}", "x[0].session_calls.files", ErrorKind::MissingKey),
+            ("{files: a}", "x[0].session_calls", ErrorKind::BadValue),
+            ("{files: 'a[', output_tokens: [/o]}", "x[0].session_calls", ErrorKind::BadValue),
+            ("{files: a, output_tokens: [o]}", "x[0].session_calls", ErrorKind::BadValue),
         ] {
-            let text = format!("[{{name: s, execute: x, session: {session}}}]");
+            let text = format!("[{{name: s, execute: x, session_calls: {session}}}]");
             assert_eq!(sessions(&text).1, [(key.to_owned(), kind)], "{session}");
         }
-        let text = "[{name: oracle, session: {files: a, output_tokens: [/o]}}]";
-        assert_eq!(sessions(text).1, [("x[0].session".to_owned(), ErrorKind::Conflict)]);
+        let text = "[{name: oracle, session_calls: {files: a, output_tokens: [/o]}}]";
+        assert_eq!(sessions(text).1, [("x[0].session_calls".to_owned(), ErrorKind::Conflict)]);
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn read(
         limits: AgentLimits { install_sec, ..AgentLimits::default() },
         install_once,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
         model: model.map(|choice| choice.model),
     })
 }

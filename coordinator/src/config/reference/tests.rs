@@ -43,7 +43,7 @@ fn assert_reference_matches(reference: &KeyReference, taken: &BTreeSet<String>) 
 
 /// Documents with every section and every alternative; values do not matter.
 const JOBS: &[&str] = &[
-    "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}, session: {}}]\ndatasets: [{registry: {}}]\n\
+    "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}, session_calls: {}}]\ndatasets: [{registry: {}}]\n\
      tasks: [{}]\nartifacts: [{}]\ngateway: {upstreams: [{prices: {}}]}\n\
      budget: {try: {}, agent: {}, run: {}}\n\
      environment: {type: docker, provider_config: {}}\n",

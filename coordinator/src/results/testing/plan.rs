@@ -26,7 +26,7 @@ pub(crate) fn plan(
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     };
     let task = |name: &str| PlannedTask {
         dataset: "data".into(),

@@ -216,9 +216,9 @@ fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for (feature, key, at) in features {
         let Some(at) = at else { continue };
         // An agent without any MCP servers is refused once.
-        let is_named =
+        let is_reported =
             |agent: &AgentSpec| feature == TaskFeature::McpSse && !agent.can_use(TaskFeature::Mcp);
-        let lacks = |agent: &AgentSpec| !agent.can_use(feature) && !is_named(agent);
+        let lacks = |agent: &AgentSpec| !agent.can_use(feature) && !is_reported(agent);
         for agent in task.job.agents.iter().filter(|agent| lacks(&agent.spec)) {
             let location = SourceLocation { key: key.to_owned(), line: None };
             let (name, features) = (&agent.spec.name, feature.description());

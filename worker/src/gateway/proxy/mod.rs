@@ -368,7 +368,7 @@ impl TryGateway for TryHandle {
         summary.open_sec = used.sec;
         summary.session = match session.map(session::read) {
             Some(reading) => reading.await.unwrap_or_else(|error| {
-                tracing::debug!("the session files of an agent are not counted: {error}");
+                tracing::warn!("cannot count the session files of an agent: {error}");
                 None
             }),
             None => None,

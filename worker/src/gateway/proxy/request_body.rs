@@ -3,15 +3,15 @@
 use std::io::{self, Read};
 
 use bytes::Bytes;
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use hyper::{HeaderMap, StatusCode};
 use rollout_protocol::limits;
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-use tokio::sync::OwnedSemaphorePermit;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::OpenTry;
 use super::route::OwnReply;
@@ -22,6 +22,15 @@ pub(super) const ENCODINGS: &str = "gzip, zstd";
 
 /// Largest window of a frame of zstd: what senders over HTTP are limited to (RFC 9659).
 const ZSTD_WINDOW_BYTES: u64 = 8 << 20;
+
+/// Bytes of the largest body, and of a compressed one with what it is decompressed to.
+const MAX_BYTES: usize = limits::GATEWAY_REQUEST_BYTES;
+
+/// Most members of a body in gzip, and frames of one in zstd: each takes time, however short it is.
+const MAX_MEMBERS: usize = 1024;
+
+/// Bodies that are decompressed at once by a process.
+static DECOMPRESSED_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// A compression of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +47,11 @@ pub(super) async fn read(
     opened: &OpenTry,
 ) -> Result<(Bytes, OwnedSemaphorePermit), OwnReply> {
     let encoding = encoding(headers)?;
-    let announced = body.size_hint().upper().map_or(Ok(MOST), usize::try_from);
-    let announced = announced.ok().filter(|bytes| *bytes <= MOST).ok_or_else(too_large)?;
-    let needed = if encoding.is_some() { MOST } else { announced };
+    let announced = body.size_hint().upper().map_or(Ok(MAX_BYTES), usize::try_from);
+    let announced = announced.ok().filter(|bytes| *bytes <= MAX_BYTES).ok_or_else(too_large)?;
+    let needed = if encoding.is_some() { MAX_BYTES } else { announced };
     let mut memory = opened.memory_for(needed).await;
-    let body = match Limited::new(body, MOST).collect().await {
+    let body = match Limited::new(body, MAX_BYTES).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
         Err(error) => {
@@ -54,7 +63,8 @@ pub(super) async fn read(
         None => body,
         Some(encoding) => {
             headers.remove(CONTENT_ENCODING);
-            let whole = supervise::blocking(move || decompress(encoding, &body, MOST)).await;
+            let _one = DECOMPRESSED_AT_ONCE.acquire().await.expect("the semaphore is never closed");
+            let whole = supervise::blocking(move || decompress(encoding, &body, MAX_BYTES)).await;
             let whole = whole.map_err(|error| {
                 let message = format!("cannot decompress the request: {error}");
                 OwnReply::new(StatusCode::BAD_REQUEST, message)
@@ -67,11 +77,8 @@ pub(super) async fn read(
     Ok((body, memory))
 }
 
-/// Bytes of the largest body, and of a compressed one with what it is decompressed to.
-const MOST: usize = limits::GATEWAY_REQUEST_BYTES;
-
 fn too_large() -> OwnReply {
-    let message = format!("the request has more than {MOST} bytes");
+    let message = format!("the request has more than {MAX_BYTES} bytes");
     OwnReply::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
@@ -99,43 +106,52 @@ fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, OwnReply> {
 
 /// A body decompressed; `None` if both have more than `most` bytes together.
 fn decompress(encoding: Encoding, body: &[u8], most: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut whole = Whole { bytes: Vec::new(), most: most.saturating_sub(body.len()) };
-    let fits = match encoding {
-        Encoding::Gzip => whole.append(MultiGzDecoder::new(body))?,
-        Encoding::Zstd => append_frames(&mut whole, body)?,
-    };
-    Ok(fits.then_some(whole.bytes))
-}
-
-/// Appends the frames of a body in zstd; returns whether they fit.
-fn append_frames(whole: &mut Whole, mut rest: &[u8]) -> io::Result<bool> {
-    while !rest.is_empty() {
-        match StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW_BYTES) {
-            Ok(frame) => {
-                if !whole.append(frame)? {
-                    return Ok(false);
-                }
-            }
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                length,
-                ..
-            })) => {
-                let length = usize::try_from(length).unwrap_or(usize::MAX);
-                rest = rest.get(length..).ok_or(io::ErrorKind::UnexpectedEof)?;
-            }
-            Err(error) => return Err(io::Error::other(error)),
+    let mut output = BoundedOutput { bytes: Vec::new(), most: most.saturating_sub(body.len()) };
+    let (mut rest, mut frames) = (body, FrameDecoder::new());
+    frames.set_max_window_size(ZSTD_WINDOW_BYTES);
+    for _ in 0..MAX_MEMBERS {
+        if rest.is_empty() {
+            return Ok(Some(output.bytes));
+        }
+        let fits = match encoding {
+            Encoding::Gzip => output.append(GzDecoder::new(&mut rest))?,
+            Encoding::Zstd => append_frame(&mut output, &mut rest, &mut frames)?,
+        };
+        if !fits {
+            return Ok(None);
         }
     }
-    Ok(true)
+    let why = format!("it has more than {MAX_MEMBERS} members or frames");
+    if rest.is_empty() { Ok(Some(output.bytes)) } else { Err(io::Error::other(why)) }
 }
 
-/// A body that grows while it is decompressed.
-struct Whole {
+/// Appends the next frame of a body in zstd, or skips it if it asks for that; returns whether it fits.
+fn append_frame(
+    output: &mut BoundedOutput,
+    rest: &mut &[u8],
+    decoder: &mut FrameDecoder,
+) -> io::Result<bool> {
+    match StreamingDecoder::new_with_decoder(&mut *rest, decoder) {
+        Ok(frame) => output.append(frame),
+        Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+            length,
+            ..
+        })) => {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            *rest = rest.get(length..).ok_or(io::ErrorKind::UnexpectedEof)?;
+            Ok(true)
+        }
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+/// The output of decoders, up to a number of bytes.
+struct BoundedOutput {
     bytes: Vec<u8>,
     most: usize,
 }
 
-impl Whole {
+impl BoundedOutput {
     /// Appends all that a decoder has; returns whether it fits.
     fn append(&mut self, decoder: impl Read) -> io::Result<bool> {
         let room = self.most - self.bytes.len();
@@ -172,15 +188,26 @@ mod tests {
     fn body_of_several_members_is_decompressed_as_a_whole() {
         let text = br#"{"model":"m","input":"some text, some text, some text"}"#;
         for (encoding, first) in both(text) {
-            let whole = decompress(encoding, &first, MOST).expect("valid");
+            let whole = decompress(encoding, &first, MAX_BYTES).expect("valid");
             assert_eq!(whole.as_deref(), Some(&text[..]), "{encoding:?}");
-            let twice = decompress(encoding, &[&first[..], &first].concat(), MOST).expect("valid");
+            let twice =
+                decompress(encoding, &[&first[..], &first].concat(), MAX_BYTES).expect("valid");
             assert_eq!(twice, Some([&text[..], text].concat()), "{encoding:?}");
         }
         // A frame that is to be skipped, of three bytes.
         let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &zstd(text)[..]].concat();
-        let whole = decompress(Encoding::Zstd, &skipped, MOST).expect("valid");
+        let whole = decompress(Encoding::Zstd, &skipped, MAX_BYTES).expect("valid");
         assert_eq!(whole.as_deref(), Some(&text[..]));
+    }
+
+    #[test]
+    fn body_of_too_many_members_is_an_error() {
+        for (encoding, one) in both(b"x") {
+            let whole = decompress(encoding, &one.repeat(MAX_MEMBERS), MAX_BYTES).expect("valid");
+            assert_eq!(whole.map(|whole| whole.len()), Some(MAX_MEMBERS), "{encoding:?}");
+            let error = decompress(encoding, &one.repeat(MAX_MEMBERS + 1), MAX_BYTES);
+            assert!(error.is_err(), "{encoding:?}");
+        }
     }
 
     #[test]
@@ -197,13 +224,13 @@ mod tests {
     fn body_that_is_not_compressed_or_is_cut_is_an_error() {
         for (encoding, whole) in both(b"some text") {
             for wrong in [&b"{}"[..], &whole[..whole.len() - 1], &whole[..3]] {
-                let error = decompress(encoding, wrong, MOST);
+                let error = decompress(encoding, wrong, MAX_BYTES);
                 assert!(error.is_err(), "{encoding:?} {wrong:?}: {error:?}");
             }
         }
         // A window of 16 MiB.
         let large_window = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x70, 0x01, 0x00, 0x00];
-        assert!(decompress(Encoding::Zstd, &large_window, MOST).is_err());
+        assert!(decompress(Encoding::Zstd, &large_window, MAX_BYTES).is_err());
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl ModelCalls {
 
     /// Sets the archive of `/logs` with the files of the agent's own session.
     pub(in crate::work) fn set_logs(&mut self, agent: &AgentSpec, archive: &Path) {
-        self.session = agent.session.as_ref().map(|format| SessionFiles {
+        self.session = agent.session_calls.as_ref().map(|format| SessionFiles {
             archive: archive.to_owned(),
             format: SessionFormat::clone(format),
         });

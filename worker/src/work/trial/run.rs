@@ -179,7 +179,7 @@ impl<'a> TrialRun<'a> {
             }
             (logs, separate) => logs.or(separate),
         };
-        if let Some(logs) = &self.logs {
+        if let Some(logs) = self.logs.as_ref().filter(|logs| !logs.truncated) {
             self.models.set_logs(&self.ctx.agent, &logs.file);
         }
         for (why, shortage) in failures {

@@ -337,7 +337,7 @@ pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     }
 }
 

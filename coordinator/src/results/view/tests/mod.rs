@@ -44,7 +44,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         install_once: false,
         model: None,
         task_options: AgentTaskOptions::default(),
-        session: None,
+        session_calls: None,
     };
     let task = |name: &&str| PlannedTask {
         dataset: "data".into(),

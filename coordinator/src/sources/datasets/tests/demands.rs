@@ -114,7 +114,7 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
 #[test]
 fn servers_with_sse_are_unsupported_by_agents_without_them_in_strict_run() {
     let agents = "agents: [{name: mine, execute: 'true', unsupported: [mcp_sse]}, \
-                  {name: s, execute: 'true'}]\n";
+                  {name: none, execute: 'true', unsupported: [mcp, mcp_sse]}, {name: s, execute: 'true'}]\n";
     let project = DatasetProject::new(&format!("{agents}datasets: [{{path: ./set}}]\n"));
     project.task("set/a");
     let server = |transport: &str| {
@@ -122,11 +122,11 @@ fn servers_with_sse_are_unsupported_by_agents_without_them_in_strict_run() {
         let text = format!("[[environment.mcp_servers]]\nname = \"m\"\n{text}");
         project.write("set/a/task.toml", &text);
     };
-    server("streamable-http");
-    let _loaded = project.load(true).expect("no faults");
-    server("sse");
     let unsupported = ("set/a/task.toml", "environment.mcp_servers", ErrorKind::Unsupported);
-    assert_eq!(project.faults(true), expected(&[unsupported]));
+    server("streamable-http");
+    assert_eq!(project.faults(true), expected(&[unsupported]), "of the agent `none`");
+    server("sse");
+    assert_eq!(project.faults(true), expected(&[unsupported; 2]), "one of each agent");
 }
 
 #[test]

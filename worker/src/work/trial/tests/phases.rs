@@ -234,6 +234,28 @@ async fn task_with_features_that_agent_cannot_use_is_unsupported() {
 }
 
 #[tokio::test]
+async fn servers_with_sse_are_unsupported_by_agent_without_them() {
+    use std::collections::BTreeMap;
+
+    use rollout_protocol::spec::agent::{AgentKind, ShellSpec, TaskFeature};
+    use rollout_protocol::spec::task::{McpServer, McpTransport};
+    let mut rig = TrialFixture::new().await;
+    let url = "http://127.0.0.1/x".to_owned();
+    let server = |transport| McpServer { name: "m".to_owned(), transport };
+    rig.agent.task_options.unsupported = vec![TaskFeature::McpSse];
+    let http = McpTransport::StreamableHttp { url: url.clone(), headers: BTreeMap::new() };
+    rig.task.mcp_servers = vec![server(http)];
+    assert!(run(&rig).await.record.verdict.passed());
+    rig.task.mcp_servers.push(server(McpTransport::Sse { url, headers: BTreeMap::new() }));
+    let finished = run(&rig).await;
+    let error = error(&finished);
+    assert!(error.is_unsupported(), "{error:?}");
+    assert!(error.message.contains("has MCP servers with SSE, which"), "{}", error.message);
+    rig.agent.kind = AgentKind::Shell(ShellSpec::default());
+    assert!(!rig.agent.can_use(TaskFeature::McpSse) && rig.agent.can_use(TaskFeature::Skills));
+}
+
+#[tokio::test]
 async fn extra_instructions_follow_the_instruction() {
     let mut rig = TrialFixture::new().await;
     rig.settings.extra_instructions = vec!["Be brief.\n".to_owned(), "Be kind.".to_owned()];
