@@ -105,6 +105,26 @@ pub(crate) fn problem_type(answer: &HttpAnswer) -> String {
 }
 
 #[test]
+fn farm_with_nothing_to_do_outlives_a_stop_of_the_daemon() {
+    let project = farm_project();
+    let mut daemon = DaemonProcess::start(&project, &[]);
+    let path = opened(&daemon.client, &farm_request(&project, "echo done >answer.txt"));
+    for cursor in [1, 2] {
+        let admitted = group(&format!("g{cursor}"), 1);
+        let _admitted = daemon.client.post(&format!("{path}/groups"), &[], &admitted).expect(201);
+        assert_eq!(completions(&daemon.client, &path, 1)[0]["cursor"], cursor);
+        let cursors = json!({ "cursors": [cursor] });
+        let _taken = daemon.client.post(&format!("{path}/ack"), &[], &cursors).expect(200);
+        daemon.process.signal(Signal::TERM);
+        let _stopped = daemon.process.wait(DEADLINE);
+        daemon = DaemonProcess::start(&project, &[]);
+        wait_for(&daemon.client, &path, "running");
+    }
+    daemon.stop();
+    assert_no_leaks(&project);
+}
+
+#[test]
 fn group_is_admitted_once_read_until_acknowledged_and_remembered() {
     let project = farm_project();
     let daemon = DaemonProcess::start(&project, &[]);

@@ -246,7 +246,7 @@ pub struct NamedItem {
 /// The end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionEnd {
-    /// Whether it was stopped before everything was settled.
+    /// Whether it was stopped before everything was settled, or while more items could come.
     pub cancelled: bool,
     /// Planned items without a settlement.
     pub owed: u64,

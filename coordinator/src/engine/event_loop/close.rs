@@ -116,7 +116,9 @@ impl<P: Planner> Engine<P> {
     ) -> Result<EngineOutcome, RunError> {
         let pending = self.planner.total() - self.run.core.settled() as u64;
         let is_over_budget = self.is_over_budget && pending > 0;
-        let ended = EngineOutcome { cancelled: pending > 0, pending, is_over_budget };
+        // More items may come in the next session.
+        let cancelled = pending > 0 || self.planner.is_open();
+        let ended = EngineOutcome { cancelled, pending, is_over_budget };
         let closed =
             JournalRecord::Closed(SessionEnd { cancelled: ended.cancelled, owed: pending });
         self.run.writer.record(Timestamp::now(), &closed);
@@ -126,7 +128,7 @@ impl<P: Planner> Engine<P> {
         self.listener.notify_closed(self.durable_state());
         self.write_waiting(&[])?;
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;
-        let state = if pending == 0 { RunState::Completed } else { RunState::Stopped };
+        let state = if cancelled { RunState::Stopped } else { RunState::Completed };
         let manifest = self.manifest(state, RecordsFileSet::default());
         let Self { run, publisher, .. } = self;
         if !publisher.finish(CLOSE_TIMEOUT).await {

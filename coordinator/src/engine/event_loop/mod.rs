@@ -57,7 +57,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Outcome of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOutcome {
-    /// Whether it was stopped before everything was settled.
+    /// Whether it was stopped before everything was settled, or while more items could come.
     pub cancelled: bool,
     /// Planned items without a settlement.
     pub pending: u64,

@@ -80,7 +80,7 @@ impl PreparedFarm {
                 return Err(error.into());
             }
         };
-        let state = if outcome.pending == 0 { RunState::Completed } else { RunState::Stopped };
+        let state = if outcome.cancelled { RunState::Stopped } else { RunState::Completed };
         lock.release(Some(state)).await.map_err(crate::engine::RunError::LockLost)?;
         registration.finish().await?;
         Ok(outcome)

@@ -101,7 +101,7 @@ impl RemoteJob {
                 return Err(error);
             }
         };
-        let state = if outcome.pending == 0 { RunState::Completed } else { RunState::Stopped };
+        let state = if outcome.cancelled { RunState::Stopped } else { RunState::Completed };
         lock.release(Some(state)).await.map_err(RunError::LockLost)?;
         Ok(FinishedSession { outcome, lock })
     }

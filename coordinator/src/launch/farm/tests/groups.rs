@@ -29,6 +29,23 @@ async fn groups_complete_and_farm_ends_when_everything_is_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stopped_farm_with_nothing_to_do_is_not_over() {
+    let fixture = FarmFixture::new(|_| Verdict::completed(1.0)).await;
+    for (group, level) in [("a", StopLevel::Drain), ("b", StopLevel::Kill)] {
+        let farm = fixture.open();
+        farm.submit(request(group, 2)).await.expect("admitted");
+        let cursors = farm.read(0, 2).await.iter().map(|one| one.cursor).collect();
+        farm.handle.acknowledge("train", cursors).await.expect("acknowledged");
+        let outcome = farm.stop(level).await;
+        assert_eq!((outcome.cancelled, outcome.pending), (true, 0), "{level:?}");
+    }
+    let farm = fixture.open();
+    farm.submit(request("c", 1)).await.expect("admitted");
+    assert_eq!(farm.read(0, 1).await[0].sample.group, group_id("c"));
+    assert!(!farm.close().await.cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn next_session_shows_the_same_completions_except_acknowledged_ones() {
     let fixture = FarmFixture::new(|_| Verdict::completed(0.5)).await;
     let farm = fixture.open();
