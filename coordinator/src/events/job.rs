@@ -51,10 +51,10 @@ impl JobFold {
                 self.last_settled = self.last_settled.max(Some(settlement.settled_at));
             }
             EventKind::TrialReopened { ordinal, .. } => self.ledger.reopen(*ordinal),
-            EventKind::RunEnded { cancelled, owed } => {
+            EventKind::RunEnded { cancelled, .. } => {
                 self.ended = true;
                 // Resuming a complete run does not change its end time.
-                let complete = self.last_settled.filter(|_| *owed == 0);
+                let complete = self.last_settled.filter(|_| !*cancelled);
                 if let Some(frame) = &mut self.overview {
                     frame.ended_at = complete.unwrap_or(event.at);
                     frame.cancelled = *cancelled;

@@ -141,9 +141,11 @@ impl RunExecutor {
     /// # Errors
     /// [`LaunchError`]; results are kept.
     pub async fn stop(self, level: StopLevel) -> Result<RunOutcome, LaunchError> {
+        // First: a run that is open when it stops counts as stopped, whatever has a result.
+        self.close();
         // The run may have ended already.
         let _ended = self.stops.send(level).await;
-        self.finish().await
+        self.wait_end().await
     }
 
     fn trial_name(&self, trial: &ItemId) -> Result<TrialName, ExecutorError> {

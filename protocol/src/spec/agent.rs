@@ -50,7 +50,7 @@ pub struct SessionFormat {
     pub id: Option<String>,
     /// JSON pointers of numbers in a record, whose sum is its input tokens, cached ones included.
     pub input_tokens: Vec<String>,
-    /// The same of its output tokens, reasoning included. A record without any is of no call.
+    /// The same of its output tokens, reasoning included. A record without any is not counted.
     pub output_tokens: Vec<String>,
 }
 

@@ -37,8 +37,12 @@ static READ_AT_ONCE: Semaphore = Semaphore::const_new(2);
 /// # Errors
 /// The files cannot be read, or are too large.
 pub(super) async fn read(files: SessionFiles) -> io::Result<Option<SessionCalls>> {
-    let _one = READ_AT_ONCE.acquire().await.expect("the semaphore is never closed");
-    supervise::blocking(move || read_archive(File::open(&files.archive)?, &files.format)).await
+    let one = READ_AT_ONCE.acquire().await.expect("the semaphore is never closed");
+    supervise::blocking(move || {
+        let _one = one;
+        read_archive(File::open(&files.archive)?, &files.format)
+    })
+    .await
 }
 
 fn read_archive(

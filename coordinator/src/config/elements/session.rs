@@ -18,7 +18,7 @@ keys! {
         input_tokens: "list of text", "none",
             "JSON pointers of numbers in a record whose sum is its input tokens, cached ones included.";
         output_tokens: "list of text", "required",
-            "The same of its output tokens, reasoning included; a record without any is of no call.";
+            "The same of its output tokens, reasoning included; a record without any is not counted.";
     }
 }
 

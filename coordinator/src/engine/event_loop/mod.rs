@@ -313,8 +313,12 @@ impl<P: Planner> Engine<P> {
     /// Ends the session when the budgets of model calls do not cover any of the remaining items.
     async fn stop_over_budget(&mut self) {
         let Some(exceeded) = self.run.core.exceeded_budget() else { return };
-        self.is_over_budget = true;
         let rest = self.planner.total().saturating_sub(self.run.core.settled() as u64);
+        if rest == 0 {
+            // An open run waits for items that may never come.
+            return;
+        }
+        self.is_over_budget = true;
         let message = format!("{exceeded}; {rest} trials are skipped");
         self.emit(vec![EventKind::Warning { message }]).await;
         self.handle(CoreInput::Stop(StopLevel::Drain));

@@ -171,8 +171,8 @@ impl SearchEngineSession {
             () = self.requests.wait_until_abandoned() => Ok(EngineOutcome { cancelled: true, pending: 1, is_over_budget: false }),
         };
         match ended {
-            Ok(EngineOutcome { pending, .. }) => {
-                let state = if pending == 0 { RunState::Completed } else { RunState::Stopped };
+            Ok(EngineOutcome { cancelled, .. }) => {
+                let state = if cancelled { RunState::Stopped } else { RunState::Completed };
                 lock.release(Some(state)).await.map_err(RunError::LockLost)?;
                 Ok(lock)
             }

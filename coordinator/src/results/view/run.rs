@@ -89,7 +89,7 @@ pub enum RunViewState {
     Silent,
     /// Its owner died; items are pending.
     Interrupted,
-    /// Its last session was stopped; items are pending.
+    /// Its last session was stopped; items are pending, or more may come.
     Stopped,
     /// Everything is settled.
     Completed,
@@ -189,7 +189,7 @@ pub(super) fn state(last: Option<&LastSession>, owner: Option<(&OwnerView, u32)>
         (Some(_), ..) => RunViewState::Running,
         (None, None, _) => RunViewState::New,
         (None, Some(_), None) => RunViewState::Interrupted,
-        (None, Some(_), Some(end)) if end.owed > 0 => RunViewState::Stopped,
+        (None, Some(_), Some(end)) if end.cancelled => RunViewState::Stopped,
         (None, Some(_), Some(_)) => RunViewState::Completed,
     }
 }

@@ -63,8 +63,15 @@ pub(super) async fn read(
         None => body,
         Some(encoding) => {
             headers.remove(CONTENT_ENCODING);
-            let _one = DECOMPRESSED_AT_ONCE.acquire().await.expect("the semaphore is never closed");
-            let whole = supervise::blocking(move || decompress(encoding, &body, MAX_BYTES)).await;
+            let one = DECOMPRESSED_AT_ONCE.acquire().await.expect("the semaphore is never closed");
+            // The work goes on if the agent goes: so do its place and its memory.
+            let working = supervise::blocking(move || {
+                let whole = decompress(encoding, &body, MAX_BYTES);
+                drop(one);
+                (whole, memory)
+            });
+            let whole;
+            (whole, memory) = working.await;
             let whole = whole.map_err(|error| {
                 let message = format!("cannot decompress the request: {error}");
                 OwnReply::new(StatusCode::BAD_REQUEST, message)
