@@ -10,7 +10,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_printed, normalized, project};
+use crate::cli::{DEADLINE, assert_printed, normalized, project};
 
 /// A project with a job of one passing task in a sandbox.
 fn passing() -> Project {

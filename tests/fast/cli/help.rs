@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::{DEADLINE, assert_printed, project};
+use crate::cli::{DEADLINE, assert_printed, project};
 
 /// Names of the commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::cli::{DEADLINE, project};
 
 /// A job of one trial in a sandbox.
 fn job() -> Project {

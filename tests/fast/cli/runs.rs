@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_printed, normalized, project};
+use crate::cli::{DEADLINE, assert_printed, normalized, project};
 
 /// An agent that prints, on a task that passes and on one whose tests fail.
 const JOB: &str = "name: demo\nn_concurrent_trials: 1\nenvironment: {type: process}\n\

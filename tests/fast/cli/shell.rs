@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::{DEADLINE, project};
+use crate::cli::{DEADLINE, project};
 
 #[test]
 fn completions_know_commands_and_options() {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::keys::KeyCase;
+use crate::config::keys::KeyCase;
 
 /// An agent of a catalogue of one's own; `@HERE@` is the project.
 pub(crate) const OWN_AGENT: &str = "name = 'mine'

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::keys::KeyCase;
+use crate::config::keys::KeyCase;
 
 /// The keys.
 pub(crate) const GATEWAY_CASES: &[KeyCase] = &[

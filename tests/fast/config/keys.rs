@@ -12,8 +12,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
-use crate::agent_keys::{AGENT_CASES, OWN_AGENT};
-use crate::gateway_keys::GATEWAY_CASES;
+use crate::config::agent_keys::{AGENT_CASES, OWN_AGENT};
+use crate::config::gateway_keys::GATEWAY_CASES;
 
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
 pub(crate) type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);

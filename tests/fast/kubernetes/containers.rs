@@ -5,7 +5,7 @@ use rollout_tests::processes;
 use rollout_tests::wait;
 use serde_json::json;
 
-use crate::client::{create, double, pod, pods, run, wait_for, wait_until_gone};
+use crate::kubernetes::client::{create, double, pod, pods, run, wait_for, wait_until_gone};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn init_containers_run_first_and_share_volumes() {

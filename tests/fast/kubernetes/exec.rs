@@ -8,7 +8,7 @@ use kube::api::{Api, AttachParams};
 use rollout_tests::kube::ExecFault;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{create, double, pod, pods, run, wait_for};
+use crate::kubernetes::client::{create, double, pod, pods, run, wait_for};
 
 /// Result of an exec.
 struct Executed {

@@ -9,7 +9,9 @@ use rollout_tests::wait;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
-use crate::client::{create, double, pod, pods, run, status_of, wait_for, wait_until_gone};
+use crate::kubernetes::client::{
+    create, double, pod, pods, run, status_of, wait_for, wait_until_gone,
+};
 
 const STATE: &str = "/status/containerStatuses/0/state";
 

@@ -7,7 +7,9 @@ use kube::api::{
 use rollout_tests::kube::{ExpiredForm, RequestFault};
 use serde_json::json;
 
-use crate::client::{create, double, pod, pods, run, status_of, wait_for, wait_until_gone};
+use crate::kubernetes::client::{
+    create, double, pod, pods, run, status_of, wait_for, wait_until_gone,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pod_is_created_listed_patched_and_deleted() {

@@ -10,7 +10,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::fixture::{NAMES, RegistryFixture, tasks};
+use crate::registry::fixture::{NAMES, RegistryFixture, tasks};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
-use crate::fixture::{RegistryFixture, tasks};
+use crate::registry::fixture::{RegistryFixture, tasks};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 

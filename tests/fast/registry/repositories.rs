@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use rollout_protocol::exit::ExitCode;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, RegistryFixture};
+use crate::registry::fixture::{DEADLINE, RegistryFixture};
 
 fn task_names(fixture: &RegistryFixture) -> Vec<String> {
     fixture.tasks().into_keys().collect()

@@ -9,7 +9,7 @@ use rollout_worker::environment::{
     CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
 };
 
-use crate::SandboxFixture;
+use crate::sandbox::SandboxFixture;
 
 fn request(context: &Path, lenient: bool) -> CreateRequest {
     let settings = ProcessSettings { ignore_dockerfile: lenient, ..ProcessSettings::default() };
@@ -86,7 +86,7 @@ async fn image_in_sandbox_is_refused_unless_lenient() {
         lab.provider.prepare(ImageRequest {
             source: ImageSource::Named("python:3.12".to_owned()),
             force_build: false,
-            timeout: crate::WAIT_DEADLINE,
+            timeout: crate::sandbox::WAIT_DEADLINE,
             log: None,
             settings: ProviderSpec::Process(settings),
             labels: sandbox::labels(),

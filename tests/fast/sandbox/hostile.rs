@@ -7,7 +7,7 @@ use rollout_tests::sandbox::{self, CapturedOutput, file, output, run, shell};
 use rollout_worker::environment::{Environment, OutputStream, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::{SandboxFixture, WAIT_DEADLINE};
+use crate::sandbox::{SandboxFixture, WAIT_DEADLINE};
 
 /// Content of the regular files below `path`, by name.
 async fn files(environment: &dyn Environment, path: &str) -> Vec<(String, String)> {

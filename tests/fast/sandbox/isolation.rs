@@ -4,7 +4,7 @@ use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_tests::sandbox::{self, output, run};
 use rollout_worker::environment::{Environment, Provider as _};
 
-use crate::SandboxFixture;
+use crate::sandbox::SandboxFixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_files_and_processes_are_invisible() {

@@ -8,7 +8,7 @@ use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
 use rollout_tests::{processes, wait};
 use rollout_worker::environment::{DeadOwners, FailureKind, Owner, Provider as _};
 
-use crate::{SandboxFixture, WAIT_DEADLINE, helper};
+use crate::sandbox::{SandboxFixture, WAIT_DEADLINE, helper};
 
 struct NoDeadOwners;
 

@@ -6,7 +6,7 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, run, try_run};
 use rollout_worker::environment::{Environment, FailureKind, Provider as _};
 
-use crate::{SandboxFixture, WAIT_DEADLINE};
+use crate::sandbox::{SandboxFixture, WAIT_DEADLINE};
 
 async fn create(lab: &SandboxFixture, resources: Resources) -> Box<dyn Environment> {
     let request = sandbox::request(ProcessSettings::default(), resources);

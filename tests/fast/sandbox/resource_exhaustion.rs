@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::helper;
+use crate::sandbox::helper;
 
 #[test]
 fn open_file_limit_while_reading_is_error_not_shorter_tree() {

@@ -71,14 +71,15 @@ fn source_files_are_all_compiled() {
 
 #[test]
 fn registration_violations_are_found() {
-    let listed = listed("[[test]]\npath = 'real/e2e/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
+    let listed = listed("[[test]]\npath = 'real/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
     let sources = [
         SourceFile::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
         SourceFile::new("worker/src/a.rs", "mod b;"),
         SourceFile::new("worker/src/a/b.rs", ""),
         SourceFile::new("worker/src/d/mod.rs", ""),
         SourceFile::new("worker/src/c.rs", ""),
-        SourceFile::new("tests/real/e2e/main.rs", ""),
+        SourceFile::new("tests/real/main.rs", "mod e2e;"),
+        SourceFile::new("tests/real/e2e/mod.rs", ""),
         SourceFile::new("tests/other/main.rs", ""),
     ];
     let orphans = orphans(&sources, &listed);

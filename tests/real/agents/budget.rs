@@ -7,8 +7,8 @@ use rollout_tests::project::Project;
 use rollout_tests::results;
 use serde_json::{Value, json};
 
-use crate::DEADLINE;
-use crate::fixture::{AgentRun, task};
+use crate::agents::DEADLINE;
+use crate::agents::fixture::{AgentRun, task};
 
 /// Price of a token of any kind in these jobs.
 const PRICE: f64 = 0.001;

@@ -8,7 +8,7 @@ use rollout_tests::model_server::{ModelServer, ScriptedTask};
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
-use crate::trajectories::{self, Counts};
+use crate::agents::trajectories::{self, Counts};
 
 /// The task, for the scripted model.
 pub(crate) fn task() -> ScriptedTask {

@@ -12,9 +12,9 @@ use rollout_tests::results::TrialDirectory;
 use rollout_worker::supervise;
 use serde_json::{Value, json};
 
-use crate::INSTALL_DEADLINE;
-use crate::fixture::{AgentRun, assert_solved, task};
-use crate::programs::is_tested;
+use crate::agents::INSTALL_DEADLINE;
+use crate::agents::fixture::{AgentRun, assert_solved, task};
+use crate::agents::programs::is_tested;
 
 /// Longest duration of a run.
 const DEADLINE: Duration = Duration::from_secs(240);

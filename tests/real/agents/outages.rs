@@ -8,8 +8,8 @@ use rollout_tests::model_calls::REAL_KEY;
 use rollout_tests::model_server::{ModelAnswer, ModelServer, ScriptedTask};
 use rollout_tests::{results, wait};
 
-use crate::DEADLINE;
-use crate::fixture::{AgentRun, task};
+use crate::agents::DEADLINE;
+use crate::agents::fixture::{AgentRun, task};
 
 /// Attempts of the run.
 const ATTEMPTS: usize = 24;

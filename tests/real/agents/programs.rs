@@ -6,8 +6,8 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::print_notice;
 
-use crate::INSTALL_DEADLINE;
-use crate::fixture::{AgentRun, assert_solved, task};
+use crate::agents::INSTALL_DEADLINE;
+use crate::agents::fixture::{AgentRun, assert_solved, task};
 
 /// The agent that also runs without `ROLLOUT_TEST_AGENTS=all`: it is installed in the shortest time.
 const QUICKEST: &str = "gemini-cli";

@@ -6,8 +6,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_calls::{assert_key_is_in_no_file, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer, ScriptedTask};
 
-use crate::DEADLINE;
-use crate::fixture::{AgentRun, assert_solved, task};
+use crate::agents::DEADLINE;
+use crate::agents::fixture::{AgentRun, assert_solved, task};
 
 /// A run in a sandbox with further options.
 fn shell(dialect: &'static str, options: &[&'static str]) -> AgentRun {

@@ -7,9 +7,9 @@ use rollout_tests::model_server::{ModelServer, ScriptedTask};
 use rollout_tests::project::Project;
 use rollout_tests::results::TrialDirectory;
 
-use crate::fixture::{AgentRun, assert_solved, task};
-use crate::programs::is_tested;
-use crate::{DEADLINE, INSTALL_DEADLINE};
+use crate::agents::fixture::{AgentRun, assert_solved, task};
+use crate::agents::programs::is_tested;
+use crate::agents::{DEADLINE, INSTALL_DEADLINE};
 
 /// An MCP server with the tool `write_NAME`, which writes its text to /tmp/NAME. It speaks on its
 /// standard streams, or as an HTTP server on a port, where it has the tool `write_stream` below `/sse`,

@@ -6,7 +6,7 @@ use regex::Regex;
 use rollout_tests::project::repository;
 use serde_json::Value;
 
-use crate::render::{Rendered, chart, render_text};
+use crate::chart::render::{Rendered, chart, render_text};
 
 #[test]
 fn values_in_documents_exist() {

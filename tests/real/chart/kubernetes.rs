@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::custom_resources;
-use crate::render::cases;
+use crate::chart::custom_resources;
+use crate::chart::render::cases;
 
 /// Reads an object and writes it again: a field that the type does not have is lost, one with a wrong
 /// type is an error.

@@ -7,7 +7,7 @@ use regex::Regex;
 use rollout_tests::nats;
 use rollout_tests::project::repository;
 
-use crate::render::{Case, cases};
+use crate::chart::render::{Case, cases};
 
 /// Users and permissions of the server, with masked passwords.
 fn without_passwords(roles: &str) -> Vec<String> {

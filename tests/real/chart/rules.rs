@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::render::{Case, Rendered, cases, render_text};
+use crate::chart::render::{Case, Rendered, cases, render_text};
 
 /// The pods that an object makes: its own, or those of its template.
 fn pod_spec(object: &Value) -> Option<&Value> {

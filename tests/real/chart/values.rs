@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::render::{CASES, chart};
+use crate::chart::render::{CASES, chart};
 
 /// Beginning of the description of a value.
 const DESCRIPTION: &str = "# -- ";

@@ -9,7 +9,7 @@ use rollout_tests::program::RunningProgram;
 use rollout_tests::{processes, wait};
 use rustix::process::Signal;
 
-use crate::{DEADLINE, cluster};
+use crate::cluster::{DEADLINE, cluster};
 
 #[test]
 fn queue_benchmark_leaves_nothing() {

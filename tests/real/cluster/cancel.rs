@@ -10,7 +10,7 @@ use rollout_tests::print_notice;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 /// Longest time that a cancelled environment may still exist.
 const CANCEL_DEADLINE: Duration = Duration::from_secs(5);

@@ -17,8 +17,8 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::s3::with_store;
-use crate::{DEADLINE, LEASE, assert_no_leaks, cluster};
+use crate::cluster::s3::with_store;
+use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, cluster};
 
 /// A host that has only the program, the address of a catalog, and the server.
 struct OtherHost {
@@ -146,7 +146,7 @@ fn catalog_that_is_out_of_reach_holds_new_work_back() {
     run.proxy.restore();
     let _ended = run.coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(run.counter.repeated(), 0, "{:?}", run.counter.executions());
-    crate::assert_undisturbed(&cluster, &run.load);
+    crate::cluster::assert_undisturbed(&cluster, &run.load);
     assert_no_leaks(&cluster, &["held"], [run.worker]);
 }
 
@@ -164,6 +164,6 @@ fn second_signal_ends_a_session_whose_catalog_is_out_of_reach() {
     run.proxy.restore();
     run.coordinator.start();
     let _ended = run.coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    crate::assert_undisturbed(&cluster, &run.load);
+    crate::cluster::assert_undisturbed(&cluster, &run.load);
     assert_no_leaks(&cluster, &["ended"], [run.worker]);
 }

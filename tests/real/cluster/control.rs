@@ -7,7 +7,7 @@ use rollout_tests::program::ProgramExit;
 use rollout_tests::wait;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 const JOB: &str = r#"
 name: controlled

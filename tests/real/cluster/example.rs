@@ -5,7 +5,7 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::{Project, repository};
 use rollout_tests::{nats, net};
 
-use crate::DEADLINE;
+use crate::cluster::DEADLINE;
 
 /// Tries every address by which a container could reach the host.
 const TEST: &str = r#"#!/bin/bash

@@ -7,7 +7,7 @@ use rollout_tests::cluster::Cluster;
 use rollout_tests::executor::{self, JOB, contract};
 use rollout_tests::project::Project;
 
-use crate::{LEASE, assert_no_leaks};
+use crate::cluster::{LEASE, assert_no_leaks};
 
 #[test]
 fn executor_over_nats_passes_contract() {

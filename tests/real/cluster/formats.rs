@@ -3,7 +3,7 @@
 use rollout_tests::docker::{self, DockerEngine};
 use rollout_tests::formats::FormatTable;
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 #[test]
 fn task_formats_match_table_over_nats() {

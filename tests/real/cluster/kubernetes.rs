@@ -14,7 +14,7 @@ use rollout_tests::results::Results;
 use rollout_tests::wait;
 use serde_json::json;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// A worker whose trials are pods.
 fn worker(cluster: &Cluster, double: &KubeDouble, name: &str, slots: u32) -> ClusterMember {

@@ -17,7 +17,7 @@ use rollout_tests::project::Project;
 use rollout_tests::s3_process::S3Process;
 use rollout_tests::s3_server::{S3_BUCKET, S3_KEY_ID, S3_SECRET, S3Server};
 
-use crate::{assert_no_leaks, cluster};
+use crate::cluster::{assert_no_leaks, cluster};
 
 /// Trials at once.
 const TRIALS: u64 = 8;

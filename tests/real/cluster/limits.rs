@@ -9,7 +9,7 @@ use rollout_tests::project::Project;
 use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::wait;
 
-use crate::{DEADLINE, DRAIN_DEADLINE, LEASE};
+use crate::cluster::{DEADLINE, DRAIN_DEADLINE, LEASE};
 
 #[test]
 fn search_limits_hold_over_workers_and_coordinator_kills() {

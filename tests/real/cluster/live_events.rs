@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::hook_events::{EventfulJob, assert_gapless, executions, parse};
 use rollout_tests::{print_notice, wait};
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 const JOB: EventfulJob = EventfulJob { name: "eventful", bursts: 20, steps: 125, pause: 0.4 };
 

@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_output::{assert_followed, write_talking_job};
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 #[test]
 fn output_of_trial_on_worker_is_followed_over_nats() {

@@ -7,7 +7,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use serde_json::Value;
 
-use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn live_run_is_read_from_its_coordinator_on_another_host() {

@@ -11,8 +11,8 @@ use rollout_tests::project::{copy, repository};
 use rollout_tests::s3_server::S3Server;
 use serde_json::Value;
 
-use crate::s3::with_store;
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::s3::with_store;
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 const MODES: [&str; 4] = ["none", "metadata_only", "outputs_only", "full"];
 

@@ -11,7 +11,7 @@ use rollout_tests::project;
 use rollout_tests::wait;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// Trials of the run.
 const TRIALS: u32 = 24;

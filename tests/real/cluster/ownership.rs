@@ -11,7 +11,7 @@ use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn lock_held_refuses_second_coordinator() {

@@ -9,7 +9,7 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::{copy, repository};
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 /// Keys that differ between two runs of one job: times, costs, host and worker, identifiers of the
 /// run, the `jobs_dir` that the test sets, and the digest over them.

@@ -6,7 +6,7 @@ use rollout_tests::load::Load;
 use rollout_tests::wait;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn pause_holds_new_trials_back_until_the_run_is_resumed() {

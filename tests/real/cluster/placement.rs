@@ -10,7 +10,7 @@ use rollout_tests::metrics;
 use rollout_tests::net::free_port;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn unplaceable_trial_fails_and_blocks_no_other() {

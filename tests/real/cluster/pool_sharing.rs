@@ -7,7 +7,7 @@ use rollout_tests::print_notice;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn small_run_beside_big_run_is_not_starved() {

@@ -9,7 +9,7 @@ use rollout_tests::load::Load;
 use rollout_tests::nats_cluster::NatsCluster;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// Streams and buckets of a namespace.
 const STREAMS: usize = 4;

@@ -11,7 +11,7 @@ use rollout_tests::net::free_port;
 use rollout_tests::wait;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// The document that a command prints.
 fn receipt(cluster: &Cluster, arguments: &[&str]) -> Value {

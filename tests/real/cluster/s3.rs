@@ -7,7 +7,7 @@ use rollout_tests::cluster::ClusterMember;
 use rollout_tests::project::{copy, repository};
 use rollout_tests::s3_server::S3Server;
 
-use crate::{DEADLINE, assert_no_leaks, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
 /// The member with the store at `url` instead of a directory.
 pub(crate) fn with_store(member: ClusterMember, url: &str) -> ClusterMember {

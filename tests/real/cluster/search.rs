@@ -13,7 +13,7 @@ use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::{audit, leak_check, print_notice, results, wait};
 use serde_json::Value;
 
-use crate::{DEADLINE, DRAIN_DEADLINE, LEASE};
+use crate::cluster::{DEADLINE, DRAIN_DEADLINE, LEASE};
 
 #[test]
 fn search_over_three_workers_equals_local_search() {

@@ -5,7 +5,7 @@ use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn server_outage_longer_than_lease_repeats_nothing() {

@@ -8,7 +8,7 @@ use rollout_tests::load::Load;
 use rollout_tests::otlp_collector::{CollectorAnswer, OtlpCollector, assert_trial_tree};
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn trace_joins_spans_of_coordinator_and_worker_over_a_restart() {

@@ -12,7 +12,7 @@ use rollout_tests::load::Load;
 use rollout_tests::results::Results;
 use rollout_tests::{print_notice, wait};
 
-use crate::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// Variable with the `rollout` of an earlier version.
 const OLD_PROGRAM: &str = "ROLLOUT_TEST_OLD_PROGRAM";

@@ -9,7 +9,7 @@ use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
 /// Longest time for deciding and starting, in addition to the lease.
 const DECISION_TIME: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use rollout_tests::load::Load;
 use rollout_tests::print_notice;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+use crate::cluster::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
 
 #[test]
 fn worker_join_and_drain_repeat_nothing() {

@@ -13,7 +13,7 @@ use rollout_tests::results::Results;
 use rollout_tests::wait;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 /// The store of all runs of a project.
 const STORE: &str = "jobs/.rollout/blobs";

@@ -7,7 +7,7 @@ use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 /// A project with a finished run `faults` in the catalog of `store`, and the address of the catalog.
 fn finished_run() -> (Project, String) {

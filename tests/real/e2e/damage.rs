@@ -10,7 +10,7 @@ use rollout_tests::results::{Results, TrialDirectory};
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Number of trials of the job.
 const TRIALS: u64 = 10;

@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::{Project, copy, repository};
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// A git repository with a copy of the examples.
 pub(crate) fn with_examples() -> Project {

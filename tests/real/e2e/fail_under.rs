@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn exit_code_of_fail_under_counts_failed_trials() {

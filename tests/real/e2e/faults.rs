@@ -12,7 +12,7 @@ use rollout_tests::project::Project;
 use rollout_tests::results::{Results, TrialDirectory};
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn task_errors_have_expected_type_on_docker() {

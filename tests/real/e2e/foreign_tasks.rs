@@ -9,7 +9,7 @@ use rollout_tests::project::{Project, copy, fixtures};
 use rollout_tests::results::json;
 use serde_json::{Value, json as value};
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// A project with tasks of `tests/fixtures/foreign`.
 fn foreign_project(tasks: &[&str]) -> Project {

@@ -8,7 +8,7 @@ use rollout_tests::formats::FormatTable;
 use rollout_tests::kube::{ImageFixture, KubeDouble};
 use rollout_tests::project::{copy, fixtures};
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn task_formats_match_table_on_docker() {

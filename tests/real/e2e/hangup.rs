@@ -9,7 +9,7 @@ use rollout_tests::terminal::Terminal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// A job with trials of about a second.
 fn slow_project(provider: &str) -> Project {

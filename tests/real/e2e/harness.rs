@@ -6,7 +6,7 @@ use std::path::Path;
 use rollout_protocol::exit::ExitCode;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 /// A harness of two steps that keeps the whole contract.
 const HARNESS: &str = r#"#!/bin/bash

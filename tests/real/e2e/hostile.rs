@@ -8,7 +8,7 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::processes;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_nothing_left, project};
 
 #[test]
 fn agent_timeout_kills_stubborn_agent_on_docker() {

@@ -8,7 +8,7 @@ use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn first_interrupt_drains_and_run_resumes_on_docker() {

@@ -5,7 +5,7 @@ use rollout_tests::expected::ExpectedTrials;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 fn assert_refused(project: &Project, ended: ProgramExit, texts: &[String]) {
     let ended = ended.expect_code(ExitCode::Config);

@@ -7,7 +7,7 @@ use std::process::Command;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
 
-use crate::{DEADLINE, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_nothing_left, project};
 
 /// A value that does not occur by chance, with characters that JSON and URLs escape.
 const SECRET: &str = "sk-test/7f3a\"Qz+91&wXeV==end";

@@ -12,7 +12,7 @@ use rollout_tests::project::Project;
 use rollout_tests::s3_server::S3Server;
 use rollout_tests::wait;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 /// Trials at once.
 const TRIALS: u64 = 8;

@@ -15,7 +15,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 fn command(project: &Project, arguments: &[&str]) -> ProgramExit {
     project.rollout(arguments).wait(DEADLINE)

@@ -6,7 +6,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 const JOB: EventfulJob = EventfulJob { name: "live", bursts: 10, steps: 250, pause: 0.9 };
 

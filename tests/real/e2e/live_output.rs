@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_output::{assert_followed, write_talking_job};
 use rollout_tests::wait;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 const SECRET: &str = "swordfish-77";
 

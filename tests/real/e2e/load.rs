@@ -7,7 +7,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::repository;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn sixty_containers_at_once_succeed() {

@@ -8,7 +8,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 fn slow_project() -> Project {
     let values = [("PROVIDER", "process"), ("ATTEMPTS", "24")];

@@ -5,7 +5,7 @@ use std::fs;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 fn finished_project() -> Project {
     let project =

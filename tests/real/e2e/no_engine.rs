@@ -6,7 +6,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 const JOB: &str = "\
 name: engine

@@ -5,8 +5,8 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::repository;
 use rollout_tests::{nats, net};
 
-use crate::examples::with_examples;
-use crate::{DEADLINE, assert_nothing_left};
+use crate::e2e::examples::with_examples;
+use crate::e2e::{DEADLINE, assert_nothing_left};
 
 /// The lines of the README's shell blocks, without comments.
 fn commands() -> Vec<String> {

@@ -7,7 +7,7 @@ use rollout_tests::print_notice;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Trials whose logs are nested deeper than the number of files they may have open.
 const DEEP_LOGS_JOB: &str = "\

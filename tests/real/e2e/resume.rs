@@ -8,8 +8,8 @@ use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::faults::rewards;
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::faults::rewards;
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Time from each start to the kill: before the first trial, during it, after some trials.
 const KILL_DELAYS_MS: &[u64] = &[40, 900, 2300, 400, 1500];

@@ -8,7 +8,7 @@ use rollout_tests::net::free_port;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Two tasks: the agent of one needs a listener on a port.
 fn project_with_needy_agent(port: u16) -> Project {

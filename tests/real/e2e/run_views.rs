@@ -8,7 +8,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::e2e::{DEADLINE, project};
 
 const RUN: &str = "jobs/slow";
 const TRIALS: u64 = 8;

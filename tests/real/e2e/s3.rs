@@ -8,7 +8,7 @@ use rollout_tests::program::RunningProgram;
 use rollout_tests::project::Project;
 use rollout_tests::s3_server::S3Server;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 fn small_project() -> Project {
     project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "process")])

@@ -11,8 +11,8 @@ use rollout_tests::python;
 use rollout_tests::results::Results;
 use rustix::process::Signal;
 
-use crate::examples::with_examples;
-use crate::{DEADLINE, assert_nothing_left, project};
+use crate::e2e::examples::with_examples;
+use crate::e2e::{DEADLINE, assert_nothing_left, project};
 
 /// Two agents on four tasks, twice: the second agent solves nothing, and fails at one task.
 const JOB: &str = r#"

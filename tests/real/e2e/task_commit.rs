@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 #[test]
 fn task_commit_is_in_every_result() {

@@ -9,7 +9,7 @@ use rollout_tests::otlp_collector::{CollectorAnswer, OtlpCollector, assert_trial
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 /// A word that only agents and tests see.
 const SECRET: &str = "word-of-the-agent";

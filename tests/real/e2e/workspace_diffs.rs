@@ -9,7 +9,7 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::Project;
 use rollout_tests::results;
 
-use crate::{DEADLINE, assert_adds_up, project};
+use crate::e2e::{DEADLINE, assert_adds_up, project};
 
 /// Writes the directory as it is before the agent: below `$1`.
 const BEFORE: &str = r#"mkdir -p "$1/src" "$1/old" && cd "$1" &&

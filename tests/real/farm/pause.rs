@@ -21,7 +21,7 @@ use rollout_tests::{farm, print_notice};
 use rollout_worker::store::{self, StoreUrl};
 use serde_json::{Value, json};
 
-use crate::{LEASE, PROGRAM};
+use crate::farm::{LEASE, PROGRAM};
 
 /// Calls of each agent.
 const CALLS: usize = 3;

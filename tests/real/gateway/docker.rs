@@ -11,7 +11,7 @@ use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::DEADLINE;
+use crate::gateway::DEADLINE;
 
 /// Calls the model with nothing but bash, and prints the status and the interfaces of its network.
 const AGENT: &str = r#"

@@ -10,8 +10,8 @@ use rollout_tests::model_calls::REAL_KEY;
 use rollout_tests::model_server::ModelServer;
 use rollout_tests::wait;
 
-use crate::DEADLINE;
-use crate::fixture::project;
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::project;
 
 /// Calls at once of the whole run.
 const LIMIT: usize = 3;

@@ -6,8 +6,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_calls::{REAL_KEY, assert_key_is_in_no_file, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 
-use crate::DEADLINE;
-use crate::fixture::{project, start};
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::{project, start};
 
 const AGENT: &str = r#"
 origin = BASE[:-len("/openai/v1")]

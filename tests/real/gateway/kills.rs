@@ -9,8 +9,8 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::fixture::{DIALECTS, asked, project, start};
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::{DIALECTS, asked, project, start};
 
 /// Streams at once.
 const STREAMS: usize = 200;

@@ -7,8 +7,8 @@ use rollout_tests::model_calls::{files, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use rollout_tests::wait;
 
-use crate::DEADLINE;
-use crate::fixture::{DIALECTS, project, start};
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::{DIALECTS, project, start};
 
 #[test]
 fn refused_call_is_sent_again_after_asked_time_and_recorded_once_in_sandbox() {

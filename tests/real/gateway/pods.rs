@@ -11,7 +11,7 @@ use rollout_tests::model_server::ModelServer;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::DEADLINE;
+use crate::gateway::DEADLINE;
 
 /// Image of the task.
 const IMAGE: &str = "registry.test/task:1";

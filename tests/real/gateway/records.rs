@@ -6,8 +6,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_calls::{assert_equal_log, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 
-use crate::DEADLINE;
-use crate::fixture::{DIALECTS, project, start};
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::{DIALECTS, project, start};
 
 /// Calls of every endpoint, whole and as streams; a conversation of two calls and a branch.
 const AGENT: &str = r#"

@@ -7,8 +7,8 @@ use rollout_tests::model_calls::{lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::fixture::{project_with, start};
+use crate::gateway::DEADLINE;
+use crate::gateway::fixture::{project_with, start};
 
 #[test]
 fn call_goes_to_server_that_takes_its_model_in_sandbox() {

@@ -14,7 +14,7 @@ use rollout_tests::{python, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::project;
+use crate::python_client::project;
 
 /// Longest time of a training on a busy machine with two processors.
 const TRAINING: Duration = Duration::from_secs(900);

@@ -8,7 +8,7 @@ use rollout_worker::queue::nats::{
     ConnectError, Nats, NatsCredentials, NatsOptions, NatsSecret, TlsFiles,
 };
 
-use crate::fixture::{QueueFixture, pool, with_every_server};
+use crate::queue::fixture::{QueueFixture, pool, with_every_server};
 
 async fn assert_accepted(options: NatsOptions) {
     let nats = Nats::connect(options).await.expect("accepted");

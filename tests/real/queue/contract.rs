@@ -14,7 +14,7 @@ use rollout_worker::queue::contract::{
 use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsKvStore, NatsSource};
 use rollout_worker::queue::traits::{Dispatch, KvStore, RunControl, WorkSource};
 
-use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
+use crate::queue::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
 struct NatsUnderTest {
     fixture: Arc<QueueFixture>,

@@ -13,7 +13,7 @@ use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
 use rollout_worker::queue::traits::{Dispatch as _, QueueError, WorkSource as _};
 
-use crate::fixture::{QueueFixture, pool, until, with_every_server};
+use crate::queue::fixture::{QueueFixture, pool, until, with_every_server};
 
 fn report(exec: u8, epoch: u32) -> Report {
     Report { try_id: TryId { epoch, n: 1 }, ..samples::report(1, exec) }

@@ -23,7 +23,7 @@ use rollout_worker::queue::traits::{
     Dispatch as _, KvStore as _, QueueError, RunControl as _, WorkSource as _,
 };
 
-use crate::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
+use crate::queue::fixture::{DEADLINE, QueueFixture, pool, until, with_every_server};
 
 const NAMESPACE: &str = "lab";
 

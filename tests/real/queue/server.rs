@@ -15,7 +15,7 @@ use rollout_worker::queue::nats::{
 use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, LEASE, QueueFixture, pool, until, with_every_server};
+use crate::queue::fixture::{DEADLINE, LEASE, QueueFixture, pool, until, with_every_server};
 
 /// A fake server that only sends its INFO.
 fn start_fake_server(version: &str) -> (u16, std::thread::JoinHandle<()>) {

@@ -11,7 +11,7 @@ use rollout_worker::queue::traits::{Dispatch as _, WorkSource as _};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::fixture::{QueueFixture, pool, until, with_every_server};
+use crate::queue::fixture::{QueueFixture, pool, until, with_every_server};
 
 /// A message with a field that only a newer version knows.
 fn with_unknown_field(message: &impl Serialize) -> Value {

@@ -6,7 +6,7 @@ use rollout_tests::processes;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::{DaemonProcess, project, submission, submitted};
+use crate::serve::{DaemonProcess, project, submission, submitted};
 
 #[test]
 fn malformed_requests_get_errors_of_the_client() {

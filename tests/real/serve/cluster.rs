@@ -5,7 +5,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 #[test]
 fn trials_on_workers_outlive_the_daemon() {

@@ -5,7 +5,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// An event of a stream: its number, its kind and its document.
 pub(crate) type StreamedEvent = (u64, String, Value);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::runtime::Runtime;
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 const OPTIONS: [&str; 1] = ["--allow-provider-settings"];
 
@@ -176,7 +176,7 @@ fn options_of(port: u16) -> RemoteExecutorOptions {
 fn token_and_owner_decide_who_may_use_an_executor() {
     let project = executor_project();
     let users = [("ada", "submit", "ada-token"), ("bob", "submit", "bob-token")];
-    let project = project.write("tokens.toml", &crate::tokens::tokens(&users));
+    let project = project.write("tokens.toml", &crate::serve::tokens::tokens(&users));
     let daemon =
         DaemonProcess::start(&project, &[&OPTIONS[..], &["--tokens", "tokens.toml"]].concat());
     let ada = daemon.client.with_token("ada-token");

@@ -5,7 +5,7 @@ use std::fs;
 use rollout_protocol::exit::ExitCode;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 #[test]
 fn export_of_a_run_on_a_server_equals_that_of_its_directory() {

@@ -8,8 +8,8 @@ use rollout_tests::print_notice;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use serde_json::{Value, json};
 
-use crate::farms::{completions, farm_project, farm_request, group, opened, problem_type};
-use crate::{DEADLINE, DaemonProcess};
+use crate::serve::farms::{completions, farm_project, farm_request, group, opened, problem_type};
+use crate::serve::{DEADLINE, DaemonProcess};
 
 /// Containers of the group, unless `ROLLOUT_TEST_CANCEL_SAMPLES` says otherwise.
 const SAMPLES: u32 = 16;

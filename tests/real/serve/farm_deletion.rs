@@ -9,9 +9,9 @@ use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::farm_fleet::FarmFleet;
-use crate::farms::{farm_project, farm_request, group, opened, wait_for};
-use crate::{DEADLINE, DaemonProcess};
+use crate::serve::farm_fleet::FarmFleet;
+use crate::serve::farms::{farm_project, farm_request, group, opened, wait_for};
+use crate::serve::{DEADLINE, DaemonProcess};
 
 /// A variable without an effect.
 const NO_VARIABLE: (&str, &str) = ("ROLLOUT_TEST_UNUSED", "");
@@ -78,7 +78,7 @@ fn farm_deleted_in_an_outage_is_removed_by_the_next_daemon() {
         return;
     };
     delete_in_outage(&mut fleet, &path, &mark);
-    crate::farm_fleet::kill(&mut fleet.daemon.process);
+    crate::serve::farm_fleet::kill(&mut fleet.daemon.process);
     fleet.cluster.server.ensure_started();
     fleet.start_daemon();
     let _gone = fleet.daemon.client.get(&path).expect(404);

@@ -11,7 +11,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use rustix::process::Signal;
 
-use crate::{DEADLINE, DaemonProcess};
+use crate::serve::{DEADLINE, DaemonProcess};
 
 /// Lease of the workers: a killed one is noticed after this time, unless it is started again.
 const LEASE: Duration = Duration::from_secs(4);

@@ -16,9 +16,9 @@ use rollout_tests::wait::{self, LONG_DEADLINE};
 use rollout_tests::{print_notice, python};
 use serde_json::Value;
 
-use crate::farm_fleet::{self, FarmFleet};
-use crate::farms::{farm_project, farm_request};
-use crate::trainer_log::TrainerLog;
+use crate::serve::farm_fleet::{self, FarmFleet};
+use crate::serve::farms::{farm_project, farm_request};
+use crate::serve::trainer_log::TrainerLog;
 
 /// Groups, samples of each, and seeds, unless the environment asks for more.
 const SIZE: [usize; 3] = [12, 4, 1];

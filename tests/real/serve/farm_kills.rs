@@ -13,8 +13,8 @@ use rollout_tests::wait::{self, LONG_DEADLINE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::farms::{farm_project, farm_request, group};
-use crate::{DEADLINE, DaemonProcess};
+use crate::serve::farms::{farm_project, farm_request, group};
+use crate::serve::{DEADLINE, DaemonProcess};
 
 /// Groups of the trainer, unless the environment asks for more.
 const GROUPS: usize = 8;

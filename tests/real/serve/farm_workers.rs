@@ -7,8 +7,10 @@ use rollout_tests::processes;
 use rollout_tests::wait::{self, LONG_DEADLINE};
 use serde_json::{Value, json};
 
-use crate::farm_fleet::FarmFleet;
-use crate::farms::{CALLER, completions, farm_project, farm_request, group, opened, wait_for};
+use crate::serve::farm_fleet::FarmFleet;
+use crate::serve::farms::{
+    CALLER, completions, farm_project, farm_request, group, opened, wait_for,
+};
 
 /// A variable without an effect.
 const NO_VARIABLE: (&str, &str) = ("ROLLOUT_TEST_UNUSED", "");

@@ -11,8 +11,8 @@ use rollout_tests::wait::{self, LONG_DEADLINE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::events::next_event;
-use crate::{DEADLINE, DaemonProcess, project};
+use crate::serve::events::next_event;
+use crate::serve::{DEADLINE, DaemonProcess, project};
 
 /// Starts in any sandbox.
 const DOCKERFILE: &str = "FROM debian:bookworm-slim\n";
@@ -339,7 +339,7 @@ fn reader_that_goes_frees_its_place() {
 
 #[test]
 fn users_see_and_use_their_own_farms_only() {
-    let (project, daemon) = crate::tokens::with_users();
+    let (project, daemon) = crate::serve::tokens::with_users();
     let project = with_task(project);
     let user = |token: &str| daemon.client.with_token(token);
     let (ada, bob, reader) = (user("ada-token"), user("bob-token"), user("ada-reads"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{DaemonProcess, project, submitted};
+use crate::serve::{DaemonProcess, project, submitted};
 
 /// A job whose agent prints, waits and leaves a file.
 fn printing_job(project: &rollout_tests::project::Project, seconds: u32) -> Value {

@@ -6,7 +6,7 @@ use rollout_tests::metrics;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 #[test]
 fn submitted_job_runs_to_its_end_and_is_readable_by_every_command() {

@@ -6,7 +6,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submitted};
 
 /// The talking job, as another host submits it.
 fn talking_job(project: &Project) -> Value {

@@ -5,7 +5,7 @@ use std::fs;
 use rollout_tests::project::repository;
 use serde_json::Value;
 
-use crate::{DaemonProcess, project};
+use crate::serve::{DaemonProcess, project};
 
 #[test]
 fn description_equals_the_reviewed_file_and_what_the_server_sends() {

@@ -8,7 +8,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::{DEADLINE, DaemonProcess, project};
+use crate::serve::{DEADLINE, DaemonProcess, project};
 
 /// A project with a job of slow trials, and a daemon that may use none of its directories.
 fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {

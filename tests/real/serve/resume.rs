@@ -9,7 +9,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// Time from each start to the kill.
 const KILL_DELAYS_MS: [u64; 4] = [40, 900, 2300, 1500];

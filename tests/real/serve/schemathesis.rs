@@ -11,8 +11,8 @@ use rollout_tests::project::{Project, repository};
 use rollout_tests::{python, wait};
 use serde_json::{Value, json};
 
-use crate::farms::{completions, farm_request, opened};
-use crate::{DaemonProcess, project, submission, submitted};
+use crate::serve::farms::{completions, farm_request, opened};
+use crate::serve::{DaemonProcess, project, submission, submitted};
 
 /// Longest duration on a busy machine with two processors.
 const DEADLINE: Duration = Duration::from_secs(3600);
@@ -101,7 +101,9 @@ impl Belongings {
 
 #[track_caller]
 fn wait_for(client: &HttpClient, path: &str, state: &str) {
-    wait::until(crate::DEADLINE, state, || client.get(path).expect(200).json()["state"] == state);
+    wait::until(crate::serve::DEADLINE, state, || {
+        client.get(path).expect(200).json()["state"] == state
+    });
 }
 
 /// Writes the description with ids that exist, for requests that reach more than a 404, and returns
@@ -131,7 +133,7 @@ fn generated_requests_get_described_answers_and_touch_nothing_of_other_users() {
     let Some(interpreter) = python::with_schemathesis() else { return };
     let project = project().tasks(["slow/second"], &[]);
     let users = [("ada", "submit", "ada-token"), ("bob", "submit", "bob-token")];
-    let project = project.write("tokens.toml", &crate::tokens::tokens(&users));
+    let project = project.write("tokens.toml", &crate::serve::tokens::tokens(&users));
     let options = ["--tokens", "tokens.toml", "--max-running", "4", "--max-queued", "60000"];
     let mut daemon = DaemonProcess::start(&project, &options);
     let bob = daemon.client.with_token("bob-token");

@@ -11,7 +11,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submitted};
 
 /// Longer than an eval takes.
 const QUIET: Duration = Duration::from_secs(4);

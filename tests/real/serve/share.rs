@@ -4,7 +4,7 @@ use rollout_protocol::Timestamp;
 use rollout_tests::results::Results;
 use serde_json::json;
 
-use crate::{DaemonProcess, project, submission, submitted};
+use crate::serve::{DaemonProcess, project, submission, submitted};
 
 #[test]
 fn urgent_run_overtakes_a_large_one_and_slots_are_never_exceeded() {

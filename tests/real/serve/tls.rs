@@ -7,7 +7,7 @@ use rollout_tests::print_notice;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 
-use crate::{DaemonProcess, project};
+use crate::serve::{DaemonProcess, project};
 
 /// Writes a new certificate for `localhost` and its key.
 fn write_certificate(project: &Project) {

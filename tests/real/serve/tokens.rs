@@ -6,7 +6,7 @@ use rollout_tests::project::Project;
 use rollout_tests::wait;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// Entries of a file of tokens: name, role, token.
 pub(crate) fn tokens(entries: &[(&str, &str, &str)]) -> String {

@@ -7,7 +7,7 @@ use std::path::Path;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 fn start(project: &Project) -> DaemonProcess {
     DaemonProcess::started(project.rollout(&["up", "--dir", "up", "--listen", "127.0.0.1:0"]))

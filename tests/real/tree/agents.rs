@@ -15,8 +15,8 @@ use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use serde_json::Value;
 
-use crate::small_search::SmallSearch;
-use crate::{DEADLINE, project};
+use crate::tree::small_search::SmallSearch;
+use crate::tree::{DEADLINE, project};
 
 /// Writes ideas: the second of a node is the better one.
 const IDEAS: &str =

@@ -3,8 +3,8 @@
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::results::json;
 
-use crate::DEADLINE;
-use crate::small_search::{SmallSearch, results_script};
+use crate::tree::DEADLINE;
+use crate::tree::small_search::{SmallSearch, results_script};
 
 /// Runs a search with this baseline; fails unless it is refused with these messages and creates
 /// nothing.

@@ -10,7 +10,7 @@ use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::{print_notice, wait};
 use rustix::process::Signal;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 #[test]
 fn search_under_repeated_kills_is_unchanged() {

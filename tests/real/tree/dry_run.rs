@@ -7,7 +7,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 const TREE: &str = "\
 tree_run_id: played

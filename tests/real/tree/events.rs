@@ -4,8 +4,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 /// Output lines of a search that runs to its end.
 fn run_lines(project: &Project) -> Vec<Value> {

@@ -7,7 +7,7 @@ use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::{leak_check, project::Project};
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 /// Decisions of a search: the nodes' ideas, and every eval's status, reason and score.
 fn decisions(search: &ExampleSearch, project: &Project) -> Vec<Value> {

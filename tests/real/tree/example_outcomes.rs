@@ -12,7 +12,7 @@ use rollout_tests::project::{Project, repository};
 use rollout_tests::search::ExampleSearch;
 use serde_json::Value;
 
-use crate::project;
+use crate::tree::project;
 
 /// Longest duration of a search of 20 evals, of which one ends by its time limit.
 const DEADLINE: Duration = Duration::from_secs(400);

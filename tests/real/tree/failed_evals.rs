@@ -7,8 +7,8 @@ use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 fn read(project: &Project, name: &str) -> String {
     let path = SmallSearch::directory(project).join(name);

@@ -16,7 +16,7 @@ use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::{Value, json as value};
 
-use crate::project;
+use crate::tree::project;
 
 const DEADLINE: Duration = Duration::from_secs(240);
 

@@ -9,7 +9,7 @@ use rollout_tests::search::ExampleSearch;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 /// Runs a search to its end. For each of `kills`, kills its process once that counter sees a new
 /// command.

@@ -14,7 +14,7 @@ use rollout_tests::search::ExampleSearch;
 use rollout_worker::supervise;
 use serde_json::{Value, json as value};
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 /// An API key that occurs nowhere else.
 const KEY: &str = "key-of-the-model-5f0e9c1d7a";

@@ -9,8 +9,8 @@ use rollout_tests::results::json;
 use rollout_tests::search;
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 /// The execution of each eval, and its item in the run.
 fn executions(project: &Project) -> BTreeMap<String, (Value, Value)> {

@@ -4,8 +4,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 fn json(project: &Project, arguments: &[&str]) -> Value {
     let exit = project.rollout(arguments).wait(DEADLINE).expect_code(ExitCode::Success);

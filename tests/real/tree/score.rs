@@ -4,7 +4,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,core_topN_cagr,\
                       core_topN_sharpe,core_topN_max_drawdown,core_topN_cvar_05";

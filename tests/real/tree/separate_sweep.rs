@@ -10,7 +10,7 @@ use rollout_tests::search::{self, ExampleSearch};
 use rollout_tests::{leak_check, project::Project};
 use serde_json::Value;
 
-use crate::{DEADLINE, project};
+use crate::tree::{DEADLINE, project};
 
 /// Script of `implement` that leaves files outside of its checkout.
 const LEAVE_MARKS_SCRIPT: &str = "run: |\n      bash search/implement\n      \

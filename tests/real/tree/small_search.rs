@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rollout_tests::project::Project;
 
-use crate::project;
+use crate::tree::project;
 
 /// Results with a row for each of three configurations.
 pub(crate) const BASELINE: &str = "config_id,status,v,w\n0,ok,1,1\n1,ok,1,1\n2,ok,1,1\n";

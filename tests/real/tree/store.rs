@@ -3,8 +3,8 @@
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::leak_check;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 /// Collection of the blobs that no search needs, however young.
 const GC: [&str; 5] = ["gc", "--store", "blobs", "--grace", "0"];

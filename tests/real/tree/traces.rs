@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::otlp_collector::{CollectorAnswer, OtlpCollector, ReceivedSpan};
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 /// The root of a trace whose item ran once.
 #[track_caller]

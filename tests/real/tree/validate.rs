@@ -7,8 +7,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
 
-use crate::DEADLINE;
-use crate::small_search::SmallSearch;
+use crate::tree::DEADLINE;
+use crate::tree::small_search::SmallSearch;
 
 /// A finished search of two evals, one of which failed.
 fn finished_project(keys: &str) -> Project {

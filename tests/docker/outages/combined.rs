@@ -5,9 +5,9 @@ use rollout_tests::cluster::Cluster;
 use rollout_tests::test_engine::TestEngine;
 use rollout_tests::test_registry::TestRegistry;
 
-use crate::registry::push;
-use crate::store::BlobDirectory;
-use crate::{
+use crate::outages::registry::push;
+use crate::outages::store::BlobDirectory;
+use crate::outages::{
     DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, wait_out_outage,
     wait_until_settled,
 };
@@ -20,7 +20,7 @@ fn outage_of_each_service_in_turn_costs_no_trial() {
         return;
     };
     let task = format!("[environment]\ndocker_image = \"{}/task:@N@\"\n", registry.address());
-    let job = OutageJob { task, trials: crate::trials().max(16), ..OutageJob::docker() };
+    let job = OutageJob { task, trials: crate::outages::trials().max(16), ..OutageJob::docker() };
     job.write(&cluster.project);
     push(&engine, &registry, job.trials);
     let mut worker = cluster

@@ -6,7 +6,7 @@ use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{FailureKind, Image, ImageRequest, ImageSource, Provider as _};
 
-use crate::fixture::{BASE, DockerFixture, destroy, output};
+use crate::docker_provider::fixture::{BASE, DockerFixture, destroy, output};
 
 /// Runs a script in a temporary container of an image and returns its output.
 async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> String {

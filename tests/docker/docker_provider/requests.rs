@@ -6,7 +6,7 @@ use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_worker::environment::{Environment, ExecCommand, FailureKind, Provider as _};
 
-use crate::fixture::{CommandOutput, DockerFixture, destroy, output, shell};
+use crate::docker_provider::fixture::{CommandOutput, DockerFixture, destroy, output, shell};
 
 async fn as_user(environment: &dyn Environment, user: &str) -> String {
     let command = ExecCommand { user: Some(user.to_owned()), ..shell("id -u; id -g") };

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rollout_worker::environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::fixture::{DockerFixture, WAIT_DEADLINE, destroy, output, run};
+use crate::docker_provider::fixture::{DockerFixture, WAIT_DEADLINE, destroy, output, run};
 
 fn empty_dir(path: &str) -> Upload {
     Upload::FreshDir { path: path.to_owned() }

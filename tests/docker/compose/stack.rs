@@ -12,8 +12,8 @@ use rollout_tests::project::{Project, repository};
 use rollout_tests::{nats, wait};
 use serde_json::{Map, Value, json};
 
-use crate::DEADLINE;
-use crate::images::{Images, docker, program, try_docker};
+use crate::compose::DEADLINE;
+use crate::compose::images::{Images, docker, program, try_docker};
 
 /// Two agents on two tasks, each so many times.
 const ATTEMPTS: usize = 6;

@@ -3,7 +3,7 @@
 use rollout_tests::test_engine::TestEngine;
 use rollout_tests::test_registry::TestRegistry;
 
-use crate::{
+use crate::outages::{
     DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, start, wait_out_outage,
     wait_until_settled,
 };

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use rollout_worker::environment::{ExecCommand, FailureKind, OutputSink, OutputStream};
 
-use crate::fixture::{CommandOutput, DockerFixture, destroy, output, run, shell, until};
+use crate::docker_provider::fixture::{
+    CommandOutput, DockerFixture, destroy, output, run, shell, until,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_process_with_open_output_does_not_delay_exit() {

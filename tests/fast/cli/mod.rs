@@ -1,8 +1,8 @@
 //! Texts that the program prints, as reviewed snapshots: help of every command, common errors,
 //! commands that read runs.
 //!
-//! `INSTA_UPDATE=always cargo test -p rollout-tests --test cli` writes the snapshots anew; review the
-//! difference.
+//! `INSTA_UPDATE=always cargo test -p rollout-tests --test fast cli::` writes the snapshots anew;
+//! review the difference.
 
 mod errors;
 mod help;

@@ -7,7 +7,7 @@ use rollout_worker::environment::docker::PrunedImages;
 use rollout_worker::environment::{Image, Provider as _};
 use rollout_worker::removal_limits::RemovalLimits;
 
-use crate::fixture::{DockerFixture, destroy};
+use crate::docker_provider::fixture::{DockerFixture, destroy};
 
 /// Longer than any image has existed on this engine.
 const ONE_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -57,7 +57,8 @@ async fn image_gc_removes_unused_unless_container_exists() {
 #[tokio::test(flavor = "multi_thread")]
 async fn image_gc_counts_found_image_as_used() {
     let Some(lab) = DockerFixture::open().await else { return };
-    let source = lab.context(&[("Dockerfile", &format!("FROM {}\n", crate::fixture::BASE))]);
+    let source = lab
+        .context(&[("Dockerfile", &format!("FROM {}\n", crate::docker_provider::fixture::BASE))]);
     let image = lab.provider.prepare(lab.image_request(&source)).await.expect("built");
     mark_unused(&lab, &image);
     lab.provider.prepare(lab.image_request(&source)).await.expect("found");

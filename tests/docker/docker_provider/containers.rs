@@ -7,7 +7,9 @@ use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
 
-use crate::fixture::{DockerFixture, destroy, output, run, try_run, until, wait_for_script};
+use crate::docker_provider::fixture::{
+    DockerFixture, destroy, output, run, try_run, until, wait_for_script,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_beyond_host_are_resource_errors() {

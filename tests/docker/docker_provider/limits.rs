@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollout_protocol::record::LimitEnforcement;
 use rollout_worker::environment::FailureKind;
 
-use crate::fixture::{DockerFixture, destroy, output, run, try_run, until};
+use crate::docker_provider::fixture::{DockerFixture, destroy, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_limit_exceeded_is_reported_as_oom() {

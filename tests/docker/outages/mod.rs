@@ -5,7 +5,7 @@
 //!
 //! ```sh
 //! ROLLOUT_TEST_OUTAGE_SEC=60 ROLLOUT_TEST_OUTAGE_TRIALS=40 \
-//!     cargo test -p rollout-tests --test outages
+//!     cargo test -p rollout-tests --test docker outages::
 //! ```
 
 mod combined;

@@ -6,7 +6,7 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::CreateContainerOptions;
 use rollout_worker::environment::{DeadOwners, Owner, Provider as _};
 
-use crate::fixture::{BASE, DockerFixture, owner};
+use crate::docker_provider::fixture::{BASE, DockerFixture, owner};
 
 /// Treats the owners of one boot as dead.
 struct DeadBootOwners(String);

@@ -9,7 +9,7 @@ use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Environment, ExecCommand, FailureKind};
 
-use crate::fixture::{
+use crate::docker_provider::fixture::{
     CommandOutput, DockerFixture, WAIT_DEADLINE, destroy, output, run, shell, until, wait_for_file,
     wait_for_script,
 };

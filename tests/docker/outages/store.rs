@@ -11,7 +11,9 @@ use rollout_tests::s3_server::S3Server;
 use rollout_tests::tcp_proxy::TcpProxy;
 use rustix::process::Signal;
 
-use crate::{DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait_until_settled};
+use crate::outages::{
+    DEADLINE, OutageJob, assert_unharmed, project, wait_out_outage, wait_until_settled,
+};
 
 /// The blob store's directory, which can be hidden and restored.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use rollout_tests::test_engine::TestEngine;
 
-use crate::{
+use crate::outages::{
     DEADLINE, OutageJob, assert_unharmed, events_of_kind, project, start, wait_out_outage,
     wait_until_settled,
 };

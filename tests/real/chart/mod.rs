@@ -1,8 +1,8 @@
 //! The Helm chart: rendered by Helm's own engine with the values in `charts/rollout/ci`, compared with
 //! reviewed snapshots, read by the types of the Kubernetes API, and held against rules.
 //!
-//! `INSTA_UPDATE=always cargo test -p rollout-tests --test chart` writes the snapshots and the table of
-//! the chart's README anew; review the difference.
+//! `INSTA_UPDATE=always cargo test -p rollout-tests --test real chart::` writes the snapshots and the
+//! table of the chart's README anew; review the difference.
 
 mod custom_resources;
 mod documents;

@@ -16,7 +16,7 @@ use rollout_worker::environment::{
     BaseDigests, Failure, FailureKind, Image, ImageSource, Provider,
 };
 
-use crate::fixture::{DockerFixture, destroy, output};
+use crate::docker_provider::fixture::{DockerFixture, destroy, output};
 
 /// The digests chosen by a run, in memory.
 #[derive(Debug, Default)]
@@ -162,7 +162,7 @@ async fn base_image_built_before_registry_outage_is_reused() {
     let Some(lab) = DockerFixture::open().await else { return };
     let Some(registry) = DockerEngine::registry() else { return };
     // A proxy to the registry that can be closed.
-    let proxy = crate::closable_proxy::ClosableProxy::open(&registry).await;
+    let proxy = crate::docker_provider::closable_proxy::ClosableProxy::open(&registry).await;
     let base = format!("{}/rollout-away-{}:1", proxy.address(), std::process::id());
     publish(&lab, &base, "one").await;
     let source = lab.context(&[("Dockerfile", &format!("FROM {base}\nRUN true\n"))]);

@@ -8,7 +8,9 @@ use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_worker::environment::{Environment, Provider as _};
 
-use crate::fixture::{DockerFixture, WAIT_DEADLINE, destroy, output, run, wait_for_script};
+use crate::docker_provider::fixture::{
+    DockerFixture, WAIT_DEADLINE, destroy, output, run, wait_for_script,
+};
 
 /// A server on the host's side of the bridge.
 async fn server(lab: &DockerFixture) -> (TcpListener, SocketAddr) {

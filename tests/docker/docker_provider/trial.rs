@@ -8,7 +8,7 @@ use rollout_worker::environment::contract::{self, ProviderUnderTest};
 use rollout_worker::environment::{ImageSource, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::fixture::{BASE, DockerFixture, output, owner};
+use crate::docker_provider::fixture::{BASE, DockerFixture, output, owner};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_provider_passes_contract() {

@@ -199,7 +199,7 @@ fn names_are_resolved(images: &mut Images, image: &str) {
         || try_docker(&["run", "--rm", "--network", &network, "-e", address, image, "doctor"]);
     let mut last = doctor();
     // The server may need a moment.
-    rollout_tests::wait::holds_within(crate::DEADLINE, || {
+    rollout_tests::wait::holds_within(crate::compose::DEADLINE, || {
         let text = String::from_utf8_lossy(&last.stdout).into_owned();
         let answered = text.contains(", version ");
         if !answered {

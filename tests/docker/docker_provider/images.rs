@@ -7,7 +7,9 @@ use rollout_protocol::id::RunId;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{FailureKind, ImageRequest, ImageSource, Provider as _};
 
-use crate::fixture::{BASE, DockerFixture, WAIT_DEADLINE, destroy, exists, output, until};
+use crate::docker_provider::fixture::{
+    BASE, DockerFixture, WAIT_DEADLINE, destroy, exists, output, until,
+};
 
 const DOCKERFILE: &str = "FROM debian:bookworm-slim\nCOPY . /context\n\
     RUN cat /proc/sys/kernel/random/uuid > /id\n";

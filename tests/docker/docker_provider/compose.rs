@@ -12,8 +12,10 @@ use rollout_worker::environment::{
     Provider as _, Upload,
 };
 
-use crate::fixture::{BASE, DockerFixture, destroy, output, owner, run, wait_for_script};
-use crate::network::bridge;
+use crate::docker_provider::fixture::{
+    BASE, DockerFixture, destroy, output, owner, run, wait_for_script,
+};
+use crate::docker_provider::network::bridge;
 
 /// A service that answers on port 99 with the content of its file.
 const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Listen => 5, \
@@ -216,7 +218,7 @@ async fn compose_without_network_reaches_only_services() {
     destroy(closed).await;
 
     request.network = Public;
-    request.labels = crate::fixture::labels();
+    request.labels = crate::docker_provider::fixture::labels();
     let open = created(&lab, request).await;
     let script = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}'");
     wait_for_script(open.as_ref(), &script).await;
