@@ -6,6 +6,8 @@ mod cli;
 mod config;
 /// The contract of executors, in one process and by a mock.
 mod executor;
+/// The harness itself: its tables, servers and waits.
+mod harness;
 /// The double of the Kubernetes API, and the provider `kubernetes` on it.
 mod kubernetes;
 /// Tasks from git repositories and registries, and jobs of the command line.

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 
-pub use self::script::ScriptedTask;
+pub use self::script::{ScriptedTask, Turn};
 
 /// An answer on command, in place of the usual one.
 #[derive(Debug, Clone, PartialEq)]

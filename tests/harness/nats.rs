@@ -128,7 +128,8 @@ impl NatsServer {
         lines[lines.len().saturating_sub(LOG_END_LINES)..].join("\n")
     }
 
-    fn answers(&self) -> bool {
+    /// Whether it answers.
+    pub fn answers(&self) -> bool {
         let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) else { return false };
         let patience = stream.set_read_timeout(Some(Duration::from_secs(1)));
         let mut line = String::new();
@@ -166,23 +167,5 @@ impl NatsServer {
     pub fn wipe(&mut self) {
         self.kill();
         fs::remove_dir_all(self.directory.join("store")).expect("its store");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nats_server_restarts_and_wipes_store() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let Some(mut server) = NatsServer::start(directory.path()) else { return };
-        server.kill();
-        assert!(!server.answers());
-        server.ensure_started();
-        assert!(server.answers());
-        server.wipe();
-        server.ensure_started();
-        assert!(server.answers() && server.url().ends_with(&server.port().to_string()));
     }
 }

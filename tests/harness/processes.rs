@@ -70,31 +70,3 @@ fn read(pid: u32) -> Option<ProcessInfo> {
     let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_owned();
     Some(ProcessInfo { pid, parent, arguments })
 }
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn process_is_found_by_mark_and_by_ancestor() {
-        let mark = format!("mark-of-{}", std::process::id());
-        let mut shell = Command::new("sh")
-            .args(["-c", "cat; :"])
-            .env("MARK", &mark)
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("a shell");
-        crate::wait::until(crate::wait::LONG_DEADLINE, "cat to start", || {
-            with_mark(&mark).iter().any(|process| process.arguments == "cat")
-        });
-        let below: Vec<_> = descendants(std::process::id()).into_iter().map(|p| p.pid).collect();
-        for process in with_mark(&mark) {
-            assert!(below.contains(&process.pid), "{process:?} {below:?}");
-        }
-        drop(shell.stdin.take());
-        shell.wait().expect("it ends");
-        assert_eq!(with_mark(&mark), []);
-    }
-}

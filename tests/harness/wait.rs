@@ -47,18 +47,3 @@ pub fn holds_within(deadline: Duration, mut condition: impl FnMut() -> bool) -> 
         std::thread::sleep(PAUSE);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn condition_is_polled_until_deadline() {
-        let mut checks = 0;
-        until(Duration::from_secs(10), "three checks", || {
-            checks += 1;
-            checks == 3
-        });
-        assert!(!holds_within(Duration::from_millis(1), || false));
-    }
-}

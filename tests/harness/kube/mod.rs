@@ -38,7 +38,7 @@ mod pod_handle;
 mod pod_run;
 mod pod_status;
 mod port_control;
-mod quantity;
+pub mod quantity;
 mod query;
 mod resources;
 mod rest;

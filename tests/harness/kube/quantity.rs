@@ -1,7 +1,7 @@
 //! Quantities of resources.
 
 /// Parses a quantity, such as `500m`, `2` or `1.5Gi`, in thousandths.
-pub(super) fn parse_milli(text: &str) -> Option<u64> {
+pub fn parse_milli(text: &str) -> Option<u64> {
     const SUFFIXES: [(&str, f64); 13] = [
         ("Ki", 1024.0),
         ("Mi", 1_048_576.0),
@@ -27,7 +27,7 @@ pub(super) fn parse_milli(text: &str) -> Option<u64> {
 }
 
 /// A quantity in the form of the API.
-pub(super) fn format_milli(milli: u64) -> String {
+pub fn format_milli(milli: u64) -> String {
     if !milli.is_multiple_of(1000) {
         return format!("{milli}m");
     }
@@ -42,20 +42,4 @@ pub(super) fn format_milli(milli: u64) -> String {
         number /= 1024;
     }
     format!("{number}Pi")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantity_is_parsed_and_printed() {
-        assert_eq!(parse_milli("500m"), Some(500));
-        assert_eq!(parse_milli("2"), Some(2000));
-        assert_eq!(parse_milli("1.5Gi"), Some(1_610_612_736_000));
-        assert_eq!(parse_milli("two"), None);
-        assert_eq!(format_milli(1500), "1500m");
-        assert_eq!(format_milli(2 * 1_073_741_824_000), "2Gi");
-        assert_eq!(format_milli(3000), "3");
-    }
 }

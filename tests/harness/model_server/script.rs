@@ -68,13 +68,14 @@ pub struct ScriptedTask {
 
 /// The decision of a model.
 #[derive(Debug, Clone, PartialEq)]
-enum Turn {
+pub enum Turn {
     /// A call of a tool.
     Call {
         /// Id of the call.
         id: String,
-        /// The tool, and the namespace that it is in.
+        /// The tool.
         name: String,
+        /// The namespace that the tool is in.
         namespace: Option<String>,
         /// Its arguments.
         arguments: Value,
@@ -128,7 +129,7 @@ impl ScriptedTask {
     }
 
     /// The model's decision.
-    fn turn(&self, request: &Value) -> Turn {
+    pub fn turn(&self, request: &Value) -> Turn {
         let tools = tools(request);
         let named = |names: &[&str]| {
             names.iter().find_map(|name| tools.iter().find(|tool| tool.name == *name))
@@ -300,41 +301,4 @@ fn arguments(schema: &Value, text: &str) -> Value {
 /// The events of a stream whose events have no names.
 fn unnamed(events: &[Value]) -> Vec<String> {
     events.iter().map(|event| format!("data: {event}\n\n")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turn_follows_tools_and_results_of_request() {
-        let task = ScriptedTask::new("f", "1");
-        let call = |turn: Turn| match turn {
-            Turn::Call { name, arguments, .. } => (name, arguments),
-            Turn::Text(text) => panic!("{text}"),
-        };
-        let words = json!({"properties": {"command": {"type": "array"}}});
-        let tools = json!([{"name": "apply_patch"}, {"name": "shell", "parameters": words}]);
-        let (name, arguments) = call(task.turn(&json!({"tools": tools, "input": []})));
-        let command = "printf '%s\\n' '1' >f";
-        assert_eq!(name, "shell");
-        assert_eq!(arguments, json!({"command": ["bash", "-c", command]}));
-        let done = json!({"tools": tools, "input": [{"type": "function_call_output"}]});
-        assert_eq!(task.turn(&done), Turn::Text("f is written.".to_owned()));
-
-        let schema = json!({"properties": {"command": {"type": "string"},
-            "risk": {"type": "string", "enum": ["LOW"]}}, "required": ["command", "risk"]});
-        let tools = json!([{"functionDeclarations": [
-            {"name": "terminal", "parametersJsonSchema": schema},
-            {"name": "finish", "parametersJsonSchema": {"properties": {"message": {}}}}]}]);
-        let (_, arguments) = call(task.turn(&json!({"tools": tools, "contents": []})));
-        assert_eq!(arguments, json!({"command": command, "risk": "LOW"}));
-        let result = json!([{"role": "user", "parts": [{"functionResponse": {}}]}]);
-        let ending = call(task.turn(&json!({"tools": tools, "contents": result})));
-        assert_eq!(ending, ("finish".to_owned(), json!({"message": "f is written."})));
-
-        let prompt = json!({"messages": [{"role": "user", "content": "*SEARCH/REPLACE*"}]});
-        let Turn::Text(edit) = task.turn(&prompt) else { panic!("a call without tools") };
-        assert!(edit.starts_with("f\n```\n<<<<<<< SEARCH\n=======\n1\n"), "{edit}");
-    }
 }

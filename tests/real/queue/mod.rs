@@ -4,6 +4,7 @@
 mod authentication;
 mod contract;
 mod fixture;
+mod nats_server;
 mod pools;
 mod roles;
 mod server;

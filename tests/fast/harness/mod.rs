@@ -1,0 +1,10 @@
+//! The harness itself: its tables, servers and waits.
+
+mod expected;
+mod formats;
+mod live_counter;
+mod processes;
+mod quantity;
+mod scripted_model;
+mod tcp_proxy;
+mod wait;
