@@ -3,6 +3,7 @@
 //! sources to violations, with a test that shows it finding one.
 
 mod dependencies;
+mod doc_examples;
 mod documentation;
 mod files;
 mod layers;
