@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use rollout_coordinator::launch::host::SANDBOX_COMMAND;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
@@ -25,14 +26,14 @@ pub const AMPLE_RESOURCES: Resources = Resources {
     ceilings: ResourceCeilings::ALL,
 };
 
-/// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
+/// A provider whose sandboxes live below `base`, with the program under test, `helper`, as their supervisor.
 pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
     provider_with(base, helper, DEFAULT_PIDS)
 }
 
 /// Like [`provider`], with a process limit.
 pub fn provider_with(base: &Path, helper: &Path, pids: u64) -> ProcessProvider {
-    let helper = vec![helper.as_os_str().to_owned(), OsString::from("inside")];
+    let helper = vec![helper.as_os_str().to_owned(), OsString::from(SANDBOX_COMMAND)];
     ProcessProvider::new(ProcessConfig { base: base.to_path_buf(), helper, pids })
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
-use rollout_tests::{processes, wait};
+use rollout_tests::{hidden_commands, processes, wait};
 use rollout_worker::environment::{DeadOwners, FailureKind, Owner, Provider as _};
 
 use crate::sandbox::{SandboxFixture, WAIT_DEADLINE, helper};
@@ -33,7 +33,7 @@ async fn worker_killed_leaves_no_process_and_is_reaped() {
     let script =
         format!("trap '' TERM HUP; setsid sh -c 'sleep {mark} & sleep {mark}' & sleep {mark}");
     let mut worker = Command::new(helper())
-        .arg("worker")
+        .arg(hidden_commands::SANDBOX_WORKER)
         .args([lab.base().as_os_str(), script.as_ref()])
         .stdin(Stdio::null())
         .spawn()
@@ -131,7 +131,7 @@ fn kernel_without_namespaces_is_explained() {
     let worker = Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c", script, "sh"])
         .arg(helper())
-        .args(["worker".as_ref(), lab.base().as_os_str(), "true".as_ref()])
+        .args([hidden_commands::SANDBOX_WORKER.as_ref(), lab.base().as_os_str(), "true".as_ref()])
         .output()
         .expect("unshare of util-linux");
     let said = String::from_utf8_lossy(&worker.stderr);

@@ -21,7 +21,7 @@ const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Path of the supervisor.
 fn helper() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_sandbox-helper"))
+    Path::new(env!("CARGO_BIN_EXE_rollout-under-test"))
 }
 
 /// A provider with its own directory.

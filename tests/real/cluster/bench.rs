@@ -6,7 +6,7 @@ use std::process::Command;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::Cluster;
 use rollout_tests::program::RunningProgram;
-use rollout_tests::{processes, wait};
+use rollout_tests::{hidden_commands, processes, wait};
 use rustix::process::Signal;
 
 use crate::cluster::{DEADLINE, cluster};
@@ -45,7 +45,8 @@ fn queue_benchmark_interrupted_leaves_nothing() {
 }
 
 fn start(cluster: &Cluster, items: &str) -> RunningProgram {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queue-overhead"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    command.arg(hidden_commands::QUEUE_OVERHEAD);
     command.args(["--nats", &cluster.server.url(), "--items", items, "--window", "4,64"]);
     command.args(["--rounds", "1", "--json", "--dir"]).arg(cluster.project.path());
     cluster.project.start(command)

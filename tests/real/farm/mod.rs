@@ -15,15 +15,13 @@ use rollout_protocol::farm::{
 use rollout_protocol::limits;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_tests::cluster::Cluster;
-use rollout_tests::farm;
-use rollout_tests::print_notice;
 use rollout_tests::project::Project;
 use rollout_tests::wait::{self, LONG_DEADLINE};
+use rollout_tests::{farm, hidden_commands, print_notice};
 use rollout_worker::store::StoreUrl;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_rollout-under-test");
-const TRAINER: &str = env!("CARGO_BIN_EXE_farm-trainer");
 
 /// Lease of the workers.
 const LEASE: Duration = Duration::from_secs(4);
@@ -35,8 +33,12 @@ const GROUPS: u32 = 8;
 const N: u32 = 3;
 
 fn start_trainer(project: &Project) -> Child {
-    let mut command = Command::new(TRAINER);
-    command.arg(project.path()).arg(PROGRAM).arg(GROUPS.to_string());
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg(hidden_commands::FARM_TRAINER)
+        .arg(project.path())
+        .arg(PROGRAM)
+        .arg(GROUPS.to_string());
     command.stdin(Stdio::null()).spawn().expect("the trainer starts")
 }
 

@@ -122,7 +122,7 @@ impl IdeasFixture {
             let options = DockerOptions::new(self.path("locks"));
             return Arc::new(DockerProvider::new(options));
         }
-        let helper = Path::new(env!("CARGO_BIN_EXE_sandbox-helper"));
+        let helper = Path::new(env!("CARGO_BIN_EXE_rollout-under-test"));
         Arc::new(sandbox::provider(&self.path("sandboxes"), helper))
     }
 

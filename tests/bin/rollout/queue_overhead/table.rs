@@ -2,7 +2,7 @@
 
 use rollout_coordinator::events::sinks::terminal::table;
 
-use crate::comparison::{CpuPerTrial, QueueComparison};
+use crate::queue_overhead::comparison::{CpuPerTrial, QueueComparison};
 
 /// A table of all windows, and the sizes of the messages.
 pub(crate) fn render(all: &[QueueComparison]) -> String {

@@ -1,9 +1,11 @@
 //! A trainer with a farm in its process, which tests kill: it submits groups, notes every completion
 //! that it reads and every acknowledgement that was answered, and ends when all are acknowledged.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use rollout_coordinator::launch::farm::FarmSession;
@@ -13,14 +15,16 @@ use rollout_tests::farm;
 /// Samples of each group.
 const N: u32 = 3;
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, project, program, groups] = args.as_slice() else {
-        panic!("usage: farm-trainer PROJECT PROGRAM GROUPS");
+/// Trains until all groups are acknowledged.
+pub(crate) fn run(arguments: &[OsString]) -> ExitCode {
+    let words: Option<Vec<_>> = arguments.iter().map(|word| word.to_str()).collect();
+    let Some([project, program, groups]) = words.as_deref() else {
+        panic!("usage: PROJECT PROGRAM GROUPS");
     };
     let groups = groups.parse().expect("a number");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(train(Path::new(project), program, groups));
+    ExitCode::SUCCESS
 }
 
 fn open(path: &Path) -> File {

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::coordinator::run;
 pub(crate) use self::worker::FloorWorker;
-use crate::comparison::QueueBenchError;
+use crate::queue_overhead::comparison::QueueBenchError;
 
 /// Configuration of both processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]

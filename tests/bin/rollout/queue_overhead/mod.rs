@@ -13,6 +13,7 @@ mod table;
 mod usage;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,13 +31,16 @@ const USAGE: &str = "usage: queue_overhead --nats URL [--items N] [--window N,N,
 /// Exit code after a stop by a signal.
 const STOPPED: u8 = 130;
 
-fn main() -> ExitCode {
+/// Measures with these options, or is the worker process of a measurement.
+pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let ended = tokio::runtime::Runtime::new().map_err(BenchError::from).and_then(|runtime| {
-        if std::env::args().nth(1).is_some_and(|word| word == helper::HELPER_ARGUMENT) {
+        if arguments.first().is_some_and(|word| word == helper::HELPER_ARGUMENT) {
             runtime.block_on(helper::serve())?;
             return Ok(ExitCode::SUCCESS);
         }
-        runtime.block_on(measure_all(&BenchOptions::parse(std::env::args().skip(1))?))
+        let words = arguments.into_iter().map(OsString::into_string);
+        let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| USAGE)?;
+        runtime.block_on(measure_all(&BenchOptions::parse(words.into_iter())?))
     });
     ended.unwrap_or_else(|failure| {
         drop(writeln!(io::stderr(), "queue_overhead: {failure}"));

@@ -8,7 +8,7 @@ use rollout_worker::supervise;
 
 use super::messaging::{FloorPublisher, FloorPuller};
 use super::{CONSUMER, FloorConfig};
-use crate::comparison::QueueBenchError;
+use crate::queue_overhead::comparison::QueueBenchError;
 
 /// Reports every offer.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
-//! Helper of the process sandbox tests: their supervisor, a worker that waits to be killed, and a
-//! process without free file descriptors.
+//! Processes of the tests of process sandboxes: a worker that waits to be killed, and one without free
+//! file descriptors.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,32 +10,26 @@ use rollout_tests::sandbox;
 use rustix::process::{Resource, Rlimit};
 use tokio::io::AsyncReadExt as _;
 
-fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args_os().skip(1).collect();
-    match args.first().and_then(|word| word.to_str()) {
-        Some("inside") => rollout_worker::environment::process::supervisor::main(&args[1..]),
-        Some("worker") => worker(args[1].as_ref(), &args[2].to_string_lossy()),
-        Some("starved") => starved(args[1].as_ref()),
-        _ => ExitCode::FAILURE,
-    }
-}
-
-/// Runs `script` in a sandbox below `base`, forever.
-fn worker(base: &Path, script: &str) -> ExitCode {
+/// Runs a script in a sandbox below a directory, forever.
+pub(crate) fn worker(arguments: &[OsString]) -> ExitCode {
+    let [base, script] = arguments else { panic!("usage: BASE SCRIPT") };
+    let (base, script) = (Path::new(base), script.to_string_lossy());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let helper = std::env::current_exe().expect("this program");
         let environment = sandbox::create(&sandbox::provider(base, &helper)).await;
-        sandbox::run(environment.as_ref(), script).await;
+        sandbox::run(environment.as_ref(), &script).await;
     });
     ExitCode::SUCCESS
 }
 
 /// Reads a tree that is deeper than this process has free file descriptors. Prints the error, or
 /// the number of bytes read.
-fn starved(base: &Path) -> ExitCode {
+pub(crate) fn starved(arguments: &[OsString]) -> ExitCode {
     const DEEP: &str = "p=/logs; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do p=$p/d; mkdir -p $p; \
                         echo x >$p/f; done";
+    let [base] = arguments else { panic!("usage: BASE") };
+    let base = Path::new(base);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let helper = std::env::current_exe().expect("this program");

@@ -1,4 +1,4 @@
-//! The worker process: this program with an internal first argument. It reads its role from a line
+//! The worker process: this program with internal arguments. It reads its role from a line
 //! on standard input, prints a line when it is ready, ends with its input, and prints the processor
 //! time used in between.
 
@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rollout_tests::hidden_commands::QUEUE_OVERHEAD;
 use rollout_tests::noop_worker::{NoopWorker, NoopWorkerConfig};
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
@@ -13,10 +14,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use crate::comparison::QueueBenchError;
-use crate::{floor, usage};
+use crate::queue_overhead::comparison::QueueBenchError;
+use crate::queue_overhead::{floor, usage};
 
-/// First argument that makes the program the worker of a measurement.
+/// Argument that makes the program the worker of a measurement.
 pub(crate) const HELPER_ARGUMENT: &str = "worker";
 
 /// Line that it prints when the clock may start.
@@ -43,7 +44,7 @@ impl HelperProcess {
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(role: &HelperRole) -> Result<Self, QueueBenchError> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg(HELPER_ARGUMENT)
+            .args([QUEUE_OVERHEAD, HELPER_ARGUMENT])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -13,9 +13,9 @@ use rollout_worker::queue::nats::{
 use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
-use crate::floor::FloorConfig;
-use crate::usage::{CpuMeter, CpuUsage};
-use crate::{floor, product};
+use crate::queue_overhead::floor::FloorConfig;
+use crate::queue_overhead::usage::{CpuMeter, CpuUsage};
+use crate::queue_overhead::{floor, product};
 
 /// Parameters of a measurement.
 #[derive(Debug, Clone)]

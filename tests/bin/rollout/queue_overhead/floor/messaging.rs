@@ -9,7 +9,7 @@ use futures_util::stream::ReadyChunks;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::comparison::QueueBenchError;
+use crate::queue_overhead::comparison::QueueBenchError;
 
 /// Messages handled at once.
 const MAX_MESSAGES_PER_BATCH: usize = 1024;

@@ -15,9 +15,9 @@ use serde_json::json;
 
 use super::messaging::{FloorPublisher, FloorPuller};
 use super::{FloorConfig, READER};
-use crate::comparison::{QueueBenchError, QueueMeasurement};
-use crate::helper::{HelperProcess, HelperRole};
-use crate::usage::CpuMeter;
+use crate::queue_overhead::comparison::{QueueBenchError, QueueMeasurement};
+use crate::queue_overhead::helper::{HelperProcess, HelperRole};
+use crate::queue_overhead::usage::CpuMeter;
 
 /// Reports between two purges of what was read.
 const PURGE_INTERVAL: u64 = 4096;

@@ -1,15 +1,21 @@
 //! The program under test: `rollout`, built for this package so that its tests know its path. Its
 //! workers die when a trial of the task named in `ROLLOUT_TEST_DEADLY_TASK` runs its agent, and lose the
 //! results of `ROLLOUT_TEST_LOST_PERCENT` of their trials. It can also be the S3 server of a test, in a
-//! process or in the place of Garage in a container.
+//! process or in the place of Garage in a container, and has the commands of
+//! [`rollout_tests::hidden_commands`]: programs of their own would each link everything again.
 
+mod farm_trainer;
+mod queue_overhead;
+mod sandbox_helper;
+
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
-use rollout_tests::s3_process;
+use rollout_tests::{hidden_commands, s3_process};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::gateway::run_calls::RunCallTable;
@@ -29,6 +35,24 @@ fn main() -> ExitCode {
     if s3_process::serve_if_requested() {
         return ExitCode::SUCCESS;
     }
+    let mut arguments = std::env::args_os().skip(1);
+    let command = arguments.next().and_then(|word| word.into_string().ok());
+    let ended = command.and_then(|command| run_hidden_command(&command, arguments.collect()));
+    ended.unwrap_or_else(run_program)
+}
+
+/// Runs a command that `rollout` does not have; `None` if it is none of these.
+fn run_hidden_command(command: &str, arguments: Vec<OsString>) -> Option<ExitCode> {
+    Some(match command {
+        hidden_commands::SANDBOX_WORKER => sandbox_helper::worker(&arguments),
+        hidden_commands::STARVED_READER => sandbox_helper::starved(&arguments),
+        hidden_commands::FARM_TRAINER => farm_trainer::run(&arguments),
+        hidden_commands::QUEUE_OVERHEAD => queue_overhead::run(arguments),
+        _ => return None,
+    })
+}
+
+fn run_program() -> ExitCode {
     rollout_coordinator::cli::main_with(|runner| {
         if let Ok(task) = std::env::var(DEADLY_TASK_VARIABLE) {
             return Arc::new(DeadlyRunner { task, runner });

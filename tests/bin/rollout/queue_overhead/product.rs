@@ -14,9 +14,9 @@ use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::store::{self, BlobStore};
 use tokio::sync::mpsc;
 
-use crate::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
-use crate::helper::{self, HelperProcess};
-use crate::usage::CpuMeter;
+use crate::queue_overhead::comparison::{QueueBench, QueueBenchError, QueueMeasurement};
+use crate::queue_overhead::helper::{self, HelperProcess};
+use crate::queue_overhead::usage::CpuMeter;
 use rollout_coordinator::engine::journal::RunLayout;
 use rollout_coordinator::engine::reconcile::{self, RemoteRun};
 use rollout_coordinator::engine::{
