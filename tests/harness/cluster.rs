@@ -41,7 +41,7 @@ pub struct Cluster {
 const LEASE: &str = "ROLLOUT_LEASE";
 
 impl Cluster {
-    /// Starts a server in the project; `None`, with a printed reason, without a nats-server.
+    /// Starts a server in the project; without a nats-server, the test is ignored.
     pub fn new(project: Project) -> Option<Self> {
         let server = NatsServer::start(&project.path().join("nats"))?;
         Some(Self { project: Arc::new(project), server, s3: None, nats_urls: None, lease: None })

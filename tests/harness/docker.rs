@@ -18,10 +18,13 @@ use rollout_worker::environment::docker::find_compose;
 use rollout_worker::supervise;
 use tokio::runtime::Runtime;
 
-use crate::print_notice;
+use crate::ignored::or_ignored;
 
 /// Label of everything the program creates: its owner as JSON.
 const OWNER: &str = "dev.rollout.owner";
+
+/// Reason of tests that are ignored with `ROLLOUT_TEST_DOCKER=no`.
+pub const NO_ENGINE: &str = "needs a Docker engine, and ROLLOUT_TEST_DOCKER=no disables it";
 
 /// A connection to the engine that the program under test also uses.
 pub struct DockerEngine {
@@ -36,15 +39,25 @@ impl fmt::Debug for DockerEngine {
 }
 
 impl DockerEngine {
-    /// Connects to the engine; `None`, with a printed reason, without an engine.
+    /// Connects to the engine; without one, the test is ignored.
+    ///
+    /// # Panics
+    /// As [`Self::connect`].
+    pub fn available() -> Option<Self> {
+        or_ignored(Self::connect())
+    }
+
+    /// Connects to the engine.
+    ///
+    /// # Errors
+    /// The reason, without an engine.
     ///
     /// # Panics
     /// When `tests/run` has set `ROLLOUT_TEST_DOCKER` and the engine does not answer.
-    pub fn available() -> Option<Self> {
+    pub fn connect() -> Result<Self, String> {
         let promise = std::env::var("ROLLOUT_TEST_DOCKER").ok();
         if promise.as_deref() == Some("no") {
-            print_notice("SKIPPED: needs a Docker engine, and ROLLOUT_TEST_DOCKER=no disables it");
-            return None;
+            return Err(NO_ENGINE.to_owned());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -53,23 +66,21 @@ impl DockerEngine {
             docker.ping().await.map(|_| docker)
         };
         match runtime.block_on(connect) {
-            Ok(docker) => Some(Self { runtime, docker }),
+            Ok(docker) => Ok(Self { runtime, docker }),
             Err(error) => {
                 assert!(promise.is_none(), "the Docker engine does not answer: {error}");
-                print_notice(&format!("SKIPPED: needs a Docker engine: {error}"));
-                None
+                Err(format!("needs a Docker engine: {error}"))
             }
         }
     }
 
-    /// Address of the registry that `tests/run` has started; `None`, with a printed reason, without
-    /// one.
-    pub fn registry() -> Option<String> {
-        let registry = std::env::var("ROLLOUT_TEST_REGISTRY").ok();
-        if registry.is_none() {
-            print_notice("SKIPPED: needs the image registry that tests/run starts");
-        }
-        registry
+    /// Address of the registry that `tests/run` has started.
+    ///
+    /// # Errors
+    /// The reason, without one.
+    pub fn registry() -> Result<String, String> {
+        let registry = std::env::var("ROLLOUT_TEST_REGISTRY");
+        registry.map_err(|_| "needs the image registry that tests/run starts".to_owned())
     }
 
     fn block_on<T>(&self, future: impl Future<Output = Result<T, bollard::errors::Error>>) -> T {
@@ -106,7 +117,7 @@ impl DockerEngine {
         let text = text.to_owned();
         let (listening, listens) = std::sync::mpsc::channel();
         let watch = move || {
-            let engine = Self::available().expect("it answered before");
+            let engine = Self::connect().expect("it answered before");
             let filters = HashMap::from([("type", vec!["container"]), ("event", vec!["destroy"])]);
             let options = EventsOptionsBuilder::new().filters(&filters).build();
             let events = engine.docker.events(Some(options));
@@ -162,11 +173,10 @@ fn installed_compose() -> Option<PathBuf> {
     runtime.expect("a runtime").block_on(find_compose())
 }
 
-/// Whether tasks with services can run; if not, prints the reason.
-pub fn has_compose() -> bool {
-    let has = compose_program().is_some();
-    if !has {
-        print_notice("SKIPPED: tasks with services need docker compose");
-    }
-    has
+/// Checks that tasks with services can run.
+///
+/// # Errors
+/// The reason, if they cannot.
+pub fn find_compose_program() -> Result<PathBuf, String> {
+    compose_program().ok_or_else(|| "needs docker compose".to_owned())
 }

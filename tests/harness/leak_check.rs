@@ -101,5 +101,5 @@ fn is_sandbox_of(path: &Path, executions: &[String]) -> bool {
 
 fn containers(project: &Project) -> Vec<String> {
     let path = project.path().to_string_lossy().into_owned();
-    DockerEngine::available().map(|engine| engine.containers(&path)).unwrap_or_default()
+    DockerEngine::connect().map(|engine| engine.containers(&path)).unwrap_or_default()
 }

@@ -18,6 +18,7 @@ pub mod formats;
 pub mod hidden_commands;
 pub mod hook_events;
 pub mod http;
+pub mod ignored;
 pub mod journal_replay;
 pub mod kube;
 pub mod leak_check;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::ignored::or_ignored;
 use crate::net::free_port;
 use crate::program::RunningProgram;
-use crate::{print_notice, wait};
+use crate::wait;
 
 /// Variable with the nats-server programs, separated by colons. Tests that need only one use the
 /// first; `no` skips the tests.
@@ -36,20 +37,24 @@ pub struct NatsServer {
     run: Option<RunningProgram>,
 }
 
-/// Servers to test with; none, with a printed reason, without a nats-server.
+/// Servers to test with; without one, the test is ignored.
 pub fn programs() -> Vec<PathBuf> {
-    match std::env::var(PROGRAM) {
-        Ok(programs) if programs != "no" => std::env::split_paths(&programs).collect(),
-        _ => {
-            print_notice(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
-            Vec::new()
-        }
-    }
+    or_ignored(find_programs()).unwrap_or_default()
+}
+
+/// Servers to test with, at least one.
+///
+/// # Errors
+/// The reason, without a nats-server.
+pub fn find_programs() -> Result<Vec<PathBuf>, String> {
+    let named = std::env::var(PROGRAM).ok().filter(|programs| programs != "no");
+    named
+        .map(|programs| std::env::split_paths(&programs).collect())
+        .ok_or_else(|| format!("needs a nats-server, named by {PROGRAM}"))
 }
 
 impl NatsServer {
-    /// Starts a server with its files in `directory`; `None`, with a printed reason, without a
-    /// nats-server.
+    /// Starts a server with its files in `directory`; without a nats-server, the test is ignored.
     ///
     /// # Panics
     /// When the server does not start.

@@ -26,8 +26,8 @@ struct Route {
 }
 
 impl NatsCluster {
-    /// Starts the servers with their files in `directory`; `None`, with a printed reason, without
-    /// a nats-server.
+    /// Starts the servers with their files in `directory`; without a nats-server, the test is
+    /// ignored.
     ///
     /// # Panics
     /// When a server does not start.

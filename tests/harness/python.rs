@@ -2,45 +2,46 @@
 
 use std::path::PathBuf;
 
-use crate::print_notice;
+use crate::ignored::report_ignored;
 
-/// The interpreter with the package `polars`; `None`, with a printed reason, without one.
+/// The interpreter with the package `polars`; without one, the test is ignored.
 pub fn with_polars() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_PYTHON", "polars")
 }
 
-/// The interpreter with the package `helm-python-sdk`; `None`, with a printed reason, without one.
+/// The interpreter with the package `helm-python-sdk`; without one, the test is ignored.
 pub fn with_helm() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_HELM", "helm-python-sdk")
 }
 
-/// The interpreter with the tools of the Python client; `None`, with a printed reason, without one.
+/// The interpreter with the tools of the Python client; without one, the test is ignored.
 pub fn with_client_tools() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_PYTHON_CLIENT", "httpx, pytest, mypy, ruff and hatchling")
 }
 
-/// The interpreter with the package `schemathesis`; `None`, with a printed reason, without one.
+/// The interpreter with the package `schemathesis`; without one, the test is ignored.
 pub fn with_schemathesis() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_SCHEMATHESIS", "schemathesis")
 }
 
-/// The interpreter with the package `maturin`; `None`, with a printed reason, without one.
+/// The interpreter with the package `maturin`; without one, the test is ignored.
 pub fn with_maturin() -> Option<PathBuf> {
     interpreter("ROLLOUT_TEST_MATURIN", "maturin")
 }
 
 /// The interpreter with the package that an adapter of the Python client is for, `agent_lightning`,
-/// `trl` or `verifiers`, and with httpx and pytest; `None`, with a printed reason, without one.
+/// `trl` or `verifiers`, and with httpx and pytest; without one, the test is ignored.
 pub fn with_trainer(adapter: &str) -> Option<PathBuf> {
     interpreter(&format!("ROLLOUT_TEST_PYTHON_{}", adapter.to_uppercase()), adapter)
 }
 
-/// The interpreter that `variable` names, set by `tests/run`; `no` skips the tests.
+/// The interpreter that `variable` names, set by `tests/run`; with `no`, the test is
+/// ignored.
 fn interpreter(variable: &str, package: &str) -> Option<PathBuf> {
     match std::env::var_os(variable) {
         Some(program) if program != "no" => Some(program.into()),
         _ => {
-            print_notice(&format!("SKIPPED: needs a Python with {package}, named by {variable}"));
+            report_ignored(&format!("needs a Python with {package}, named by {variable}"));
             None
         }
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::ignored::report_ignored;
 use crate::program::RunningProgram;
-use crate::{print_notice, wait};
+use crate::wait;
 
 /// Base image of the tests' tasks.
 const BASE: &str = "debian:bookworm-slim";
@@ -28,7 +29,7 @@ pub struct TestEngine {
 }
 
 impl TestEngine {
-    /// Starts an engine with the image `debian:bookworm-slim`; `None`, with a printed reason, if
+    /// Starts an engine with the image `debian:bookworm-slim`; the test is ignored if
     /// engines are disabled or cannot be started.
     ///
     /// # Panics
@@ -36,9 +37,7 @@ impl TestEngine {
     pub fn start() -> Option<Self> {
         crate::docker::DockerEngine::available()?;
         if !rustix::process::geteuid().is_root() || !Path::new("/usr/sbin/dockerd").exists() {
-            print_notice(
-                "SKIPPED: only root can start a Docker engine, and dockerd has to be installed",
-            );
+            report_ignored("needs root, who can start a Docker engine, and the program dockerd");
             return None;
         }
         // Not below TMPDIR, which may be long: socket paths are limited to 107 bytes.
@@ -203,7 +202,7 @@ struct NetworkBridge {
 }
 
 impl NetworkBridge {
-    /// Creates a bridge; `None`, with a printed reason, without the program `ip`.
+    /// Creates a bridge; without the program `ip`, the test is ignored.
     fn new() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -211,7 +210,7 @@ impl NetworkBridge {
         let name = format!("rt{}n{number}", std::process::id());
         let address = format!("172.28.{}.{}/30", std::process::id() % 256, number % 64 * 4 + 1);
         if Command::new("ip").arg("-V").output().is_err() {
-            print_notice("SKIPPED: starting a Docker engine needs the program ip");
+            report_ignored("needs the program ip, to start a Docker engine");
             return None;
         }
         let bridge = Self { name };

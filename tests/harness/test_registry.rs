@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::ignored::report_ignored;
 use crate::net::free_port;
 use crate::program::RunningProgram;
-use crate::{print_notice, wait};
+use crate::wait;
 
 /// Time a registry may take to answer or to exit.
 const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
@@ -25,14 +26,14 @@ pub struct TestRegistry {
 }
 
 impl TestRegistry {
-    /// Starts an empty registry with its files in `directory`; `None`, with a printed reason, if
+    /// Starts an empty registry with its files in `directory`; the test is ignored if
     /// the program is not installed.
     ///
     /// # Panics
     /// When it does not start.
     pub fn start(directory: &Path) -> Option<Self> {
         if Command::new("docker-registry").arg("--version").output().is_err() {
-            print_notice("SKIPPED: needs the program docker-registry");
+            report_ignored("needs the program docker-registry");
             return None;
         }
         fs::create_dir_all(directory).expect("a directory");

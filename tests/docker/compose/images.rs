@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rollout_tests::ignored::{or_ignored_part, report_ignored};
 use rollout_tests::nats;
 use rollout_tests::project::repository;
 
@@ -149,9 +150,7 @@ fn image_full_runs_without_root() {
 #[test]
 fn image_slim_holds_static_program_alone() {
     let Some(program) = std::env::var_os("ROLLOUT_TEST_STATIC") else {
-        rollout_tests::print_notice(
-            "SKIPPED: needs a static program, named by ROLLOUT_TEST_STATIC",
-        );
+        report_ignored("needs a static program, named by ROLLOUT_TEST_STATIC");
         return;
     };
     if rollout_tests::docker::DockerEngine::available().is_none() {
@@ -173,8 +172,9 @@ fn image_slim_holds_static_program_alone() {
 
 /// The static C library resolves names of the engine's DNS, without modules of the image.
 fn names_are_resolved(images: &mut Images, image: &str) {
-    let [server, ..] = &nats::programs()[..] else { return };
-    let nats = images.program("nats-server", server, true);
+    let servers = or_ignored_part(nats::find_programs(), "names of the engine's DNS");
+    let Some(servers) = servers else { return };
+    let nats = images.program("nats-server", &servers[0], true);
     let network = images.name("dns").replace(':', "-");
     let _id = docker(&["network", "create", &network]);
     let container = docker(&[

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::{DockerEngine, compose_program, has_compose};
+use rollout_tests::docker::{DockerEngine, find_compose_program};
+use rollout_tests::ignored::or_ignored;
 use rollout_tests::program::RunningProgram;
 use rollout_tests::project::{Project, repository};
 use rollout_tests::{nats, wait};
@@ -53,14 +54,18 @@ struct Stack {
 }
 
 impl Stack {
-    /// Builds the images; `None`, with a printed reason, if something is missing.
+    /// Builds the images; the test is ignored if something is missing.
     fn open() -> Option<Self> {
-        let (Some(_engine), true) = (DockerEngine::available(), has_compose()) else { return None };
+        let _engine = DockerEngine::available()?;
+        let compose = or_ignored(find_compose_program())?;
         let [server, ..] = &nats::programs()[..] else { return None };
         let host = std::env::var("DOCKER_HOST").unwrap_or_default();
         let socket = match host.as_str() {
             "" => "/var/run/docker.sock",
-            host => host.strip_prefix("unix://")?,
+            host => {
+                let path = host.strip_prefix("unix://");
+                or_ignored(path.ok_or_else(|| "needs an engine at a Unix socket".to_owned()))?
+            }
         };
         let mut images = Images::new("stack");
         let variables = vec![
@@ -70,7 +75,6 @@ impl Stack {
             ("DOCKER_SOCKET", socket.to_owned()),
         ];
         let name = format!("rollout-test-{}", std::process::id());
-        let compose = compose_program()?;
         let project = Project::new(program().to_str().expect("UTF-8"));
         project.write_file(LABELS, &labels(&project));
         Some(Self { name, compose, variables, project, _images: images })

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
+use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
     ComposeFile, CreateRequest, DeadOwners, Environment, Failure, FailureKind, ImageSource, Owner,
@@ -27,11 +28,12 @@ fn query_script(name: &str) -> String {
     format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
 }
 
-/// A fixture with `docker compose`, or `None`.
+/// A fixture with `docker compose`; without, the test is ignored.
 async fn open() -> Option<DockerFixture> {
     let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
     if named.as_deref() == Some("no") {
+        report_ignored("needs docker compose, and ROLLOUT_TEST_COMPOSE=no disables it");
         return None;
     }
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));

@@ -13,6 +13,8 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_tests::docker::NO_ENGINE;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
@@ -39,7 +41,7 @@ pub(crate) struct DockerFixture {
 }
 
 impl DockerFixture {
-    /// A fixture; `None` if tests must run without an engine.
+    /// A fixture; the test is ignored if tests must run without an engine.
     pub(crate) async fn open() -> Option<Self> {
         Self::with_storage_interval(Duration::from_secs(5)).await
     }
@@ -47,6 +49,7 @@ impl DockerFixture {
     /// A fixture whose provider checks container storage at this interval.
     pub(crate) async fn with_storage_interval(interval: Duration) -> Option<Self> {
         if std::env::var("ROLLOUT_TEST_DOCKER").is_ok_and(|promise| promise == "no") {
+            report_ignored(NO_ENGINE);
             return None;
         }
         let scratch = tempfile::tempdir().expect("a directory");

@@ -158,7 +158,7 @@ async fn container_that_ended_is_not_found() {
 async fn other_users_run_commands() {
     let (_double, client) = double().await;
     if !rustix::process::geteuid().is_root() {
-        rollout_tests::print_notice("SKIPPED: needs root, which can be several users");
+        rollout_tests::ignored::report_ignored("needs root, which can be several users");
         return;
     }
     let pods = pods(&client);

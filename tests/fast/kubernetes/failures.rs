@@ -147,7 +147,7 @@ async fn memory_beyond_limit_ends_container_as_oom_killed() {
     let (double, client) = double().await;
     let pods = pods(&client);
     if !double.can_limit_memory() {
-        rollout_tests::print_notice("SKIPPED: needs a control group for memory");
+        rollout_tests::ignored::report_ignored("needs a control group for memory");
         return;
     }
     let mut manifest = pod("one", "task:1");

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::ignored::report_ignored_part;
 use rollout_tests::program::{ProgramExit, RunningProgram};
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
@@ -124,7 +125,7 @@ impl RegistryFixture {
     pub(crate) fn install_lfs(&self) -> bool {
         let program = std::env::var_os("ROLLOUT_TEST_LFS").filter(|program| program != "no");
         let Some(program) = program else {
-            rollout_tests::print_notice("SKIPPED: files of Git LFS need git-lfs");
+            report_ignored_part("files of Git LFS: needs git-lfs, named by ROLLOUT_TEST_LFS");
             return false;
         };
         fs::remove_file(self.path("bin/git-lfs")).expect("removed");

@@ -3,6 +3,7 @@
 use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::ProcessSettings;
 use rollout_protocol::spec::resources::Resources;
+use rollout_tests::ignored::{report_ignored, report_ignored_part};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, run, try_run};
 use rollout_worker::environment::{Environment, FailureKind, Provider as _};
 
@@ -32,6 +33,7 @@ async fn memory_limit_kills_command_and_not_supervisor() {
     } else {
         assert_eq!(held, LimitEnforcement::No);
         assert!(!environment.oom_killed().await);
+        report_ignored_part("the kill at the limit: needs a control group for memory");
     }
     sandbox.destroy().await.expect("destroyed");
 }
@@ -69,6 +71,8 @@ async fn cpu_limit_is_applied_where_declared() {
         let user = last.split('m').nth(1).and_then(|rest| rest.split('s').next());
         let seconds: f64 = user.expect("seconds").parse().expect("a number");
         assert!(seconds < 3.0, "{printed}");
+    } else {
+        report_ignored("needs a control group for processors");
     }
     sandbox.destroy().await.expect("destroyed");
 }

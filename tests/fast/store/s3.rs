@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::s3_server::{S3_KEY_ID, S3_SECRET, S3Server};
 use rollout_tests::tcp_proxy::TcpProxy;
 use rollout_worker::store::contract::{self, StoreUnderTest};
@@ -118,7 +119,7 @@ impl StoreUnderTest for ServiceUnderTest {
 #[tokio::test(flavor = "multi_thread")]
 async fn s3_service_passes_store_contract() {
     let Ok(url) = std::env::var("ROLLOUT_TEST_S3") else {
-        rollout_tests::print_notice("not run: ROLLOUT_TEST_S3 names no store");
+        report_ignored("needs a store in a service, named by ROLLOUT_TEST_S3");
         return;
     };
     let (run, next) = (std::process::id(), AtomicU32::new(0));

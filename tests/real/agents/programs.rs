@@ -3,8 +3,8 @@
 //! Most take minutes and hundreds of megabytes, so that they run with `ROLLOUT_TEST_AGENTS=all` only.
 
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::ignored::or_ignored;
 use rollout_tests::model_server::ModelServer;
-use rollout_tests::print_notice;
 
 use crate::agents::INSTALL_DEADLINE;
 use crate::agents::fixture::{AgentRun, assert_solved, task};
@@ -15,8 +15,16 @@ const QUICKEST: &str = "gemini-cli";
 /// An image with Python 3.12, which Debian 12 does not have.
 const IMAGE_WITH_PYTHON_3_12: &str = "ubuntu:24.04";
 
-/// Whether an agent is to be tested, and can be.
+/// Whether an agent is to be tested, and can be; if not, the test is ignored.
 pub(crate) fn is_tested(agent: &str) -> bool {
+    or_ignored(check_tested(agent)).is_some()
+}
+
+/// Checks that an agent is to be tested, and can be.
+///
+/// # Errors
+/// The reason, if not.
+pub(crate) fn check_tested(agent: &str) -> Result<(), String> {
     let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
     let selected = match selection.as_str() {
         "all" => true,
@@ -24,9 +32,9 @@ pub(crate) fn is_tested(agent: &str) -> bool {
         names => names.split(',').any(|name| name == agent),
     };
     if !selected {
-        print_notice("SKIPPED: needs ROLLOUT_TEST_AGENTS=all, which installs every agent");
+        return Err("needs ROLLOUT_TEST_AGENTS=all, which installs every agent".to_owned());
     }
-    selected && DockerEngine::available().is_some()
+    DockerEngine::connect().map(|_| ())
 }
 
 /// Runs an agent in each of the dialects.

@@ -78,29 +78,30 @@ fn objects(name: &str, text: &str) -> Vec<Value> {
     documents.filter(has_content).map(read).collect()
 }
 
-/// Renders the chart with files of values; `None`, with a printed reason, without Helm.
-pub(crate) fn render(files: &[&Path]) -> Option<Vec<Rendered>> {
-    let python = python::with_helm()?;
+/// Renders the chart with files of values, by a Python with Helm.
+fn render(python: &Path, files: &[&Path]) -> Vec<Rendered> {
     let script = repository().join("tests/real/chart/helm.py");
     let output =
         Command::new(python).arg(script).arg(chart()).args(files).output().expect("Python starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(serde_json::from_slice(&output.stdout).expect("JSON"))
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Renders the chart with a text of values; `None`, with a printed reason, without Helm.
+/// Renders the chart with a text of values; without Helm, the test is ignored.
 pub(crate) fn render_text(values: &str) -> Option<Rendered> {
+    let python = python::with_helm()?;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), values).expect("written");
-    render(&[file.path()]).map(|mut rendered| rendered.remove(0))
+    Some(render(&python, &[file.path()]).remove(0))
 }
 
-/// The chart with each of [`CASES`]; none, with a printed reason, without Helm.
+/// The chart with each of [`CASES`], rendered once; none without Helm, and the test is ignored.
 pub(crate) fn cases() -> &'static [Case] {
     static CASES_RENDERED: OnceLock<Vec<Case>> = OnceLock::new();
+    let Some(python) = python::with_helm() else { return &[] };
     CASES_RENDERED.get_or_init(|| {
         let files = CASES.map(|name| chart().join(format!("ci/{name}-values.yaml")));
-        let rendered = render(&files.each_ref().map(PathBuf::as_path)).unwrap_or_default();
+        let rendered = render(&python, &files.each_ref().map(PathBuf::as_path));
         let case = |(name, rendered): (&'static str, Rendered)| match rendered {
             Rendered::Manifests { manifests, findings } => Case {
                 name,

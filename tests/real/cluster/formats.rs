@@ -2,6 +2,7 @@
 
 use rollout_tests::docker::{self, DockerEngine};
 use rollout_tests::formats::FormatTable;
+use rollout_tests::ignored::or_ignored_part;
 
 use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
@@ -9,7 +10,8 @@ use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 fn task_formats_match_table_over_nats() {
     let Some(_engine) = DockerEngine::available() else { return };
     let Some(cluster) = cluster() else { return };
-    let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };
+    let compose = or_ignored_part(docker::find_compose_program(), "tasks with services");
+    let except: &[&str] = if compose.is_some() { &[] } else { &["compose"] };
     let formats = FormatTable::read();
     formats.write_job(&cluster.project, "docker", except);
     let start = |name| cluster.worker(name, 2).with_option("--provider", "docker").started();

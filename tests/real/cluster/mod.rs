@@ -49,7 +49,7 @@ const LEASE: Duration = Duration::from_secs(4);
 /// Longest time that an idle worker may take to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A cluster with a short lease; `None`, with a printed reason, without a nats-server.
+/// A cluster with a short lease; without a nats-server, the test is ignored.
 fn cluster() -> Option<Cluster> {
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
     Cluster::new(project).map(|cluster| cluster.with_lease(LEASE))

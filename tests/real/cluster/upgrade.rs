@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::audit;
 use rollout_tests::cluster::{Cluster, ClusterMember};
+use rollout_tests::ignored::report_ignored_part;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
 use rollout_tests::results::Results;
@@ -33,15 +34,15 @@ struct Upgrade {
 }
 
 impl Upgrade {
-    /// A run that has not started; `None`, with a printed reason, without a nats-server.
+    /// A run that has not started; without a nats-server, the test is ignored.
     fn new(name: &str) -> Option<Self> {
         let cluster = cluster()?;
         let old_program = match std::env::var_os(OLD_PROGRAM) {
             Some(program) if program != "no" => Some(PathBuf::from(program)),
             _ => {
-                print_notice(&format!(
-                    "{OLD_PROGRAM} names no earlier version: old members are of this build, which \
-                     tests the order of the steps, and not the formats"
+                report_ignored_part(&format!(
+                    "formats of an earlier version: needs its program, named by {OLD_PROGRAM}; old \
+                     members are of this build, which tests the order of the steps"
                 ));
                 None
             }

@@ -5,6 +5,7 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::{self, DockerEngine};
+use rollout_tests::ignored::or_ignored;
 use rollout_tests::project::{Project, copy, fixtures};
 use rollout_tests::results::json;
 use serde_json::{Value, json as value};
@@ -28,7 +29,7 @@ fn datasets(result: &Value) -> &Value {
 #[test]
 fn foreign_task_runs_unchanged_on_docker() {
     let Some(_engine) = DockerEngine::available() else { return };
-    if !docker::has_compose() {
+    if or_ignored(docker::find_compose_program()).is_none() {
         return;
     }
     let project = foreign_project(&["isolated", "plain", "allowlist", "windows"]);

@@ -2,6 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::ignored::or_ignored_part;
 use rollout_tests::project::repository;
 use rollout_tests::{nats, net};
 
@@ -46,7 +47,8 @@ fn readme_commands_do_what_it_says() {
         let Some(arguments) = words.strip_prefix(&["cargo", "run", "--release", "--"]) else {
             panic!("`{command}` of the README is executed by no test");
         };
-        if command.contains("docker") && DockerEngine::available().is_none() {
+        let uses_docker = command.contains("docker");
+        if uses_docker && or_ignored_part(DockerEngine::connect(), &command).is_none() {
             continue;
         }
         let project = with_examples();
@@ -57,13 +59,13 @@ fn readme_commands_do_what_it_says() {
 
 /// Runs the NATS example.
 fn over_nats() {
-    let (Some(_engine), [server, ..]) = (DockerEngine::available(), &nats::programs()[..]) else {
-        return;
-    };
+    let part = "examples/nats/run";
+    let Some(_engine) = or_ignored_part(DockerEngine::connect(), part) else { return };
+    let Some(servers) = or_ignored_part(nats::find_programs(), part) else { return };
     let project = with_examples();
     let example = repository().join("examples/nats/run");
     let mut command = project.script(&example, &[]);
-    command.env("NATS_SERVER", server).env("NATS_PORT", net::free_port().to_string());
+    command.env("NATS_SERVER", &servers[0]).env("NATS_PORT", net::free_port().to_string());
     let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(project.results("docker").count("completed_trials"), 4, "{}", ended.stderr);
     assert_nothing_left(&project);
@@ -71,7 +73,8 @@ fn over_nats() {
 
 /// Runs the agent `shell` with the stand-in for a model, offline.
 fn with_model() {
-    let Some(_engine) = DockerEngine::available() else { return };
+    let part = "examples/agents/run";
+    let Some(_engine) = or_ignored_part(DockerEngine::connect(), part) else { return };
     let project = with_examples();
     let example = repository().join("examples/agents/run");
     let command = project.script(&example, &["--name", "agents"]);

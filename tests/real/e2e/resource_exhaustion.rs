@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::print_notice;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
@@ -87,8 +87,8 @@ fn with_task(project: Project, name: &str, storage_mb: u32) -> Project {
         .write(&format!("tasks/{name}/tests/test.sh"), test)
 }
 
-/// Runs the job with a file system of 4 MB below its sandboxes; `None` when this user may not mount
-/// one.
+/// Runs the job with a file system of 4 MB below its sandboxes; the test is ignored when this
+/// user may not mount one.
 fn run_on_small_disk(project: &Project) -> Option<ProgramExit> {
     const SMALL: &str = "mkdir -p jobs/full/.work && mount -t tmpfs -o size=4m tmpfs \
                          jobs/full/.work && exec \"$@\"";
@@ -100,7 +100,7 @@ fn run_on_small_disk(project: &Project) -> Option<ProgramExit> {
     command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let may_mount = ["-Urm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"];
     if !Command::new("unshare").args(may_mount).status().is_ok_and(|status| status.success()) {
-        print_notice("this user may not mount a small file system: full disks are not tested");
+        report_ignored("needs a user who may mount a small file system");
         return None;
     }
     Some(project.start(command).wait(DEADLINE))

@@ -1,5 +1,5 @@
 //! Tests of the queue over real nats-servers: the contract of all queues, and features of servers.
-//! Without a server these tests print that they are skipped.
+//! Without a server these tests are ignored.
 
 mod authentication;
 mod contract;

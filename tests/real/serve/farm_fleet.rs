@@ -30,7 +30,7 @@ pub(crate) struct FarmFleet {
 
 impl FarmFleet {
     /// Starts the daemon with additional options, and two workers with an environment variable;
-    /// `None`, with a printed reason, without a nats-server.
+    /// without a nats-server, the test is ignored.
     pub(crate) fn start(
         project: Project,
         options: &[&str],

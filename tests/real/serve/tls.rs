@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use rollout_tests::print_notice;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 
@@ -30,7 +30,7 @@ fn is_trusted(project: &Project, port: u16, certificate: &str) -> bool {
 #[test]
 fn certificate_is_read_again_when_it_changes() {
     if Command::new("curl").arg("--version").output().is_err() {
-        print_notice("SKIPPED: needs curl");
+        report_ignored("needs curl");
         return;
     }
     let project = project();

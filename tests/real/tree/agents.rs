@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::leak_check;
 use rollout_tests::model_calls::{self, REAL_KEY, assert_equal_log, assert_key_is_in_no_file};
 use rollout_tests::model_server::{LoggedCall, ModelAnswer, ModelServer, ScriptedTask};
-use rollout_tests::print_notice;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use serde_json::Value;
@@ -308,7 +308,7 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(1200);
 fn program_of_catalogue_implements_idea_on_docker() {
     let selection = std::env::var("ROLLOUT_TEST_AGENTS").unwrap_or_default();
     if !["all", "gemini-cli"].contains(&selection.as_str()) {
-        return print_notice("SKIPPED: needs ROLLOUT_TEST_AGENTS=gemini-cli, which installs it");
+        return report_ignored("needs ROLLOUT_TEST_AGENTS=gemini-cli, which installs it");
     }
     if DockerEngine::available().is_none() {
         return;

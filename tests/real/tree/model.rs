@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::print_notice;
+use rollout_tests::ignored::report_ignored;
 use rollout_tests::project::repository;
 use rollout_tests::results::json;
 use rollout_tests::search::ExampleSearch;
@@ -122,9 +122,7 @@ fn files_with_key(directory: &Path, found: &mut Vec<String>) {
 #[test]
 fn model_template_stores_no_api_key() {
     if !Path::new("/usr/bin/python3").exists() {
-        print_notice(
-            "the template of a search with a model was not run: there is no /usr/bin/python3",
-        );
+        report_ignored("needs /usr/bin/python3");
         return;
     }
     let (url, seen) = model();

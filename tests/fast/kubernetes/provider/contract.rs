@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::contract::{self, CHECKS, ProviderUnderTest};
 
 use super::*;
@@ -77,7 +78,7 @@ fn is_about_streams(name: &str) -> bool {
 async fn kubernetes_provider_passes_contract_on_real_cluster() {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(kubeconfig) = variable(KUBECONFIG) else {
-        println!("skipped: {KUBECONFIG} is not set");
+        report_ignored(&format!("needs a cluster, named by {KUBECONFIG}"));
         return;
     };
     let image = variable(CLUSTER_IMAGE).unwrap_or_else(|| "docker.io/library/debian:12".to_owned());

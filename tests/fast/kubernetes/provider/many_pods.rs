@@ -22,8 +22,10 @@ fn five_hundred_pods_of_one_process_need_bounded_memory() {
     }
     let double = KubeDouble::start();
     double.image(IMAGE, ImageFixture::new().lazy());
+    // The name of a test has no name of a program before it.
+    let (_, module) = module_path!().split_once("::").expect("a module of a program");
     let child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "provider::many_pods::worker_with_many_pods", "--nocapture"])
+        .args(["--exact", &format!("{module}::worker_with_many_pods"), "--nocapture"])
         .env(CHILD, double.kubeconfig())
         .output()
         .expect("started");

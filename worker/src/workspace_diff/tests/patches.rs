@@ -7,6 +7,8 @@ use std::process::Command;
 
 use rollout_protocol::workspace_diff::PatchOmission;
 
+use crate::testing::report_ignored_part;
+
 use super::{DiffRun, Node, Tree, archive, file, tree};
 
 /// Writes a tree to disk.
@@ -111,7 +113,7 @@ async fn patch_of_many_changes_applies_with_git_and_with_patch() {
     assert_applies(&before, &after, &["git", "apply"]).await;
     assert_applies(&after, &before, &["git", "apply"]).await;
     if Command::new("patch").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no program `patch`");
+        report_ignored_part("needs the program `patch`");
         return;
     }
     assert_applies(&before, &after, &["patch", "-p1", "-s", "-i"]).await;

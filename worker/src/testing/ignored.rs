@@ -1,0 +1,89 @@
+//! Reports of tests that cannot run on this machine.
+//!
+//! A test cannot tell the test runner so while it runs: it passes. Its report is a line on standard
+//! error and, if a variable names a file, a line in that file:
+//!
+//! ```text
+//! NAME <tab> REASON             the test did not run
+//! NAME <tab> REASON <tab> part  only a part of the test did not run
+//! ```
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::thread;
+
+/// Variable with the path of the file.
+const FILE_VARIABLE: &str = "ROLLOUT_TEST_IGNORED";
+
+/// Variable with the full name of the test in a process that cargo-nextest started.
+const NAME_VARIABLE: &str = "NEXTEST_TEST_NAME";
+
+/// How much of a test cannot run.
+#[derive(Debug, Clone, Copy)]
+enum IgnoredExtent {
+    Test,
+    Part,
+}
+
+/// Reports that this test cannot run here, with a reason such as `needs a Docker engine`.
+///
+/// # Panics
+/// When the file of reports cannot be written.
+pub fn report_ignored(reason: &str) {
+    report(reason, IgnoredExtent::Test);
+}
+
+/// Reports that a part of this test cannot run here, with a reason. The test counts as run.
+///
+/// # Panics
+/// When the file of reports cannot be written.
+pub fn report_ignored_part(reason: &str) {
+    report(reason, IgnoredExtent::Part);
+}
+
+fn report(reason: &str, extent: IgnoredExtent) {
+    let name = std::env::var(NAME_VARIABLE).ok();
+    let name = name.or_else(|| thread::current().name().map(str::to_owned));
+    let name = name.unwrap_or_else(|| "a test".to_owned());
+    let said = match extent {
+        IgnoredExtent::Test => "IGNORED",
+        IgnoredExtent::Part => "IGNORED IN PART",
+    };
+    // A closed terminal must not fail the test. The test runner shows the output of `eprintln!` for
+    // tests that fail only.
+    drop(writeln!(io::stderr(), "{name}: {said}: {reason}"));
+    if let Some(file) = std::env::var_os(FILE_VARIABLE) {
+        append(file.as_ref(), &line(&name, reason, extent)).expect("the file of reports");
+    }
+}
+
+/// The line of a report. Its columns have no control characters.
+fn line(name: &str, reason: &str, extent: IgnoredExtent) -> String {
+    let column = |text: &str| text.replace(|c: char| c.is_control(), " ");
+    let part = match extent {
+        IgnoredExtent::Test => "",
+        IgnoredExtent::Part => "\tpart",
+    };
+    format!("{}\t{}{part}\n", column(name), column(reason))
+}
+
+/// Appends a line with one write, because many processes append to the file at the same time.
+fn append(file: &Path, line: &str) -> io::Result<()> {
+    OpenOptions::new().create(true).append(true).open(file)?.write_all(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_of_ignored_test_is_one_line_with_name_and_reason() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("ignored");
+        append(&file, &line("a::b", "needs\ta\nserver", IgnoredExtent::Test)).expect("written");
+        append(&file, &line("a::c", "needs root", IgnoredExtent::Part)).expect("written");
+        let text = std::fs::read_to_string(&file).expect("there");
+        assert_eq!(text, "a::b\tneeds a server\na::c\tneeds root\tpart\n");
+    }
+}
