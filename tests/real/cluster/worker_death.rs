@@ -11,8 +11,11 @@ use rollout_tests::wait;
 
 use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
 
-/// Longest time for deciding and starting, in addition to the lease.
+/// Longest time for deciding and starting, in addition to the lease, on a machine that is not busy.
 const DECISION_TIME: Duration = Duration::from_secs(2);
+
+/// A lease that does not end while a run is waited for.
+const LONG_LEASE: Duration = Duration::from_secs(600);
 
 /// Environment variable with the task whose trials kill their worker; only the program under test
 /// reads it.
@@ -41,14 +44,18 @@ fn wait_until_rerun(counter: &LiveCounter) -> Instant {
 fn worker_kill_moves_trials_within_lease() {
     let Some(cluster) = cluster() else { return };
     let (counter, load) = (LiveCounter::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
+    let begun = Instant::now();
     let (mut dead, mut coordinator) = start_two_trials(&cluster, &counter, &load);
+    let starting = begun.elapsed();
     let other = cluster.worker("b", 2).started();
     wait::until(DEADLINE, "the other worker", || has_worker_count(&cluster, 2));
     let killed = Instant::now();
     dead.kill();
     let took = wait_until_rerun(&counter) - killed;
     print_notice(&format!("ran on the other worker after {took:?} with a lease of {LEASE:?}"));
-    assert!(took < LEASE + DECISION_TIME, "{took:?}");
+    // A busy machine delays it like the first start, of which it does a part again.
+    let limit = LEASE + DECISION_TIME.max(starting);
+    assert!(took < limit, "{took:?}, not within {limit:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
     // No worker started since then that could have removed the files of the killed one.
@@ -61,14 +68,16 @@ fn worker_kill_moves_trials_within_lease() {
 #[test]
 fn worker_restart_reports_lost_trials_at_once() {
     let Some(cluster) = cluster() else { return };
+    // Both run again within the lease, so not because it has ended.
+    let cluster = cluster.with_lease(LONG_LEASE);
     let (counter, load) = (LiveCounter::start(), Load::new("restarted", 2, (6.0, 6.0)));
     let (mut worker, mut coordinator) = start_two_trials(&cluster, &counter, &load);
     worker.kill();
     let started = Instant::now();
     worker.start();
     let took = wait_until_rerun(&counter) - started;
-    print_notice(&format!("ran again after {took:?} with a lease of {LEASE:?}"));
-    assert!(took < DECISION_TIME, "{took:?}");
+    print_notice(&format!("ran again after {took:?} with a lease of {LONG_LEASE:?}"));
+    assert!(took < LONG_LEASE / 2, "{took:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["restarted"], [worker]);
