@@ -139,10 +139,13 @@ impl DockerEngine {
         watching
     }
 
-    /// Names of all networks.
-    pub fn networks(&self) -> Vec<String> {
-        let networks = self.block_on(self.docker.list_networks(None));
-        networks.into_iter().filter_map(|network| network.name).collect()
+    /// Names of networks whose owner label contains `text`.
+    pub fn networks(&self, text: &str) -> Vec<String> {
+        let networks = self.block_on(self.docker.list_networks(None)).into_iter();
+        networks
+            .filter(|n| n.labels.iter().flatten().any(|(k, v)| k == OWNER && v.contains(text)))
+            .filter_map(|network| network.name)
+            .collect()
     }
 
     /// Ids of the images with a label.

@@ -5,27 +5,25 @@ use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::DockerEngine;
-use rollout_tests::project::repository;
+use rollout_tests::project::{Project, repository};
 
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn sixty_containers_at_once_succeed() {
     let Some(engine) = DockerEngine::available() else { return };
-    assert_many_trials("docker", 60);
+    let project = assert_many_trials("docker", 60);
     // No network per trial: an engine has addresses for about thirty.
-    let of_trial = |name: &String| name.contains("rollout") && !name.ends_with("_default");
-    // Networks with this ending belong to Compose services, which another test may run now.
-    let of_trials = engine.networks().into_iter().filter(of_trial);
-    assert_eq!(of_trials.collect::<Vec<_>>(), Vec::<String>::new());
+    let path = project.path().to_string_lossy().into_owned();
+    assert_eq!(engine.networks(&path), Vec::<String>::new());
 }
 
 #[test]
 fn many_sandboxes_at_once_succeed() {
-    assert_many_trials("process", 60);
+    let _project = assert_many_trials("process", 60);
 }
 
-fn assert_many_trials(provider: &str, count: u64) {
+fn assert_many_trials(provider: &str, count: u64) -> Project {
     let project = project();
     let directory = project.path().join("many");
     let made = Command::new(repository().join("examples/many/generate"))
@@ -44,4 +42,5 @@ fn assert_many_trials(provider: &str, count: u64) {
     assert_adds_up(&results, count);
     assert_eq!(results.job()["mean_reward"], 1.0, "{:#}", results.job());
     assert_nothing_left(&project);
+    project
 }
