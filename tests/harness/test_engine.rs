@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ignored::report_ignored;
+use crate::process_lock::ProcessLock;
 use crate::program::RunningProgram;
 use crate::wait;
 
@@ -195,35 +195,48 @@ fn end_supervisors(directory: &str) {
     }
 }
 
+/// Networks of engines that may run at the same time on this machine.
+const NETWORKS: u32 = 256;
+
 /// A network bridge, removed when dropped.
 #[derive(Debug)]
 struct NetworkBridge {
     name: String,
+    _lock: ProcessLock,
 }
 
 impl NetworkBridge {
     /// Creates a bridge; without the program `ip`, the test is ignored.
     fn new() -> Option<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        // Names of network interfaces have at most 15 bytes.
-        let name = format!("rt{}n{number}", std::process::id());
-        let address = format!("172.28.{}.{}/30", std::process::id() % 256, number % 64 * 4 + 1);
         if Command::new("ip").arg("-V").output().is_err() {
             report_ignored("needs the program ip, to start a Docker engine");
             return None;
         }
-        let bridge = Self { name };
+        let (number, lock) = (0..NETWORKS)
+            .find_map(|number| {
+                Some((number, ProcessLock::try_acquire(&format!("engine-{number}"))?))
+            })
+            .expect("a free network");
+        // Names of network interfaces have at most 15 bytes.
+        let name = format!("rollout-{number}");
+        let address = format!("172.28.{}.{}/30", number / 64, number % 64 * 4 + 1);
+        let bridge = Self { name, _lock: lock };
+        // Without the lock, it is of a process that was killed.
+        bridge.delete();
         ip(&["link", "add", "name", &bridge.name, "type", "bridge"]);
         ip(&["address", "add", &address, "dev", &bridge.name]);
         ip(&["link", "set", &bridge.name, "up"]);
         Some(bridge)
     }
+
+    fn delete(&self) {
+        let _gone = Command::new("ip").args(["link", "delete", &self.name]).output();
+    }
 }
 
 impl Drop for NetworkBridge {
     fn drop(&mut self) {
-        let _gone = Command::new("ip").args(["link", "delete", &self.name]).output();
+        self.delete();
     }
 }
 

@@ -3,6 +3,7 @@
 mod expected;
 mod formats;
 mod live_counter;
+mod net;
 mod processes;
 mod quantity;
 mod scripted_model;

@@ -16,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::cluster::Cluster;
 use super::rest::{self, DroppedConnection};
+use crate::net::free_port;
 
 /// Time between two tries to listen on the port again.
 const LISTEN_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
@@ -142,7 +143,7 @@ async fn answer(
 
 /// A listener on a free port.
 pub(super) fn bind() -> (StdListener, SocketAddr) {
-    let listener = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let listener = StdListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("a free port");
     let address = listener.local_addr().expect("an address");
     (listener, address)
 }

@@ -43,7 +43,8 @@ impl QueueFixture {
     pub(crate) fn options(&self) -> NatsOptions {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut options = NatsOptions::parse(&self.url).expect("a valid address");
-        let namespace = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("test-{}-{number}", std::process::id());
         options.namespace = namespace.parse().expect("a valid name");
         options.lease = LEASE;
         options.reports_per_run = REPORTS;

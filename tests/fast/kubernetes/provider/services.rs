@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use rollout_tests::kube::PullOutcome;
+use rollout_tests::net::free_port;
 use rollout_worker::environment::{ComposeFile, FailureKind};
 use serde_json::json;
 
@@ -11,12 +12,6 @@ use super::*;
 
 /// Image of services: the programs of this host.
 const SERVICE: &str = "registry.test/service:1";
-
-/// A port of this test program, which no other uses at the same time.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    listener.local_addr().expect("bound").port()
-}
 
 /// A command that answers on a port with the content of a file.
 fn server(port: u16) -> String {
