@@ -60,6 +60,22 @@ fn absent(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
         .collect()
 }
 
+/// Folders whose targets have `test = false`.
+const WITHOUT_TESTS: &[&str] = &["tests/harness/", "tests/bin/", "tests/bench/"];
+
+/// Tests that no test program has.
+fn stray_tests(source: &SourceFile) -> Option<Violation> {
+    let is_without = WITHOUT_TESTS.iter().any(|folder| source.path.starts_with(folder));
+    let test = Regex::new(r"#\[(tokio::)?test\b").expect("a pattern");
+    (is_without && test.is_match(&source.masked.code))
+        .then(|| Violation::new(&source.path, 0, "no test program runs its tests"))
+}
+
+#[test]
+fn tests_are_all_run() {
+    assert_none(&files::rust().filter_map(stray_tests).collect::<Vec<_>>());
+}
+
 #[test]
 fn source_files_are_all_compiled() {
     let manifest = files::all().iter().find(|source| source.path == "tests/Cargo.toml");
@@ -86,4 +102,9 @@ fn registration_violations_are_found() {
     let paths: Vec<_> = orphans.iter().map(|violation| violation.path.as_str()).collect();
     assert_eq!(paths, ["worker/src/c.rs", "tests/other/main.rs"]);
     assert_eq!(absent(&sources, &listed).len(), 1);
+
+    let is_stray = |path, text| stray_tests(&SourceFile::new(path, text)).is_some();
+    assert!(is_stray("tests/harness/kube/quantity.rs", "#[test]\nfn f() {}"));
+    assert!(is_stray("tests/bin/rollout/main.rs", "#[tokio::test(flavor = \"x\")]\n"));
+    assert!(!is_stray("tests/fast/harness/quantity.rs", "#[test]\nfn f() {}"));
 }
