@@ -15,7 +15,7 @@ use rollout_worker::supervise;
 use tokio::time::timeout;
 
 use super::gate::require;
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::{ApiState, events};
 use crate::daemon::{DaemonError, Principal, Role};
 
@@ -23,16 +23,16 @@ use crate::daemon::{DaemonError, Principal, Role};
 const PART_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Ask whether a dataset was uploaded
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/datasets/{digest}",
     tag = "datasets",
     params(("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "SHA-256 of its archive, in hexadecimal digits")),
     responses(
         (status = 204, description = "It is there"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -50,7 +50,7 @@ pub(super) async fn show(
 ///
 /// The body is a tar archive whose SHA-256 is the digest. `path: dataset:DIGEST` of a document, or
 /// `dataset:DIGEST/NAME` for a directory in it, then names the dataset.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     put,
     path = "/v1/datasets/{digest}",
     tag = "datasets",
@@ -58,9 +58,9 @@ pub(super) async fn show(
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 204, description = "It is there"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn upload(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -2,7 +2,9 @@
 
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+#[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
 use super::whole_number;
@@ -11,26 +13,31 @@ use crate::daemon::{
 };
 
 /// A submission.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct SubmitRun {
     /// Kind of the run.
     #[serde(default)]
     pub(super) kind: SubmittedKind,
     /// The job: the document of a job file as JSON, or the text of one in YAML.
-    #[schema(schema_with = document_schema)]
+    #[cfg_attr(feature = "openapi", schema(schema_with = document_schema))]
     pub(super) document: serde_json::Value,
     /// Name for people, in place of the document's.
     #[serde(default)]
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")
+    )]
     pub(super) name: Option<String>,
     /// Runs with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::json")]
-    #[schema(minimum = -1000, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
     pub(super) priority: i32,
 }
 
 /// A document is an object, or the text of a file.
+#[cfg(feature = "openapi")]
 pub(super) fn document_schema() -> Schema {
     let object = ObjectBuilder::new().schema_type(Type::Object);
     let text = ObjectBuilder::new().schema_type(Type::String);
@@ -38,7 +45,8 @@ pub(super) fn document_schema() -> Schema {
 }
 
 /// Kinds of submissions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SubmittedKind {
     /// All trials of a job.
@@ -61,26 +69,31 @@ impl From<SubmittedKind> for HostedKind {
 }
 
 /// Parameters of a submission whose body is a job file.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct SubmitQuery {
     /// With a body of YAML: kind of the run.
     #[serde(default)]
     pub(super) kind: SubmittedKind,
     /// With a body of YAML: name for people, in place of the document's.
-    #[param(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[cfg_attr(
+        feature = "openapi",
+        param(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")
+    )]
     pub(super) name: Option<String>,
     /// With a body of YAML: runs with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::query_option")]
-    #[param(minimum = -1000, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", param(minimum = -1000, maximum = 1000))]
     pub(super) priority: Option<i32>,
 }
 
 /// Which runs to list.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct ListQuery {
     /// Only runs in this state.
     pub(super) state: Option<HostedRunState>,
@@ -92,12 +105,13 @@ pub(super) struct ListQuery {
     #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
-    #[param(pattern = "^r[0-9a-f]{24}$")]
+    #[cfg_attr(feature = "openapi", param(pattern = "^r[0-9a-f]{24}$"))]
     pub(super) cursor: Option<String>,
 }
 
 /// A page of runs.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct RunList {
     /// Runs, newest first.
     runs: Vec<RunDocument>,
@@ -109,7 +123,8 @@ pub(super) struct RunList {
 }
 
 /// A run.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct RunDocument {
     /// Its id.
     id: String,
@@ -126,11 +141,11 @@ pub(super) struct RunDocument {
     /// Whether it has ended for good.
     is_final: bool,
     /// When it was submitted.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     created_at: Timestamp,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     ended_at: Option<Timestamp>,
     /// The exit code that `rollout run` has for its end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +158,8 @@ pub(super) struct RunDocument {
 }
 
 /// A run that cannot be opened.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct UnreadableDocument {
     /// Its id.
     id: String,

@@ -14,10 +14,11 @@ use rollout_protocol::exit::ExitCode;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
+#[cfg(feature = "openapi")]
 use utoipa::IntoParams;
 
 use super::connections::LongAnswer;
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::{ApiState, body, runs, whole_number};
 use crate::daemon::{Daemon, HostedEvent, HostedRun, Principal};
 
@@ -31,13 +32,14 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Where a stream begins.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct EventsQuery {
     /// Only events with a higher number; 0 for all. `Last-Event-ID` takes its place.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize)]
+    #[cfg_attr(feature = "openapi", param(value_type = usize))]
     after: u64,
 }
 
@@ -47,7 +49,7 @@ pub(super) struct EventsQuery {
 /// `rollout events --json` prints. A client that connects again with `Last-Event-ID` or `after` misses
 /// none and gets none twice. The stream ends with the event `end` when the run has no session and will
 /// have none by itself.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/events",
     tag = "runs",
@@ -58,9 +60,9 @@ pub(super) struct EventsQuery {
     ),
     responses(
         (status = 200, description = "Events", body = Object, content_type = "text/event-stream"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn events(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

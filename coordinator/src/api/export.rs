@@ -10,10 +10,11 @@ use futures_util::stream;
 use rollout_protocol::exit::ExitCode;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
+#[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
 use super::connections::LongAnswer;
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::{ApiState, body, events, runs};
 use crate::daemon::Principal;
 use crate::results::export::{DEFAULT_MIN_REWARD, ExportFormat};
@@ -22,9 +23,10 @@ use crate::results::export::{DEFAULT_MIN_REWARD, ExportFormat};
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Which export to make.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct ExportQuery {
     /// The format.
     format: ExportedFormat,
@@ -34,7 +36,8 @@ pub(super) struct ExportQuery {
 }
 
 /// Formats of exports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ExportedFormat {
     /// A JSON object per line and trial.
@@ -81,7 +84,7 @@ impl From<ExportedFormat> for ExportFormat {
 /// if there are more reward keys than columns. For formats with trajectories,
 /// `x-rollout-without-trajectory` counts trials that have none, and `x-rollout-below-reward` those
 /// that are left out for their reward.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/export",
     tag = "runs",
@@ -97,9 +100,9 @@ impl From<ExportedFormat> for ExportFormat {
                 (String = "text/csv"),
             ),
         ),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn export(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -4,12 +4,14 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::record::OutputFile;
 use rollout_protocol::reference::ArtifactRef;
 use serde::Serialize;
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::results::view::TrialRow;
 
 /// An item.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct ItemDocument {
     /// Its id.
     item: String,
@@ -32,7 +34,7 @@ pub(super) struct ItemDocument {
     /// Its reward; null without a verdict.
     reward: Option<f64>,
     /// Its error, without the message.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     error: Option<serde_json::Value>,
     /// Cost of all its executions.
     cost: Option<f64>,
@@ -41,19 +43,21 @@ pub(super) struct ItemDocument {
     /// Duration of the execution that settled it, seconds.
     total_sec: Option<f64>,
     /// When it was settled.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     settled_at: Option<Timestamp>,
 }
 
 /// The captured outputs of an item.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct OutputList {
     /// The outputs.
     pub(super) outputs: Vec<OutputDocument>,
 }
 
 /// A captured output.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct OutputDocument {
     /// `name` of `logs`.
     path: String,
@@ -68,14 +72,16 @@ pub(super) struct OutputDocument {
 }
 
 /// The artifacts of an item.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct ArtifactList {
     /// The artifacts.
     artifacts: Vec<ArtifactDocument>,
 }
 
 /// An artifact.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct ArtifactDocument {
     /// Its path, which identifies it in its item.
     path: String,

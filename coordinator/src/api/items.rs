@@ -14,11 +14,12 @@ use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+#[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
 use super::connections::LongAnswer;
 use super::item_documents::{ArtifactList, ItemDocument, OutputDocument, OutputList};
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::{ApiState, body, events, json, output_follower, runs, whole_number};
 use crate::daemon::{DaemonError, ItemQuery, Principal};
 use crate::results::view::{self, CapturedFile};
@@ -36,9 +37,10 @@ const WAITING_PIECES: usize = 4;
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Which items to list.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct ItemsQuery {
     /// Only items in this state, such as `failed`.
     state: Option<String>,
@@ -55,7 +57,8 @@ pub(super) struct ItemsQuery {
 }
 
 /// A page of items.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct ItemList {
     /// Items, in the plan's order.
     items: Vec<ItemDocument>,
@@ -64,9 +67,10 @@ pub(super) struct ItemList {
 }
 
 /// Which output to read.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct OutputQuery {
     /// Name of an output (`command/stdout.txt`), of a directory of outputs, or of a file in the logs;
     /// every output with a header each by default.
@@ -80,25 +84,26 @@ pub(super) struct OutputQuery {
 }
 
 /// Which artifact to read.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct ArtifactQuery {
     /// Its path, as in the list.
     path: String,
 }
 
 /// List the items of a run
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items",
     tag = "items",
     params(("id" = String, Path, description = "The run"), ItemsQuery),
     responses(
         (status = 200, description = "Items, in the plan's order", body = ItemList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -123,7 +128,7 @@ pub(super) async fn list(
 ///
 /// `item` is its id, its name, or a part of its name that no other has. The answer is the document of
 /// `rollout show RUN ITEM --json`.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items/{item}",
     tag = "items",
@@ -133,9 +138,9 @@ pub(super) async fn list(
     ),
     responses(
         (status = 200, description = "The item", body = ItemDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -155,7 +160,7 @@ pub(super) async fn show(
 }
 
 /// List the captured outputs of an item
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items/{item}/outputs",
     tag = "items",
@@ -165,9 +170,9 @@ pub(super) async fn show(
     ),
     responses(
         (status = 200, description = "Its outputs", body = OutputList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn outputs(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -182,7 +187,7 @@ pub(super) async fn outputs(
 /// Read the output of an item
 ///
 /// The text of `rollout logs`. With `follow`, the answer lasts until the item is settled.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items/{item}/logs",
     tag = "items",
@@ -193,9 +198,9 @@ pub(super) async fn outputs(
     ),
     responses(
         (status = 200, description = "The output, as it is", body = String, content_type = "text/plain"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn logs(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -261,7 +266,7 @@ fn text_stream<T: Send + 'static>(received: mpsc::Receiver<Bytes>, owned: T) -> 
 }
 
 /// List the artifacts of an item
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items/{item}/artifacts",
     tag = "items",
@@ -271,9 +276,9 @@ fn text_stream<T: Send + 'static>(received: mpsc::Receiver<Bytes>, owned: T) -> 
     ),
     responses(
         (status = 200, description = "Its artifacts", body = ArtifactList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn artifacts(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -287,7 +292,7 @@ pub(super) async fn artifacts(
 /// Read an artifact of an item
 ///
 /// The content of its blob; an artifact of several files is an archive.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/items/{item}/artifact",
     tag = "items",
@@ -298,9 +303,9 @@ pub(super) async fn artifacts(
     ),
     responses(
         (status = 200, description = "Its content", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn artifact(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::backoff::error_chain;
 use serde::Serialize;
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::daemon::{DaemonError, RunFailure};
@@ -40,7 +41,8 @@ pub(super) struct BusyMembers {
 }
 
 /// The document of an error.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct Problem {
     /// Kind of the problem: `urn:rollout:problem:` and a word.
     #[serde(rename = "type")]

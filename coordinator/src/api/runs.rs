@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::documents::{ListQuery, RunDocument, RunList, SubmitQuery, SubmitRun};
 use super::gate::require;
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::{ApiState, body, json};
 use crate::daemon::{
     DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery,
@@ -43,7 +43,7 @@ pub(super) fn find(
 ///
 /// The run is durable when the answer arrives. With `Idempotency-Key`, the same submission again gives
 /// the same run, with status 200.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs",
     tag = "runs",
@@ -61,9 +61,9 @@ pub(super) fn find(
     responses(
         (status = 201, description = "A new run", body = RunDocument),
         (status = 200, description = "The run that was submitted before under this key", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn submit(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -189,16 +189,16 @@ fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// List runs
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs",
     tag = "runs",
     params(ListQuery),
     responses(
         (status = 200, description = "Runs, newest first", body = RunList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -214,16 +214,16 @@ pub(super) async fn list(
 }
 
 /// Show a run
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}",
     tag = "runs",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 200, description = "The run", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -236,16 +236,16 @@ pub(super) async fn show(
 /// Show the overview of a search
 ///
 /// The document of `rollout tree show DIR --json`.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/search",
     tag = "runs",
     params(("id" = String, Path, description = "The run, of the kind `tree`")),
     responses(
         (status = 200, description = "The overview", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn search(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -259,16 +259,16 @@ pub(super) async fn search(
 ///
 /// Its trials end as cancelled, except those that have a result. The request is durable when the
 /// answer arrives.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/cancel",
     tag = "runs",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 202, description = "The run", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn cancel(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -283,16 +283,16 @@ pub(super) async fn cancel(
 /// Pause a run
 ///
 /// No trial begins, and running ones go on. The request is durable when the answer arrives.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/pause",
     tag = "runs",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 202, description = "The run", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn pause(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -307,16 +307,16 @@ pub(super) async fn pause(
 /// Continue a run
 ///
 /// Ends a pause, or tries a run again whose last session failed.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/continue",
     tag = "runs",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 202, description = "The run", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn resume(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -332,16 +332,16 @@ pub(super) async fn resume(
 ///
 /// Removes the record and the files of a run that has ended. Its blobs stay until the operator
 /// collects them.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     delete,
     path = "/v1/runs/{id}",
     tag = "runs",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 204, description = "It is removed"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn delete(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -9,13 +9,15 @@ use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::reference::{ArtifactRef, OutputRef};
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
 use super::whole_number;
 use crate::executor::TrialEvent;
 
 /// A trial to start.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct StartDocument {
     /// The trial.
@@ -25,7 +27,8 @@ pub(super) struct StartDocument {
 }
 
 /// Name of a trial.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrialNameDocument {
     /// Agent.
@@ -40,17 +43,18 @@ pub(super) struct TrialNameDocument {
 }
 
 /// The documents that a trial runs under, by digest.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrialSpecDocument {
     /// Settings.
-    #[schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$"))]
     settings: Digest,
     /// Agent.
-    #[schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$"))]
     agent: Digest,
     /// Task.
-    #[schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^sha256:[0-9a-f]{64}$"))]
     task: Digest,
     /// Attempt, from 1.
     #[serde(deserialize_with = "whole_number::json")]
@@ -58,34 +62,37 @@ pub(super) struct TrialSpecDocument {
 }
 
 /// A trial that was started.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct HandleDocument {
     /// Id of the run in its journal.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     run: RunId,
     /// Identifies the trial in the run.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     item: ItemId,
     /// Its name.
     trial: TrialNameDocument,
 }
 
 /// Which trials to list.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct TrialsQuery {
     /// Most trials of a page, from 1 to 1000; 100 by default.
     #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next` of the page before.
     #[serde(default, deserialize_with = "whole_number::query_option")]
-    #[param(value_type = Option<usize>)]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<usize>))]
     pub(super) cursor: Option<u64>,
 }
 
 /// Trials that can be started.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct TrialList {
     /// Trials, in the plan's order.
     pub(super) trials: Vec<PlannedDocument>,
@@ -94,10 +101,11 @@ pub(super) struct TrialList {
 }
 
 /// A trial that can be started: a start has its `trial` and its `spec`.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct PlannedDocument {
     /// Identifies the trial in the run.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub(super) item: ItemId,
     /// Its name.
     pub(super) trial: TrialNameDocument,
@@ -106,13 +114,14 @@ pub(super) struct PlannedDocument {
 }
 
 /// Where the events of a trial begin.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct TrialEventsQuery {
     /// Only events with this number or a higher one.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize)]
+    #[cfg_attr(feature = "openapi", param(value_type = usize))]
     pub(super) from: u64,
 }
 
@@ -126,11 +135,12 @@ pub(super) struct TrialEventDocument {
 }
 
 /// A control of a trial's harness.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct ControlDocument {
     /// `stop`, `checkpoint` or `continue`.
-    #[schema(value_type = String, pattern = "^(stop|checkpoint|continue)$")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^(stop|checkpoint|continue)$"))]
     action: ControlAction,
     /// Name of a checkpoint, or another label.
     #[serde(default)]
@@ -140,27 +150,29 @@ pub(super) struct ControlDocument {
     requested_by: Option<String>,
     /// Longest wait for the acknowledgement, milliseconds.
     #[serde(default = "default_wait_ms", deserialize_with = "whole_number::json")]
-    #[schema(maximum = 3_600_000)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 3_600_000))]
     timeout_ms: u64,
     /// How long after this wait a command that ignored `stop` may still run, milliseconds.
     #[serde(default = "default_wait_ms", deserialize_with = "whole_number::json")]
-    #[schema(maximum = 3_600_000)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 3_600_000))]
     grace_ms: u64,
 }
 
 /// The output of a settled trial.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct TrialOutputDocument {
     /// A reference; null if the settlement has everything.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub(super) output: Option<OutputRef>,
 }
 
 /// The artifacts of a settled trial.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct TrialArtifactList {
     /// References.
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub(super) artifacts: Vec<ArtifactRef>,
 }
 

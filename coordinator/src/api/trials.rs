@@ -19,7 +19,7 @@ use rollout_protocol::id::ItemId;
 use super::connections::LongAnswer;
 use super::documents::RunDocument;
 use super::gate::require;
-use super::problem::{ApiProblem, Problem};
+use super::problem::ApiProblem;
 use super::trial_documents::{
     ControlDocument, HandleDocument, PlannedDocument, StartDocument, TrialArtifactList,
     TrialEventDocument, TrialEventsQuery, TrialList, TrialOutputDocument, TrialsQuery,
@@ -57,16 +57,16 @@ fn item_of(text: &str) -> Result<ItemId, ApiProblem> {
 ///
 /// It takes no more trials, and its run ends when every started trial has a result. The request is
 /// durable when the answer arrives.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/finish",
     tag = "trials",
     params(("id" = String, Path, description = "The run")),
     responses(
         (status = 202, description = "The run", body = RunDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn finish(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -81,16 +81,16 @@ pub(super) async fn finish(
 /// List the trials that can be started
 ///
 /// Trials of the plan: agents x tasks x attempts.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/trials",
     tag = "trials",
     params(("id" = String, Path, description = "The run"), TrialsQuery),
     responses(
         (status = 200, description = "Trials, in the plan's order", body = TrialList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -114,7 +114,7 @@ pub(super) async fn list(
 ///
 /// A trial is started once, however often it is requested, also after a restart of the server. The
 /// start is durable when the answer arrives.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/trials",
     tag = "trials",
@@ -123,9 +123,9 @@ pub(super) async fn list(
     responses(
         (status = 201, description = "It is started", body = HandleDocument),
         (status = 200, description = "It was started before", body = HandleDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn start(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -150,7 +150,7 @@ pub(super) async fn start(
 ///
 /// `state` is `queued`, `running` (with `try`, `exec` and `phase`), `waiting` (before a retry, with
 /// `error` and `next_try_at`) or `settled` (with `settlement`).
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/trials/{item}",
     tag = "trials",
@@ -160,9 +160,9 @@ pub(super) async fn start(
     ),
     responses(
         (status = 200, description = "Its status", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn status(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -182,7 +182,7 @@ pub(super) async fn status(
 /// the harness. An event replaces every earlier one with the same or a higher number: numbers begin
 /// again with another execution. The stream ends with the event `end` when the trial is settled, or
 /// with `error`, whose data has the `kind` and the `detail` of a problem.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/trials/{item}/events",
     tag = "trials",
@@ -193,9 +193,9 @@ pub(super) async fn status(
     ),
     responses(
         (status = 200, description = "Events", body = Object, content_type = "text/event-stream"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn events(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -247,7 +247,7 @@ fn message(event: Option<Result<TrialEvent, ExecutorError>>) -> Event {
 ///
 /// The answer is the receipt of its worker. The evidence that the harness observed the control is
 /// its acknowledgement in the receipt.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/trials/{item}/control",
     tag = "trials",
@@ -258,9 +258,9 @@ fn message(event: Option<Result<TrialEvent, ExecutorError>>) -> Event {
     request_body(content = ControlDocument, content_type = "application/json"),
     responses(
         (status = 200, description = "The receipt", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn control(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -282,7 +282,7 @@ pub(super) async fn control(
 /// Cancel a trial
 ///
 /// It settles as cancelled, unless it has a result. The request is durable when the answer arrives.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/runs/{id}/trials/{item}/cancel",
     tag = "trials",
@@ -292,9 +292,9 @@ pub(super) async fn control(
     ),
     responses(
         (status = 202, description = "Its status", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn cancel(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -309,7 +309,7 @@ pub(super) async fn cancel(
 }
 
 /// Show the output of a settled trial
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/trials/{item}/output",
     tag = "trials",
@@ -319,9 +319,9 @@ pub(super) async fn cancel(
     ),
     responses(
         (status = 200, description = "A reference", body = TrialOutputDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn output(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -334,7 +334,7 @@ pub(super) async fn output(
 }
 
 /// List the artifacts of a settled trial
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/trials/{item}/artifacts",
     tag = "trials",
@@ -344,9 +344,9 @@ pub(super) async fn output(
     ),
     responses(
         (status = 200, description = "References", body = TrialArtifactList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn artifacts(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -361,7 +361,7 @@ pub(super) async fn artifacts(
 /// Read a blob to which a result of a run refers
 ///
 /// The content does not change: a client checks it against the digest.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/runs/{id}/blobs/{digest}",
     tag = "trials",
@@ -371,9 +371,9 @@ pub(super) async fn artifacts(
     ),
     responses(
         (status = 200, description = "Its content", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn blob(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

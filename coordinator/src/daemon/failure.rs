@@ -10,7 +10,8 @@ use crate::results::export::ExportError;
 use crate::results::view::{CapturedError, RunViewError};
 
 /// Why a run or a request about a run failed, with the code of the command line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunFailure {
     /// The exit code that `rollout run` has for this failure.
     pub code: u8,

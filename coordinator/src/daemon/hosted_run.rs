@@ -8,6 +8,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, watch};
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use super::event_feed::{EventFeed, EventSource, HostedEvent};
@@ -23,7 +24,8 @@ use super::state_dir::DaemonDir;
 use crate::engine::journal::RunLayout;
 
 /// State of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HostedRunState {
     /// It waits for its start.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use super::failure::RunFailure;
@@ -60,7 +61,8 @@ pub struct HostedRunRecord {
 }
 
 /// Kind of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HostedKind {
     /// All trials of a job.
@@ -135,11 +137,12 @@ pub enum HostedOutcome {
 }
 
 /// Progress of a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct HostedProgress {
     /// Id of the run in its journal; absent before its first session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run: Option<RunId>,
     /// Number of its last session, from 1; 0 before the first one.
     pub session: u32,

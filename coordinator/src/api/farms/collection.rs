@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use super::documents::{FarmDocument, FarmList, ListFarmsQuery, OpenFarm};
 use super::find;
 use crate::api::gate::require;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, json, runs};
 use crate::daemon::{FarmQuery, FarmSubmission, HostedFarm, Principal, Role, SubmittedFarm};
 
@@ -21,7 +21,7 @@ const DEFAULT_LIMIT: usize = 100;
 ///
 /// The farm is durable when the answer arrives. With `Idempotency-Key`, the same request again gives
 /// the same farm, with status 200. The rules for the document are those of jobs.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms",
     tag = "farms",
@@ -30,9 +30,9 @@ const DEFAULT_LIMIT: usize = 100;
     responses(
         (status = 201, description = "A new farm", body = FarmDocument),
         (status = 200, description = "The farm that was opened before under this key", body = FarmDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn open(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -68,16 +68,16 @@ fn answer(status: StatusCode, farm: &HostedFarm) -> Response {
 }
 
 /// List farms
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms",
     tag = "farms",
     params(ListFarmsQuery),
     responses(
         (status = 200, description = "Farms, newest first", body = FarmList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -94,16 +94,16 @@ pub(super) async fn list(
 }
 
 /// Show a farm
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}",
     tag = "farms",
     params(("id" = String, Path, description = "The farm")),
     responses(
         (status = 200, description = "The farm", body = FarmDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

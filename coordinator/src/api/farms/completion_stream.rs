@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::documents::CompletionStreamQuery;
 use super::find;
 use crate::api::connections::LongAnswer;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, events};
 use crate::daemon::{CompletionRead, FarmError, HostedFarm, Principal};
 
@@ -32,7 +32,7 @@ const READ_WAIT: Duration = Duration::from_secs(60);
 /// that connects again with `Last-Event-ID` or `after` misses none. Completions that were acknowledged
 /// are not sent. The event `end` ends the stream when the farm has ended, the event `error` when its
 /// session failed.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}/completions/stream",
     tag = "farms",
@@ -43,9 +43,9 @@ const READ_WAIT: Duration = Duration::from_secs(60);
     ),
     responses(
         (status = 200, description = "Completions", body = Object, content_type = "text/event-stream"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn stream(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -15,7 +15,7 @@ use super::documents::{
 };
 use super::find;
 use crate::api::gate::require;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, events, json};
 use crate::daemon::{Principal, Role};
 
@@ -29,16 +29,16 @@ const MAX_WAIT_SEC: u64 = 60;
 ///
 /// Shows what the consumer has not acknowledged, in the order of the cursors, also after a restart of
 /// the server. Waits for the first one as long as `wait` says, and is empty if none came.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}/completions",
     tag = "farms",
     params(("id" = String, Path, description = "The farm"), CompletionsQuery),
     responses(
         (status = 200, description = "Completions", body = CompletionList),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn read(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -64,7 +64,7 @@ pub(super) async fn read(
 ///
 /// They are never shown again. Durable when the answer arrives; cursors that are unknown, or were
 /// acknowledged before, are no error.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/ack",
     tag = "farms",
@@ -72,9 +72,9 @@ pub(super) async fn read(
     request_body = AcknowledgeCompletions,
     responses(
         (status = 200, description = "Numbers of completions", body = AcknowledgedDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn acknowledge(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -10,14 +10,14 @@ use axum::response::{IntoResponse, Response};
 use super::documents::{FarmDocument, PauseDocument, PolicyVersionDocument, ResumeFarm};
 use super::find;
 use crate::api::gate::require;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, json};
 use crate::daemon::{Principal, Role};
 
 /// Say that the trainer has a newer policy
 ///
 /// A version that is not newer changes nothing. The answer is the state of the farm.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/policy",
     tag = "farms",
@@ -25,9 +25,9 @@ use crate::daemon::{Principal, Role};
     request_body = PolicyVersionDocument,
     responses(
         (status = 200, description = "The state of the farm", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn policy(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -45,16 +45,16 @@ pub(super) async fn policy(
 /// Pause a farm
 ///
 /// No sample begins, and no deadline passes.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/pause",
     tag = "farms",
     params(("id" = String, Path, description = "The farm")),
     responses(
         (status = 200, description = "It is paused", body = PauseDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn pause(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -69,7 +69,7 @@ pub(super) async fn pause(
 ///
 /// Ends a pause, with the version of the policy from now on if it changed. A farm whose last session
 /// failed is opened again.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/resume",
     tag = "farms",
@@ -77,9 +77,9 @@ pub(super) async fn pause(
     request_body = Option<ResumeFarm>,
     responses(
         (status = 200, description = "It runs", body = PauseDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn resume(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -99,16 +99,16 @@ pub(super) async fn resume(
 ///
 /// It admits no more groups, and ends when every sample has ended and every completion is
 /// acknowledged.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/close",
     tag = "farms",
     params(("id" = String, Path, description = "The farm")),
     responses(
         (status = 200, description = "The farm", body = FarmDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn close(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -124,16 +124,16 @@ pub(super) async fn close(
 ///
 /// Cancels its groups, and removes its record and its files. Its blobs stay until the operator
 /// collects them.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     delete,
     path = "/v1/farms/{id}",
     tag = "farms",
     params(("id" = String, Path, description = "The farm")),
     responses(
         (status = 204, description = "It is removed"),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn delete(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

@@ -7,46 +7,50 @@ use rollout_protocol::farm::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
 use super::problems;
+#[cfg(feature = "openapi")]
 use crate::api::documents::document_schema;
 use crate::api::problem::ApiProblem;
 use crate::api::whole_number;
 use crate::daemon::{FarmPage, GroupState, HostedFarmState, HostedFarmView, RunFailure};
 
 /// A farm to open.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct OpenFarm {
     /// Its name: part of the key of every sample.
     pub(super) name: String,
     /// The job: the document of a job file as JSON, or the text of one in YAML. It has one agent; its
     /// datasets are the tasks of the farm.
-    #[schema(schema_with = document_schema)]
+    #[cfg_attr(feature = "openapi", schema(schema_with = document_schema))]
     pub(super) document: serde_json::Value,
     /// Its settings.
     #[serde(default)]
     pub(super) settings: OpenFarmSettings,
     /// Its samples take free slots before those of a lower priority.
     #[serde(default, deserialize_with = "whole_number::json")]
-    #[schema(minimum = -1000, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
     pub(super) priority: i32,
 }
 
 /// Settings of a farm.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct OpenFarmSettings {
     /// Names of the readers of completions; `["train"]` by default.
     consumers: Option<Vec<String>>,
     /// Bounds on what the farm holds: `open_groups`, `open_samples`, `unacknowledged`,
     /// `remembered_groups`, `cancelled_groups`, `journal_bytes`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     limits: serde_json::Value,
     /// How many versions behind the newest one a policy version may be: `admission`, `queue`,
     /// `in_flight`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     staleness: serde_json::Value,
 }
 
@@ -81,9 +85,10 @@ fn setting<T: DeserializeOwned + Default>(
 }
 
 /// Which farms to list.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct ListFarmsQuery {
     /// Only farms in this state.
     pub(super) state: Option<HostedFarmState>,
@@ -95,12 +100,13 @@ pub(super) struct ListFarmsQuery {
     #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// `next_cursor` of the page before.
-    #[param(pattern = "^f[0-9a-f]{24}$")]
+    #[cfg_attr(feature = "openapi", param(pattern = "^f[0-9a-f]{24}$"))]
     pub(super) cursor: Option<String>,
 }
 
 /// A page of farms.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct FarmList {
     /// Farms, newest first.
     farms: Vec<FarmDocument>,
@@ -112,7 +118,8 @@ pub(super) struct FarmList {
 }
 
 /// A farm.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct FarmDocument {
     /// Its id.
     id: String,
@@ -127,26 +134,27 @@ pub(super) struct FarmDocument {
     /// Whether it has ended for good.
     is_final: bool,
     /// When it was opened.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     created_at: Timestamp,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     ended_at: Option<Timestamp>,
     /// Why its last session failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<RunFailure>,
     /// Its settings.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     settings: FarmSettings,
     /// The state of its groups and samples; absent until it is open.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     status: Option<FarmStatus>,
 }
 
 /// A farm that cannot be opened.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct UnreadableFarm {
     /// Its id.
     id: String,
@@ -188,24 +196,26 @@ impl From<FarmPage> for FarmList {
 }
 
 /// The answer to a group that was admitted, now or before.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct SubmittedGroupDocument {
     /// Its id.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub(super) group: GroupId,
     /// Whether it was admitted before.
     pub(super) known: bool,
     /// How it ended, if it has: `complete`, `dropped` or `cancelled`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub(super) end: Option<GroupEnd>,
 }
 
 /// The state of a group.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct GroupDocument {
     /// Its id.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     group: GroupId,
     /// Samples that it owes. Like the next three, absent if the farm remembers the id only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,7 +231,7 @@ pub(super) struct GroupDocument {
     refills: Option<u32>,
     /// How it ended, if it has: `complete`, `dropped` or `cancelled`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     end: Option<GroupEnd>,
 }
 
@@ -244,10 +254,11 @@ impl GroupDocument {
 }
 
 /// The answer to a cancellation.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct CancelledGroupDocument {
     /// The id of the group.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub(super) group: GroupId,
     /// Samples that the cancellation ended.
     pub(super) samples: u64,
@@ -255,55 +266,59 @@ pub(super) struct CancelledGroupDocument {
     pub(super) unknown: bool,
     /// How the group had ended before, if it had.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub(super) end: Option<GroupEnd>,
 }
 
 /// Which completions to read.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct CompletionsQuery {
     /// Their consumer; by default the first one of the farm.
     pub(super) consumer: Option<String>,
     /// Only completions with a higher cursor; 0 by default.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize)]
+    #[cfg_attr(feature = "openapi", param(value_type = usize))]
     pub(super) after: u64,
     /// Most completions, from 1 to 4096; 100 by default.
     #[serde(default, deserialize_with = "whole_number::query_option")]
     pub(super) limit: Option<usize>,
     /// Seconds to wait for the first completion, from 0 to 60; 0 by default.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize, maximum = 60)]
+    #[cfg_attr(feature = "openapi", param(value_type = usize, maximum = 60))]
     pub(super) wait: u64,
 }
 
 /// Where a stream of completions begins.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct CompletionStreamQuery {
     /// Their consumer; by default the first one of the farm.
     pub(super) consumer: Option<String>,
     /// Only completions with a higher cursor; 0 by default. `Last-Event-ID` takes its place.
     #[serde(default, deserialize_with = "whole_number::query")]
-    #[param(value_type = usize)]
+    #[cfg_attr(feature = "openapi", param(value_type = usize))]
     pub(super) after: u64,
 }
 
 /// Completions.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct CompletionList<'a> {
     /// Completions that their consumer has not acknowledged, in the order of their cursors.
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub(super) completions: Vec<&'a Completion>,
     /// `after` of the next read.
     pub(super) next_after: u64,
 }
 
 /// Completions that their consumer has taken.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct AcknowledgeCompletions {
     /// The consumer; by default the first one of the farm.
@@ -311,12 +326,13 @@ pub(super) struct AcknowledgeCompletions {
     pub(super) consumer: Option<String>,
     /// Their cursors, at most 4096.
     #[serde(deserialize_with = "whole_number::json_list")]
-    #[schema(value_type = Vec<usize>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<usize>))]
     pub(super) cursors: Vec<u64>,
 }
 
 /// The answer to an acknowledgement.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct AcknowledgedDocument {
     /// Completions that were acknowledged now.
     pub(super) acknowledged: u64,
@@ -327,27 +343,30 @@ pub(super) struct AcknowledgedDocument {
 }
 
 /// A version of the policy.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyVersionDocument {
     /// The version.
     #[serde(deserialize_with = "whole_number::json")]
-    #[schema(value_type = usize)]
+    #[cfg_attr(feature = "openapi", schema(value_type = usize))]
     pub(super) version: u64,
 }
 
 /// The end of a pause.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResumeFarm {
     /// Version of the policy from now on, if it changed.
     #[serde(default, deserialize_with = "whole_number::json_option")]
-    #[schema(value_type = Option<usize>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<usize>))]
     pub(super) version: Option<u64>,
 }
 
 /// Whether a farm is paused.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub(super) struct PauseDocument {
     /// Whether it is.
     paused: bool,
@@ -355,7 +374,7 @@ pub(super) struct PauseDocument {
     in_flight: u64,
     /// Their model calls, as in the status; absent without a gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     model_calls: Option<FarmModelCalls>,
 }
 

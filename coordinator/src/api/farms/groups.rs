@@ -11,7 +11,7 @@ use rollout_protocol::farm::{CancelReceipt, GroupId, GroupRequest, SubmittedGrou
 use super::documents::{CancelledGroupDocument, GroupDocument, SubmittedGroupDocument};
 use super::{find, problems};
 use crate::api::gate::require;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, json};
 use crate::daemon::{FarmError, Principal, Role};
 
@@ -19,7 +19,7 @@ use crate::daemon::{FarmError, Principal, Role};
 ///
 /// The body is a request for a group. It is durable when the answer arrives, and the same request again
 /// has no further effect. 429 names the `limit`, the `depth` and the `max`: send the group again later.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/groups",
     tag = "farms",
@@ -28,9 +28,9 @@ use crate::daemon::{FarmError, Principal, Role};
     responses(
         (status = 201, description = "It is admitted", body = SubmittedGroupDocument),
         (status = 200, description = "It was admitted before", body = SubmittedGroupDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn submit(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -57,7 +57,7 @@ pub(super) async fn submit(
 /// Show a group
 ///
 /// A group that has ended and whose completions are acknowledged has its `end` only.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}/groups/{group}",
     tag = "farms",
@@ -67,9 +67,9 @@ pub(super) async fn submit(
     ),
     responses(
         (status = 200, description = "The group", body = GroupDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -84,7 +84,7 @@ pub(super) async fn show(
 /// Cancel a group
 ///
 /// Its samples end as cancelled. An id that the farm does not know is never admitted after this.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     post,
     path = "/v1/farms/{id}/groups/{group}/cancel",
     tag = "farms",
@@ -94,9 +94,9 @@ pub(super) async fn show(
     ),
     responses(
         (status = 200, description = "It is cancelled, or had ended before", body = CancelledGroupDocument),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn cancel(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

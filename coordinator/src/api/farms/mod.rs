@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
+#[cfg(feature = "openapi")]
 use utoipa::OpenApi;
 
 use super::ApiState;
@@ -44,6 +45,7 @@ pub(super) fn router() -> Router<Arc<ApiState>> {
 }
 
 /// The description of the paths of farms.
+#[cfg(feature = "openapi")]
 #[derive(OpenApi)]
 #[openapi(
     paths(

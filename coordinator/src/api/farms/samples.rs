@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::find;
 use crate::api::connections::LongAnswer;
-use crate::api::problem::{ApiProblem, Problem};
+use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, events, json};
 use crate::daemon::{FarmError, Principal};
 use crate::results::view;
@@ -28,7 +28,7 @@ fn parsed(cursor: &str) -> Result<u64, ApiProblem> {
 /// Read the record of a sample
 ///
 /// The record of the execution that decided it, as long as the completion is not acknowledged.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}/completions/{cursor}/record",
     tag = "farms",
@@ -38,9 +38,9 @@ fn parsed(cursor: &str) -> Result<u64, ApiProblem> {
     ),
     responses(
         (status = 200, description = "The record of a trial", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn record(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
@@ -57,7 +57,7 @@ pub(super) async fn record(
 /// `ids`, `mask` (1 for sampled tokens) and `logprobs`. `policies` has the versions of the policy when
 /// each call was sent and ended, `policy` those when the group was requested and admitted, and when
 /// the sample ended.
-#[utoipa::path(
+#[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/farms/{id}/completions/{cursor}/calls",
     tag = "farms",
@@ -67,9 +67,9 @@ pub(super) async fn record(
     ),
     responses(
         (status = 200, description = "`trajectories` and `policy`", body = Object),
-        (status = "default", description = "An error", body = Problem, content_type = "application/problem+json"),
+        (status = "default", description = "An error", body = crate::api::problem::Problem, content_type = "application/problem+json"),
     ),
-)]
+))]
 pub(super) async fn calls(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,

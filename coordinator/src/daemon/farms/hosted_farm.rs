@@ -9,6 +9,7 @@ use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use super::error::FarmError;
@@ -25,7 +26,8 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// State of a farm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, serde::Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HostedFarmState {
     /// It waits to be opened.
