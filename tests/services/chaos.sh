@@ -20,6 +20,5 @@ chaos_run() {
   local seed=$1 minutes=$2
   shift 2
   say "chaos --seed $seed --minutes $minutes $*"
-  run_cargo env TMPDIR="$scratch" "$leftovers_variable=$work" \
-    "$repository/tests/chaos" --seed "$seed" --minutes "$minutes" "$@"
+  run_marked "$repository/tests/chaos" --seed "$seed" --minutes "$minutes" "$@"
 }

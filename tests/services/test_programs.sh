@@ -1,0 +1,151 @@
+# Builds and runs the test programs: with cargo-nextest, or with `cargo test` for several of them at
+# the same time. Sourced by tests/run.
+
+# Tests at the same time, and of these in the program `docker`, which share one engine. Tests wait for
+# processes and timers more than they compute. .config/nextest.toml has the limit of the group.
+threads=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+readonly threads_docker=3
+
+# Tests that could not run, and parts of tests: a line `NAME<tab>REASON` or `NAME<tab>REASON<tab>part`.
+export ROLLOUT_TEST_IGNORED=$work/ignored
+
+# Sets `nextest` to the version of cargo-nextest, or to nothing.
+nextest=
+nextest_find() {
+  [ "${ROLLOUT_TEST_NEXTEST:-}" != no ] || return 0
+  nextest=$(cargo nextest --version 2>/dev/null | sed -n '1s/^cargo-nextest \([^ ]*\).*/\1/p') || nextest=
+}
+
+# run_marked COMMAND…: in the background, with the directory and the mark of this run's files.
+run_marked() { run_cargo marked "$@"; }
+marked() {
+  export TMPDIR=$scratch "$leftovers_variable=$work"
+  "$@"
+}
+
+# tests_build ARGUMENT…
+tests_build() { cargo test --workspace --locked --no-run "$@"; }
+
+# tests_run ARGUMENT…: runs the tests that `selection` and the arguments select, and counts them.
+tests_run() {
+  local status=0
+  passed=0 failed=0
+  # Arguments after `--` are those of the test programs, which cargo-nextest replaces.
+  if [ -n "$nextest" ] && [[ " $* " != *" -- "* ]]; then
+    say "running the tests with cargo-nextest $nextest, $threads at a time"
+    run_marked tests_nextest "$@" || status=$?
+    tests_count_nextest
+    tests_count tidy
+  elif tests_selected "${selection[@]}" "$@"; then
+    say "running the tests with cargo test, $threads at a time"
+    run_marked tests_job "$threads" selected "${selection[@]}" "$@" || status=$?
+    tests_count selected
+  else
+    say "running the tests with cargo test, up to $threads at a time"
+    tests_run_side_by_side "$@" || status=$?
+  fi
+  tests_report
+  if [ "$status" -eq 0 ] && [ $((passed + failed)) -eq 0 ]; then
+    say "no test is selected: $*"
+    status=4
+  fi
+  return "$status"
+}
+
+# Where cargo-nextest writes what each test did.
+readonly nextest_report=$repository/target/nextest/default/junit.xml
+
+tests_nextest() {
+  rm -f "$nextest_report"
+  local run=(cargo nextest run --workspace --locked --test-threads "$threads")
+  if tests_selected "$@"; then
+    "${run[@]}" "$@"
+    return
+  fi
+  # The program `tidy` reads all sources once, and cargo-nextest starts a process for each test.
+  local status=0 tidy
+  tests_job "$(nproc)" tidy --test tidy "$@" &
+  tidy=$!
+  "${run[@]}" --no-tests pass --filterset 'not binary(tidy)' "${selection[@]}" "$@" || status=$?
+  wait "$tidy" || status=1
+  return "$status"
+}
+
+tests_count_nextest() {
+  local run broken
+  [ -e "$nextest_report" ] || return 0
+  read -r run broken < <(sed -n \
+    's/^<testsuites .* tests="\([0-9]*\)" failures="\([0-9]*\)" errors="\([0-9]*\)".*/\1 \2 \3/p' "$nextest_report" |
+    awk '{ print $1, $2 + $3 }') || return 0
+  passed=$((passed + run - broken)) failed=$((failed + broken))
+}
+
+# Whether the arguments name packages or targets.
+tests_selected() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      --) break ;;
+      -p* | --package* | --lib | --bin* | --test | --test=* | --tests | --example* | --doc) return 0 ;;
+    esac
+  done
+  return 1
+}
+
+# Three rows of programs at the same time: those that compute, those that wait, those of the engine.
+tests_run_side_by_side() {
+  run_marked tests_rows "$@"
+  local status=$? log
+  for log in "$logs"/tests-*.log; do tests_count "$(basename "$log" .log | cut -c 7-)"; done
+  return "$status"
+}
+
+tests_rows() {
+  local status=0 row
+  {
+    tests_job "$(nproc)" lib --lib "$@" || status=1
+    tests_job "$(nproc)" tidy --test tidy "$@" || status=1
+    tests_job "$(nproc)" model --test model "$@" || status=1
+    tests_job "$(nproc)" fast --test fast "$@" || status=1
+    exit "$status"
+  } &
+  tests_job "$threads" real --test real "$@" &
+  tests_job "$threads_docker" docker --test docker "$@" &
+  for row in $(jobs -p); do wait "$row" || status=1; done
+  return "$status"
+}
+
+# tests_job THREADS NAME ARGUMENT…: `cargo test`, with its output in a log. Prints what failed.
+tests_job() {
+  local threads=$1 name=$2 status=0 log=$logs/tests-$2.log
+  shift 2
+  RUST_TEST_THREADS=$threads cargo test --workspace --locked --no-fail-fast "$@" >"$log" 2>&1 || status=$?
+  sed -n "s/^test result: /$name: /p" "$log"
+  [ "$status" -eq 0 ] || sed -n '/^failures:$/,/^test result: /p; /^error/p; /panicked at/p' "$log"
+  return "$status"
+}
+
+# tests_count NAME: adds the tests of a job.
+tests_count() {
+  local line
+  [ -e "$logs/tests-$1.log" ] || return 0
+  while read -r line; do
+    passed=$((passed + ${line% *})) failed=$((failed + ${line#* }))
+  done < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$logs/tests-$1.log")
+}
+
+# Prints which tests could not run, and how many ran. The test programs count the former as passed.
+tests_report() {
+  local ignored=0 name reason part
+  if [ -e "$ROLLOUT_TEST_IGNORED" ]; then
+    while IFS=$'\t' read -r name reason part; do
+      if [ -n "$part" ]; then
+        printf 'ignored in part: %s: %s\n' "$name" "$reason"
+      else
+        printf 'ignored: %s: %s\n' "$name" "$reason"
+        ignored=$((ignored + 1))
+      fi
+    done < <(sort -u "$ROLLOUT_TEST_IGNORED" | sort -t $'\t' -s -u -k 1,1 -k 3,3)
+  fi
+  printf '%d passed, %d failed, %d skipped\n' "$((passed - ignored))" "$failed" "$ignored"
+}
