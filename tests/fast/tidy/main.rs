@@ -2,6 +2,7 @@
 //! purity of the core, unlisted files, unfinished work, documentation. Each rule is a function from
 //! sources to violations, with a test that shows it finding one.
 
+mod build_size;
 mod dependencies;
 mod doc_examples;
 mod documentation;

@@ -1,0 +1,144 @@
+//! Size of the build, as far as it can be counted without a clock: crates, duplicate versions, test
+//! programs, bytes of the program. A number that falls is lowered here; one that rises needs a reason
+//! in the change that raises it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use rollout_tests::ignored::report_ignored;
+
+use crate::{Violation, assert_none, files};
+
+/// Packages of the default build of `rollout` on Linux, those of build scripts and macros included.
+const PACKAGES: usize = 284;
+
+/// Packages of which the default build has two versions or more, with what needs the older ones.
+const DUPLICATES: &[(&str, &str)] = &[
+    ("base64", "async-nats, bollard"),
+    ("block-buffer", "sha2 0.10"),
+    ("const-oid", "sha2 0.10"),
+    ("cpufeatures", "sha2 0.10"),
+    ("crypto-common", "sha2 0.10"),
+    ("digest", "sha2 0.10"),
+    ("getrandom", "rand 0.8"),
+    ("hashbrown", "imara-diff"),
+    ("rand", "nkeys and nuid, for async-nats"),
+    ("rand_core", "rand 0.8"),
+    ("sha2", "ed25519-dalek, for nkeys"),
+    ("syn", "macros"),
+];
+
+/// Test programs of the workspace: five of `tests`, and the unit tests of three libraries.
+const TEST_PROGRAMS: usize = 8;
+
+/// Bytes of the default build's program on x86-64 Linux, which may be 5 % more.
+const PROGRAM_BYTES: u64 = 40_000_000;
+
+/// Output of cargo in the repository, offline.
+fn cargo(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .args(["--locked", "--offline"])
+        .current_dir(files::root())
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Versions of each package in a tree of `cargo tree --prefix none`.
+fn versions(tree: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut versions: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for line in tree.lines() {
+        let mut words = line.split(' ');
+        if let (Some(name), Some(version)) = (words.next(), words.next()) {
+            versions.entry(name).or_default().insert(version);
+        }
+    }
+    versions
+}
+
+#[test]
+fn default_build_has_the_known_number_of_packages() {
+    let tree = cargo(&[
+        "tree",
+        "--package=rollout-coordinator",
+        "--edges=normal,build",
+        "--target=x86_64-unknown-linux-gnu",
+        "--prefix=none",
+    ]);
+    let versions = versions(&tree);
+    let doubled: Vec<_> =
+        versions.iter().filter(|(_, of)| of.len() > 1).map(|(name, _)| *name).collect();
+    let known: Vec<_> = DUPLICATES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(doubled, known, "packages with several versions");
+    assert_eq!(versions.values().map(BTreeSet::len).sum::<usize>(), PACKAGES, "packages");
+}
+
+#[test]
+fn test_programs_are_few() {
+    let metadata = cargo(&["metadata", "--no-deps", "--format-version=1"]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("a list");
+    let targets =
+        packages.iter().flat_map(|package| package["targets"].as_array().expect("a list"));
+    let tested = targets.filter(|target| target["test"] == true);
+    let names: Vec<_> = tested.map(|target| target["name"].as_str().expect("a name")).collect();
+    assert_eq!(names.len(), TEST_PROGRAMS, "{names:?}");
+}
+
+/// Names of packages in the profiles of a manifest that are in no lock file.
+fn unknown_packages(manifest: &str, lock: &str) -> Vec<Violation> {
+    let manifest: toml::Table = manifest.parse().expect("Cargo.toml is TOML");
+    let lock: toml::Table = lock.parse().expect("Cargo.lock is TOML");
+    let locked = lock["package"].as_array().expect("a list");
+    let locked: BTreeSet<_> =
+        locked.iter().filter_map(|package| package["name"].as_str()).collect();
+    let profiles = manifest["profile"].as_table().expect("a table").iter();
+    let named = profiles.flat_map(|(profile, settings)| {
+        let packages = settings.get("package").and_then(toml::Value::as_table);
+        packages.into_iter().flat_map(|packages| packages.keys()).map(move |name| (profile, name))
+    });
+    named
+        .filter(|(_, name)| *name != "*" && !locked.contains(name.as_str()))
+        .map(|(profile, name)| {
+            let what = format!("profile {profile} names `{name}`, which is no package");
+            Violation::new("Cargo.toml", 0, what)
+        })
+        .collect()
+}
+
+#[test]
+fn packages_of_profiles_exist() {
+    let read = |name| fs::read_to_string(files::root().join(name)).expect(name);
+    assert_none(&unknown_packages(&read("Cargo.toml"), &read("Cargo.lock")));
+}
+
+/// `tests/run --extended` builds the program.
+#[test]
+fn program_has_the_known_size() {
+    let Some(program) = std::env::var_os("ROLLOUT_TEST_RELEASE_PROGRAM") else {
+        return report_ignored("needs a release build, named by ROLLOUT_TEST_RELEASE_PROGRAM");
+    };
+    let bytes = fs::metadata(program).expect("the program").len();
+    assert!(
+        bytes <= PROGRAM_BYTES * 105 / 100,
+        "the program has {bytes} bytes, more than 5 % too many"
+    );
+    assert!(
+        bytes >= PROGRAM_BYTES * 95 / 100,
+        "the program has {bytes} bytes: lower PROGRAM_BYTES"
+    );
+}
+
+#[test]
+fn build_violations_are_found() {
+    let doubled = versions("a v1.0.0\na v2.0.0 (proc-macro)\nb v1.0.0 (*)\nb v1.0.0\n");
+    assert_eq!(doubled.values().map(BTreeSet::len).collect::<Vec<_>>(), [2, 1]);
+
+    let lock = "[[package]]\nname = 'known'\nversion = '1.0.0'\n";
+    let manifest =
+        "[profile.dev.package]\n'*'.debug = false\nknown.opt-level = 1\nlost.opt-level = 1\n";
+    assert_eq!(unknown_packages(manifest, lock).len(), 1);
+}
