@@ -7,7 +7,11 @@ use super::*;
 
 /// The failure of a command whose pod is lost while it runs.
 async fn loss(lose: impl FnOnce(&KubeFaults, &str)) -> Failure {
-    let fixture = PodFixture::new();
+    loss_of(PodFixture::new(), lose).await
+}
+
+/// The same with a fixture.
+async fn loss_of(fixture: PodFixture, lose: impl FnOnce(&KubeFaults, &str)) -> Failure {
     let environment = fixture.create().await;
     let began = shell("echo x > /tmp/began; sleep 1000");
     let running = environment.exec(began, Arc::new(Captured::default()));
@@ -45,7 +49,9 @@ async fn pod_preempted_is_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pod_of_lost_node_is_gone_and_removed() {
-    let failure = loss(|faults, pod| faults.lose_node(NAMESPACE, pod)).await;
+    // Its node never confirms the end of the pod.
+    let fixture = PodFixture::with(|options| options.removal_timeout_sec = 3);
+    let failure = loss_of(fixture, |faults, pod| faults.lose_node(NAMESPACE, pod)).await;
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
     let failure = loss(|faults, pod| faults.taint_lost_node(NAMESPACE, pod)).await;
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());

@@ -85,6 +85,9 @@ pub struct KubernetesOptions {
     /// Seconds without output or a sign of life after which a call to a pod counts as cut off. Pods
     /// send a sign of life every 15 seconds.
     pub silence_timeout_sec: u64,
+    /// Seconds in which a node confirms the end of a removed pod. After them the node may be lost, and
+    /// the pod's object is removed without it.
+    pub removal_timeout_sec: u64,
     /// Whether services may have variables of trials, which are then in the manifests of pods.
     pub trial_variables_in_manifests: bool,
     /// Address at which this worker listens for model calls of pods, which reach it there; if absent,
@@ -184,6 +187,7 @@ impl Default for KubernetesOptions {
             abandoned_after_sec: 6 * 3600,
             clock_skew_sec: 10 * 60,
             silence_timeout_sec: 90,
+            removal_timeout_sec: 45,
             trial_variables_in_manifests: false,
             gateway_address: None,
             builder: None,
@@ -232,6 +236,9 @@ impl KubernetesOptions {
         }
         if self.silence_timeout_sec < 30 {
             return Err("silence_timeout_sec: expected at least 30".to_owned());
+        }
+        if self.removal_timeout_sec < 5 {
+            return Err("removal_timeout_sec: expected at least 5".to_owned());
         }
         for (key, seconds) in [
             ("schedule_timeout_sec", self.schedule_timeout_sec),
@@ -325,6 +332,7 @@ mod tests {
             ("starts_per_minute: 0", "starts_per_minute"),
             ("start_timeout_sec: 1", "start_timeout_sec"),
             ("silence_timeout_sec: 20", "silence_timeout_sec"),
+            ("removal_timeout_sec: 4", "removal_timeout_sec"),
             ("network_policy_enforced: maybe", "maybe"),
             ("builder: {}", "registry"),
             ("builder: {registry: r, takeover_after_sec: 1}", "takeover_after_sec"),

@@ -19,10 +19,6 @@ const REMOVED_WITHIN: Duration = Duration::from_secs(120);
 /// the object at once, and its node may still run the processes.
 const GRACE_SECONDS: u32 = 1;
 
-/// Time for the node to confirm the end of a pod. After it the node may be lost, and the object is
-/// removed without it.
-const CONFIRMED_WITHIN: Duration = Duration::from_secs(45);
-
 /// A pod to remove.
 #[derive(Debug, Clone)]
 pub(super) struct PodId {
@@ -63,7 +59,8 @@ pub(super) async fn remove_unchanged(
 
 /// Waits until a deleted pod no longer exists.
 async fn wait_or_force(cluster: &Cluster, id: &PodId) -> Result<(), Failure> {
-    if is_gone_within(cluster, id, CONFIRMED_WITHIN).await? {
+    let confirmed_within = Duration::from_secs(cluster.options.removal_timeout_sec);
+    if is_gone_within(cluster, id, confirmed_within).await? {
         return Ok(());
     }
     delete(cluster, id, 0, None).await?;
