@@ -149,9 +149,7 @@ pub async fn run<P: Planner + 'static>(
     let engine = Engine::new(run, planner, publisher, listener, events);
     let outcome = engine.run(inputs).await;
     ControlSocket::close(control).await;
-    // Executions that still run are not needed: everything is settled, the worker has quiesced, or
-    // the session failed. Their environments are removed; finished executions stay in the spool.
-    shutdown.send_replace(ShutdownLevel::Kill);
+    shutdown.send_replace(final_shutdown(&outcome));
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let own = dirs.own;
     let clear = move |discard| remove_own_files(own, &layout, discard);
@@ -174,6 +172,16 @@ pub async fn run<P: Planner + 'static>(
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
     supervise::blocking(move || clear(outcome.pending == 0)).await;
     Ok(FinishedSession { outcome, lock })
+}
+
+/// Shutdown of the worker after the engine has ended. Executions that still run are not needed: everything
+/// is settled, the worker has quiesced, or the session failed. Their environments are removed. Finished
+/// executions stay in the spool unless everything is settled: no one reads their reports then.
+fn final_shutdown(outcome: &Result<EngineOutcome, RunError>) -> ShutdownLevel {
+    match outcome {
+        Ok(ended) if ended.pending == 0 => ShutdownLevel::Discard,
+        _ => ShutdownLevel::Kill,
+    }
 }
 
 /// Removes the files of this process's worker. Its directory stays for the next session if it has

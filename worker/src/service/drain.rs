@@ -69,8 +69,10 @@ pub(super) async fn wait_for_executions(shared: &WorkerShared, mut tasks: Execut
     };
     tokio::select! {
         () = over => {}
-        () = wait_until_unreportable(shared) => {
-            tracing::warn!("{}", unreported_text(shared.registry.len()));
+        level = wait_until_unreportable(shared) => {
+            if level < ShutdownLevel::Discard {
+                tracing::warn!("{}", unreported_text(shared.registry.len()));
+            }
         }
     }
 }
@@ -85,17 +87,20 @@ fn unreported_text(count: usize) -> String {
 }
 
 /// Waits until no execution has an environment any more and the remaining reports cannot be
-/// delivered.
-async fn wait_until_unreportable(shared: &WorkerShared) {
+/// delivered, or need not be. Returns the level of the shutdown.
+async fn wait_until_unreportable(shared: &WorkerShared) -> ShutdownLevel {
     let mut shutdown = shared.shutdown.subscribe();
     loop {
         shared.slots.wait_until_idle().await;
         let cut_off = shared.is_cut_off();
-        let killed = *shutdown.borrow_and_update() >= ShutdownLevel::Kill;
+        let level = *shutdown.borrow_and_update();
+        if level == ShutdownLevel::Discard {
+            return level;
+        }
         tokio::select! {
             () = tokio::time::sleep(FINAL_REPORT_PAUSE) => {
-                if killed || (cut_off && shared.is_cut_off()) {
-                    return;
+                if level == ShutdownLevel::Kill || (cut_off && shared.is_cut_off()) {
+                    return level;
                 }
             }
             _ = shutdown.changed() => {}

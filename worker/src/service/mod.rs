@@ -261,6 +261,9 @@ pub enum ShutdownLevel {
     Drain,
     /// Executions end at once. Those that cannot be reported soon stay in the spool.
     Kill,
+    /// Executions end at once, and the worker waits for no report: no coordinator reads them any more,
+    /// or needs them.
+    Discard,
 }
 
 /// A worker.
@@ -428,7 +431,9 @@ impl WorkerShared {
         match level {
             ShutdownLevel::No | ShutdownLevel::Finish => {}
             ShutdownLevel::Drain => self.registry.stop_all(StopLevel::Drain),
-            ShutdownLevel::Kill => self.registry.stop_all(StopLevel::Kill),
+            ShutdownLevel::Kill | ShutdownLevel::Discard => {
+                self.registry.stop_all(StopLevel::Kill);
+            }
         }
         self.registry.note_change();
     }

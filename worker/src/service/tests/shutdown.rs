@@ -84,3 +84,19 @@ async fn shutdown_during_outage_leaves_result_in_spool() {
     assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Asked, unreported: 1 });
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).expect("listed").count(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_discard_waits_for_no_report() {
+    for (level, waits) in [(ShutdownLevel::Kill, true), (ShutdownLevel::Discard, false)] {
+        let scene = ServiceFixture::new();
+        scene.script(1, ScriptedAct::UntilStopped);
+        scene.offer([1]).await;
+        scene.until_running(1).await;
+        scene.source.disconnect();
+        let told = tokio::time::Instant::now();
+        scene.stop.send_replace(level);
+        let (ended, _dir) = scene.ended().await;
+        assert_eq!(ended, WorkerExit { reason: WorkerExitReason::Killed, unreported: 1 });
+        assert_eq!(told.elapsed() >= 5 * SECOND, waits, "{level:?}: {:?}", told.elapsed());
+    }
+}
