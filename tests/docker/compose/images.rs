@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use rollout_tests::ignored::{or_ignored_part, report_ignored};
 use rollout_tests::nats;
 use rollout_tests::project::repository;
+use tempfile::TempDir;
 
 /// The base image, present in all Docker tests.
 const BASE: &str = "debian:bookworm-slim";
@@ -20,6 +21,7 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 pub(crate) struct Images {
     prefix: String,
     built: Vec<String>,
+    programs: TempDir,
 }
 
 /// Runs `docker` and returns its output.
@@ -40,7 +42,17 @@ impl Images {
     /// No images yet. Their names begin with `rollout-test-` and the number of this process.
     pub(crate) fn new(purpose: &str) -> Self {
         let prefix = format!("rollout-test-{}-{purpose}", std::process::id());
-        Self { prefix, built: Vec::new() }
+        let programs = tempfile::tempdir().expect("a directory");
+        Self { prefix, built: Vec::new(), programs }
+    }
+
+    /// The program under test without symbols, or as it is where `strip` is missing: every stage of an
+    /// image sends it to the engine.
+    pub(crate) fn program_under_test(&self) -> PathBuf {
+        let (whole, stripped) = (program(), self.programs.path().join("rollout"));
+        let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&whole).output();
+        let is_stripped = strip.is_ok_and(|output| output.status.success());
+        if is_stripped { stripped } else { whole }
     }
 
     /// The name of an image.
@@ -136,7 +148,7 @@ fn image_full_runs_without_root() {
         return;
     }
     let mut images = Images::new("full");
-    let image = images.rollout("full", &program());
+    let image = images.rollout("full", &images.program_under_test());
     let user = docker(&["image", "inspect", "--format", "{{.Config.User}}", &image]);
     assert_eq!(user.trim(), "65532:65532");
     let version = restricted(&image, &["--version"]);

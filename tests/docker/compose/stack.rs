@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rollout_protocol::exit::ExitCode;
@@ -20,6 +20,9 @@ use crate::compose::images::{Images, docker, program, try_docker};
 const ATTEMPTS: usize = 6;
 const TRIALS: usize = 4 * ATTEMPTS;
 
+/// Lease of the killed worker's trials. Coordinator and workers must have the same.
+const LEASE: &str = "10s";
+
 /// File that labels the objects of the stack with the directory of the test: `tests/run` looks for
 /// those that a killed test leaves. Compose labels containers with its files itself.
 const LABELS: &str = "labels.yml";
@@ -32,13 +35,16 @@ fn labels(project: &Project) -> String {
         let names = compose[kind].as_object().expect("a table").keys();
         names.map(|name| (name.clone(), label.clone())).collect::<Map<_, _>>().into()
     };
-    json!({"networks": labelled("networks"), "volumes": labelled("volumes")}).to_string()
+    // As the first process of a container, the S3 server of the tests would ignore the signal to end.
+    let services = json!({"garage": {"init": true}});
+    json!({"networks": labelled("networks"), "volumes": labelled("volumes"), "services": services})
+        .to_string()
 }
 
 /// Program of the blob store: the server named by `ROLLOUT_TEST_GARAGE`, which takes long to build,
 /// else the S3 server of the tests, which takes Garage's arguments.
-fn blob_store_program() -> PathBuf {
-    std::env::var_os("ROLLOUT_TEST_GARAGE").map_or_else(program, PathBuf::from)
+fn blob_store_program(under_test: &Path) -> PathBuf {
+    std::env::var_os("ROLLOUT_TEST_GARAGE").map_or_else(|| under_test.to_owned(), PathBuf::from)
 }
 
 /// A stack with images of its own. Dropped, it is removed with its volumes.
@@ -68,11 +74,13 @@ impl Stack {
             }
         };
         let mut images = Images::new("stack");
+        let under_test = images.program_under_test();
         let variables = vec![
-            ("ROLLOUT_IMAGE", images.rollout("full", &program())),
+            ("ROLLOUT_IMAGE", images.rollout("full", &under_test)),
             ("NATS_IMAGE", images.program("nats-server", server, true)),
-            ("GARAGE_IMAGE", images.program("garage", &blob_store_program(), false)),
+            ("GARAGE_IMAGE", images.program("garage", &blob_store_program(&under_test), false)),
             ("DOCKER_SOCKET", socket.to_owned()),
+            ("ROLLOUT_LEASE", LEASE.to_owned()),
         ];
         let name = format!("rollout-test-{}", std::process::id());
         let project = Project::new(program().to_str().expect("UTF-8"));
