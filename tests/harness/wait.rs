@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 /// programs. Only failing tests wait this long.
 pub const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Time between two checks.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Time between the first checks.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Longest time between two checks. Many conditions read a whole output, `/proc` or a list of
+/// containers.
+const LAST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Time between two requests to a server.
 const ASYNC_PAUSE: Duration = Duration::from_millis(20);
@@ -41,9 +45,15 @@ pub fn holds_within(deadline: Duration, mut condition: impl FnMut() -> bool) -> 
         if condition() {
             return true;
         }
-        if start.elapsed() > deadline {
+        let waited = start.elapsed();
+        if waited > deadline {
             return false;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause_after(waited).min(deadline - waited + FIRST_PAUSE));
     }
+}
+
+/// Time until the next check: a condition is noticed at most a twentieth later than it could be.
+pub fn pause_after(waited: Duration) -> Duration {
+    (waited / 20).clamp(FIRST_PAUSE, LAST_PAUSE)
 }

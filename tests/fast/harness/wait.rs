@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_tests::wait::{holds_within, until};
+use rollout_tests::wait::{holds_within, pause_after, until};
 
 #[test]
 fn condition_is_polled_until_deadline() {
@@ -12,4 +12,10 @@ fn condition_is_polled_until_deadline() {
         checks == 3
     });
     assert!(!holds_within(Duration::from_millis(1), || false));
+}
+
+#[test]
+fn pause_grows_to_its_bound() {
+    let pauses = [0, 100, 1000, 2000, 60_000].map(Duration::from_millis).map(pause_after);
+    assert_eq!(pauses, [10, 10, 50, 100, 100].map(Duration::from_millis));
 }
