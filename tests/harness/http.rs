@@ -115,7 +115,8 @@ impl HttpClient {
     /// Without an answer of status 200.
     pub fn follow(&self, path: &str, headers: &[(&str, &str)]) -> HttpLines {
         let mut stream = self.connect();
-        let head = self.head("GET", path, headers) + "\r\n";
+        // Without it the server would wait for another request at the end.
+        let head = self.head("GET", path, headers) + "connection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).expect("sent");
         let mut lines = HttpLines(BufReader::new(stream));
         let status = lines.next().expect("a status");
