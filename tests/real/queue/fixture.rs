@@ -63,12 +63,16 @@ pub(crate) fn pool(name: &str) -> NatsName {
     name.parse().expect("a valid name")
 }
 
-/// Runs a test with every available server, one after the other.
-pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf)) {
-    for program in programs() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(test(program));
-    }
+/// Runs a test with every available server, all at the same time: each waits for leases.
+pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf) + Sync) {
+    std::thread::scope(|scope| {
+        for program in programs() {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+                runtime.expect("a runtime").block_on(test(program));
+            });
+        }
+    });
 }
 
 /// Polls until the condition holds.
