@@ -49,10 +49,69 @@ fn python_client_has_checked_types_and_style() {
     run_module(&project, &interpreter, &["ruff", "format", "--check", "--no-cache"]);
 }
 
-#[test]
-fn python_client_passes_its_tests_against_the_program() {
+/// Files of the client's tests that need a server, below `clients/python/tests`. Each group is a test
+/// here, so that their servers wait side by side.
+mod groups {
+    pub(super) const FARMS: &[&str] = &["test_farms.py"];
+    pub(super) const EXECUTORS: &[&str] = &["test_executors.py"];
+    pub(super) const JOBS: &[&str] = &["test_jobs.py"];
+    pub(super) const NETWORK: &[&str] = &["test_network.py"];
+    pub(super) const CONTENT: &[&str] = &["test_datasets.py", "test_items.py", "test_results.py"];
+    pub(super) const PACKAGE: &[&str] = &["test_package.py"];
+    pub(super) const ALL: [&[&str]; 6] = [FARMS, EXECUTORS, JOBS, NETWORK, CONTENT, PACKAGE];
+}
+
+/// Runs files of the client's tests.
+fn run_group(files: &[&str]) {
     let Some(interpreter) = python::with_client_tools() else { return };
-    run_module(&project(), &interpreter, &["pytest"]);
+    let files: Vec<_> = files.iter().map(|file| format!("tests/{file}")).collect();
+    let mut arguments = vec!["pytest"];
+    arguments.extend(files.iter().map(String::as_str));
+    run_module(&project(), &interpreter, &arguments);
+}
+
+#[test]
+fn python_client_of_farms_passes_its_tests_against_the_program() {
+    run_group(groups::FARMS);
+}
+
+#[test]
+fn python_client_of_executors_passes_its_tests_against_the_program() {
+    run_group(groups::EXECUTORS);
+}
+
+#[test]
+fn python_client_of_jobs_passes_its_tests_against_the_program() {
+    run_group(groups::JOBS);
+}
+
+#[test]
+fn python_client_over_failing_networks_passes_its_tests_against_the_program() {
+    run_group(groups::NETWORK);
+}
+
+#[test]
+fn python_client_of_files_and_results_passes_its_tests_against_the_program() {
+    run_group(groups::CONTENT);
+}
+
+#[test]
+fn python_client_package_and_readme_pass_their_tests_against_the_program() {
+    run_group(groups::PACKAGE);
+}
+
+/// Every other file, new ones included.
+#[test]
+fn python_client_passes_its_tests_without_server() {
+    let Some(interpreter) = python::with_client_tools() else { return };
+    let tests = repository().join("clients/python/tests");
+    let mut arguments = vec!["pytest".to_owned()];
+    for file in groups::ALL.concat() {
+        assert!(tests.join(file).exists(), "a group names {file}");
+        arguments.push(format!("--ignore=tests/{file}"));
+    }
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    run_module(&project(), &interpreter, &arguments);
 }
 
 /// Runs the tests of an adapter with the trainer's own package.
