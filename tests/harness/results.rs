@@ -120,6 +120,13 @@ impl Results {
         trials
     }
 
+    /// Number of trials with a `result.json`, for conditions that are polled: nothing is read.
+    pub fn trial_count(&self) -> usize {
+        let trials = directories(&self.directory).into_iter().flat_map(|agent| directories(&agent));
+        let trials = trials.flat_map(|dataset| directories(&dataset));
+        trials.filter(|trial| trial.join("result.json").is_file()).count()
+    }
+
     /// First attempt of an agent at a task, in any dataset.
     ///
     /// # Panics

@@ -62,7 +62,7 @@ fn run_of_lost_host_is_read_and_resumed_from_catalog() {
     let coordinator = cluster.coordinator(&load.file()).with_option("--sink", "hybrid");
     let mut coordinator = with_store(coordinator, &url).started();
     let results = cluster.project.results("moved");
-    wait::until(DEADLINE, "half of the results", || results.trials().len() >= 12);
+    wait::until(DEADLINE, "half of the results", || results.trial_count() >= 12);
 
     let host = OtherHost::new();
     let live = host.read(&["status", &url]);

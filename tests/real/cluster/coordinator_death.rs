@@ -16,7 +16,7 @@ fn coordinator_kill_keeps_running_trials() {
     let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("half");
-    wait::until(DEADLINE, "half of the results", || results.trials().len() >= 12);
+    wait::until(DEADLINE, "half of the results", || results.trial_count() >= 12);
     let ended = coordinator.kill().expect("it ran");
     assert_eq!(ended.status.code(), None, "killed by the test: {}", ended.stderr);
 

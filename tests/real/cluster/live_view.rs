@@ -18,7 +18,7 @@ fn live_run_is_read_from_its_coordinator_on_another_host() {
     let worker = cluster.worker("a", 3).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("shown");
-    wait::until(DEADLINE, "some results", || results.trials().len() >= 4);
+    wait::until(DEADLINE, "some results", || results.trial_count() >= 4);
 
     let host = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
     let url = cluster.server.url();

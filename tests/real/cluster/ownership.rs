@@ -46,10 +46,10 @@ fn assert_takeover(name: &str, how: &[&str]) {
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results(name);
-    wait::until(DEADLINE, "four results", || results.trials().len() >= 4);
+    wait::until(DEADLINE, "four results", || results.trial_count() >= 4);
     owner.pause();
     let mut next = cluster.coordinator(&load.file()).with_arguments(how).started();
-    wait::until(DEADLINE, "results of the next", || results.trials().len() >= 10);
+    wait::until(DEADLINE, "results of the next", || results.trial_count() >= 10);
     owner.resume();
     let woken = owner.wait(DEADLINE).expect_code(ExitCode::LockLost);
     print_notice(&format!("woken: {}", woken.stderr));
@@ -67,7 +67,7 @@ fn owner_resumed_after_run_end_changes_nothing() {
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("late");
-    wait::until(DEADLINE, "three results", || results.trials().len() >= 3);
+    wait::until(DEADLINE, "three results", || results.trial_count() >= 3);
     owner.pause();
     let mut next = cluster.coordinator(&load.file()).with_arguments(&["--force"]).started();
     let _ended = next.wait(DEADLINE).expect_code(ExitCode::Success);
@@ -92,12 +92,12 @@ fn run_dir_stale_copy_is_refused() {
     let worker = cluster.worker("a", 3).started();
     let mut owner = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("copied");
-    wait::until(DEADLINE, "four results", || results.trials().len() >= 4);
+    wait::until(DEADLINE, "four results", || results.trial_count() >= 4);
     owner.kill();
     let copy = cluster.project.path().join("copies");
     copy_tree(results.path(), &copy.join("copied"));
     owner.start();
-    wait::until(DEADLINE, "more results", || results.trials().len() >= 10);
+    wait::until(DEADLINE, "more results", || results.trial_count() >= 10);
 
     // While the owner runs, and after it was killed.
     let on_copy = |more: &[&str]| start_on_copy(&cluster, &load, &copy, more);

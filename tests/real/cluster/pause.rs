@@ -17,7 +17,7 @@ fn pause_holds_new_trials_back_until_the_run_is_resumed() {
     let worker = cluster.worker("a", 3).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let run = cluster.project.results("paused");
-    wait::until(DEADLINE, "some results", || run.trials().len() >= 4);
+    wait::until(DEADLINE, "some results", || run.trial_count() >= 4);
     let command = |arguments: &[&str]| cluster.command(arguments).wait(DEADLINE);
 
     let paused = command(&["pause", "jobs/paused", "--json"]).expect_code(ExitCode::Success);
@@ -30,7 +30,7 @@ fn pause_holds_new_trials_back_until_the_run_is_resumed() {
         serde_json::from_str::<Value>(&status.stdout).expect("a document")
     };
     wait::until(DEADLINE, "the running trials to end", || {
-        status()["counts"]["running"] == 0 && run.trials().len() == counter.observed().len()
+        status()["counts"]["running"] == 0 && run.trial_count() == counter.observed().len()
     });
     let status = status();
     assert_eq!((&status["paused"], &status["state"]), (&true.into(), &"running".into()));

@@ -58,7 +58,7 @@ fn server_store_lost_repeatedly_loses_no_result() {
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("again");
     for (number, settled) in [4, 12, 20, 28].into_iter().enumerate() {
-        wait::until(DEADLINE, "more results", || results.trials().len() >= settled);
+        wait::until(DEADLINE, "more results", || results.trial_count() >= settled);
         if number == 2 {
             cluster.server.wipe();
         } else {

@@ -86,7 +86,7 @@ impl Upgrade {
     }
 
     fn wait_for_results(&self, number: usize) {
-        wait::until(DEADLINE, "results", || self.results.trials().len() >= number);
+        wait::until(DEADLINE, "results", || self.results.trial_count() >= number);
     }
 
     /// Ends a coordinator as the end of its pod does. The trials that run end their phase and are
@@ -191,8 +191,8 @@ fn rollback_resumes_run_or_refuses_before_any_change() {
     upgrade.stop_coordinator(coordinator);
     let before = journal_files(&upgrade.results);
     let mut coordinator = upgrade.old_coordinator();
-    let settled = upgrade.results.trials().len();
-    let goes_on = || upgrade.results.trials().len() > settled;
+    let settled = upgrade.results.trial_count();
+    let goes_on = || upgrade.results.trial_count() > settled;
     wait::until(DEADLINE, "the old coordinator", || !coordinator.is_running() || goes_on());
     if !coordinator.is_running() {
         let refused = coordinator.wait(DEADLINE).expect_code(ExitCode::RunDamaged);

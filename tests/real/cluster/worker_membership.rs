@@ -19,7 +19,7 @@ fn worker_join_and_drain_repeat_nothing() {
     let mut first = cluster.worker("a", 3).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("moving");
-    wait::until(DEADLINE, "five results", || results.trials().len() >= 5);
+    wait::until(DEADLINE, "five results", || results.trial_count() >= 5);
     let second = cluster.worker("b", 3).started();
     wait::until(DEADLINE, "both to work", || counter.running() > 3);
     let ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);

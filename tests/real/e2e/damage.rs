@@ -24,7 +24,7 @@ fn killed_run() -> (Project, Results, Vec<TrialDirectory>) {
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let results = project.results("slow");
     let mut run = project.rollout(&["run", "job.yaml"]);
-    wait::until(DEADLINE, "some trials are settled", || results.trials().len() >= SETTLED);
+    wait::until(DEADLINE, "some trials are settled", || results.trial_count() >= SETTLED);
     run.signal(Signal::KILL);
     let _killed = run.wait(DEADLINE);
     let settled = results.trials();

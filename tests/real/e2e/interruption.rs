@@ -37,7 +37,7 @@ fn assert_first_interrupt_drains(provider: &str) {
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let results = project.results("slow");
     let mut run = project.rollout(&["run", "job.yaml"]);
-    wait::until(DEADLINE, "two results", || results.trials().len() >= 2);
+    wait::until(DEADLINE, "two results", || results.trial_count() >= 2);
     run.signal(Signal::INT);
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);
     assert_nothing_left(&project);

@@ -44,7 +44,7 @@ fn embedded_run_is_paused_retried_and_resumed_from_another_process() {
     let begun_at_most = counter.observed().len() + 2;
     wait::until(DEADLINE, "the running trials to end", || {
         let status = receipt(&project, &["status", "jobs/live"]);
-        status["counts"]["running"] == 0 && results.trials().len() == counter.observed().len()
+        status["counts"]["running"] == 0 && results.trial_count() == counter.observed().len()
     });
     let status = receipt(&project, &["status", "jobs/live"]);
     assert_eq!((&status["paused"], &status["state"]), (&true.into(), &"running".into()));

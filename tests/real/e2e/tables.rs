@@ -65,7 +65,7 @@ fn tables_do_not_depend_on_materialization_or_blobs() {
     fs::write(tables.join("trials.jsonl"), "damaged").expect("written");
     let run = project.rollout(&["run", FILE, "--materialize", "full"]);
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
-    assert_eq!(project.results("two").trials().len(), 16);
+    assert_eq!(project.results("two").trial_count(), 16);
     assert_eq!(contents(&tables), written);
 
     fs::rename(project.path().join("jobs/.rollout/blobs"), project.path().join("away"))
@@ -103,7 +103,7 @@ fn tables_of_interrupted_run_are_written_when_it_is_complete() {
     run.signal(Signal::INT);
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);
     assert!(!results.path().join("tables").exists());
-    let settled = results.trials().len();
+    let settled = results.trial_count();
     let export = ["export", "jobs/slow", "--format", "tables", "--out", "part"];
     let _ended = project.rollout(&export).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(lines(&project.path().join("part/trials.jsonl")), settled);
