@@ -57,47 +57,57 @@ fn leader(cluster: &Cluster, nats: &NatsCluster, stream: usize) -> usize {
     found.expect("it was found")
 }
 
-#[test]
-fn run_survives_kill_restart_and_partition_of_servers() {
+/// A run with this many trials over three servers, of which `disturb` makes some unavailable. It gets a
+/// function that waits for a number of results.
+fn assert_run_survives(trials: u32, disturb: impl Fn(&Cluster, &mut NatsCluster, &dyn Fn(usize))) {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(mut nats) = NatsCluster::start(directory.path()) else { return };
     let Some(cluster) = cluster() else { return };
     let cluster = cluster.with_nats_cluster(&nats).with_lease(OUTLASTING_LEASE);
     let counter = LiveCounter::start();
-    let load = Load { at_once: 12, ..Load::new("copied", 500, (0.6, 1.2)) };
+    let load = Load { at_once: 12, ..Load::new("copied", trials, (0.6, 1.2)) };
     load.write(&cluster.project, &counter);
     let workers = ["a", "b"].map(|name| cluster.worker(name, 6).started());
     let mut coordinator = cluster.coordinator(&load.file()).started();
     let results = cluster.project.results("copied");
-    let settled = |count: usize| {
-        wait::until(DEADLINE, "more results", || results.trials().len() >= count);
-    };
-
-    settled(50);
-    let killed = leader(&cluster, &nats, 0);
-    nats.kill(killed);
-    settled(120);
-    nats.restart(killed);
-    wait_for_copies(&cluster, &nats);
-
-    for number in nats.numbers() {
-        nats.stop(number);
-        nats.restart(number);
-        wait_for_copies(&cluster, &nats);
-    }
-
-    settled(300);
-    let isolated = leader(&cluster, &nats, 1);
-    nats.cut_off(isolated);
-    // The others agree on a new leader, and the run goes on through them.
-    settled(400);
-    nats.reconnect(isolated);
-    wait_for_copies(&cluster, &nats);
-
+    disturb(&cluster, &mut nats, &|count| {
+        wait::until(DEADLINE, "more results", || results.trial_count() >= count);
+    });
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.observed());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["copied"], workers);
+}
+
+#[test]
+fn run_survives_kill_and_restarts_of_servers() {
+    assert_run_survives(350, |cluster, nats, settled| {
+        settled(50);
+        let killed = leader(cluster, nats, 0);
+        nats.kill(killed);
+        settled(120);
+        nats.restart(killed);
+        wait_for_copies(cluster, nats);
+
+        for number in nats.numbers() {
+            nats.stop(number);
+            nats.restart(number);
+            wait_for_copies(cluster, nats);
+        }
+    });
+}
+
+#[test]
+fn run_survives_partition_of_servers() {
+    assert_run_survives(250, |cluster, nats, settled| {
+        settled(50);
+        let isolated = leader(cluster, nats, 1);
+        nats.cut_off(isolated);
+        // The others agree on a new leader, and the run goes on through them.
+        settled(150);
+        nats.reconnect(isolated);
+        wait_for_copies(cluster, nats);
+    });
 }
 
 #[test]
