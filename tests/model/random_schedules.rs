@@ -4,8 +4,10 @@ use crate::rules::ProtocolRules;
 use crate::schedule::{ScheduleFamily, failure_kind, run_schedule};
 use crate::step::FaultPlan;
 
-/// Total number of schedules of all families.
-const SCHEDULES: u64 = 100_000;
+/// Total number of schedules of all families. With a rule of the protocol removed (`ablation.rs`), one of
+/// the families fails by number 20,500 of this count, most by number 1,000. `tests/run --extended` runs
+/// 100,000.
+const SCHEDULES: u64 = 48_000;
 
 /// Number of failure kinds that are printed in full.
 const REPORTED_FAILURES: usize = 4;
