@@ -149,9 +149,16 @@ impl FarmHandle {
         self.ask_status(|id| FarmInput::Close { id }).await
     }
 
-    /// The state of the farm, which may be ahead of the journal by a moment.
+    /// The state of the farm, which may be ahead of the journal by a moment. A group counts as open until
+    /// its last completion can be read: readers of a closed farm end when no group is open.
     pub fn status(&self) -> FarmStatus {
-        let status = self.shared.state().core.status();
+        let state = self.shared.state();
+        let mut status = state.core.status();
+        let newest = state.core.completions().next_back();
+        if newest.is_some_and(|one| !state.readable.contains_key(&one.cursor)) {
+            status.open_groups = status.open_groups.max(1);
+        }
+        drop(state);
         self.with_calls(status)
     }
 

@@ -146,7 +146,7 @@ impl FarmCore {
     }
 
     /// Completions without an acknowledgement, in the order of their cursors.
-    pub fn completions(&self) -> impl Iterator<Item = &Arc<Completion>> {
+    pub fn completions(&self) -> impl DoubleEndedIterator<Item = &Arc<Completion>> {
         self.completions.values()
     }
 
