@@ -17,8 +17,12 @@ impl Core {
     /// How many of the plan's next items could be offered now, if at most `ahead` items may wait for
     /// capacity of their size class.
     pub fn wanted_items(&self, ahead: usize) -> usize {
-        if self.stop.is_some() || self.paused || self.exhausted || !self.dispatching {
+        if self.stop.is_some() || self.exhausted || !self.dispatching {
             return 0;
+        }
+        if self.paused {
+            // Whether the plan has an item left: a run without one is complete.
+            return usize::from(self.unsettled == 0);
         }
         // Nothing more is offered before something is left of the budget of the run.
         if !self.ledger.covers_run(0) {

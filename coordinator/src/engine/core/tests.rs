@@ -148,22 +148,14 @@ fn replay_journal(core: &mut Core, journal: &[(Timestamp, JournalRecord)]) -> Ve
 
 impl CoreFixture {
     fn new(items: u8, permits: usize) -> Self {
-        let mut world = Self {
-            core: Core::new(settings(1, permits)),
-            journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
-            effects: Vec::new(),
-            now_ms: 0,
-            sequence: 0,
-            epoch: 1,
-            permits,
-        };
+        let mut world = Self::without_items(permits);
         world.begin(items);
         world
     }
 
-    /// A core with remote workers.
-    fn remote(items: u8, permits: usize) -> Self {
-        let mut world = Self {
+    /// A core that has got no items yet.
+    fn without_items(permits: usize) -> Self {
+        Self {
             core: Core::new(settings(1, permits)),
             journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
             effects: Vec::new(),
@@ -171,7 +163,12 @@ impl CoreFixture {
             sequence: 0,
             epoch: 1,
             permits,
-        };
+        }
+    }
+
+    /// A core with remote workers.
+    fn remote(items: u8, permits: usize) -> Self {
+        let mut world = Self::without_items(permits);
         world.resume_remote(&vec![1; usize::from(items)]);
         world
     }

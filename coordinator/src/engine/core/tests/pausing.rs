@@ -4,7 +4,7 @@ use rollout_protocol::limits::READY_AHEAD;
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::fleet::running_execution;
+use super::fleet::{planned, running_execution};
 use super::*;
 
 fn pause(world: &mut CoreFixture, is_paused: bool) -> CommandReceipt {
@@ -49,4 +49,18 @@ fn pause_ends_with_its_session_and_is_refused_while_stopping() {
     let refused = pause(&mut world, true).refused.expect("refused");
     assert!(refused.contains("stopping"), "{refused}");
     assert!(!world.core.is_paused());
+}
+
+#[test]
+fn paused_run_whose_items_are_cancelled_is_complete() {
+    let mut world = CoreFixture::without_items(2);
+    world.handle(CoreInput::Items(vec![planned(0, 1), planned(1, 1)]));
+    world.handle(CoreInput::ResumeRemote);
+    pause(&mut world, true);
+    assert_eq!(world.core.wanted_items(READY_AHEAD), 0, "items are left");
+    world.handle(CoreInput::Cancel { id: 1, items: vec![planned(0, 1), planned(1, 1)] });
+    assert_eq!(world.core.wanted_items(READY_AHEAD), 1, "the plan may have another one");
+    world.handle(CoreInput::PlanComplete);
+    assert!(world.core.is_complete());
+    world.assert_replay_matches();
 }
