@@ -4,16 +4,32 @@
 # Tests at the same time, and of these in the program `docker`, which share one engine. Tests wait for
 # processes and timers more than they compute. .config/nextest.toml has the limit of the group.
 threads=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
-readonly threads_docker=3
+threads_docker=3
+# Tests at the same time in a program whose tests compute.
+processors=$(nproc)
+# limit_threads NUMBER: lowers all three.
+limit_threads() {
+  threads=$1
+  threads_docker=$((threads_docker < threads ? threads_docker : threads))
+  processors=$((processors < threads ? processors : threads))
+}
+limit_threads "$threads"
 
 # Tests that could not run, and parts of tests: a line `NAME<tab>REASON` or `NAME<tab>REASON<tab>part`.
 export ROLLOUT_TEST_IGNORED=$work/ignored
+
+# The oldest whose configuration has priorities, as in .config/nextest.toml.
+readonly nextest_oldest=0.9.91
 
 # Sets `nextest` to the version of cargo-nextest, or to nothing.
 nextest=
 nextest_find() {
   [ "${ROLLOUT_TEST_NEXTEST:-}" != no ] || return 0
   nextest=$(cargo nextest --version 2>/dev/null | sed -n '1s/^cargo-nextest \([^ ]*\).*/\1/p') || nextest=
+  if [ -n "$nextest" ] && ! printf '%s\n' "$nextest_oldest" "$nextest" | sort --version-sort --check=quiet; then
+    say "cargo-nextest $nextest is older than $nextest_oldest: not used"
+    nextest=
+  fi
 }
 
 # run_marked COMMAND…: in the background, with the directory and the mark of this run's files.
@@ -24,7 +40,11 @@ marked() {
 }
 
 # tests_build ARGUMENT…
-tests_build() { cargo test --workspace --locked --no-run "$@"; }
+tests_build() {
+  set -o pipefail
+  [ ! -t 1 ] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
+  cargo test --workspace --locked --no-run "$@" 2>&1 | tee "$logs/build.log"
+}
 
 # tests_run ARGUMENT…: runs the tests that `selection` and the arguments select, and counts them.
 tests_run() {
@@ -36,16 +56,16 @@ tests_run() {
     run_marked tests_nextest "$@" || status=$?
     tests_count_nextest
     tests_count tidy
-  elif tests_selected "${selection[@]}" "$@"; then
+  elif tests_selected "${selection[@]}" "$@" || [[ " $* " == *" -- "* ]]; then
     say "running the tests with cargo test, $threads at a time"
-    run_marked tests_job "$threads" selected "${selection[@]}" "$@" || status=$?
-    tests_count selected
+    run_marked tests_shown "${selection[@]}" "$@" || status=$?
+    tests_count shown
   else
-    say "running the tests with cargo test, up to $threads at a time"
+    say "running the tests with cargo test, up to $((threads + processors + threads_docker)) at a time"
     tests_run_side_by_side "$@" || status=$?
   fi
   tests_report
-  if [ "$status" -eq 0 ] && [ $((passed + failed)) -eq 0 ]; then
+  if [ "$status" -eq 0 ] && [ $((passed + failed)) -eq 0 ] && [[ " $* " != *" --list "* ]]; then
     say "no test is selected: $*"
     status=4
   fi
@@ -57,14 +77,14 @@ readonly nextest_report=$repository/target/nextest/default/junit.xml
 
 tests_nextest() {
   rm -f "$nextest_report"
-  local run=(cargo nextest run --workspace --locked --test-threads "$threads")
+  local run=(cargo nextest run --profile default --workspace --locked --test-threads "$threads")
   if tests_selected "$@"; then
-    "${run[@]}" "$@"
+    "${run[@]}" "${selection[@]}" "$@"
     return
   fi
   # The program `tidy` reads all sources once, and cargo-nextest starts a process for each test.
   local status=0 tidy
-  tests_job "$(nproc)" tidy --test tidy "$@" &
+  tests_job "$processors" tidy --test tidy "$@" &
   tidy=$!
   "${run[@]}" --no-tests pass --filterset 'not binary(tidy)' "${selection[@]}" "$@" || status=$?
   wait "$tidy" || status=1
@@ -92,27 +112,40 @@ tests_selected() {
   return 1
 }
 
-# Three rows of programs at the same time: those that compute, those that wait, those of the engine.
+# Three sequences of programs at the same time: those that compute, those that wait, those of the engine.
+# The tests with hundreds of pods, which are processes of this host, come after all others.
 tests_run_side_by_side() {
-  run_marked tests_rows "$@"
+  run_marked tests_sequences "$@"
   local status=$? log
   for log in "$logs"/tests-*.log; do tests_count "$(basename "$log" .log | cut -c 7-)"; done
   return "$status"
 }
 
-tests_rows() {
-  local status=0 row
+tests_sequences() {
+  local status=0 sequence sequences=() skip=()
+  [ $# -gt 0 ] || skip=(-- --skip many_pods)
   {
-    tests_job "$(nproc)" lib --lib "$@" || status=1
-    tests_job "$(nproc)" tidy --test tidy "$@" || status=1
-    tests_job "$(nproc)" model --test model "$@" || status=1
-    tests_job "$(nproc)" fast --test fast "$@" || status=1
+    tests_job "$processors" lib --lib "$@" || status=1
+    tests_job "$processors" tidy --test tidy "$@" || status=1
+    tests_job "$processors" model --test model "$@" || status=1
+    tests_job "$processors" fast --test fast "$@" "${skip[@]}" || status=1
     exit "$status"
   } &
+  sequences+=($!)
   tests_job "$threads" real --test real "$@" &
+  sequences+=($!)
   tests_job "$threads_docker" docker --test docker "$@" &
-  for row in $(jobs -p); do wait "$row" || status=1; done
+  sequences+=($!)
+  for sequence in "${sequences[@]}"; do wait "$sequence" || status=1; done
+  if [ $# -eq 0 ]; then tests_job 1 many_pods --test fast many_pods || status=1; fi
   return "$status"
+}
+
+# tests_shown ARGUMENT…: `cargo test`, with its output on the terminal.
+tests_shown() {
+  set -o pipefail
+  RUST_TEST_THREADS=$threads cargo test --workspace --locked --no-fail-fast "$@" 2>&1 |
+    tee "$logs/tests-shown.log"
 }
 
 # tests_job THREADS NAME ARGUMENT…: `cargo test`, with its output in a log. Prints what failed.
