@@ -149,8 +149,8 @@ impl FarmHandle {
         self.ask_status(|id| FarmInput::Close { id }).await
     }
 
-    /// The state of the farm, which may be ahead of the journal by a moment. A group counts as open until
-    /// its last completion can be read: readers of a closed farm end when no group is open.
+    /// The state of the farm, which may be ahead of the journal by a moment. At least one group counts as
+    /// open while a completion cannot be read yet: readers of a closed farm end when no group is open.
     pub fn status(&self) -> FarmStatus {
         let state = self.shared.state();
         let mut status = state.core.status();
@@ -239,5 +239,50 @@ impl FarmHandle {
         let completions: Vec<_> = of_consumer.map(|(_, one)| Arc::clone(one)).take(limit).collect();
         let next_after = completions.last().map_or(after, |last| last.cursor);
         (CompletionPage { completions, next_after }, state.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::digest::Digest;
+    use rollout_protocol::farm::{
+        CancelReason, FarmSettings, GroupRequest, RolloutSpec, SampleEnd, SampleResult,
+    };
+    use rollout_protocol::wire::offer::SizeClass;
+
+    use super::*;
+
+    fn admitted(name: &str) -> AdmittedGroup {
+        let request = GroupRequest::new(name.parse().expect("an id"), "d/t", 1);
+        let digest = Digest::from_bytes([7; 32]);
+        let class = SizeClass::default();
+        let spec = RolloutSpec { settings: digest, agent: digest, task: digest, class, lane: 0 };
+        AdmittedGroup { content: request.content().expect("a digest"), request, spec }
+    }
+
+    #[test]
+    fn group_counts_as_open_until_its_completion_can_be_read() {
+        let shared = Arc::new(FarmShared::new(FarmSettings::new("f")));
+        let handle = FarmHandle::new(Arc::clone(&shared));
+        let decide = || shared.state().decide(Timestamp::UNIX_EPOCH).effects;
+        let group = Box::new(admitted("g"));
+        let _answer = shared.ask(|id| FarmInput::Submit { id, group }).expect("it is open");
+        let admission = decide();
+        shared.carry_out(admission);
+        let begun = shared.state().core.begin_next(1);
+        let [sample] = begun.as_slice() else { panic!("{begun:?}") };
+        let empty = SampleResult::cancelled(CancelReason::ByUser);
+        let result = SampleResult { end: SampleEnd::Completed, reward: Some(1.0), ..empty };
+        shared.state().add_settled(sample.item, result);
+
+        // Its records are decided, and not durable.
+        let completion = decide();
+        assert_eq!(shared.state().core.status().open_groups, 0, "the core has ended the group");
+        assert_eq!(handle.status().open_groups, 1);
+        assert_eq!(handle.completion(1), None);
+        shared.carry_out(completion);
+        assert_eq!(handle.status().open_groups, 0);
+        assert!(handle.completion(1).is_some());
     }
 }
