@@ -395,3 +395,22 @@ fn forward_stops(
     });
     (receiver, task)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_discards_reports_only_when_everything_is_settled() {
+        let ended =
+            |pending| Ok(EngineOutcome { cancelled: false, pending, is_over_budget: false });
+        let failed = Err(RunError::PartEnded("the worker"));
+        for (outcome, expected) in [
+            (ended(0), ShutdownLevel::Discard),
+            (ended(1), ShutdownLevel::Kill),
+            (failed, ShutdownLevel::Kill),
+        ] {
+            assert_eq!(final_shutdown(&outcome), expected, "{outcome:?}");
+        }
+    }
+}
