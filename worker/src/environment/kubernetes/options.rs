@@ -237,8 +237,8 @@ impl KubernetesOptions {
         if self.silence_timeout_sec < 30 {
             return Err("silence_timeout_sec: expected at least 30".to_owned());
         }
-        if self.removal_timeout_sec < 5 {
-            return Err("removal_timeout_sec: expected at least 5".to_owned());
+        if !(5..=3600).contains(&self.removal_timeout_sec) {
+            return Err("removal_timeout_sec: expected 5 to 3600".to_owned());
         }
         for (key, seconds) in [
             ("schedule_timeout_sec", self.schedule_timeout_sec),
@@ -333,6 +333,7 @@ mod tests {
             ("start_timeout_sec: 1", "start_timeout_sec"),
             ("silence_timeout_sec: 20", "silence_timeout_sec"),
             ("removal_timeout_sec: 4", "removal_timeout_sec"),
+            ("removal_timeout_sec: 3601", "removal_timeout_sec"),
             ("network_policy_enforced: maybe", "maybe"),
             ("builder: {}", "registry"),
             ("builder: {registry: r, takeover_after_sec: 1}", "takeover_after_sec"),
