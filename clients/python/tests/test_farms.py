@@ -139,7 +139,7 @@ def test_consumers_have_completions_of_their_own(client: Client, shared: Daemon)
     farm.submit(TASK, 1, consumer="eval", group="e")
     farm.submit(TASK, 1, group="t")
     farm.close()
-    # An iterator waits so long for more while a group of another consumer has not ended.
+    # An iterator waits this long for more completions while a group of another consumer is open.
     assert [one.group for one in farm.completions("eval", wait_sec=1)] == ["e"]
     (group,) = farm.groups()
     assert group.group == "t"

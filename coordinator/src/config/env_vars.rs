@@ -121,7 +121,7 @@ pub const NATS_CREDS: EnvVar = EnvVar {
 pub const OTLP_ENDPOINT: EnvVar = EnvVar {
     name: "OTEL_EXPORTER_OTLP_ENDPOINT",
     help: "address of a collector of traces (OTLP over HTTP), for instance \
-           `http://localhost:4318`; no traces without one",
+           `http://localhost:4318`; no traces without one; needs the feature `otel`",
 };
 
 /// Address of a collector of traces, with the path of the request.

@@ -25,7 +25,7 @@ struct ClusterRun {
 }
 
 impl ClusterRun {
-    /// Starts it; `None`, with a printed reason, if a service is missing.
+    /// Starts it; without one of the services, the test is ignored.
     fn start() -> Option<Self> {
         let engine = TestEngine::start()?;
         let cluster = Cluster::new(project())?;
