@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rollout_worker::environment::FailureKind;
+
 use super::*;
 
 /// Runs a script as a user; returns its output.
@@ -70,6 +72,51 @@ async fn output_whose_reader_gets_no_processor_time_is_kept() {
         seq 1 5000; echo noticed >&2";
     let (code, out, err) = run(environment.as_ref(), script).await;
     assert_eq!((code, out.len(), err.as_slice()), (0, 23_893, &b"noticed\n"[..]));
+    environment.destroy().await.expect("destroyed");
+}
+
+/// Puts another `cat` before that of the image. Only readers of outputs write to a file.
+async fn replace_readers(environment: &dyn Environment, action: &str) {
+    let install = format!(
+        "printf '%s\\n' '#!/bin/sh' '[ ! -f /proc/self/fd/1 ] || {action}' \
+             'exec /usr/bin/cat \"$@\"' > /tmp/cat
+         chmod 755 /tmp/cat; mkdir -p /usr/local/bin; mv /tmp/cat /usr/local/bin/cat"
+    );
+    assert_eq!(run(environment, &install).await.0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_whose_reader_sleeps_before_it_reads_is_kept() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    replace_readers(environment.as_ref(), "sleep 2").await;
+    for rest in ["", "; (while :; do echo tick; sleep 0.05; done) &"] {
+        let (code, out, err) =
+            run(environment.as_ref(), &format!("seq 1 5000; echo noticed >&2{rest}")).await;
+        assert_eq!((code, err.as_slice()), (0, &b"noticed\n"[..]), "{rest}");
+        assert!(out.len() >= 23_893 && out.starts_with(b"1\n2\n"), "{rest}: {}", out.len());
+    }
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_whose_reader_failed_is_no_success() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    replace_readers(environment.as_ref(), "exit 1").await;
+    let failure = failure(environment.as_ref(), "seq 1 5000").await;
+    assert!(failure.kind == FailureKind::Service, "{}", failure.chain());
+    assert!(failure.chain().contains("the output of `/bin/sh` was lost"), "{}", failure.chain());
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_of_command_that_killed_its_runner_is_kept() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let script = "seq 1 5000; kill -KILL $PPID; echo noticed >&2";
+    let (code, out, _) = run(environment.as_ref(), script).await;
+    assert_eq!((code, out.len()), (137, 23_893));
     environment.destroy().await.expect("destroyed");
 }
 

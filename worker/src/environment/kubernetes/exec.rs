@@ -1,13 +1,15 @@
 //! Execution of commands in a pod.
 //!
 //! A command is started at most once and runs detached from the call that started it. A call whose
-//! connection breaks is followed by one that reads the output from where it stopped. The last frame
-//! says how much output there is, so output that a server dropped is noticed and read again.
+//! connection breaks is followed by one that reads the output from where it stopped. The runner marks
+//! the ends of the outputs, so output that a server dropped or a reader lost is noticed: it is read
+//! again, or the execution fails.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::frames::new_mark;
+use super::marked_output::MarkedOutput;
 use super::pod::{Attempts, Broken, KubePod};
 use super::scripts::{self, Launch};
 use super::stream::{CutStream, ExecStream, StreamPart, StreamState};
@@ -17,6 +19,9 @@ use crate::environment::{
 
 /// Exit code of a command that ended with its container, or by a kill that also ended its runner.
 const KILLED: i32 = 137;
+
+/// Words for output that cannot arrive any more.
+const LOST: &str = "was lost before it arrived";
 
 /// A command on its way.
 struct RunningCommand<'a> {
@@ -30,9 +35,8 @@ struct RunningCommand<'a> {
     workdir: String,
     /// Whether it has started.
     started: bool,
-    /// Bytes of both outputs that were given to `output`.
-    out: u64,
-    err: u64,
+    out: MarkedOutput,
+    err: MarkedOutput,
 }
 
 /// How an attempt ended.
@@ -41,21 +45,30 @@ enum Attempt {
     Broken { broken: Broken, progress: bool },
 }
 
-/// The last frame of a script.
+/// A frame about the end of a command.
 #[derive(Debug, PartialEq, Eq)]
-enum LastFrame {
+enum EndFrame {
     Ended {
-        code: i32,
-        out: u64,
-        err: u64,
+        exit: RunnerExit,
         oom: u64,
+        /// Lengths of both files of output, if nothing more arrives in them.
+        lengths: Option<(u64, u64)>,
     },
     /// It never started, for this reason.
     Failed(String),
     /// No attempt has started it.
     NotStarted,
-    /// Output that has not arrived was removed.
+    /// Output that has not arrived was removed, or its reader ended.
     OutputLost,
+}
+
+/// How the runner of a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunnerExit {
+    /// With the exit code of the command.
+    Code(i32),
+    /// By a kill, which may have ended the readers of the outputs, too.
+    Killed,
 }
 
 impl KubePod {
@@ -74,14 +87,14 @@ impl KubePod {
         let mut running = RunningCommand {
             pod: self,
             script: scripts::runner(&id, &command, &self.env, workdir),
+            out: MarkedOutput::new(&id),
+            err: MarkedOutput::new(&id),
             id,
             output: output.as_ref(),
             program: command.argv.first().cloned().unwrap_or_default(),
             workdir: command.workdir.unwrap_or_else(|| workdir.to_owned()),
             user: command.user,
             started: false,
-            out: 0,
-            err: 0,
         };
         running.run().await
     }
@@ -117,10 +130,11 @@ impl RunningCommand<'_> {
 
     /// Starts the command unless it was started, and reads its output.
     async fn attempt(&mut self) -> Result<Attempt, Failure> {
-        let (before, pod) = ((self.out, self.err, self.started), self.pod);
+        let (before, pod) = (self.progress(), self.pod);
         let mut launching = if self.started { None } else { Some(pod.launching.read().await) };
         let script_bytes = if self.started { 0 } else { self.script.len() };
-        let launch = Launch { id: &self.id, script_bytes, out: self.out, err: self.err };
+        let (out, err) = (self.out.received(), self.err.received());
+        let launch = Launch { id: &self.id, script_bytes, out, err };
         let mark = new_mark();
         let argv = launch.argv(pod.shell, &mark);
         let mut stream = match ExecStream::open(pod.target(), argv, &mark).await {
@@ -152,10 +166,10 @@ impl RunningCommand<'_> {
                     launching = None;
                 }
                 Some("b") => alive = true,
-                Some(text) => last = parse_last(text).or(last),
+                Some(text) => last = parse_end(text).or(last),
             }
             // The next attempt sends the script again.
-            if !self.started && last == Some(LastFrame::NotStarted) {
+            if !self.started && last == Some(EndFrame::NotStarted) {
                 break CutStream("the command was not started".to_owned());
             }
             match read {
@@ -165,42 +179,70 @@ impl RunningCommand<'_> {
             }
         };
         drop(launching);
-        let progress = alive || (self.out, self.err, self.started) != before;
+        let progress = alive || self.progress() != before;
         Ok(broken(Broken::Cut(cut), progress))
     }
 
-    fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
-        match stream {
-            OutputStream::Stdout => self.out += bytes.len() as u64,
-            OutputStream::Stderr => self.err += bytes.len() as u64,
-        }
-        self.output.write(stream, bytes);
+    fn progress(&self) -> (u64, u64, bool) {
+        (self.out.received(), self.err.received(), self.started)
     }
 
-    /// The exit, if the last frame and all output before it have arrived.
-    fn finished(&mut self, last: Option<&LastFrame>) -> Result<Option<CommandExit>, Failure> {
+    fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let output = match stream {
+            OutputStream::Stdout => &mut self.out,
+            OutputStream::Stderr => &mut self.err,
+        };
+        output.feed(bytes, |bytes| self.output.write(stream, bytes));
+    }
+
+    /// The exit, if the command has ended and all its output has arrived.
+    fn finished(&mut self, last: Option<&EndFrame>) -> Result<Option<CommandExit>, Failure> {
         match last {
-            Some(LastFrame::Ended { code, out, err, oom }) => {
+            Some(EndFrame::Ended { exit, oom, lengths }) => {
                 self.pod.record_oom(*oom);
-                if self.out > *out || self.err > *err {
-                    let text = format!("the output of `{}` is not as long as it was", self.program);
-                    return Err(Failure::new(FailureKind::Service, text));
-                }
-                let whole = (self.out, self.err) == (*out, *err);
-                Ok(whole.then_some(CommandExit { code: *code }))
+                self.ended(*exit, *lengths)
             }
-            Some(LastFrame::Failed(why)) => Err(self.start_failure(why)),
-            Some(LastFrame::NotStarted) if self.started => {
+            Some(EndFrame::Failed(why)) => Err(self.start_failure(why)),
+            Some(EndFrame::NotStarted) if self.started => {
                 let text = format!("the state of `{}` in its pod was removed", self.program);
                 Err(Failure::new(FailureKind::NotStarted, text))
             }
-            Some(LastFrame::NotStarted) | None => Ok(None),
-            Some(LastFrame::OutputLost) => {
-                let text =
-                    format!("the output of `{}` was removed before it arrived", self.program);
-                Err(Failure::new(FailureKind::Service, text))
-            }
+            Some(EndFrame::NotStarted) | None => Ok(None),
+            Some(EndFrame::OutputLost) => Err(self.output_failure(LOST)),
         }
+    }
+
+    /// The exit of a command that has ended, once its output has arrived.
+    fn ended(
+        &mut self,
+        exit: RunnerExit,
+        lengths: Option<(u64, u64)>,
+    ) -> Result<Option<CommandExit>, Failure> {
+        let code = match exit {
+            RunnerExit::Code(code) => code,
+            RunnerExit::Killed => KILLED,
+        };
+        if self.out.is_whole() && self.err.is_whole() {
+            return Ok(Some(CommandExit { code }));
+        }
+        let received = (self.out.received(), self.err.received());
+        match lengths {
+            Some((out, err)) if received.0 > out || received.1 > err => {
+                Err(self.output_failure("is not as long as it was"))
+            }
+            Some(lengths) if lengths == received && exit == RunnerExit::Killed => {
+                self.out.finish(|bytes| self.output.write(OutputStream::Stdout, bytes));
+                self.err.finish(|bytes| self.output.write(OutputStream::Stderr, bytes));
+                Ok(Some(CommandExit { code }))
+            }
+            Some(lengths) if lengths == received => Err(self.output_failure(LOST)),
+            _ => Ok(None),
+        }
+    }
+
+    fn output_failure(&self, what: &str) -> Failure {
+        let text = format!("the output of `{}` {what}", self.program);
+        Failure::new(FailureKind::Service, text)
     }
 
     fn start_failure(&self, why: &str) -> Failure {
@@ -216,6 +258,7 @@ impl RunningCommand<'_> {
             ),
             "workdir" => (FailureKind::NotStarted, format!("no directory {workdir}")),
             "program" => (FailureKind::NotStarted, "no such program".to_owned()),
+            "fork" => (FailureKind::NotStarted, "no process can be started".to_owned()),
             other => (FailureKind::NotStarted, other.to_owned()),
         };
         let text = format!("cannot run `{program}` in the pod {}: {why}", pod.name);
@@ -227,18 +270,22 @@ fn broken(broken: Broken, progress: bool) -> Attempt {
     Attempt::Broken { broken, progress }
 }
 
-/// Parses a frame that is the last one of a script.
-fn parse_last(text: &str) -> Option<LastFrame> {
+/// Parses a frame about the end of a command.
+fn parse_end(text: &str) -> Option<EndFrame> {
     let (kind, rest) = text.split_once(' ').unwrap_or((text, ""));
     match kind {
-        "n" => Some(LastFrame::NotStarted),
-        "l" => Some(LastFrame::OutputLost),
-        "f" => Some(LastFrame::Failed(rest.to_owned())),
-        "e" => {
+        "n" => Some(EndFrame::NotStarted),
+        "l" => Some(EndFrame::OutputLost),
+        "f" => Some(EndFrame::Failed(rest.to_owned())),
+        "c" | "e" => {
             let mut fields = rest.split(' ');
-            let code = fields.next()?.parse().ok()?;
+            let exit = match fields.next()? {
+                "k" => RunnerExit::Killed,
+                code => RunnerExit::Code(code.parse().ok()?),
+            };
             let mut number = || fields.next()?.parse().ok();
-            Some(LastFrame::Ended { code, out: number()?, err: number()?, oom: number()? })
+            let lengths = if kind == "e" { Some((number()?, number()?)) } else { None };
+            Some(EndFrame::Ended { exit, lengths, oom: number()? })
         }
         _ => None,
     }
@@ -249,14 +296,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_frame_is_parsed() {
-        let ended = LastFrame::Ended { code: 137, out: 5, err: 6, oom: 1 };
-        assert_eq!(parse_last("e 137 5 6 1"), Some(ended));
-        assert_eq!(parse_last("f user"), Some(LastFrame::Failed("user".to_owned())));
-        assert_eq!(parse_last("n"), Some(LastFrame::NotStarted));
-        assert_eq!(parse_last("l"), Some(LastFrame::OutputLost));
-        for other in ["e", "e x 1 2 3", "e 1 2", "q", ""] {
-            assert_eq!(parse_last(other), None, "{other}");
+    fn end_frame_is_parsed() {
+        let ended = |exit, lengths| Some(EndFrame::Ended { exit, lengths, oom: 1 });
+        assert_eq!(parse_end("e 3 5 6 1"), ended(RunnerExit::Code(3), Some((5, 6))));
+        assert_eq!(parse_end("e k 5 6 1"), ended(RunnerExit::Killed, Some((5, 6))));
+        assert_eq!(parse_end("c 3 1"), ended(RunnerExit::Code(3), None));
+        assert_eq!(parse_end("f user"), Some(EndFrame::Failed("user".to_owned())));
+        assert_eq!(parse_end("n"), Some(EndFrame::NotStarted));
+        assert_eq!(parse_end("l"), Some(EndFrame::OutputLost));
+        for other in ["e", "e x 1 2 3", "e 1 2", "c 1", "q", ""] {
+            assert_eq!(parse_end(other), None, "{other}");
         }
     }
 }

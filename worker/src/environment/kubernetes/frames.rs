@@ -75,6 +75,11 @@ impl FrameParser {
         }
     }
 
+    /// Bytes that would have become a frame or output with more bytes.
+    pub(super) fn take_held(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
+    }
+
     /// Where a frame begins, or may begin at the end of `bytes`; else their length.
     fn find(&self, bytes: &[u8]) -> usize {
         let zeros = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0);

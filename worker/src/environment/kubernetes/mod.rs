@@ -30,6 +30,7 @@ mod kill;
 mod labels;
 mod lease;
 mod manifest;
+mod marked_output;
 mod network;
 mod options;
 mod pod;

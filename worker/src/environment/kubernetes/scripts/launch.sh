@@ -8,13 +8,22 @@ umask 022
 exec 5>&2 2>/dev/null
 d=/.rollout/c/$1 bytes=$2 out=$3 err=$4 mark=$5 shell=$6
 frame() { printf '\0%s%s\n' "$mark" "$1"; }
-# The last frame. Nothing is removed before the reader has confirmed it, and this process does not
+# Ends after the answer of the client. The readers of pipes that are still open do not fill the disk.
+leave() {
+  if [ "$a" = ok ]; then
+    for i in o e; do quiet $i || kill "$r" 2>/dev/null; done
+    rm -rf "$d"
+  fi
+  exit 0
+}
+# The last frame. Nothing is removed before the client has confirmed it, and this process does not
 # end before, because a server may drop output of processes that have ended.
 finish() {
   frame "$1"
-  read -r a && [ "$a" = ok ] && rm -rf "$d"
-  exit 0
+  if [ "$answer" ]; then wait "$answer"; read -r a <"$d/a.$$"; else read -r a; fi
+  leave
 }
+answer=
 # State and following fields of process $1, empty for one that is gone, without forks. Its name may
 # contain anything.
 stat() {
@@ -22,11 +31,22 @@ stat() {
   { while IFS= read -r l || [ -n "$l" ]; do s="$s$l"; done </proc/$1/stat; } 2>/dev/null
   s=${s##*') '}
 }
-# Start time of process $1 in clock ticks, empty for one that has ended.
-started() {
-  stat "$1"
+# Whether the runner lives. A state that cannot be read says nothing.
+alive() {
+  stat "$pid"
+  [ "$s" ] || { [ -e "/proc/$pid" ]; return; }
   set -- $s
-  case $1 in Z | X) st= ;; *) st=${20} ;; esac
+  case $1 in Z | X) return 1 ;; esac
+  [ "${20}" = "$start" ]
+}
+# Whether nothing more arrives in the file of output $1: its reader $r has ended.
+quiet() {
+  r=
+  [ -s "$d/$1z" ] && return 0
+  [ -s "$d/$1c" ] || return 1
+  read -r r <"$d/$1c"
+  stat "$r"
+  case $s in [ZX]*) ;; '') [ ! -e "/proc/$r" ] ;; *) return 1 ;; esac
 }
 if [ "$bytes" -gt 0 ]; then
   t=/.rollout/c/t.$1.$$
@@ -76,21 +96,12 @@ trim() {
   echo $n >"$1.hole"
   fallocate -p -o $h -l $((n - h)) "$1" 2>/dev/null
 }
+# A copy that failed is repeated by the next call.
 copy() {
   : >"$d/seen.$$"
-  cat <&3
-  cat <&4 >&5
-  pos 3; o=$p
-  pos 4; e=$p
-}
-# Whether everything that an ended command wrote to output $1 is in its file: its reader has ended, or
-# sleeps because the pipe is empty. A reader that gets no processor time does neither.
-read_out() {
-  [ -f "$d/$1z" ] && return 0
-  [ -s "$d/$1c" ] || return 1
-  read -r r <"$d/$1c"
-  stat "$r"
-  case $s in '' | [SZX]*) ;; *) return 1 ;; esac
+  cat <&3 || exit 1
+  cat <&4 >&5 || exit 1
+  pos 3 && o=$p && pos 4 && e=$p || exit 1
 }
 oom() {
   k=0
@@ -100,48 +111,63 @@ oom() {
     break
   done
 }
-n=0 beat=0 dead=0 late=0 looks=0 o=0 e=0 max= last=
+# Reads the answer of the client while output is copied.
+listen() {
+  exec 6<&0
+  { read -r a; echo "$a" >"$d/a.$$"; } <&6 >/dev/null 2>&1 5>&- &
+  answer=$!
+}
+# Marks the ends of the outputs in place of a runner that was killed. No open waits.
+mark_ends() {
+  for i in o e; do
+    printf '\0rollout:%s:\n' "${d##*/}" 1<>"$d/$i" 5>&- &
+  done
+}
+n=0 beat=0 dead=0 looks=0 max=3000 o=0 e=0 end= last=
 while :; do
   # Looked at before the output, so that all output of an ended command is copied.
-  if [ -f "$d/code" ]; then end=code; elif [ -f "$d/fail" ]; then end=fail; else end=; fi
-  closed=
-  [ -f "$d/oz" ] && [ -f "$d/ez" ] && closed=yes
-  arrived=
-  [ "$end$dead" != 0 ] && read_out o && read_out e && arrived=yes
+  why= lost=
+  [ ! -s "$d/oz" ] && [ ! -s "$d/ez" ] || lost=yes
+  [ -s "$d/fail" ] && read -r why <"$d/fail"
+  [ $dead -gt 1 ] && end=k
+  [ -s "$d/code" ] && read -r end <"$d/code"
+  still=
+  [ "$end" ] && quiet o && quiet e && still=yes
   # Files that are older than the last copy are not read again: each read is a process.
-  if [ "$end$dead" != 0 ] || [ ! "$d/seen.$$" -nt "$d/out" ] || [ ! "$d/seen.$$" -nt "$d/err" ]; then
+  if [ "$end$why" ] || [ ! "$d/seen.$$" -nt "$d/out" ] || [ ! "$d/seen.$$" -nt "$d/err" ]; then
     copy
   fi
-  if [ "$end" = fail ]; then
-    read -r why <"$d/fail"
-    finish "f $why"
-  elif [ "$end" ]; then
-    # A process that the command left behind may hold its outputs, and even fill them: pipes have held
-    # less than 4 MiB of the command itself.
+  [ "$why" ] && finish "f $why"
+  beat=$((beat + 1))
+  [ $beat -ge 30 ] && { beat=0; frame b; }
+  if [ "$end" ]; then
+    # The client finds the marks. A process that the command left behind may hold the pipes, so that
+    # their readers go on; a reader that was stopped never ends.
     looks=$((looks + 1))
-    [ "$arrived" ] && late=$((late + 1))
-    [ "$max" ] || max=$((o + e + 8388608))
-    if [ "$closed" ] || [ $late -gt 6 ] || [ $((o + e)) -gt $max ] || [ $looks -gt 3000 ]; then
-      [ "$closed" ] || kill "$(cat "$d/oc")" "$(cat "$d/ec")" 2>/dev/null
-      read -r code <"$d/code"
+    [ "$end" = k ] && max=500
+    if [ "$still" ] || [ $looks -gt $max ]; then
       oom
-      finish "e $code $o $e $k"
+      finish "e $end $o $e $k"
+    fi
+    if [ -z "$answer" ]; then
+      oom
+      [ "$end" = k ] && mark_ends
+      frame "c $end $k"
+      listen
+    elif [ -s "$d/a.$$" ]; then
+      read -r a <"$d/a.$$"
+      leave
     fi
     sleep 0.02 2>/dev/null || sleep 1
     continue
   fi
-  st=
-  started "$pid"
-  if [ "$st" != "$start" ]; then
+  if ! alive; then
     # The runner was killed. It may have written its result just before.
     dead=$((dead + 1))
-    if [ "$arrived" ] && [ $dead -gt 1 ] || [ $dead -gt 500 ]; then
-      oom
-      finish "e 137 $o $e $k"
-    fi
-    sleep 0.02 2>/dev/null || sleep 1
     continue
   fi
+  # The runner holds the pipes open, so that their readers cannot have ended before it.
+  [ "$lost" ] && finish l
   if [ "$o $e" != "$last" ]; then
     last="$o $e"
     [ $n -gt 15 ] && n=15
@@ -151,6 +177,4 @@ while :; do
   n=$((n + 1))
   if [ $n -lt 15 ]; then t=0.02; elif [ $n -lt 40 ]; then t=0.1; else t=0.5; fi
   sleep $t 2>/dev/null || sleep 1
-  beat=$((beat + 1))
-  [ $beat -ge 30 ] && { beat=0; frame b; }
 done

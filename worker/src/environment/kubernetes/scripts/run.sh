@@ -8,11 +8,13 @@ s=${s##*') '}
 start() { shift 19; echo "$$ $1" >"$d/pid.t"; }
 start $s
 mv "$d/pid.t" "$d/pid"
+# One write each, without processes, which may not be had on a full node.
 fail() {
-  echo "$1" >"$d/fail.t"
-  mv "$d/fail.t" "$d/fail"
+  echo "$1" >"$d/fail"
   exit 0
 }
+# A shell that cannot start a process ends.
+trap '[ -s "$d/fail" ] || echo fork >"$d/fail"' EXIT
 group= home= name= uid= gid=
 # The user, from the container's own files.
 if [ -n "$user" ]; then
@@ -63,14 +65,26 @@ esac
 session=
 command -v setsid >/dev/null && session=setsid
 mkfifo -m 666 "$d/o" "$d/e" || fail spool
+# Held open, so that a reader ends only after the mark behind its output, and no open waits.
+exec 6<>"$d/o" 7<>"$d/e"
 # The output of a command that has ended is read on, so that processes it left behind can write. By
 # then the directory may be gone, and `:` would end the shell.
 relay() {
-  { cat <&3 >>"$d/$2" & echo $! >"$d/$1c"; wait $!; echo >"$d/$1z"; exec cat <&3 >/dev/null; } 3<"$d/$1" 2>/dev/null
+  {
+    # Not before the pipe is open here, too: a pipe that no process has open is emptied.
+    exec 6<&- 7<&-
+    trap "echo >'$d/$1z'" EXIT
+    cat <&3 >>"$d/$2" &
+    echo $! >"$d/$1c"
+    wait $!
+    echo >"$d/$1z"
+    exec cat <&3 >/dev/null
+  } 3<"$d/$1" 2>/dev/null
 }
 relay o out &
 relay e err &
-(vars "$@") >"$d/o" 2>"$d/e" </dev/null
-code=$?
-echo $code >"$d/code.t"
-mv "$d/code.t" "$d/code"
+(vars "$@") >"$d/o" 2>"$d/e" </dev/null 6<&- 7<&-
+echo $? >"$d/code"
+trap - EXIT
+# What the command wrote is before this mark, whenever its reader gets to it.
+for f in 6 7; do printf '\0rollout:%s:\n' "${d##*/}" >&$f; done
