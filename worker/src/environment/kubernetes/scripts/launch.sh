@@ -58,9 +58,9 @@ if [ "$bytes" -gt 0 ]; then
     : >"$d/err"
     mv "$t" "$d/run"
     if command -v setsid >/dev/null; then
-      setsid "$shell" "$d/run" "$d" </dev/null >/dev/null 2>&1 &
+      setsid "$shell" "$d/run" "$d" </dev/null >/dev/null 2>&1 5>&- &
     else
-      "$shell" "$d/run" "$d" </dev/null >/dev/null 2>&1 &
+      "$shell" "$d/run" "$d" </dev/null >/dev/null 2>&1 5>&- &
     fi
   else
     rm -f "$t"
