@@ -92,12 +92,17 @@ tests_nextest() {
 }
 
 tests_count_nextest() {
-  local run broken
+  local root broken
   [ -e "$nextest_report" ] || return 0
-  read -r run broken < <(sed -n \
-    's/^<testsuites .* tests="\([0-9]*\)" failures="\([0-9]*\)" errors="\([0-9]*\)".*/\1 \2 \3/p' "$nextest_report" |
-    awk '{ print $1, $2 + $3 }') || return 0
-  passed=$((passed + run - broken)) failed=$((failed + broken))
+  root=$(grep -m 1 '^<testsuites ' "$nextest_report") || return 0
+  broken=$(($(attribute failures "$root") + $(attribute errors "$root")))
+  passed=$((passed + $(attribute tests "$root") - broken)) failed=$((failed + broken))
+}
+# attribute NAME ELEMENT: prints the number in an attribute, else 0.
+attribute() {
+  local number
+  number=$(sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p" <<<"$2")
+  echo "${number:-0}"
 }
 
 # Whether the arguments name packages or targets.
