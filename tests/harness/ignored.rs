@@ -3,12 +3,13 @@
 
 pub use rollout_worker::testing::{report_ignored, report_ignored_part};
 
-/// What a test needs; without it, the test is reported as ignored with the reason in the error.
+/// The service or program that a test needs; without it, the test is reported as ignored with the
+/// reason in the error.
 pub fn or_ignored<T>(found: Result<T, String>) -> Option<T> {
     found.map_err(|reason| report_ignored(&reason)).ok()
 }
 
-/// What the part of a test needs that is called `part`; without it, this part is reported as ignored.
+/// The need of the part of a test that is called `part`; without it, this part is reported as ignored.
 pub fn or_ignored_part<T>(found: Result<T, String>, part: &str) -> Option<T> {
     found.map_err(|reason| report_ignored_part(&format!("{part}: {reason}"))).ok()
 }
