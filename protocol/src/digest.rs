@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 
-use crate::text_form::{InvalidId, serde_by_text};
+use crate::text_form::{InvalidId, deserialize_by_text};
 
 /// A SHA-256 digest, written `sha256:` and 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,12 +50,23 @@ impl Digest {
     }
 }
 
+const ALGORITHM: &str = "sha256:";
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = [0u8; 64];
-        data_encoding::HEXLOWER.encode_mut(&self.0, &mut text);
-        f.write_str("sha256:")?;
-        f.write_str(std::str::from_utf8(&text).expect("hexadecimal digits are ASCII"))
+        f.write_str(ALGORITHM)?;
+        f.write_str(data_encoding::HEXLOWER.encode_mut_str(&self.0, &mut [0; 64]))
+    }
+}
+
+// Records hold many digests: their text is made on the stack, in one piece.
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = [0; ALGORITHM.len() + 64];
+        let (algorithm, digits) = text.split_at_mut(ALGORITHM.len());
+        algorithm.copy_from_slice(ALGORITHM.as_bytes());
+        data_encoding::HEXLOWER.encode_mut(&self.0, digits);
+        serializer.serialize_str(str::from_utf8(&text).expect("it is ASCII"))
     }
 }
 
@@ -70,14 +81,14 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let invalid =
             || InvalidId::new("digest", "`sha256:` and 64 lower-case hexadecimal digits", text);
-        let hex = text.strip_prefix("sha256:").filter(|h| h.len() == 64).ok_or_else(invalid)?;
+        let hex = text.strip_prefix(ALGORITHM).filter(|h| h.len() == 64).ok_or_else(invalid)?;
         let mut bytes = [0u8; 32];
         data_encoding::HEXLOWER.decode_mut(hex.as_bytes(), &mut bytes).map_err(|_| invalid())?;
         Ok(Self(bytes))
     }
 }
 
-serde_by_text!(Digest);
+deserialize_by_text!(Digest);
 
 /// Computes a [`Digest`] over bytes that arrive in pieces.
 #[derive(Debug, Clone, Default)]

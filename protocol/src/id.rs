@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::digest::Digest;
 pub use crate::text_form::InvalidId;
-use crate::text_form::serde_by_text;
+use crate::text_form::deserialize_by_text;
 
 macro_rules! id128 {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
@@ -35,9 +35,16 @@ macro_rules! id128 {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut text = [0u8; 32];
-                data_encoding::HEXLOWER.encode_mut(&self.0, &mut text);
-                f.write_str(std::str::from_utf8(&text).expect("hexadecimal digits are ASCII"))
+                f.write_str(data_encoding::HEXLOWER.encode_mut_str(&self.0, &mut [0; 32]))
+            }
+        }
+
+        // Records hold many ids: their text is made on the stack.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut text = [0; 32];
+                let text: &str = data_encoding::HEXLOWER.encode_mut_str(&self.0, &mut text);
+                serializer.serialize_str(text)
             }
         }
 
@@ -62,7 +69,7 @@ macro_rules! id128 {
             }
         }
 
-        serde_by_text!($name);
+        deserialize_by_text!($name);
     };
 }
 
@@ -193,7 +200,13 @@ impl FromStr for TryId {
     }
 }
 
-serde_by_text!(TryId);
+impl Serialize for TryId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+deserialize_by_text!(TryId);
 
 /// A worker process: a token of 1 to 64 characters of `[a-z0-9-]`, unique per process start.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -225,7 +238,13 @@ impl FromStr for WorkerId {
     }
 }
 
-serde_by_text!(WorkerId);
+impl Serialize for WorkerId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+deserialize_by_text!(WorkerId);
 
 #[cfg(test)]
 mod tests {

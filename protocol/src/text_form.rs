@@ -1,4 +1,4 @@
-//! Serde for types with a text form: the macro and its error.
+//! Reading types with a text form: the macro and its error.
 
 /// Text that does not parse as the expected id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,13 +18,8 @@ impl InvalidId {
     }
 }
 
-macro_rules! serde_by_text {
+macro_rules! deserialize_by_text {
     ($name:ident) => {
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
@@ -33,4 +28,4 @@ macro_rules! serde_by_text {
         }
     };
 }
-pub(crate) use serde_by_text;
+pub(crate) use deserialize_by_text;

@@ -101,6 +101,17 @@ pub struct PlannedTask {
     pub about: TaskMetadata,
 }
 
+/// Place of a trial in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanPlace {
+    /// Index of its agent in [`JobPlan::agents`].
+    pub agent: usize,
+    /// Index of its task in [`JobPlan::tasks`].
+    pub task: usize,
+    /// Attempt, from 1.
+    pub attempt: u32,
+}
+
 /// A trial of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTrial {
@@ -248,27 +259,51 @@ impl JobPlan {
 
     /// The trial at a position in result order; `None` beyond the end.
     pub fn trial(&self, ordinal: u64) -> Option<PlannedTrial> {
+        let place = self.place(ordinal)?;
+        let name = self.name_at(place);
+        let PlanPlace { agent, task, .. } = place;
+        let trial_ref = self.trial_ref_at(place);
+        Some(PlannedTrial { ordinal, item: name.item(), name, trial_ref, agent, task })
+    }
+
+    /// Where a position in result order is in the plan; `None` beyond the end.
+    pub fn place(&self, ordinal: u64) -> Option<PlanPlace> {
         if ordinal >= self.len() {
             return None;
         }
         let attempts = u64::from(self.n_attempts);
-        let agent = (ordinal / self.trials_per_agent()) as usize;
-        let task = (ordinal % self.trials_per_agent() / attempts) as usize;
-        let attempt = (ordinal % attempts) as u32 + 1;
-        let (planned_agent, planned_task) = (&self.agents[agent], &self.tasks[task]);
-        let name = TrialName {
-            agent: planned_agent.spec.name.clone(),
-            dataset: planned_task.dataset.clone(),
-            task: planned_task.name.clone(),
-            attempt,
-        };
-        let trial_ref = TrialRef {
+        Some(PlanPlace {
+            agent: (ordinal / self.trials_per_agent()) as usize,
+            task: (ordinal % self.trials_per_agent() / attempts) as usize,
+            attempt: (ordinal % attempts) as u32 + 1,
+        })
+    }
+
+    /// Name of the trial at a place.
+    pub fn name_at(&self, place: PlanPlace) -> TrialName {
+        let task = &self.tasks[place.task];
+        TrialName {
+            agent: self.agents[place.agent].spec.name.clone(),
+            dataset: task.dataset.clone(),
+            task: task.name.clone(),
+            attempt: place.attempt,
+        }
+    }
+
+    /// Item id of the trial at a place.
+    pub fn item_at(&self, place: PlanPlace) -> ItemId {
+        let (agent, task) = (&self.agents[place.agent], &self.tasks[place.task]);
+        ItemId::for_trial(&agent.spec.name, &task.dataset, &task.name, place.attempt)
+    }
+
+    /// Digests of the documents of the trial at a place.
+    pub fn trial_ref_at(&self, place: PlanPlace) -> TrialRef {
+        TrialRef {
             settings: self.settings_digest,
-            agent: planned_agent.digest,
-            task: planned_task.spec,
-            attempt,
-        };
-        Some(PlannedTrial { ordinal, item: name.item(), name, trial_ref, agent, task })
+            agent: self.agents[place.agent].digest,
+            task: self.tasks[place.task].spec,
+            attempt: place.attempt,
+        }
     }
 
     /// Position of a trial in result order; `None` if it is not in the plan.

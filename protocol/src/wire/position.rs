@@ -13,7 +13,10 @@ pub struct Incarnation(pub u128);
 
 impl Serialize for Incarnation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:032x}", self.0))
+        let mut text = [0; 32];
+        let bytes = self.0.to_be_bytes();
+        let text: &str = data_encoding::HEXLOWER.encode_mut_str(&bytes, &mut text);
+        serializer.serialize_str(text)
     }
 }
 

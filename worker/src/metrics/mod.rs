@@ -5,13 +5,13 @@
 
 pub mod encode;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::record::{Durations, Verdict};
 use rollout_protocol::spec::budget::ModelUse;
@@ -30,8 +30,46 @@ pub const NO_ERROR: &str = "none";
 /// A label with its value.
 type Label = (&'static str, &'static str);
 
-/// Durations by phase, seconds.
-pub type PhaseDurations = Family<[Label; 1], Histogram, fn() -> Histogram>;
+/// Durations of executions in total and by phase, seconds. Clones share them.
+#[derive(Debug, Clone)]
+pub struct PhaseDurations {
+    family: Family<[Label; 1], Histogram, fn() -> Histogram>,
+    /// The histogram of each value of the label, once an execution has reached the phase.
+    of_phase: Arc<[OnceLock<Histogram>; 5]>,
+}
+
+impl Default for PhaseDurations {
+    fn default() -> Self {
+        Self {
+            family: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            of_phase: Arc::default(),
+        }
+    }
+}
+
+impl PhaseDurations {
+    /// The metric, to be registered.
+    pub fn family(&self) -> impl Metric + Clone + use<> {
+        self.family.clone()
+    }
+
+    /// Adds the durations of an execution. Phases that it did not reach have none.
+    pub fn observe(&self, durations: &Durations) {
+        let phases = [
+            ("total", Some(durations.total_sec)),
+            ("environment_setup", durations.environment_setup_sec),
+            ("agent_setup", durations.agent_setup_sec),
+            ("agent_execution", durations.agent_execution_sec),
+            ("verification", durations.verifier_sec),
+        ];
+        for (histogram, (phase, seconds)) in self.of_phase.iter().zip(phases) {
+            if let Some(seconds) = seconds {
+                let create = || self.family.get_or_create_owned(&[("phase", phase)]);
+                histogram.get_or_init(create).observe(seconds);
+            }
+        }
+    }
+}
 
 /// Counters of a worker. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +120,7 @@ impl Default for WorkerCounters {
         Self {
             deliveries: Family::default(),
             executions: Family::default(),
-            durations: phase_durations(),
+            durations: PhaseDurations::default(),
             stored_bytes: Counter::default(),
             model_use: ModelCounters::default(),
         }
@@ -107,7 +145,7 @@ impl WorkerMetrics {
             "worker_phase_duration",
             "Durations of executions that ended, in total and by phase",
             Unit::Seconds,
-            counters.durations.clone(),
+            counters.durations.family(),
         );
         registry.register_with_unit(
             "worker_stored",
@@ -128,7 +166,7 @@ impl WorkerMetrics {
     pub(crate) fn ended(&self, work: OfferedWork, report: &ReportBody) {
         let (outcome, class) = match report {
             ReportBody::Result(result) => {
-                observe_durations(&self.0.durations, &result.durations);
+                self.0.durations.observe(&result.durations);
                 self.0.model_use.add(&result.verdict.model_use);
                 outcome_labels(&result.verdict)
             }
@@ -154,27 +192,6 @@ pub(crate) const fn work_label(work: OfferedWork) -> &'static str {
         OfferedWork::Trial(_) => "trial",
         OfferedWork::Eval => "eval",
         OfferedWork::Ideas => "ideas",
-    }
-}
-
-/// Empty histograms of durations by phase.
-pub fn phase_durations() -> PhaseDurations {
-    Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS))
-}
-
-/// Adds the durations of an execution. Phases that it did not reach have none.
-pub fn observe_durations(histograms: &PhaseDurations, durations: &Durations) {
-    let phases = [
-        ("total", Some(durations.total_sec)),
-        ("environment_setup", durations.environment_setup_sec),
-        ("agent_setup", durations.agent_setup_sec),
-        ("agent_execution", durations.agent_execution_sec),
-        ("verification", durations.verifier_sec),
-    ];
-    for (phase, seconds) in phases {
-        if let Some(seconds) = seconds {
-            histograms.get_or_create(&[("phase", phase)]).observe(seconds);
-        }
     }
 }
 

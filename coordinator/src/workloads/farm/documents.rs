@@ -122,7 +122,7 @@ impl FarmDocuments {
             agent: self.store_document(&agent).await?,
             task: task_digest,
             class: task.class,
-            lane: self.lanes.lane(&trial),
+            lane: self.lanes.lane(trial.agent, trial.task),
         };
         Ok(AdmittedGroup { request, content, spec })
     }

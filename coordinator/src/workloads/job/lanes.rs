@@ -6,7 +6,7 @@ use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::resources::Resources;
 
 use crate::engine::WorkerRequirements;
-use crate::plan::{JobPlan, PlannedTrial, required};
+use crate::plan::{JobPlan, required};
 
 /// The lanes of a plan.
 #[derive(Debug, Clone)]
@@ -70,9 +70,9 @@ impl JobLanes {
         Self { needs, of, tasks: plan.tasks().len(), agents: agent_of_lane }
     }
 
-    /// The lane of a trial.
-    pub fn lane(&self, trial: &PlannedTrial) -> u16 {
-        self.of[trial.agent * self.tasks + trial.task]
+    /// The lane of the trials of an agent and a task, by their indices in the plan.
+    pub fn lane(&self, agent: usize, task: usize) -> u16 {
+        self.of[agent * self.tasks + task]
     }
 
     /// The agent of each lane.

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::engine::core::{AnnouncedChunk, NewItem};
 use crate::engine::journal::RunLayout;
 use crate::engine::{ItemLookup, Planner, RunError, WorkerRequirements};
-use crate::plan::{JobPlan, PlannedTrial};
+use crate::plan::{JobPlan, PlanPlace, PlannedTrial};
 use crate::results::view;
 
 pub use lanes::JobLanes;
@@ -62,17 +62,18 @@ impl JobPlanner {
         Self { requests: Some(requests), ..self }
     }
 
-    fn trial(&self, ordinal: u64) -> PlannedTrial {
-        self.plan.trial(ordinal).expect("only ordinals of the plan are requested")
+    fn place(&self, ordinal: u64) -> PlanPlace {
+        self.plan.place(ordinal).expect("only ordinals of the plan are requested")
     }
 
-    fn new_item(&self, trial: &PlannedTrial) -> NewItem {
+    fn new_item(&self, ordinal: u64) -> NewItem {
+        let place = self.place(ordinal);
         NewItem {
-            item: trial.item,
-            ordinal: trial.ordinal,
-            spec: trial.trial_ref.digest(),
-            class: self.plan.tasks()[trial.task].class,
-            lane: self.lanes.lane(trial),
+            item: self.plan.item_at(place),
+            ordinal,
+            spec: self.plan.trial_ref_at(place).digest(),
+            class: self.plan.tasks()[place.task].class,
+            lane: self.lanes.lane(place.agent, place.task),
         }
     }
 }
@@ -105,28 +106,29 @@ impl Planner for JobPlanner {
     fn next(&mut self, max: usize) -> Vec<NewItem> {
         if let Some(requests) = &self.requests {
             let requested = requests.next(max).into_iter();
-            return requested.map(|ordinal| self.new_item(&self.trial(ordinal))).collect();
+            return requested.map(|ordinal| self.new_item(ordinal)).collect();
         }
         let begin = self.dispatched;
         let end = self.plan.len().min(begin + max as u64);
         self.dispatched = end;
         let ordinals = (begin..end).filter_map(|k| self.plan.dispatch_ordinal(k));
-        ordinals.map(|ordinal| self.new_item(&self.trial(ordinal))).collect()
+        ordinals.map(|ordinal| self.new_item(ordinal)).collect()
     }
 
     fn find(&self, item: &ItemId) -> Option<NewItem> {
         let ordinals = self.ordinals.get_or_init(|| ordinals(&self.plan));
-        ordinals.get(item).map(|ordinal| self.new_item(&self.trial(*ordinal)))
+        ordinals.get(item).map(|ordinal| self.new_item(*ordinal))
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
-        let PlannedTrial { trial_ref, task, .. } = self.trial(ordinal);
+        let place = self.place(ordinal);
+        let trial_ref = self.plan.trial_ref_at(place);
         Offer {
             run,
             item,
             try_id,
             spec: trial_ref.digest(),
-            class: self.plan.tasks()[task].class,
+            class: self.plan.tasks()[place.task].class,
             work: OfferedWork::Trial(trial_ref),
             rate_limits: self.rate_limits,
             model_calls: None,
@@ -150,7 +152,7 @@ impl Planner for JobPlanner {
     }
 
     fn lane(&self, ordinal: u64) -> Option<u16> {
-        self.plan.trial(ordinal).map(|trial| self.lanes.lane(&trial))
+        self.plan.place(ordinal).map(|place| self.lanes.lane(place.agent, place.task))
     }
 
     fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
@@ -163,7 +165,7 @@ impl Planner for JobPlanner {
                 && selection.attempt.is_none_or(|asked| asked == *attempt)
         };
         let trials = self.plan.trials().filter(wanted);
-        trials.map(|trial| self.new_item(&trial)).collect()
+        trials.map(|trial| self.new_item(trial.ordinal)).collect()
     }
 
     fn item_lookup(&self) -> Option<ItemLookup> {
@@ -175,11 +177,11 @@ impl Planner for JobPlanner {
     }
 
     fn name(&self, ordinal: u64) -> ItemName {
-        self.trial(ordinal).name.into()
+        self.plan.name_at(self.place(ordinal)).into()
     }
 
     fn commit(&self, ordinal: u64) -> Option<String> {
-        self.plan.tasks()[self.trial(ordinal).task].git_commit_id.clone()
+        self.plan.tasks()[self.place(ordinal).task].git_commit_id.clone()
     }
 
     fn growth_signal(&self) -> Option<Arc<Notify>> {

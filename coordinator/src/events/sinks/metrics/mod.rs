@@ -20,9 +20,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::phase::Phase;
 use rollout_worker::metrics::encode::{gauge, gauges, info};
-use rollout_worker::metrics::{
-    NO_ERROR, PhaseDurations, error_class, observe_durations, outcome_labels, phase_durations,
-};
+use rollout_worker::metrics::{NO_ERROR, PhaseDurations, error_class, outcome_labels};
 
 use self::progress::{RunProgress, RunStage};
 use crate::events::ReportError;
@@ -60,7 +58,7 @@ impl RunMetrics {
         let metrics = Self {
             progress: Arc::default(),
             executions: Family::default(),
-            durations: phase_durations(),
+            durations: PhaseDurations::default(),
             warnings: Counter::default(),
         };
         registry.register_collector(Box::new(RunCollector(Arc::clone(&metrics.progress))));
@@ -73,7 +71,7 @@ impl RunMetrics {
             "trial_duration",
             "Durations of the executions that settled trials in this session, in total and by phase",
             Unit::Seconds,
-            metrics.durations.clone(),
+            metrics.durations.family(),
         );
         registry.register("warnings", "Warnings of this session", metrics.warnings.clone());
         metrics
@@ -114,7 +112,7 @@ impl RunMetrics {
                 let (outcome, class) = outcome_labels(&settlement.verdict);
                 executions(outcome, class);
                 if let Some(durations) = &by.durations {
-                    observe_durations(&self.durations, durations);
+                    self.durations.observe(durations);
                 }
             }
             EventKind::Warning { .. } => {
