@@ -56,6 +56,7 @@ tests_run() {
     run_marked tests_nextest "$@" || status=$?
     tests_count_nextest
     tests_count tidy
+    tests_count lib
   elif tests_selected "${selection[@]}" "$@" || [[ " $* " == *" -- "* ]]; then
     say "running the tests with cargo test, $threads at a time"
     run_marked tests_shown "${selection[@]}" "$@" || status=$?
@@ -82,12 +83,17 @@ tests_nextest() {
     "${run[@]}" "${selection[@]}" "$@"
     return
   fi
-  # The program `tidy` reads all sources once, and cargo-nextest starts a process for each test.
-  local status=0 tidy
-  tests_job "$processors" tidy --test tidy "$@" &
-  tidy=$!
-  "${run[@]}" --no-tests pass --filterset 'not binary(tidy)' "${selection[@]}" "$@" || status=$?
-  wait "$tidy" || status=1
+  # cargo-nextest starts a process for each test: the program `tidy`, which reads all sources once, and
+  # unit tests, which are many and short, run in one for each program.
+  local status=0 short
+  {
+    tests_job "$processors" tidy --test tidy "$@" || status=1
+    tests_job "$processors" lib --lib "$@" || status=1
+    exit "$status"
+  } &
+  short=$!
+  "${run[@]}" --no-tests pass --filterset 'not (binary(tidy) | kind(lib))' "${selection[@]}" "$@" || status=$?
+  wait "$short" || status=1
   return "$status"
 }
 

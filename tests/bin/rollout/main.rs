@@ -53,33 +53,62 @@ fn run_hidden_command(command: &str, arguments: Vec<OsString>) -> Option<ExitCod
 }
 
 fn run_program() -> ExitCode {
-    rollout_coordinator::cli::main_with(|runner| {
-        if let Ok(task) = std::env::var(DEADLY_TASK_VARIABLE) {
-            return Arc::new(DeadlyRunner { task, runner });
-        }
-        match std::env::var(LOST_PERCENT_VARIABLE) {
-            Ok(percent) => {
-                let percent: f64 = percent.parse().expect("a number");
-                Arc::new(LossyRunner { share: percent / 100.0, runner })
-            }
-            Err(_) => runner,
-        }
+    rollout_coordinator::cli::main_with(|runner| match Fault::wanted() {
+        Some(fault) => Arc::new(FaultyRunner { fault, runner }),
+        None => runner,
     })
 }
 
+/// What goes wrong with trials.
 #[derive(Debug)]
-struct DeadlyRunner {
-    task: String,
+enum Fault {
+    /// The process dies when the agent of this task is about to run.
+    Death { task: String },
+    /// This share of results is lost, as by a bug in the worker: an infrastructure error.
+    Loss { share: f64 },
+}
+
+impl Fault {
+    fn wanted() -> Option<Self> {
+        let death = std::env::var(DEADLY_TASK_VARIABLE).map(|task| Self::Death { task });
+        death.ok().or_else(|| {
+            let percent = std::env::var(LOST_PERCENT_VARIABLE).ok()?;
+            let percent: f64 = percent.parse().expect("a number");
+            Some(Self::Loss { share: percent / 100.0 })
+        })
+    }
+}
+
+#[derive(Debug)]
+struct FaultyRunner {
+    fault: Fault,
     runner: Arc<dyn Runner>,
 }
 
 #[async_trait]
-impl Runner for DeadlyRunner {
+impl Runner for FaultyRunner {
     async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
-        if *context.task.name == *self.task {
-            context.execution.phases = Arc::new(KillOnAgentPhase);
+        match &self.fault {
+            Fault::Death { task } => {
+                if *context.task.name == **task {
+                    context.execution.phases = Arc::new(KillOnAgentPhase);
+                }
+                self.runner.run(context).await
+            }
+            Fault::Loss { share } => {
+                let is_lost = rand::random::<f64>() < *share;
+                let finished = self.runner.run(context).await;
+                if is_lost {
+                    // Without the hook, which would print a backtrace.
+                    std::panic::resume_unwind(Box::new("the test loses this result"));
+                }
+                finished
+            }
         }
-        self.runner.run(context).await
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        self.runner.disks()
     }
 
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
@@ -104,42 +133,5 @@ impl PhaseSink for KillOnAgentPhase {
         if phase == Phase::AgentExecution {
             kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
         }
-    }
-}
-
-/// Loses the results of some trials, as a bug in the worker would: an infrastructure error.
-#[derive(Debug)]
-struct LossyRunner {
-    /// The share of trials, at most 1.
-    share: f64,
-    runner: Arc<dyn Runner>,
-}
-
-#[async_trait]
-impl Runner for LossyRunner {
-    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
-        let is_lost = rand::random::<f64>() < self.share;
-        let finished = self.runner.run(context).await;
-        if is_lost {
-            // Without the hook, which would print a backtrace.
-            std::panic::resume_unwind(Box::new("the test loses this result"));
-        }
-        finished
-    }
-
-    fn disks(&self) -> Arc<DiskWatch> {
-        self.runner.disks()
-    }
-
-    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
-        self.runner.eval(context).await
-    }
-
-    async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
-        self.runner.ideas(context).await
-    }
-
-    fn model_calls(&self) -> Arc<RunCallTable> {
-        self.runner.model_calls()
     }
 }
