@@ -227,7 +227,7 @@ mod tests {
         let (plan, _) = noop(3).expect("a plan");
         let planner = JobPlanner::new(Arc::new(plan), false);
         let key = |trial: &PlannedTrial| (trial.name.to_string(), trial.item.to_string());
-        let [first, second] = [0, 1].map(|ordinal| planner.trial(ordinal));
+        let [first, second] = [0, 1].map(|ordinal| planner.plan.trial(ordinal).expect("planned"));
         let ((name, item), (other_name, _)) = (key(&first), key(&second));
         let keys = [name, item, other_name, "a/d/unknown__1".to_owned()];
         let found = planner.item_lookup().expect("trials run again")(&keys);
