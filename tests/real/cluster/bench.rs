@@ -52,9 +52,10 @@ fn start(cluster: &Cluster, items: &str) -> RunningProgram {
     cluster.project.start(command)
 }
 
-/// Streams in the server's store.
+/// Streams in the server's store. It removes the files of a deleted stream later, below a hidden name.
 fn streams(cluster: &Cluster) -> Vec<String> {
     let store = cluster.project.path().join("nats/store/jetstream/$G/streams");
     let Ok(entries) = fs::read_dir(store) else { return Vec::new() };
-    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
 }
