@@ -75,7 +75,7 @@ impl PhaseDurations {
 #[derive(Debug, Clone, Default)]
 pub struct WorkerMetrics(Arc<WorkerCounters>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct WorkerCounters {
     deliveries: Family<[Label; 1], Counter>,
     executions: Family<[Label; 3], Counter>,
@@ -112,18 +112,6 @@ impl ModelCounters {
         self.tokens.inc_by(used.tokens);
         self.seconds.inc_by(used.sec);
         self.cost.inc_by(used.cost);
-    }
-}
-
-impl Default for WorkerCounters {
-    fn default() -> Self {
-        Self {
-            deliveries: Family::default(),
-            executions: Family::default(),
-            durations: PhaseDurations::default(),
-            stored_bytes: Counter::default(),
-            model_use: ModelCounters::default(),
-        }
     }
 }
 
