@@ -191,7 +191,14 @@ fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
         let id = new_id(&super::process::host_name());
         let unready = base.join(format!("{UNREADY_PREFIX}{id}"));
-        fs::create_dir_all(base).map_err(WorkerDirError::with_context("create", base))?;
+        match fs::create_dir_all(base) {
+            Ok(()) => {}
+            // It was there, and another process removed it before it was looked at.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_other_file(base) => {
+                continue;
+            }
+            Err(error) => return Err(WorkerDirError::with_context("create", base)(error)),
+        }
         match fs::create_dir(&unready) {
             Ok(()) => {}
             // Another process removed the base, which was empty.
@@ -211,6 +218,11 @@ fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     }
     let failure = io::Error::other("other processes keep removing it");
     Err(WorkerDirError::with_context("create a directory in", base)(failure))
+}
+
+/// Whether something that is no directory has this path.
+fn is_other_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok() && !path.is_dir()
 }
 
 /// Locks a directory unless another process holds its lock.
