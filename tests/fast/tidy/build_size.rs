@@ -115,6 +115,31 @@ fn packages_of_profiles_exist() {
     assert_none(&unknown_packages(&read("Cargo.toml"), &read("Cargo.lock")));
 }
 
+/// Profiles whose setting of `strip` does not hold for the package of the program.
+fn lost_strip_settings(manifest: &str) -> Vec<Violation> {
+    const PROGRAM: &str = "rollout-coordinator";
+    let manifest: toml::Table = manifest.parse().expect("Cargo.toml is TOML");
+    let profiles = manifest["profile"].as_table().expect("a table");
+    let of_package = |profile: &str| profiles.get(profile)?.get("package")?.get(PROGRAM);
+    let lost = |(profile, settings): (&String, &toml::Value)| {
+        let strip = settings.get("strip")?;
+        let inherited = || of_package(settings.get("inherits")?.as_str()?);
+        let package = [of_package(profile), inherited()].into_iter().flatten();
+        let mut package = package.peekable();
+        package.peek()?;
+        let of_program = package.find_map(|package| package.get("strip"));
+        let what = format!("`{PROGRAM}` has not the `strip` of the profile {profile}");
+        (of_program != Some(strip)).then(|| Violation::new("Cargo.toml", 0, what))
+    };
+    profiles.iter().filter_map(lost).collect()
+}
+
+#[test]
+fn program_has_the_symbols_of_its_profile() {
+    let manifest = fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
+    assert_none(&lost_strip_settings(&manifest));
+}
+
 /// `tests/run --extended` builds the program.
 #[test]
 fn program_has_the_known_size() {
@@ -142,4 +167,15 @@ fn build_violations_are_found() {
     let manifest =
         "[profile.dev.package]\n'*'.debug = false\nknown.opt-level = 1\nlost.opt-level = 1\n";
     assert_eq!(unknown_packages(manifest, lock).len(), 1);
+
+    let release = "[profile.release]\nstrip = 'symbols'\n[profile.release.package]\n";
+    let program = "rollout-coordinator = { opt-level = 2, strip = 'symbols' }\n";
+    let dist = "[profile.dist]\ninherits = 'release'\nstrip = 'none'\n";
+    let lost = |manifest: &[&str]| lost_strip_settings(&manifest.concat()).len();
+    assert_eq!(lost(&[release, dist]), 0);
+    assert_eq!(lost(&[release, "rollout-coordinator.opt-level = 2\n"]), 1);
+    assert_eq!(lost(&[release, program]), 0);
+    assert_eq!(lost(&[release, program, dist]), 1);
+    let of_dist = "[profile.dist.package]\nrollout-coordinator.strip = 'none'\n";
+    assert_eq!(lost(&[release, program, dist, of_dist]), 0);
 }
