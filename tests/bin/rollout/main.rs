@@ -59,7 +59,7 @@ fn run_program() -> ExitCode {
     })
 }
 
-/// What goes wrong with trials.
+/// A fault of trials.
 #[derive(Debug)]
 enum Fault {
     /// The process dies when the agent of this task is about to run.

@@ -86,11 +86,8 @@ async fn command_survives_outage_of_api_server() {
     let captured = Arc::new(Captured::default());
     let running = environment.exec(shell(script), captured.clone());
     let outage = async {
-        let deadline = tokio::time::Instant::now() + DEADLINE;
-        while captured.bytes(OutputStream::Stdout).is_empty() {
-            assert!(tokio::time::Instant::now() < deadline, "it did not begin");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let began = async || !captured.bytes(OutputStream::Stdout).is_empty();
+        wait::until_async(DEADLINE, "the first output", began).await;
         faults.stop_listening();
         let service = environment.dependency().expect("the API server");
         assert!(!service.check().await, "it is down");
@@ -114,17 +111,13 @@ async fn pod_whose_removal_failed_is_removed_later() {
     faults.deny_access("delete", "pods");
     let created = fixture.provider.create(request(IMAGE));
     assert!(tokio::time::timeout(Duration::from_millis(500), created).await.is_err());
-    let deadline = tokio::time::Instant::now() + DEADLINE;
     let tried = || fixture.double.requests().iter().any(|request| request.verb == "delete");
-    while !tried() {
-        assert!(tokio::time::Instant::now() < deadline, "it was not tried");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait::until_async(DEADLINE, "the removal is tried", async || tried()).await;
     assert_eq!(fixture.double.pods().len(), 1);
     faults.clear();
-    while !fixture.double.pods().is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "a pod is left");
+    let removed = async || {
         fixture.provider.remove_deferred().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        fixture.double.pods().is_empty()
+    };
+    wait::until_async(DEADLINE, "no pod is left", removed).await;
 }

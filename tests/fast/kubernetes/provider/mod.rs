@@ -21,6 +21,7 @@ use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::kube::{ImageFixture, KubeDouble};
+use rollout_tests::wait;
 use rollout_worker::environment::kubernetes::{
     KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
 };
@@ -159,9 +160,5 @@ async fn failure(environment: &dyn Environment, script: &str) -> Failure {
 
 /// Waits until a script succeeds.
 async fn eventually(environment: &dyn Environment, script: &str) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    while run(environment, script).await.0 != 0 {
-        assert!(tokio::time::Instant::now() < deadline, "`{script}` did not become true");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until_async(DEADLINE, script, async || run(environment, script).await.0 == 0).await;
 }
