@@ -97,6 +97,16 @@ impl SpoolEntry {
         self.dir.join(index.to_string())
     }
 
+    /// The first file that is missing in the directory of the entry. `None` if the directory itself
+    /// cannot be read: its disk may come back.
+    pub(super) fn find_missing_file(&self) -> Option<PathBuf> {
+        let mut files = (0..self.files.len()).map(|index| self.file(index));
+        files.find(|file| {
+            let found = fs::symlink_metadata(file);
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) && self.dir.is_dir()
+        })
+    }
+
     /// The first file whose stored content differs from what was written, and the content's digest.
     pub(super) fn find_changed_file(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
         let files = self.files.iter().zip(blobs).enumerate();

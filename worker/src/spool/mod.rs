@@ -7,8 +7,8 @@
 //! <worker>/spool/<exec>/<n>                its files
 //! ```
 //! An entry is complete before the scratch directory is removed, and is removed when the queue has
-//! acknowledged its report. Storing and reporting twice is harmless: blobs are named by their
-//! content, reports by their execution.
+//! acknowledged its report, `entry.json` first. Storing and reporting twice is harmless: blobs are
+//! named by their content, reports by their execution.
 
 mod entry;
 mod persist;
@@ -90,12 +90,26 @@ impl Spool {
     }
 }
 
-/// Removes a directory that is no longer needed. If that fails, the worker that adopts the worker
-/// directory removes it.
+/// Removes an entry or a scratch directory that is no longer needed. If that fails or this process
+/// dies in it, the worker that adopts the worker directory removes it.
 fn discard(dir: &Path) {
+    unmark(dir);
     match fs::remove_dir_all(dir) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!("cannot remove {}: {error}", dir.display()),
+    }
+}
+
+/// Removes what tells that a directory holds an execution: half a directory must not be taken for a
+/// whole one.
+fn unmark(dir: &Path) {
+    for mark in [entry::ENTRY_FILE, scratch::MARK_FILE] {
+        match fs::remove_file(dir.join(mark)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("cannot remove {mark} in {}: {error}", dir.display());
+            }
+            _ => {}
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Upload of a spooled execution, and its report.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
@@ -12,9 +14,11 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
+use crate::supervise;
 
 /// Stores a spooled execution, retrying for as long as the store is down, and returns its report.
-/// An execution that the store rejects for good is reported as an infrastructure failure.
+/// An execution that the store rejects for good, or of which a file is gone, is reported as an
+/// infrastructure failure.
 pub(crate) async fn publish(
     store: &dyn BlobStore,
     outage: &OutageLog,
@@ -27,10 +31,21 @@ pub(crate) async fn publish(
                 backoff.succeeded();
                 return report;
             }
-            Err(error) if error.is_transient() => backoff.wait_after_failure(&error).await,
+            Err(error) if error.is_transient() => {
+                if let Some(file) = find_missing_file(entry).await {
+                    return unstorable_report(entry, &format!("{} is missing", file.display()));
+                }
+                backoff.wait_after_failure(&error).await;
+            }
             Err(error) => return unstorable_report(entry, &error_chain(&error)),
         }
     }
+}
+
+/// A file that no repetition can store.
+async fn find_missing_file(entry: &SpoolEntry) -> Option<PathBuf> {
+    let entry = entry.clone();
+    supervise::blocking(move || entry.find_missing_file()).await
 }
 
 async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report, StoreError> {

@@ -134,7 +134,8 @@ impl Recovery {
         let mut finished: Vec<ExecId> = Vec::new();
         for dir in directories(&worker_dir.join(SPOOL_DIR))? {
             match SpoolEntry::read(&dir) {
-                // Its scratch directory is still there and identifies the execution.
+                // Its scratch directory is still there and identifies the execution, or its report
+                // is acknowledged.
                 Ok(None) => found.unreported_dirs.push(dir),
                 Ok(Some(entry)) => {
                     let (run, _, _, exec) = entry.record.ids();

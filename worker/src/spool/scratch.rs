@@ -15,7 +15,7 @@ use crate::executor::ExecutionContext;
 use crate::supervise;
 
 /// Name of the file with the mark.
-const MARK_FILE: &str = "execution.json";
+pub(super) const MARK_FILE: &str = "execution.json";
 
 /// The owner of a scratch directory: an execution that may have an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -305,6 +305,54 @@ async fn spool_file_corrupted_fails_try_as_retryable() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn spool_file_missing_fails_try_as_retryable() {
+    for file in ["0", "1"] {
+        let scene = SpoolFixture::new().await;
+        let spool = Spool::new(scene.dir.path().to_owned());
+        let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
+        fs::remove_file(kept.dir.join(file)).expect("removed");
+        let recovered = tokio::time::timeout(Duration::from_secs(60), scene.recover()).await;
+        assert_eq!(recovered.expect("no outage").published, 1);
+        let heard = scene.queue.recorded_reports();
+        let ReportBody::Result(body) = &heard[0].body else { panic!("{heard:?}") };
+        let error = body.verdict.error.as_ref().expect("an error");
+        assert!(error.is_retryable() && error.message.ends_with("is missing"), "{error:?}");
+        assert_eq!(scene.store.inner().document_paths(), Vec::<String>::new());
+        assert!(scene.is_clean());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn spool_directory_out_of_reach_is_waited_for() {
+    let scene = SpoolFixture::new().await;
+    let spool = Spool::new(scene.dir.path().to_owned());
+    let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
+    let away = scene.dir.path().join("away");
+    fs::rename(&kept.dir, &away).expect("moved");
+    let outage = crate::backoff::OutageLog::new("store");
+    let mut publishing = std::pin::pin!(publish(&*scene.store, &outage, &kept));
+    let waited = tokio::time::timeout(Duration::from_secs(60), &mut publishing).await;
+    waited.expect_err("it waits for the disk");
+    fs::rename(&away, &kept.dir).expect("moved back");
+    scene.assert_published(&publishing.await).await;
+}
+
+#[tokio::test]
+async fn removal_killed_after_its_first_step_leaves_nothing_to_report() {
+    let scene = SpoolFixture::new().await;
+    let spool = Spool::new(scene.dir.path().to_owned());
+    let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
+    scene.context.execution.create_scratch().await.expect("created");
+    for dir in [&kept.dir, &scene.context.execution.scratch] {
+        assert!(fs::read_dir(dir).expect("listed").count() > 0);
+        unmark(dir);
+    }
+    assert_eq!(scene.recover().await, RecoverySummary::default());
+    assert_eq!(scene.queue.recorded_reports(), Vec::new());
+    assert!(scene.is_clean());
+}
+
 #[tokio::test]
 async fn spool_entry_corrupted_is_not_published() {
     let scene = SpoolFixture::new().await;
