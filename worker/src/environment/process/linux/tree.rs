@@ -94,6 +94,14 @@ impl SandboxTree {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN) => {
                 self.make_dirs(path)?
             }
+            // Its mode keeps its owner out.
+            Err(Errno::ACCESS) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), inside) {
+                    Ok(handle) => open_handle(&handle, DIRECTORY)?,
+                    Err(_) => self.make_dirs(path)?,
+                }
+            }
             Err(error) => return Err(error.into()),
         };
         Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?)
