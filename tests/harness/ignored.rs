@@ -13,3 +13,13 @@ pub fn or_ignored<T>(found: Result<T, String>) -> Option<T> {
 pub fn or_ignored_part<T>(found: Result<T, String>, part: &str) -> Option<T> {
     found.map_err(|reason| report_ignored_part(&format!("{part}: {reason}"))).ok()
 }
+
+/// Whether this process is root. If not, the test is reported as ignored; `why` says what only root
+/// can do, or has: "which can be several users".
+pub fn is_root_or_ignored(why: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        report_ignored(&format!("needs root, {why}"));
+    }
+    is_root
+}

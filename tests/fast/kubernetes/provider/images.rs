@@ -144,6 +144,9 @@ impl KillableWorker {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_is_built_once_for_all_trials_of_two_workers() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN grep -q context data/text");
     let workers = [fixture.worker(), fixture.worker()];
     let asked = (0..20).map(|trial| prepared(&workers[trial % 2], fixture.request()));
@@ -172,6 +175,9 @@ async fn image_is_built_once_for_all_trials_of_two_workers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_is_built_by_external_daemon() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let buildkit = Some("tcp://buildkitd.test:1234".to_owned());
     let worker = fixture.worker_with(|builder| builder.buildkit = buildkit);
@@ -181,6 +187,9 @@ async fn image_is_built_by_external_daemon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forced_build_runs_once_per_run_and_replaces_record() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let (first, second) = (fixture.worker(), fixture.worker());
     prepared(&first, fixture.request()).await;
@@ -196,6 +205,9 @@ async fn forced_build_runs_once_per_run_and_replaces_record() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_forced_runs_build_an_image_twice_for_all_their_trials() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let workers = [fixture.worker(), fixture.worker()];
     for trial in 0..6_u8 {
@@ -208,6 +220,9 @@ async fn two_forced_runs_build_an_image_twice_for_all_their_trials() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_that_fails_names_its_step_and_is_not_repeated() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN echo the last words; exit 7");
     let worker = fixture.worker();
     let log = fixture.context.path().join("logs/build.log");
@@ -230,6 +245,9 @@ async fn build_that_fails_names_its_step_and_is_not_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn builder_at_fault_is_tried_again_a_few_times() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("DAEMON");
     let worker = fixture.worker();
     for _ in 0..5 {
@@ -248,6 +266,9 @@ async fn builder_at_fault_is_tried_again_a_few_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_record_is_not_the_fault_of_a_task() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let worker = fixture.worker();
     for verb in ["create", "patch"] {
@@ -268,6 +289,9 @@ const WAIT: &str = "RUN while [ ! -e /registry/go ]; do sleep 0.05; done";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_of_evicted_pod_is_repeated_by_its_worker() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new(WAIT);
     let worker = fixture.worker();
     let evicting = async {
@@ -285,6 +309,9 @@ async fn build_of_evicted_pod_is_repeated_by_its_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_of_killed_worker_is_taken_over() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new(WAIT);
     let killed = KillableWorker::prepare(fixture.worker(), fixture.request());
     fixture.wait_for_builds(1).await;
@@ -307,6 +334,9 @@ async fn build_of_killed_worker_is_taken_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_without_callers_or_time_leaves_no_pod_and_no_claim() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new(WAIT);
     let worker = fixture.worker();
     {
@@ -327,6 +357,9 @@ async fn build_without_callers_or_time_leaves_no_pod_and_no_claim() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wait_for_build_of_another_worker_is_no_failed_build() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new(WAIT);
     let (first, second) = (fixture.worker(), fixture.worker());
     let waiting = async {
@@ -348,6 +381,9 @@ async fn wait_for_build_of_another_worker_is_no_failed_build() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_that_another_worker_took_is_given_up() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new(WAIT);
     let worker = fixture.worker();
     let taking = async {
@@ -367,6 +403,9 @@ async fn claim_that_another_worker_took_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn push_secret_is_used_and_shown_nowhere() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let password = "c2VjcmV0LW9mLXRoZS1yZWdpc3RyeQ==";
     fs::write(fixture.flag("password"), password).expect("a file");
@@ -405,6 +444,9 @@ async fn push_secret_is_used_and_shown_nowhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_pod_respects_quota_with_its_resources() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
     let fixture = BuildFixture::new("RUN true");
     let quota = json!({
         "metadata": {"name": "limits", "namespace": NAMESPACE},

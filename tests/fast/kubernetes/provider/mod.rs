@@ -20,6 +20,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_tests::ignored;
 use rollout_tests::kube::{ImageFixture, KubeDouble};
 use rollout_tests::wait;
 use rollout_worker::environment::kubernetes::{

@@ -41,6 +41,9 @@ fn policies(double: &KubeDouble) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_of_enforced_policies_lets_closed_trials_run() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
     let fixture = fixture();
     let made = futures_util::future::join_all((0..4).map(|_| fixture.provider.create(closed())));
     let connect =
@@ -60,6 +63,9 @@ async fn probe_of_enforced_policies_lets_closed_trials_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_of_ignored_policies_makes_closed_trials_unsupported() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
     let fixture = fixture();
     fixture.double.faults().ignore_network_policies();
     for _ in 0..2 {
@@ -77,6 +83,9 @@ async fn probe_of_ignored_policies_makes_closed_trials_unsupported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_that_cannot_start_is_no_verdict() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
     let fixture = fixture();
     let working = ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755);
     let missing = working.clone().pull(rollout_tests::kube::PullOutcome::Missing);
@@ -93,6 +102,9 @@ async fn probe_that_cannot_start_is_no_verdict() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_without_caller_is_removed_and_repeated() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
     let fixture = fixture();
     let environment = fixture.create().await;
     {

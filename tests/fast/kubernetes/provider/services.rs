@@ -129,6 +129,9 @@ async fn services_share_network_names_and_volumes_with_environment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_without_network_reach_each_other() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
     let port = free_port();
     let task = ServicesTask::new(&format!(
         "services:\n  db:\n    image: {SERVICE}\n    command: [bash, -c, {command:?}]\n    volumes: \
