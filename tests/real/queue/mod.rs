@@ -3,6 +3,7 @@
 
 mod authentication;
 mod contract;
+mod ended_pulls;
 mod fixture;
 mod nats_server;
 mod pools;

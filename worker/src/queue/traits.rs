@@ -46,6 +46,11 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
         wait: Duration,
     ) -> Result<Vec<Delivery>, QueueError>;
 
+    /// Ends what dropped pulls left under way: when it returns, nothing more is delivered here, and
+    /// deliveries that no pull returned are the queue's again at once. No pull may follow. Waits for
+    /// the broker. The default has nothing to end: a dropped pull took nothing.
+    async fn end_pulls(&self) {}
+
     /// Extends the lease of deliveries.
     ///
     /// # Errors

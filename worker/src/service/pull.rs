@@ -22,6 +22,8 @@ use crate::supervise::{self, Task};
 const PULL_WAIT: Duration = Duration::from_secs(2);
 /// Deliveries requested at once.
 const PULL_BATCH: usize = 1024;
+/// How long a worker that stops waits for the end of its pulls.
+const END_PULLS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks of a full spool.
 const SPOOL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -53,14 +55,26 @@ pub(super) async fn pull_work(shared: &Arc<WorkerShared>) -> ExecutionTasks {
             }
         }
     }
-    // Deliveries that arrived at the same moment are returned for other workers. Those still under
-    // way are redelivered to them after the lease.
+    // Deliveries that arrived at the same moment are returned for other workers, and so are those
+    // still under way.
     if let Poll::Ready((_, Some(deliveries))) = poll_once(batch.as_mut()) {
         return_deliveries(shared, deliveries).await;
     }
     drop(batch);
+    end_pulls(shared).await;
     shared.pulls_ended.send_replace(true);
     tasks
+}
+
+/// Ends what the last pulls left under way. Best effort: without it, such deliveries come to other
+/// workers after their lease.
+async fn end_pulls(shared: &WorkerShared) {
+    if shared.connection.is_up() {
+        let ended = tokio::time::timeout(END_PULLS_TIMEOUT, shared.source.end_pulls()).await;
+        if ended.is_err() {
+            tracing::debug!("the server did not end the pulls in time");
+        }
+    }
 }
 
 async fn return_deliveries(shared: &WorkerShared, deliveries: Vec<Delivery>) {

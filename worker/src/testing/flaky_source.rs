@@ -111,6 +111,10 @@ impl WorkSource for FlakySource {
         }
     }
 
+    async fn end_pulls(&self) {
+        self.queue.end_pulls().await;
+    }
+
     async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.record_call(SourceCall::Progress(tokens.len()))?;
         self.queue.progress(tokens).await

@@ -174,6 +174,10 @@ impl WorkSource for NatsSource {
         }
     }
 
+    async fn end_pulls(&self) {
+        self.pull_buffer.end().await;
+    }
+
     async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.send_acks(AckKind::Progress, tokens).await
     }

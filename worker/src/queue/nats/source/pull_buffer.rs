@@ -11,8 +11,8 @@ use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::position::Incarnation;
 use serde_json::json;
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::acks::{AckKind, DeliveryAcks};
@@ -37,6 +37,18 @@ pub(super) struct PullBuffer {
     inbox: String,
     state: Mutex<PullBufferState>,
     changed: Notify,
+    end: watch::Sender<PullsEnd>,
+}
+
+/// How far the end of all pulls is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PullsEnd {
+    /// Pulls are made.
+    No,
+    /// No more offers are wanted.
+    Asked,
+    /// No more offers arrive, and those that arrived are returned.
+    Done,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +98,24 @@ pub(super) struct PullStep {
 
 impl PullBuffer {
     pub(super) fn new(pool: NatsName, inbox: String) -> Self {
-        Self { pool, inbox, state: Mutex::default(), changed: Notify::new() }
+        let end = watch::Sender::new(PullsEnd::No);
+        Self { pool, inbox, state: Mutex::default(), changed: Notify::new(), end }
+    }
+
+    /// Ends all requests, and returns the offers that arrived and those that are under way. The
+    /// server gives offers to a request as long as somebody subscribes to its replies; an offer that
+    /// it gave to a client that is gone comes again after its lease only.
+    pub(super) async fn end(&self) {
+        self.end.send_if_modified(|end| {
+            let is_first = *end == PullsEnd::No;
+            if is_first {
+                *end = PullsEnd::Asked;
+            }
+            is_first
+        });
+        let mut end = self.end.subscribe();
+        let done = end.wait_for(|end| *end == PullsEnd::Done).await;
+        drop(done.expect("the buffer holds the sender"));
     }
 
     /// Resolves when an offer arrives or a request ends.
@@ -145,7 +174,7 @@ impl PullBuffer {
         sent.map_err(|error| NatsError::Unreachable(error.to_string()))
     }
 
-    /// Receives for as long as the client lives.
+    /// Receives for as long as the client lives, or until the end of all pulls.
     pub(super) async fn receive_messages(
         self: Arc<Self>,
         client: Arc<NatsClient>,
@@ -154,10 +183,12 @@ impl PullBuffer {
     ) {
         let mut arriving = subscriber.ready_chunks(256);
         let mut looks = tokio::time::interval(STALE_AFTER / 2);
+        let mut end = self.end.subscribe();
+        let mut is_ending = false;
         loop {
             tokio::select! {
                 messages = arriving.next() => {
-                    let Some(messages) = messages else { return };
+                    let Some(messages) = messages else { break };
                     for message in messages {
                         self.handle_message(&client, &acks, message);
                     }
@@ -165,13 +196,23 @@ impl PullBuffer {
                     self.changed.notify_waiters();
                 }
                 _ = looks.tick() => {
-                    let stale = self.take_stale();
+                    let stale = self.take_arrived(STALE_AFTER);
                     if !stale.is_empty() {
                         acks.send(&client, AckKind::Nak, &stale).await;
                     }
                 }
+                Ok(()) = end.changed(), if !is_ending => {
+                    is_ending = true;
+                    // What is under way still arrives, then the subscription ends.
+                    if let Err(error) = arriving.get_mut().drain().await {
+                        tracing::debug!("cannot end the subscription to offers: {error}");
+                    }
+                }
             }
         }
+        acks.send(&client, AckKind::Nak, &self.take_arrived(Duration::ZERO)).await;
+        let _cut_off = client.inner.flush().await;
+        self.end.send_replace(PullsEnd::Done);
     }
 
     fn handle_message(&self, client: &NatsClient, acks: &DeliveryAcks, message: Message) {
@@ -228,11 +269,11 @@ impl PullBuffer {
         }
     }
 
-    /// Removes the offers that no pull took in time.
-    fn take_stale(&self) -> Vec<MessageToken> {
+    /// Removes the offers that no pull took for this long.
+    fn take_arrived(&self, age: Duration) -> Vec<MessageToken> {
         let mut state = self.state();
         let Some(incarnation) = state.incarnation else { return Vec::new() };
-        let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < STALE_AFTER);
+        let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < age);
         let count = fresh.unwrap_or(state.arrived.len());
         let token =
             |arrived: ArrivedOffer| MessageToken { incarnation, sequence: arrived.sequence };
