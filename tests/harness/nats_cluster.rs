@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 use crate::nats::{self, NatsServer};
 use crate::net::free_port;
+use crate::print_notice;
 use crate::tcp_proxy::TcpProxy;
 
 /// Number of servers: the fewest of which one may fail.
@@ -16,6 +17,15 @@ const SERVERS: usize = 3;
 pub struct NatsCluster {
     servers: Vec<NatsServer>,
     routes: Vec<Route>,
+}
+
+impl Drop for NatsCluster {
+    fn drop(&mut self) {
+        // Their files go with the directory of the test.
+        if std::thread::panicking() {
+            print_notice(&self.logs());
+        }
+    }
 }
 
 /// The connection between two servers: only the first one opens it.
