@@ -18,6 +18,7 @@ mod elements;
 pub mod env_vars;
 #[cfg(feature = "gateway")]
 mod gateway_file;
+pub(crate) mod host_file;
 mod inline_secrets;
 mod job_file;
 mod location;
@@ -65,7 +66,7 @@ pub use profile::{
     ScoreMetric, ScoringProfile,
 };
 pub use provenance::KeyProvenance;
-pub(crate) use read::text as read_text;
+pub(crate) use read::task_text as read_task_text;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,

@@ -1,22 +1,33 @@
 //! Reading of text files with a size limit.
 
-use std::io::{ErrorKind as IoErrorKind, Read as _};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
 use super::diagnostics::{Diagnostics, ErrorKind};
+use super::host_file;
 use super::location::SourceLocation;
 
-/// The text of `file`; `None` with a recorded error if it cannot be read.
-pub(crate) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
+/// The text of a file that the command line names; `None` with a recorded error if it cannot be
+/// read. It may be a pipe.
+pub(super) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
+    text_of(File::open(file), file, problems)
+}
+
+/// The text of a file of a task, which is regular; `None` with a recorded error if it cannot be read.
+pub(crate) fn task_text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
+    text_of(host_file::open(file), file, problems)
+}
+
+fn text_of(opened: io::Result<File>, file: &Path, problems: &mut Diagnostics) -> Option<String> {
     let spot = SourceLocation { key: String::new(), line: None };
     let expected = "a readable file";
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file)
-        .and_then(|f| f.take(CONFIG_FILE_BYTES + 1).read_to_end(&mut bytes));
-    let (kind, found) = match opened {
-        Err(error) if error.kind() == IoErrorKind::NotFound => {
+    let read = opened.and_then(|f| f.take(CONFIG_FILE_BYTES + 1).read_to_end(&mut bytes));
+    let (kind, found) = match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             (ErrorKind::NotFound, "no such file".to_owned())
         }
         Err(error) => {

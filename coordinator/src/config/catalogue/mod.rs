@@ -15,6 +15,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
+
+use super::host_file;
+
 pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
 pub(crate) use self::prices::PriceTable;
@@ -110,7 +114,7 @@ impl AgentCatalogue {
         }
         files.sort();
         for path in files {
-            let text = fs::read_to_string(&path).map_err(read(&path))?;
+            let text = host_file::read_text(&path, CONFIG_FILE_BYTES).map_err(read(&path))?;
             let entry = AgentEntry::parse(&text)
                 .map_err(|source| CatalogueError::Entry { path: path.clone(), source })?;
             let name = entry.name.clone();

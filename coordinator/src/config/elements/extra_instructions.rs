@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use super::super::diagnostics::ErrorKind;
+use super::super::host_file;
 use super::super::job_file::JobKeys;
 use super::super::reader::{Field, Fields};
 
@@ -17,7 +18,7 @@ pub(crate) struct ExtraInstructionFields<'a> {
     paths: Field<'a>,
 }
 
-/// Reads a file with such a text.
+/// Reads a file with such a text that an option of the command line names. It may be a pipe.
 ///
 /// # Errors
 /// Those of the file; it is too large, or no text.
@@ -51,7 +52,7 @@ impl<'a> ExtraInstructionFields<'a> {
         let base = file.parent().unwrap_or(Path::new(""));
         for item in self.paths.items().unwrap_or_default() {
             let Some(path) = item.path() else { continue };
-            match read_file(&base.join(path)) {
+            match host_file::read_text(&base.join(path), MAX_BYTES as u64) {
                 Ok(text) => texts.push(text),
                 Err(error) => {
                     let found = format!("a file that cannot be read: {error}");

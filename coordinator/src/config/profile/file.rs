@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
+use super::super::host_file;
 use super::{InvalidProfile, ProfileParseError, ScoringProfile};
 
 /// Error of loading a profile.
@@ -55,18 +56,13 @@ impl ScoringProfile {
         }
         let path = Path::new(name);
         let read = |source| ProfileError::Read { path: path.to_owned(), source };
-        let size = match std::fs::metadata(path) {
-            Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(ProfileError::Unknown { name: name.to_owned() });
-            }
-            Err(error) => return Err(read(error)),
-        };
         let parse = |reason: String| ProfileError::Parse { path: path.to_owned(), reason };
-        if size > CONFIG_FILE_BYTES {
-            return Err(parse(format!("it has more than {CONFIG_FILE_BYTES} bytes")));
-        }
-        let text = std::fs::read_to_string(path).map_err(read)?;
+        let text =
+            host_file::read_text(path, CONFIG_FILE_BYTES).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => ProfileError::Unknown { name: name.to_owned() },
+                io::ErrorKind::FileTooLarge => parse(error.to_string()),
+                _ => read(error),
+            })?;
         Self::parse(&text).map_err(|error| match error {
             ProfileParseError::Syntax(reason) => parse(reason),
             ProfileParseError::Invalid { name, source } => ProfileError::Invalid { name, source },

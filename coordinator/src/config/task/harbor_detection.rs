@@ -1,8 +1,10 @@
 //! Detection of Harbor tasks by their files, for a `task.toml` whose keys do not decide.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use super::super::host_file;
 
 /// Files and directories that only Harbor tasks have.
 const HARBOR_ENTRIES: [&str; 6] = [
@@ -99,10 +101,12 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn find_word_in(file: &Path) -> Result<Option<&'static str>, TaskFileError> {
-    let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(with_path(file))?;
-    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(with_path(file))?;
-    if bytes.len() as u64 > FILE_BYTES || bytes.contains(&0) {
+    let bytes = match host_file::read(file, FILE_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Ok(None),
+        Err(error) => return Err(with_path(file)(error)),
+    };
+    if bytes.contains(&0) {
         return Ok(None);
     }
     let text = String::from_utf8_lossy(&bytes);

@@ -145,7 +145,7 @@ struct TaskReadContext {
 /// `None` if it cannot be read or is not TOML. Unknown keys are warnings: task files are shared
 /// with other tools.
 pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) -> Option<TaskFile> {
-    let text = read::text(file, problems)?;
+    let text = read::task_text(file, problems)?;
     let root = match toml::parse(&text) {
         Ok(root) => root,
         Err(faults) => {

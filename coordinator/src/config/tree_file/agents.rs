@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::prompt;
 use serde_json::{Map, Value, json};
 
 use super::super::catalogue::AgentCatalogue;
-use super::super::diagnostics::{Diagnostics, ErrorKind};
+use super::super::diagnostics::ErrorKind;
 use super::super::elements::gateway::GatewayConfig;
 use super::super::elements::step_agent::{self, StepAgentKeys};
 use super::super::reader::{Field, Fields};
-use super::super::{agents_directory, read};
+use super::super::{agents_directory, host_file};
 
 /// An agent that does the work of a command.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,13 +112,12 @@ impl<'a> AgentReading<'a> {
             field.reject(ErrorKind::Conflict, "a file", expected);
             return None;
         }
-        let mut problems = Diagnostics::default();
-        let text = read::text(&self.base.join(&path), &mut problems);
-        if text.is_none() {
+        let text = host_file::read_text(&self.base.join(&path), CONFIG_FILE_BYTES);
+        if text.is_err() {
             let found = format!("`{}`, which cannot be read as a text", path.display());
             field.reject(ErrorKind::NotFound, found, "a file with a template");
         }
-        text
+        text.ok()
     }
 }
 

@@ -8,8 +8,7 @@ use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
 use rollout_worker::environment::dockerfile::Dockerfile;
 
 use super::{dockerfile, scripts};
-use crate::config::ConfigWarning;
-use crate::config::trajectory_file;
+use crate::config::{ConfigWarning, host_file, trajectory_file};
 use crate::sources::datasets::{
     DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
 };
@@ -232,8 +231,7 @@ fn unpinned(image: &str) -> String {
 }
 
 fn text(file: &Path) -> Option<String> {
-    let small = fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES);
-    let bytes = if small { fs::read(file).ok()? } else { return None };
+    let bytes = host_file::read(file, FILE_BYTES).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -308,7 +308,7 @@ fn check_instructions(
     problems: &mut Diagnostics,
 ) {
     let Some(check) = descriptor.check_dockerfile else { return };
-    let Some(text) = crate::config::read_text(file, problems) else { return };
+    let Some(text) = crate::config::read_task_text(file, problems) else { return };
     for unsupported in check(&text) {
         let text = format!("an unsupported instruction: {}", unsupported.reason);
         let location =

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::config::host_file;
+
 /// Longest chain of symbolic references followed.
 const MAX_REFERENCE_DEPTH: usize = 5;
 
@@ -90,8 +92,7 @@ fn commit(text: &str) -> Option<String> {
 }
 
 fn read(file: &Path) -> Option<String> {
-    let size = fs::metadata(file).ok().filter(fs::Metadata::is_file)?.len();
-    (size <= FILE_BYTES).then(|| fs::read_to_string(file).ok()).flatten()
+    host_file::read_text(file, FILE_BYTES).ok()
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@ use std::path::Path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rollout_worker::glob;
 
+use crate::config::host_file;
+
 /// The file name.
 pub(super) const FILE_NAME: &str = ".harborignore";
 
 /// Largest file that is read.
-const FILE_BYTES: usize = 1024 * 1024;
+const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Patterns for the files of one part of a task.
 #[derive(Debug, Clone)]
@@ -45,8 +47,7 @@ impl Harborignore {
 }
 
 fn text(file: &Path) -> io::Result<String> {
-    match std::fs::read(file) {
-        Ok(bytes) if bytes.len() > FILE_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
+    match host_file::read(file, FILE_BYTES) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),

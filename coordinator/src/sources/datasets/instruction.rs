@@ -1,22 +1,19 @@
 //! Reading of instructions, with a size limit and without training-data canaries.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskFormat;
+
+use crate::config::host_file;
 
 /// Reads the instruction of a task of `format`.
 ///
 /// # Errors
 /// If the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] if it is too large.
 pub(crate) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(file)?.take(INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > INSTRUCTION_BYTES {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
+    let bytes = host_file::read(file, INSTRUCTION_BYTES)?;
     Ok(match format {
         TaskFormat::Rollout => bytes,
         TaskFormat::Harbor => without_canary(&bytes).to_vec(),

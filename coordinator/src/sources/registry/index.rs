@@ -11,7 +11,7 @@ use rollout_protocol::spec::task::TaskFormat;
 use serde::{Deserialize, Deserializer};
 
 use super::{FETCH_HINT, http, version};
-use crate::config::{RegistryRef, nearest, without_secrets};
+use crate::config::{RegistryRef, host_file, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
@@ -148,13 +148,7 @@ pub fn read(registry: &RegistryRef, base: &Path, cache: &Path) -> Result<Registr
 
 fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     let place = path.display().to_string();
-    let bytes = std::fs::metadata(path).and_then(|metadata| {
-        if metadata.len() > REGISTRY_BYTES {
-            return Err(std::io::Error::other(format!("more than {REGISTRY_BYTES} bytes")));
-        }
-        std::fs::read(path)
-    });
-    let bytes = bytes.map_err(|error| match error.kind() {
+    let bytes = host_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
         _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },
     })?;

@@ -1,14 +1,13 @@
 //! Checks of the root's results as a baseline: all candidates are ranked against them, and the
 //! first ones are compared with them.
 
-use std::fs::File;
 use std::path::Path;
 
 use rollout_worker::backoff::error_chain;
 
 use super::scoring::list_names;
 use super::{SearchDirectory, SearchError};
-use crate::config::{ScoringProfile, TreeFile};
+use crate::config::{ScoringProfile, TreeFile, host_file};
 use crate::workloads::search::score::{ConfigGaps, SweepSummary, summarize};
 
 /// Checks the baseline of a new search before anything is created. Returns warnings, a line each.
@@ -26,7 +25,7 @@ pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, SearchError> {
 /// Checks a file with the results of the root.
 pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, SearchError> {
     let refused = |missing| SearchError::Baseline { path: path.to_owned(), missing };
-    let file = File::open(path).map_err(SearchError::io("open", path))?;
+    let file = host_file::open(path).map_err(SearchError::io("open", path))?;
     let limit = tree.search.sweep_config_limit;
     let summary = summarize(file, &tree.profile, limit);
     let summary = summary.map_err(|error| refused(vec![error_chain(&error)]))?;

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use rollout_protocol::digest::DigestHasher;
 
 use super::SearchError;
+use crate::config::host_file;
 use crate::engine::journal::RunLayout;
 use crate::engine::{Fence, atomic_file};
 use crate::workloads::search::manifest::{CopiedFile, MANIFEST_VERSION, SearchManifest};
@@ -170,7 +171,7 @@ impl SearchDirectory {
         let target = self.root().join(to);
         let parent = target.parent().unwrap_or(self.root());
         let write = |error| SearchError::io("write", &target)(error);
-        let mut source = File::open(from).map_err(SearchError::io("open", from))?;
+        let mut source = host_file::open(from).map_err(SearchError::io("open", from))?;
         let mut temporary = tempfile::Builder::new()
             .prefix(atomic_file::TEMPORARY_PREFIX)
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))

@@ -9,6 +9,7 @@ use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
 
 use super::directory::{remove_all, sync};
 use super::{IdeasOrder, SearchDirectory, SearchError};
+use crate::config::host_file;
 use crate::workloads::search::idea;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest, StepCalls};
 use rollout_protocol::search::NodeId;
@@ -183,13 +184,7 @@ fn read_user_idea(path: &Path) -> Result<Option<Vec<u8>>, String> {
     if !metadata.is_file() {
         return Ok(None);
     }
-    let mut content = Vec::new();
-    let read =
-        File::open(path).and_then(|file| file.take(MAX_IDEA_BYTES + 1).read_to_end(&mut content));
-    read.map_err(|error| error.to_string())?;
-    if content.len() as u64 > MAX_IDEA_BYTES {
-        return Err(format!("it has more than {MAX_IDEA_BYTES} bytes"));
-    }
+    let content = host_file::read(path, MAX_IDEA_BYTES).map_err(|error| error.to_string())?;
     if let Some(why) = non_text_reason(&content) {
         return Err(why);
     }

@@ -1,0 +1,110 @@
+//! Bounded reading of the files that documents name. Only regular files are read: a device never ends,
+//! a pipe blocks until something writes to it, and a file of the kernel may do either.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// File systems whose files are made by the kernel when they are read, as `linux/magic.h` numbers
+/// them: proc, sysfs, debugfs and tracefs.
+const KERNEL_FILES: [i128; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
+
+/// Opens a regular file for reading. Links are followed. Never waits for a writer.
+///
+/// # Errors
+/// Those of the system; of kind [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Opening a device may act on it. The handle is looked at again: another file may be there then.
+    check(&fs::metadata(path)?)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    check(&file.metadata()?)?;
+    if KERNEL_FILES.contains(&i128::from(rustix::fs::fstatfs(&file)?.f_type)) {
+        return Err(no_regular_file());
+    }
+    Ok(file)
+}
+
+/// Reads a regular file of at most `limit` bytes. No more are read.
+///
+/// # Errors
+/// As [`open`]; of kind [`io::ErrorKind::FileTooLarge`] if it is larger.
+pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let reason = format!("it has more than {limit} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
+}
+
+/// Reads a regular file of at most `limit` bytes as a text.
+///
+/// # Errors
+/// As [`read`]; of kind [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
+    })
+}
+
+fn check(metadata: &fs::Metadata) -> io::Result<()> {
+    if metadata.is_dir() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
+    if metadata.is_file() { Ok(()) } else { Err(no_regular_file()) }
+}
+
+fn no_regular_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_file_up_to_limit_is_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        fs::write(&path, "text").expect("written");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        assert_eq!(read_text(&link, 4).expect("read"), "text");
+        let error = read(&path, 3).expect_err("too large");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        let missing = read(&directory.path().join("missing"), 3).expect_err("missing");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        fs::write(&path, b"\xff").expect("written");
+        assert_eq!(read_text(&path, 4).expect_err("no text").kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn device_pipe_and_file_of_kernel_are_refused_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pipe = directory.path().join("pipe");
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        );
+        made.expect("a pipe");
+        let to_device = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &to_device).expect("a link");
+        let others =
+            ["/dev/zero", "/dev/tty", "/proc/self/environ", "/proc/kmsg", "/sys/kernel/notes"];
+        let others = others.iter().map(Path::new).filter(|path| path.exists());
+        for path in others.chain([pipe.as_path(), to_device.as_path()]) {
+            let error = open(path).expect_err("no regular file");
+            let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+            assert!(is_denied || error.kind() == io::ErrorKind::InvalidInput, "{path:?}: {error}");
+        }
+        let error = open(directory.path()).expect_err("a directory");
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    }
+}
