@@ -43,46 +43,46 @@ use super::{read, yaml};
 keys! {
     /// The keys of job files.
     pub(crate) table JobKeys {
-        name: "text", "local time", "Name of the run and of its directory.";
-        jobs_dir: "path", "jobs", "Parent of the run directory; relative to the current directory.";
-        n_attempts: "integer", "1", "Attempts of every agent on every task.";
-        n_concurrent_trials: "integer", "1", "Concurrent trials.";
-        n_concurrent_agents: "integer", "no limit",
+        name: Value("text"), "local time", "Name of the run and of its directory.";
+        jobs_dir: HostOutput("path"), "jobs", "Parent of the run directory; relative to the current directory.";
+        n_attempts: Value("integer"), "1", "Attempts of every agent on every task.";
+        n_concurrent_trials: Value("integer"), "1", "Concurrent trials.";
+        n_concurrent_agents: Value("integer"), "no limit",
             "Concurrent agent executions on each worker; setup and verification are not limited.",
             "" => timeouts::MultiplierKeys::ALL;
-        retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::RetryKeys::ALL;
-        log_level: "error|warn|info|debug|trace", "info", "Log level.";
-        instruction_path: "absolute path", "/tmp/instruction.md",
+        retry: Value("table"), "", "Retry of infrastructure failures.", "retry" => retry::RetryKeys::ALL;
+        log_level: Value("error|warn|info|debug|trace"), "info", "Log level.";
+        instruction_path: EnvironmentPath("absolute path"), "/tmp/instruction.md",
             "Path of the instruction in environments; agents get it as ROLLOUT_TASK_INSTRUCTION.";
-        extra_instructions: "list of text", "none", "Texts after the instruction of every task.";
-        extra_instruction_paths: "list of paths", "none",
+        extra_instructions: Value("list of text"), "none", "Texts after the instruction of every task.";
+        extra_instruction_paths: HostFile("list of paths", "write the texts in `extra_instructions`"), "none",
             "Files with further such texts; relative to the file.";
-        environment: "table", "", "Environment of the trials.",
+        environment: Value("table"), "", "Environment of the trials.",
             "environment" => environment::EnvironmentKeys::ALL;
-        verifier: "table", "", "How trials are verified.",
+        verifier: Value("table"), "", "How trials are verified.",
             "verifier" => verifier::VerifierKeys::ALL;
-        artifacts: "list", "none", "Files to collect from every trial: paths or tables.",
+        artifacts: Value("list"), "none", "Files to collect from every trial: paths or tables.",
             "artifacts[]" => artifacts::ArtifactKeys::ALL;
-        metrics: "list", "mean", "Metrics to show for every agent.",
+        metrics: Value("list"), "mean", "Metrics to show for every agent.",
             "metrics[]" => metrics::MetricKeys::ALL;
-        guardrails: "list", "none",
+        guardrails: Value("list"), "none",
             "Bounds on metrics, carried into results as metadata; nothing enforces them.",
             "guardrails[]" => guardrails::GuardrailKeys::ALL;
-        agents: "list", "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
-        agents_dir: "path", "none",
+        agents: Value("list"), "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
+        agents_dir: HostFile("path", "define the agents in `agents`, by their scripts"), "none",
             "Directory with further agents of the catalogue, a TOML file each; relative to the file.";
-        datasets: "list", "required unless `tasks`", "The datasets.",
+        datasets: Value("list"), "required unless `tasks`", "The datasets.",
             "datasets[]" => datasets::DatasetKeys::ALL;
-        tasks: "list", "none", "Single tasks, which form the dataset `tasks`.",
+        tasks: Value("list"), "none", "Single tasks, which form the dataset `tasks`.",
             "tasks[]" => datasets::TaskRefKeys::ALL;
-        gateway: "table", "none", "Model servers that agents call through their worker.",
+        gateway: Value("table"), "none", "Model servers that agents call through their worker.",
             "gateway" => gateway::GatewayKeys::ALL;
-        budget: "table", "none", "What model calls may use; a trial over its budget fails, and the rest is skipped.",
+        budget: Value("table"), "none", "What model calls may use; a trial over its budget fails, and the rest is skipped.",
             "budget" => budget::BudgetKeys::ALL;
-        prices: "path", "the shipped table",
+        prices: HostFile("path", "give `prices` to the servers in `gateway.upstreams[]`"), "the shipped table",
             "File with prices of models, TOML or the JSON of LiteLLM; relative to the file.";
-        pool: "text", "default", "Worker pool that runs the job; needs a server.";
-        task_env: "list of names", "none", "Host variables that task files may use.";
+        pool: Value("text"), "default", "Worker pool that runs the job; needs a server.";
+        task_env: Value("list of names"), "none", "Host variables that task files may use.";
     }
 }
 

@@ -19,6 +19,7 @@ pub mod env_vars;
 #[cfg(feature = "gateway")]
 mod gateway_file;
 pub(crate) mod host_file;
+mod host_path;
 mod inline_secrets;
 mod job_file;
 mod location;
@@ -59,6 +60,7 @@ pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
+pub use host_path::HostSource;
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
 pub use profile::{

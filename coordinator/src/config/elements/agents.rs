@@ -24,48 +24,48 @@ use super::{harness, names, session};
 keys! {
     /// The keys of an agent.
     pub(crate) table AgentKeys {
-        name: "text", "required",
+        name: Value("text"), "required",
             "`oracle`, `nop`, `shell`, an agent of the catalogue, or any other name for scripts.";
-        agent: "text", "`name`",
+        agent: Value("text"), "`name`",
             "Agent of the catalogue, or `shell`, if `name` is another one; `NAME@VERSION`.";
-        description: "text", "", "Description, informational.";
-        model: "PROVIDER/MODEL", "none", "Model that it uses, through the gateway.";
-        base_url: "text", "that of the provider",
+        description: Value("text"), "", "Description, informational.";
+        model: Value("PROVIDER/MODEL"), "none", "Model that it uses, through the gateway.";
+        base_url: Value("text"), "that of the provider",
             "Address of a model server for `model`, as `url` of `gateway.upstreams[]`.";
-        key_env: "name", "none", "Host variable with the key of the server at `base_url`.";
-        dialect: "openai|anthropic|gemini", "the first that the agent speaks",
+        key_env: Value("name"), "none", "Host variable with the key of the server at `base_url`.";
+        dialect: Value("openai|anthropic|gemini"), "the first that the agent speaks",
             "Dialect of the server at `base_url`.";
-        version: "text", "that of the catalogue", "Version of an agent of the catalogue.";
-        args: "list of text", "none", "Further arguments of an agent of the catalogue.";
-        effort: "text", "none", "Reasoning effort of an agent of the catalogue.";
-        system_prompt: "text", "none",
+        version: Value("text"), "that of the catalogue", "Version of an agent of the catalogue.";
+        args: Value("list of text"), "none", "Further arguments of an agent of the catalogue.";
+        effort: Value("text"), "none", "Reasoning effort of an agent of the catalogue.";
+        system_prompt: Value("text"), "none",
             "System prompt of `shell`, or addition to that of an agent of the catalogue.";
-        max_turns: "integer", "100", "Most model calls of a step of `shell`.";
-        command_timeout_sec: "number", "300", "Time limit of each command of `shell`, s.";
-        install: "script", "none", "Bash script, run before the attempt.";
-        execute: "script", "none", "Bash script of the attempt.";
-        install_once: "boolean", "of the catalogue, else false",
+        max_turns: Value("integer"), "100", "Most model calls of a step of `shell`.";
+        command_timeout_sec: Value("number"), "300", "Time limit of each command of `shell`, s.";
+        install: Value("script"), "none", "Bash script, run before the attempt.";
+        execute: Value("script"), "none", "Bash script of the attempt.";
+        install_once: Value("boolean"), "of the catalogue, else false",
             "Whether `install` needs only the image: it may run once for all trials of a host, as root.";
-        harness: "table", "none",
+        harness: Value("table"), "none",
             "Attempts by a command that follows the contract of a harness, instead of `execute`.",
             "harness" => harness::HarnessKeys::ALL;
-        env: "table NAME = text", "", "Variables of its scripts; `${NAME:-default}`.";
-        extra_allowed_hosts: "list of hosts", "none",
+        env: Value("table NAME = text"), "", "Variables of its scripts; `${NAME:-default}`.";
+        extra_allowed_hosts: Value("list of hosts"), "none",
             "Hosts that it may reach in tasks without network or with an allowlist, as `allowed_hosts` of tasks.";
-        resume_trajectory: "boolean", "false",
+        resume_trajectory: Value("boolean"), "false",
             "Continue its conversation in the next step of a task instead of beginning a new one.";
-        load_trajectory: "path", "that of the task",
+        load_trajectory: HostFile("path", "put a `trajectory.json` into each task"), "that of the task",
             "File with a conversation that it continues in the first step of each task; relative to the file.";
-        unsupported: "list of mcp|mcp_sse|skills|trajectory", "of the catalogue, else none",
+        unsupported: Value("list of mcp|mcp_sse|skills|trajectory"), "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
-        session_calls: "table", "of the catalogue, else none",
+        session_calls: Value("table"), "of the catalogue, else none",
             "How its own session files count its model calls.",
             "session_calls" => session::SessionKeys::ALL;
-        override_timeout_sec: "number", "from the task",
+        override_timeout_sec: Value("number"), "from the task",
             "Time limit of its execute script, s; 0 means unset.";
-        max_timeout_sec: "number", "none",
+        max_timeout_sec: Value("number"), "none",
             "Ceiling of its execute script's time limit, s; 0 means unset.";
-        override_setup_timeout_sec: "number", "from the task",
+        override_setup_timeout_sec: Value("number"), "from the task",
             "Time limit of its install script, s; 0 means unset.";
     }
 }

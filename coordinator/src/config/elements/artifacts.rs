@@ -8,15 +8,15 @@ use super::super::reader::Field;
 keys! {
     /// The keys of an artifact.
     pub(crate) table ArtifactKeys {
-        source: "absolute path", "required without `changes_of`",
+        source: EnvironmentPath("absolute path"), "required without `changes_of`",
             "File or directory to collect; the entry itself if it is text.";
-        changes_of: "absolute path", "none",
+        changes_of: EnvironmentPath("absolute path"), "none",
             "Directory: keep the changes that the agent makes in it, instead of a `source`.";
-        destination: "path", "same as `source`; `workspace-diff` and the path with `changes_of`",
+        destination: ResultPath("path"), "same as `source`; `workspace-diff` and the path with `changes_of`",
             "Path below the trial's `artifacts`.";
-        exclude: "list of patterns", "none", "Files to leave out.";
-        service: "text", "main", "Service to collect from.";
-        kind as "type": "workspace_diff|log|trace|custom",
+        exclude: Value("list of patterns"), "none", "Files to leave out.";
+        service: Value("text"), "main", "Service to collect from.";
+        kind as "type": Value("workspace_diff|log|trace|custom"),
             "custom; workspace_diff with `changes_of`",
             "Type in references to it; it changes nothing about the collection.";
     }

@@ -9,27 +9,27 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of `budget`.
     pub(crate) table BudgetKeys {
-        each_try as "try": "table", "no limits", "What the model calls of each try of a trial may use.",
+        each_try as "try": Value("table"), "no limits", "What the model calls of each try of a trial may use.",
             "try" => LimitKeys::ALL;
-        agent: "table", "no limits", "What those of all trials of each agent may use.",
+        agent: Value("table"), "no limits", "What those of all trials of each agent may use.",
             "agent" => LimitKeys::ALL;
-        run: "table", "no limits", "What those of the whole run may use.", "run" => LimitKeys::ALL;
-        output_reserve: "integer", "4096",
+        run: Value("table"), "no limits", "What those of the whole run may use.", "run" => LimitKeys::ALL;
+        output_reserve: Value("integer"), "4096",
             "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";
     }
 
     /// The key of a step's budget beside its limits.
     pub(crate) table StepReserveKeys {
-        output_reserve: "integer", "4096",
+        output_reserve: Value("integer"), "4096",
             "Output tokens that a call reserves before it is sent, if it does not ask for fewer.";
     }
 
     /// The limits of a budget.
     pub(crate) table LimitKeys {
-        cost: "number", "no limit", "Cost of the tokens, in the currency of the prices.";
-        tokens: "integer", "no limit", "Input and output tokens.";
-        calls: "integer", "no limit", "Calls.";
-        sec: "number", "no limit", "Time in which calls are open, s; that of concurrent calls adds up.";
+        cost: Value("number"), "no limit", "Cost of the tokens, in the currency of the prices.";
+        tokens: Value("integer"), "no limit", "Input and output tokens.";
+        calls: Value("integer"), "no limit", "Calls.";
+        sec: Value("number"), "no limit", "Time in which calls are open, s; that of concurrent calls adds up.";
     }
 }
 

@@ -12,40 +12,40 @@ use super::names;
 keys! {
     /// The keys of a dataset.
     pub(crate) table DatasetKeys {
-        path: "path", "one of path, registry, repo",
+        path: Source("path", HostSource::Path), "one of path, registry, repo",
             "Directory of tasks, or of one task; with `repo`, the directory inside it.";
-        registry: "table", "",
+        registry: Value("table"), "",
             "Registry with the dataset: a JSON list of datasets and their tasks.",
             "registry" => RegistryKeys::ALL;
-        repo: "text", "",
+        repo: Source("text", HostSource::RepositoryAtReference), "",
             "Git repository with tasks anywhere in it: URL or URL@ref; a path is relative to the file.";
-        reference as "ref": "text", "HEAD", "Branch, tag or full commit id of `repo`.";
-        name: "text", "directory name",
+        reference as "ref": Value("text"), "HEAD", "Branch, tag or full commit id of `repo`.";
+        name: Value("text"), "directory name",
             "Name of the dataset in the results; with `registry`, the name to look up. If the job has several versions of it, `@` and the version are appended.";
-        version: "text", "head, else the highest, else the last",
+        version: Value("text"), "head, else the highest, else the last",
             "With `registry`, the version to look up; else informational.";
-        format: "auto|rollout|harbor", "auto",
+        format: Value("auto|rollout|harbor"), "auto",
             "Format of its tasks; auto detects it from each task's keys, else guesses it from its files and source.";
-        task_names: "list of patterns", "all",
+        task_names: Value("list of patterns"), "all",
             "Select tasks whose name matches a pattern; `*`, `?`, `[a-z]`.";
-        exclude_task_names: "list of patterns", "none",
+        exclude_task_names: Value("list of patterns"), "none",
             "Exclude tasks whose name matches a pattern.";
-        n_tasks: "integer", "all", "Maximum number of tasks, the first by name.";
+        n_tasks: Value("integer"), "all", "Maximum number of tasks, the first by name.";
     }
 
     /// The keys of `registry`.
     pub(crate) table RegistryKeys {
-        path: "path", "", "Path of the registry file.";
-        url: "text", "", "URL of the registry: http, https or file.";
+        path: Source("path", HostSource::OperatorPath), "", "Path of the registry file.";
+        url: Source("text", HostSource::Registry), "", "URL of the registry: http, https or file.";
     }
 
     /// The keys of a single task.
     pub(crate) table TaskRefKeys {
-        path: "path", "required, or the root of `git_url`",
+        path: Source("path", HostSource::Path), "required, or the root of `git_url`",
             "Directory of the task; with `git_url`, the directory inside the repository.";
-        git_url: "text", "none", "Git repository with the task.";
-        git_commit_id: "text", "HEAD", "Full commit id, branch or tag.";
-        format: "auto|rollout|harbor", "auto", "Format of the task.";
+        git_url: Source("text", HostSource::Repository), "none", "Git repository with the task.";
+        git_commit_id: Value("text"), "HEAD", "Full commit id, branch or tag.";
+        format: Value("auto|rollout|harbor"), "auto", "Format of the task.";
     }
 }
 

@@ -14,52 +14,52 @@ use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 keys! {
     /// The keys of `environment` in job files.
     pub(crate) table EnvironmentKeys {
-        kind as "type": descriptor::NAMES, descriptor::DEFAULT_KIND.as_str(),
+        kind as "type": Value(descriptor::NAMES), descriptor::DEFAULT_KIND.as_str(),
             "Provider of the environments.";
-        force_build: "true|false", "false",
+        force_build: Value("true|false"), "false",
             "Build images without cache, even for tasks that name an image.";
-        preserve_env: "never|always|on_failure|true|false", "never",
+        preserve_env: Value("never|always|on_failure|true|false"), "never",
             "Environments to keep after their trials.";
-        preserve_env_older as "preserveEnv": "true|false", "false",
+        preserve_env_older as "preserveEnv": Value("true|false"), "false",
             "Older spelling of `preserve_env`.";
-        provider_config: "table", "", "Settings of the provider, and prices.",
+        provider_config: Value("table"), "", "Settings of the provider, and prices.",
             "provider_config" => ProviderKeys::ALL,
             "" => OverrideKeys::ALL;
-        max_starts_per_minute: "integer", "no limit",
+        max_starts_per_minute: Value("integer"), "no limit",
             "Environment starts per minute on each worker.";
     }
 
     /// The keys of `provider_config`.
     pub(crate) table ProviderKeys {
-        network: "bridge|none (docker), host|none (process), cluster|none (kubernetes)",
+        network: Value("bridge|none (docker), host|none (process), cluster|none (kubernetes)"),
             "bridge (docker), host (process), cluster (kubernetes)",
             "Network of the environments.";
-        platform: "text", "engine default", "Docker: platform, such as linux/arm64.";
-        runtime: "text", "engine default", "Docker: OCI runtime, such as runsc.";
-        ignore_dockerfile: "true|false", "false",
+        platform: Value("text"), "engine default", "Docker: platform, such as linux/arm64.";
+        runtime: Value("text"), "engine default", "Docker: OCI runtime, such as runsc.";
+        ignore_dockerfile: Value("true|false"), "false",
             "Process: run tasks even if their image provides more than the sandbox.";
-        namespace: "text", "the operator's", "Kubernetes: namespace of the pods.";
-        service_account: "text", "none", "Kubernetes: service account of the pods.";
-        runtime_class: "text", "the operator's", "Kubernetes: runtime class, such as gvisor.";
-        priority_class: "text", "the operator's", "Kubernetes: priority class of the pods.";
-        node_selector: "table", "the operator's", "Kubernetes: labels that a node must have.";
-        tolerations: "list of tables", "the operator's",
+        namespace: Value("text"), "the operator's", "Kubernetes: namespace of the pods.";
+        service_account: Value("text"), "none", "Kubernetes: service account of the pods.";
+        runtime_class: Value("text"), "the operator's", "Kubernetes: runtime class, such as gvisor.";
+        priority_class: Value("text"), "the operator's", "Kubernetes: priority class of the pods.";
+        node_selector: Value("table"), "the operator's", "Kubernetes: labels that a node must have.";
+        tolerations: Value("list of tables"), "the operator's",
             "Kubernetes: tolerations, as in the manifest of a pod.";
-        affinity: "table", "the operator's",
+        affinity: Value("table"), "the operator's",
             "Kubernetes: affinity, as in the manifest of a pod.";
-        image_pull_secrets: "list of text", "the operator's",
+        image_pull_secrets: Value("list of text"), "the operator's",
             "Kubernetes: secrets with the credentials of image registries.";
-        cpu_request: "text", "the limit",
+        cpu_request: Value("text"), "the limit",
             "Kubernetes: processors that the scheduler reserves, such as 500m.";
-        memory_request: "text", "the limit",
+        memory_request: Value("text"), "the limit",
             "Kubernetes: memory that the scheduler reserves, such as 512Mi.";
-        run_as_non_root: "true|false", "false", "Kubernetes: refuse images whose user is root.";
-        run_as_user: "integer", "the image's", "Kubernetes: number of the user of the pods.";
-        active_deadline_sec: "integer", "the operator's",
+        run_as_non_root: Value("true|false"), "false", "Kubernetes: refuse images whose user is root.";
+        run_as_user: Value("integer"), "the image's", "Kubernetes: number of the user of the pods.";
+        active_deadline_sec: Value("integer"), "the operator's",
             "Kubernetes: seconds after which the cluster ends a pod whatever happens.";
-        cpu_hour: "number", "0", "Price per CPU-hour.";
-        gib_hour: "number", "0", "Price per GiB-hour of memory.";
-        start: "number", "0", "Price per environment start.";
+        cpu_hour: Value("number"), "0", "Price per CPU-hour.";
+        gib_hour: Value("number"), "0", "Price per GiB-hour of memory.";
+        start: Value("number"), "0", "Price per environment start.";
     }
 }
 

@@ -16,43 +16,43 @@ use super::variables::Variable;
 keys! {
     /// The keys of `gateway`.
     pub(crate) table GatewayKeys {
-        upstreams: "list", "required",
+        upstreams: Value("list"), "required",
             "The model servers; the first of a call's dialect that takes its model gets the call.",
             "upstreams[]" => UpstreamKeys::ALL;
     }
 
     /// The keys of a model server.
     pub(crate) table UpstreamKeys {
-        name: "text", "the dialect", "Name in records and messages; each server has its own.";
-        url: "text", "required",
+        name: Value("text"), "the dialect", "Name in records and messages; each server has its own.";
+        url: Value("text"), "required",
             "Base address, as clients write it: with /v1 for openai, without a version for the others.";
-        dialect: "openai|anthropic|gemini", "openai", "Dialect of the server.";
-        models: "list", "all models", "Models that it takes: names, or patterns with * and ?.";
-        fallback: "boolean", "false",
+        dialect: Value("openai|anthropic|gemini"), "openai", "Dialect of the server.";
+        models: Value("list"), "all models", "Models that it takes: names, or patterns with * and ?.";
+        fallback: Value("boolean"), "false",
             "Send a call that it does not answer to the next server that takes its model.";
-        key_env: "name", "none",
+        key_env: Value("name"), "none",
             "Host variable with the server's key; workers must export it to trials.";
-        capture: "as_is|usage|tokens", "usage",
+        capture: Value("as_is|usage|tokens"), "usage",
             "Ask the server for token counts, or also for token ids and log probabilities.";
-        max_concurrent: "integer", "no limit", "Concurrent calls of the run, on all its workers together.";
-        requests_per_minute: "integer", "no limit", "Calls per minute of the run, on all its workers together.";
-        hold_sec: "number", "60",
+        max_concurrent: Value("integer"), "no limit", "Concurrent calls of the run, on all its workers together.";
+        requests_per_minute: Value("integer"), "no limit", "Calls per minute of the run, on all its workers together.";
+        hold_sec: Value("number"), "60",
             "Longest time that a call waits for limits, a pause or an outage, s; then 503 or 429.";
-        max_retries: "integer", "3",
+        max_retries: Value("integer"), "3",
             "Repetitions of a call after 429, 502, 503, 504 or 529.";
-        prices: "table", "from the table of prices",
+        prices: Value("table"), "from the table of prices",
             "Prices of tokens of its models, without one in `model_prices`.",
             "prices" => PriceKeys::ALL;
-        model_prices: "table MODEL = prices", "from the table of prices",
+        model_prices: Value("table MODEL = prices"), "from the table of prices",
             "Prices of tokens of single models.";
     }
 
     /// The keys of `prices`.
     pub(crate) table PriceKeys {
-        input: "number", "0 in a table", "Price of a million input tokens that were not cached.";
-        cached_input: "number", "`input`", "Price of a million input tokens read from a cache.";
-        written_input: "number", "`input`", "Price of a million input tokens written to a cache.";
-        output: "number", "0 in a table", "Price of a million output tokens.";
+        input: Value("number"), "0 in a table", "Price of a million input tokens that were not cached.";
+        cached_input: Value("number"), "`input`", "Price of a million input tokens read from a cache.";
+        written_input: Value("number"), "`input`", "Price of a million input tokens written to a cache.";
+        output: Value("number"), "0 in a table", "Price of a million output tokens.";
     }
 }
 

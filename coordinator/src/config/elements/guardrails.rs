@@ -9,8 +9,8 @@ use super::super::reader::Field;
 keys! {
     /// The keys of a guardrail.
     pub(crate) table GuardrailKeys {
-        metric_id: "text", "required", "Metric, for instance `cost_usd`.";
-        max: "number", "none", "Largest accepted value, in the unit of the metric.";
+        metric_id: Value("text"), "required", "Metric, for instance `cost_usd`.";
+        max: Value("number"), "none", "Largest accepted value, in the unit of the metric.";
     }
 }
 

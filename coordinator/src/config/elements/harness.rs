@@ -10,15 +10,15 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of a harness.
     pub(crate) table HarnessKeys {
-        command: "text", "required", "Command of the attempt, run by the environment's shell.";
-        integration_level: "cli_basic|cli_events|otel|sdk_control|sdk_full", "cli_basic",
+        command: Value("text"), "required", "Command of the attempt, run by the environment's shell.";
+        integration_level: Value("cli_basic|cli_events|otel|sdk_control|sdk_full"), "cli_basic",
             "How much of the contract it implements.";
-        events_path: "absolute path", "required from `cli_events`, except `otel`",
+        events_path: EnvironmentPath("absolute path"), "required from `cli_events`, except `otel`",
             "File that it writes its hook events to.";
-        control_path: "absolute path", CONTROL_PATH, "File that it reads controls from.";
-        input_path: "absolute path", INPUT_PATH, "File with its input.";
-        output_path: "absolute path", OUTPUT_PATH, "File that it writes its output to.";
-        bindings: "table", "", "Values for it, given as `bindings` of its input.";
+        control_path: EnvironmentPath("absolute path"), CONTROL_PATH, "File that it reads controls from.";
+        input_path: EnvironmentPath("absolute path"), INPUT_PATH, "File with its input.";
+        output_path: EnvironmentPath("absolute path"), OUTPUT_PATH, "File that it writes its output to.";
+        bindings: Value("table"), "", "Values for it, given as `bindings` of its input.";
     }
 }
 

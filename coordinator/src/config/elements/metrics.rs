@@ -7,7 +7,7 @@ use super::super::reader::Field;
 keys! {
     /// The keys of a metric.
     pub(crate) table MetricKeys {
-        kind as "type": "sum|min|max|mean", "required", "The metric.";
+        kind as "type": Value("sum|min|max|mean"), "required", "The metric.";
     }
 }
 

@@ -11,30 +11,30 @@ use super::units::{
 keys! {
     /// Resource overrides of a job.
     pub(crate) table OverrideKeys {
-        override_cpus: "number", "from the task", "CPUs of every environment.";
-        override_memory_mb: "integer", "from the task", "Memory of every environment, MiB.";
-        override_memory: "amount", "from the task", "`override_memory_mb` with a unit, such as 2G.";
-        override_storage_mb: "integer", "from the task", "Storage of every environment, MiB.";
-        override_storage: "amount", "from the task",
+        override_cpus: Value("number"), "from the task", "CPUs of every environment.";
+        override_memory_mb: Value("integer"), "from the task", "Memory of every environment, MiB.";
+        override_memory: Value("amount"), "from the task", "`override_memory_mb` with a unit, such as 2G.";
+        override_storage_mb: Value("integer"), "from the task", "Storage of every environment, MiB.";
+        override_storage: Value("amount"), "from the task",
             "`override_storage_mb` with a unit, such as 10G.";
-        override_gpus: "integer", "from the task", "GPUs of every environment.";
+        override_gpus: Value("integer"), "from the task", "GPUs of every environment.";
     }
 
     /// Resources of a task.
     pub(crate) table TaskResourceKeys {
-        cpus: "number|text", "rollout: 1, harbor: no ceiling",
+        cpus: Value("number|text"), "rollout: 1, harbor: no ceiling",
             "CPUs; fractions are rounded up.";
-        memory_mb: "integer", "rollout: 2048, harbor: no ceiling", "Memory, MiB.";
-        memory: "text", "none", "Older spelling of `memory_mb`, with a unit: `2G`.";
-        storage_mb: "integer", "rollout: 10240, harbor: no ceiling", "Storage, MiB.";
-        storage: "text", "none", "Older spelling of `storage_mb`, with a unit: `10G`.";
+        memory_mb: Value("integer"), "rollout: 2048, harbor: no ceiling", "Memory, MiB.";
+        memory: Value("text"), "none", "Older spelling of `memory_mb`, with a unit: `2G`.";
+        storage_mb: Value("integer"), "rollout: 10240, harbor: no ceiling", "Storage, MiB.";
+        storage: Value("text"), "none", "Older spelling of `storage_mb`, with a unit: `10G`.";
     }
 
     /// Resources of the commands of a search.
     pub(crate) table PlaceResourceKeys {
-        cpus: "number", "1", "CPUs; fractions are rounded up.";
-        memory_mb: "integer", "2048", "Memory, MiB.";
-        storage_mb: "integer", "10240", "Storage, MiB.";
+        cpus: Value("number"), "1", "CPUs; fractions are rounded up.";
+        memory_mb: Value("integer"), "2048", "Memory, MiB.";
+        storage_mb: Value("integer"), "10240", "Storage, MiB.";
     }
 }
 

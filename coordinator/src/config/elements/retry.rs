@@ -9,15 +9,15 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of `retry` in job files.
     pub(crate) table RetryKeys {
-        max_attempts: "integer", "3", "Tries per trial, including the first; at most 20.";
-        initial_delay_ms: "integer", "1000", "Delay before the second try, ms.";
-        max_delay_ms: "integer", "30000", "Longest delay between tries, ms.";
-        multiplier: "number", "2.0", "Factor from one delay to the next.", "" => ParkKeys::ALL;
+        max_attempts: Value("integer"), "3", "Tries per trial, including the first; at most 20.";
+        initial_delay_ms: Value("integer"), "1000", "Delay before the second try, ms.";
+        max_delay_ms: Value("integer"), "30000", "Longest delay between tries, ms.";
+        multiplier: Value("number"), "2.0", "Factor from one delay to the next.", "" => ParkKeys::ALL;
     }
 
     /// The keys of `retry` in every file.
     pub(crate) table ParkKeys {
-        max_park_sec: "integer", "900",
+        max_park_sec: Value("integer"), "900",
             "Longest wait for an unavailable engine, registry or store, s; 0 disables waiting.";
     }
 }

@@ -9,15 +9,15 @@ use super::super::reader::Field;
 keys! {
     /// The keys of `agents[].session_calls`.
     pub(crate) table SessionKeys {
-        files: "text", "required",
+        files: ResultPath("text"), "required",
             "Pattern of the files, below `/logs/agent`; `*` stops at a slash, `**` does not.";
-        lists: "list of text", "each line is a record",
+        lists: Value("list of text"), "each line is a record",
             "JSON pointers of the lists of records in a file.";
-        id: "text", "none",
+        id: Value("text"), "none",
             "JSON pointer of the id of a call in a record: of records with the same one, the last one counts.";
-        input_tokens: "list of text", "none",
+        input_tokens: Value("list of text"), "none",
             "JSON pointers of numbers in a record whose sum is its input tokens, cached ones included.";
-        output_tokens: "list of text", "required",
+        output_tokens: Value("list of text"), "required",
             "The same of its output tokens, reasoning included; a record without any is not counted.";
     }
 }

@@ -14,25 +14,25 @@ use super::timeouts::read_optional;
 keys! {
     /// The keys of an agent of a command.
     pub(crate) table StepAgentKeys {
-        agent: "text", "none",
+        agent: Value("text"), "none",
             "`shell`, or an agent of the catalogue, which does the work instead of `run`; `NAME@VERSION`.";
-        model: "PROVIDER/MODEL", "none", "Model that the agent uses, through the gateway.";
-        base_url: "text", "that of the provider",
+        model: Value("PROVIDER/MODEL"), "none", "Model that the agent uses, through the gateway.";
+        base_url: Value("text"), "that of the provider",
             "Address of a model server for `model`, as `url` of `gateway.upstreams[]`.";
-        key_env: "name", "none", "Host variable with the key of the server at `base_url`.";
-        dialect: "openai|anthropic|gemini", "the first that the agent speaks",
+        key_env: Value("name"), "none", "Host variable with the key of the server at `base_url`.";
+        dialect: Value("openai|anthropic|gemini"), "the first that the agent speaks",
             "Dialect of the server at `base_url`.";
-        prompt: "path", "the shipped one",
+        prompt: HostFile("path", "write it in `prompt_text`"), "the shipped one",
             "Template of the agent's prompt; relative to the file.";
-        prompt_text: "text", "the shipped one", "The same, as a text.";
-        version: "text", "that of the catalogue", "Version of an agent of the catalogue.";
-        args: "list of text", "none", "Further arguments of an agent of the catalogue.";
-        effort: "text", "none", "Reasoning effort of an agent of the catalogue.";
-        system_prompt: "text", "none",
+        prompt_text: Value("text"), "the shipped one", "The same, as a text.";
+        version: Value("text"), "that of the catalogue", "Version of an agent of the catalogue.";
+        args: Value("list of text"), "none", "Further arguments of an agent of the catalogue.";
+        effort: Value("text"), "none", "Reasoning effort of an agent of the catalogue.";
+        system_prompt: Value("text"), "none",
             "System prompt of `shell`, or addition to that of an agent of the catalogue.";
-        max_turns: "integer", "100", "Most model calls of `shell`.";
-        command_timeout_sec: "number", "300", "Time limit of each command of `shell`, s.";
-        install_timeout_sec: "number", "600", "Time limit of the agent's install script, s.";
+        max_turns: Value("integer"), "100", "Most model calls of `shell`.";
+        command_timeout_sec: Value("number"), "300", "Time limit of each command of `shell`, s.";
+        install_timeout_sec: Value("number"), "600", "Time limit of the agent's install script, s.";
     }
 }
 

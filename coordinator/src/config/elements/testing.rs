@@ -3,13 +3,18 @@
 use std::path::Path;
 
 use super::super::diagnostics::ErrorKind;
-use super::super::keys::Key;
+use super::super::keys::{Key, KeyKind};
 use super::super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::super::yaml;
 
 /// The only key of a snippet.
-const TEST_KEY: Key =
-    Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
+const TEST_KEY: Key = Key {
+    name: "x",
+    kind: KeyKind::Value("any"),
+    default: "",
+    meaning: "For a test.",
+    format: None,
+};
 
 /// Result of reading: the value, the errors as (key path, kind), the number of warnings.
 pub(crate) type ReadOutcome<T> = (T, Vec<(String, ErrorKind)>, usize);

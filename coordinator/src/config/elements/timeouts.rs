@@ -8,15 +8,15 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// Multipliers of time limits.
     pub(crate) table MultiplierKeys {
-        timeout_multiplier: "number", "1.0",
+        timeout_multiplier: Value("number"), "1.0",
             "Multiplier of every time limit without a multiplier of its own.";
-        environment_build_timeout_multiplier: "number", "timeout_multiplier",
+        environment_build_timeout_multiplier: Value("number"), "timeout_multiplier",
             "Multiplier of the time limits of image builds and pulls.";
-        agent_setup_timeout_multiplier: "number", "timeout_multiplier",
+        agent_setup_timeout_multiplier: Value("number"), "timeout_multiplier",
             "Multiplier of the time limits of install scripts.";
-        agent_timeout_multiplier: "number", "timeout_multiplier",
+        agent_timeout_multiplier: Value("number"), "timeout_multiplier",
             "Multiplier of the time limits of execute scripts.";
-        verifier_timeout_multiplier: "number", "timeout_multiplier",
+        verifier_timeout_multiplier: Value("number"), "timeout_multiplier",
             "Multiplier of the time limits of test scripts.";
     }
 }

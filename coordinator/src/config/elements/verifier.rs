@@ -12,19 +12,19 @@ use super::variables::{self, Variable};
 keys! {
     /// The keys of `verifier` in job files.
     pub(crate) table VerifierKeys {
-        override_timeout_sec: "number", "from the task",
+        override_timeout_sec: Value("number"), "from the task",
             "Time limit of every test script, s; 0 means unset.";
-        max_timeout_sec: "number", "none",
+        max_timeout_sec: Value("number"), "none",
             "Ceiling of the test scripts' time limits, s; 0 means unset.";
-        disable: "true|false", "false", "Run no test scripts: trials end unverified.";
-        kill_agent_processes: "true|false", "false",
+        disable: Value("true|false"), "false", "Run no test scripts: trials end unverified.";
+        kill_agent_processes: Value("true|false"), "false",
             "Kill all processes that the agent left running, before verification.";
-        reward_key: "text", "reward, or the only one", "Key of the reward among several numbers.";
-        test_exit_code: "by_format|must_be_zero|ignored", "by_format",
+        reward_key: Value("text"), "reward, or the only one", "Key of the reward among several numbers.";
+        test_exit_code: Value("by_format|must_be_zero|ignored"), "by_format",
             "Meaning of test scripts' exit code; by format: 0 required in Rollout, ignored in Harbor.";
-        after_agent_error: "by_format|end_trial|verify", "by_format",
+        after_agent_error: Value("by_format|end_trial|verify"), "by_format",
             "Action after an agent fails or times out; by format: end in Rollout, verify in Harbor.";
-        env: "table NAME = text", "",
+        env: Value("table NAME = text"), "",
             "Variables of test scripts, which override the tasks'; `${NAME:-default}`.";
     }
 }

@@ -7,7 +7,7 @@ mod tests;
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use super::keys::KeyTableEntry;
+use super::keys::{KeyKind, KeyTableEntry};
 
 /// A key of a file. Lists are written `key[]`, names chosen by the user `NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,6 +24,16 @@ pub struct KeyRow {
     /// The task format that it comes from, if the other format lacks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TaskFormat>,
+    /// Where a path in its value leads.
+    #[serde(skip)]
+    pub(crate) place: KeyKind,
+}
+
+impl KeyRow {
+    /// Whether its value can be a path of the host that reads the file.
+    pub fn may_be_of_host(&self) -> bool {
+        self.place.may_be_of_host()
+    }
 }
 
 /// The keys of one kind of file.
@@ -100,10 +110,11 @@ fn add(rows: &mut Vec<KeyRow>, table: &[KeyTableEntry], path: &str, format: Opti
         match *part {
             KeyTableEntry::Key(key) => rows.push(KeyRow {
                 key: below(key.name),
-                kind: key.kind,
+                kind: key.kind.words(),
                 default: key.default,
                 meaning: key.meaning,
                 format: key.format.or(format),
+                place: key.kind,
             }),
             KeyTableEntry::Table("", inner) => add(rows, inner, path, format),
             KeyTableEntry::Table(name, inner) => {

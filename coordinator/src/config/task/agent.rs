@@ -11,13 +11,13 @@ use super::network::{self, NetworkKeys};
 keys! {
     /// The keys of `agent`.
     pub(crate) table AgentPhaseKeys {
-        timeout_sec: "seconds", "rollout: 600, harbor: no limit", "Time limit of an attempt.";
-        install_timeout_sec (Rollout): "seconds", "rollout: 300, harbor: 360",
+        timeout_sec: Value("seconds"), "rollout: 600, harbor: no limit", "Time limit of an attempt.";
+        install_timeout_sec (Rollout): Value("seconds"), "rollout: 300, harbor: 360",
             "Time limit of the agent's install script.";
-        user (Harbor): "text|integer", "image default", "User that the agent's scripts run as.";
-        network_mode (Harbor): "public|no-network|allowlist", "as `environment`",
+        user (Harbor): Value("text|integer"), "image default", "User that the agent's scripts run as.";
+        network_mode (Harbor): Value("public|no-network|allowlist"), "as `environment`",
             "Network access of the agent.";
-        allowed_hosts (Harbor): "list of hosts", "empty",
+        allowed_hosts (Harbor): Value("list of hosts"), "empty",
             "Hosts for `allowlist`, as in `environment.allowed_hosts`.";
     }
 }

@@ -9,10 +9,10 @@ use super::TaskReadContext;
 keys! {
     /// The keys of a collect command.
     pub(crate) table CollectKeys {
-        command: "text", "required", "The command.";
-        service: "text", "main", "Service to run it in.";
-        timeout_sec: "seconds", "60", "Its time limit.";
-        user: "text|integer", "image default", "User to run it as.";
+        command: Value("text"), "required", "The command.";
+        service: Value("text"), "main", "Service to run it in.";
+        timeout_sec: Value("seconds"), "60", "Its time limit.";
+        user: Value("text|integer"), "image default", "User to run it as.";
     }
 }
 

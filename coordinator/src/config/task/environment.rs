@@ -10,37 +10,37 @@ use super::{DemandKind, TaskReadContext, healthcheck, mcp};
 keys! {
     /// The keys of `environment`.
     pub(crate) table TaskEnvironmentKeys {
-        build_timeout_sec: "seconds", "600", "Time limit of the image's build or pull.";
-        docker_image: "text", "none",
+        build_timeout_sec: Value("seconds"), "600", "Time limit of the image's build or pull.";
+        docker_image: Value("text"), "none",
             "Image to use instead of `environment/Dockerfile`; empty means none.",
             "" => resources::TaskResourceKeys::ALL;
-        gpus (Harbor): "integer", "0", "GPUs.";
-        gpu_types (Harbor): "list of text", "any",
+        gpus (Harbor): Value("integer"), "0", "GPUs.";
+        gpu_types (Harbor): Value("list of text"), "any",
             "Accepted GPU types if `gpus` is above 0; unsupported: no type can be chosen.";
-        tpu (Harbor): "table", "absent", "TPUs; unsupported.",
+        tpu (Harbor): Value("table"), "absent", "TPUs; unsupported.",
             "tpu" => TpuKeys::ALL;
-        os (Harbor): "linux|windows", "linux", "Operating system; windows is unsupported.";
-        env: "table NAME = text", "empty",
+        os (Harbor): Value("linux|windows"), "linux", "Operating system; windows is unsupported.";
+        env: Value("table NAME = text"), "empty",
             "Variables of every script; `${NAME:-default}` refers to a host variable listed in the job's `task_env`.";
-        workdir (Harbor): "absolute path", "image default", "Directory that scripts run in.";
-        network_mode (Harbor): "public|no-network|allowlist", "public",
+        workdir (Harbor): EnvironmentPath("absolute path"), "image default", "Directory that scripts run in.";
+        network_mode (Harbor): Value("public|no-network|allowlist"), "public",
             "Network access; `allowlist` is unsupported where it cannot be enforced.";
-        allowed_hosts (Harbor): "list of hosts", "empty",
+        allowed_hosts (Harbor): Value("list of hosts"), "empty",
             "Hosts for `allowlist`: names, `*.` and a name, addresses, networks.";
-        allow_internet (Harbor): "true|false", "true",
+        allow_internet (Harbor): Value("true|false"), "true",
             "Older spelling of `network_mode`: false is `no-network`.";
-        healthcheck (Harbor): "table", "absent", "Check that the environment is ready.",
+        healthcheck (Harbor): Value("table"), "absent", "Check that the environment is ready.",
             "healthcheck" => healthcheck::HealthcheckKeys::ALL;
-        skills_dir (Harbor): "absolute path", "none",
+        skills_dir (Harbor): EnvironmentPath("absolute path"), "none",
             "Directory with skills for agents, in the environment.";
-        mcp_servers (Harbor): "list", "empty", "MCP servers for agents.",
+        mcp_servers (Harbor): Value("list"), "empty", "MCP servers for agents.",
             "mcp_servers[]" => mcp::McpKeys::ALL;
     }
 
     /// The keys of `tpu`.
     pub(crate) table TpuKeys {
-        kind as "type": "text", "none", "See `tpu`.";
-        topology: "text", "none", "See `tpu`.";
+        kind as "type": Value("text"), "none", "See `tpu`.";
+        topology: Value("text"), "none", "See `tpu`.";
     }
 }
 

@@ -14,8 +14,8 @@ use super::harbor_detection::{self, TaskFileError};
 keys! {
     /// Versions of the formats.
     pub(crate) table VersionKeys {
-        schema_version (Harbor): "text", "1.4", "Version of the format.";
-        version: "text", "1.0",
+        schema_version (Harbor): Value("text"), "1.4", "Version of the format.";
+        version: Value("text"), "1.0",
             "Version of the format; in Harbor the older spelling of `schema_version`.";
     }
 }

@@ -8,13 +8,13 @@ use super::super::reader::Field;
 keys! {
     /// The keys of a healthcheck.
     pub(crate) table HealthcheckKeys {
-        command: "text", "required", "Command that exits with 0 when the environment is ready.";
-        interval_sec: "seconds", "5", "Interval between checks.";
-        timeout_sec: "seconds", "30", "Time limit of a check.";
-        start_period_sec: "seconds", "0", "Time in which failures do not count.";
-        start_interval_sec: "seconds", "5",
+        command: Value("text"), "required", "Command that exits with 0 when the environment is ready.";
+        interval_sec: Value("seconds"), "5", "Interval between checks.";
+        timeout_sec: Value("seconds"), "30", "Time limit of a check.";
+        start_period_sec: Value("seconds"), "0", "Time in which failures do not count.";
+        start_interval_sec: Value("seconds"), "5",
             "Interval between checks during `start_period_sec`.";
-        retries: "integer", "3", "Consecutive failures after which the environment is unhealthy.";
+        retries: Value("integer"), "3", "Consecutive failures after which the environment is unhealthy.";
     }
 }
 

@@ -13,12 +13,12 @@ use super::TaskReadContext;
 keys! {
     /// The keys of an MCP server.
     pub(crate) table McpKeys {
-        name: "text", "required", "Name.";
-        transport: "stdio|sse|streamable-http|http", "sse", "Transport.";
-        url: "text", "required except for stdio", "URL.";
-        command: "text", "required for stdio", "Program to start.";
-        args: "list of text", "empty", "Arguments of `command`.";
-        headers: "table NAME = text", "empty",
+        name: Value("text"), "required", "Name.";
+        transport: Value("stdio|sse|streamable-http|http"), "sse", "Transport.";
+        url: Value("text"), "required except for stdio", "URL.";
+        command: Value("text"), "required for stdio", "Program to start.";
+        args: Value("list of text"), "empty", "Arguments of `command`.";
+        headers: Value("table NAME = text"), "empty",
             "Headers of every request; credentials as `${NAME}` only.";
     }
 }

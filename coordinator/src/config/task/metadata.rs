@@ -8,26 +8,26 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The metadata keys.
     pub(crate) table AboutKeys {
-        source: "text", "none", "Source of the task, informational.";
-        metadata: "table", "empty", "Any metadata, informational.";
-        task (Harbor): "table", "absent", "Registry metadata of the task, informational.",
+        source: Value("text"), "none", "Source of the task, informational.";
+        metadata: Value("table"), "empty", "Any metadata, informational.";
+        task (Harbor): Value("table"), "absent", "Registry metadata of the task, informational.",
             "task" => TaskTableKeys::ALL;
     }
 
     /// The keys of `task`.
     pub(crate) table TaskTableKeys {
-        name: "text", "none",
+        name: Value("text"), "none",
             "`organization/name`; `task_name` in Harbor exports. Elsewhere the directory name is used.";
-        version: "text", "none", "Version of the task.";
-        description: "text", "none", "Description of the task.";
-        authors: "list", "empty", "Authors of the task.", "authors[]" => AuthorKeys::ALL;
-        keywords: "list of text", "empty", "Search keywords.";
+        version: Value("text"), "none", "Version of the task.";
+        description: Value("text"), "none", "Description of the task.";
+        authors: Value("list"), "empty", "Authors of the task.", "authors[]" => AuthorKeys::ALL;
+        keywords: Value("list of text"), "empty", "Search keywords.";
     }
 
     /// The keys of an author.
     pub(crate) table AuthorKeys {
-        name: "text", "none", "Name.";
-        email: "text", "none", "Email address.";
+        name: Value("text"), "none", "Name.";
+        email: Value("text"), "none", "Email address.";
     }
 }
 

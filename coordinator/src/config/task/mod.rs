@@ -43,14 +43,14 @@ keys! {
     pub(crate) table TaskKeys {
         "" => format::VersionKeys::ALL;
         "" => metadata::AboutKeys::ALL;
-        agent: "table", "empty", "How agents run.", "agent" => agent::AgentPhaseKeys::ALL;
-        verifier: "table", "empty", "How the result is verified.",
+        agent: Value("table"), "empty", "How agents run.", "agent" => agent::AgentPhaseKeys::ALL;
+        verifier: Value("table"), "empty", "How the result is verified.",
             "verifier" => verifier::VerifierPhaseKeys::ALL;
-        environment: "table", "empty", "Environment of the agent.",
+        environment: Value("table"), "empty", "Environment of the agent.",
             "environment" => environment::TaskEnvironmentKeys::ALL;
-        solution (Harbor): "table", "empty", "How the oracle runs the solution.",
+        solution (Harbor): Value("table"), "empty", "How the oracle runs the solution.",
             "solution" => SolutionKeys::ALL;
-        artifacts (Harbor): "list of text or tables", "empty",
+        artifacts (Harbor): Value("list of text or tables"), "empty",
             "Files to collect, and to copy to a separate verifier.",
             "artifacts[]" => artifacts::ArtifactKeys::ALL,
             "" => steps::StepsKeys::ALL;
@@ -58,7 +58,7 @@ keys! {
 
     /// The keys of `solution`.
     pub(crate) table SolutionKeys {
-        env: "table NAME = text", "empty", "Variables of `solve.sh`.";
+        env: Value("table NAME = text"), "empty", "Variables of `solve.sh`.";
     }
 }
 

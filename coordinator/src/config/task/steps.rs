@@ -16,22 +16,22 @@ use super::{TaskReadContext, agent, healthcheck, verifier};
 keys! {
     /// Steps, and how their rewards are combined.
     pub(crate) table StepsKeys {
-        multi_step_reward_strategy (Harbor): "mean|final", "mean",
+        multi_step_reward_strategy (Harbor): Value("mean|final"), "mean",
             "How the rewards of several steps are combined.";
-        steps (Harbor): "list", "one step", "Steps, run one after the other in one environment.",
+        steps (Harbor): Value("list"), "one step", "Steps, run one after the other in one environment.",
             "steps[]" => StepKeys::ALL;
     }
 
     /// The keys of a step.
     pub(crate) table StepKeys {
-        name: "text", "required", "Directory below `steps/`.";
-        agent: "table", "as `agent`", "The keys of `agent`, except those of the install script.";
-        verifier: "table", "as `verifier`",
+        name: TaskPath("text"), "required", "Directory below `steps/`.";
+        agent: Value("table"), "as `agent`", "The keys of `agent`, except those of the install script.";
+        verifier: Value("table"), "as `verifier`",
             "The keys of `verifier`; `env` and `collect` are added.";
-        min_reward: "number or table KEY = number", "none",
+        min_reward: Value("number or table KEY = number"), "none",
             "Reward below which later steps are not run; a number applies to the key `reward`.";
-        healthcheck: "table", "absent", "The keys of `environment.healthcheck`.";
-        artifacts: "list", "empty", "Files to collect besides those of `artifacts`.";
+        healthcheck: Value("table"), "absent", "The keys of `environment.healthcheck`.";
+        artifacts: Value("list"), "empty", "Files to collect besides those of `artifacts`.";
     }
 }
 

@@ -11,19 +11,19 @@ use super::{TaskReadContext, collect, environment};
 keys! {
     /// The keys of `verifier`.
     pub(crate) table VerifierPhaseKeys {
-        timeout_sec: "seconds", "600", "Time limit of the test script.";
-        env (Harbor): "table NAME = text", "empty",
+        timeout_sec: Value("seconds"), "600", "Time limit of the test script.";
+        env (Harbor): Value("table NAME = text"), "empty",
             "Variables of the test script; `${NAME:-default}` refers to a host variable listed in the job's `task_env`.";
-        user (Harbor): "text|integer", "image default", "User that the test script runs as.";
-        network_mode (Harbor): "public|no-network|allowlist", "as `environment`",
+        user (Harbor): Value("text|integer"), "image default", "User that the test script runs as.";
+        network_mode (Harbor): Value("public|no-network|allowlist"), "as `environment`",
             "Network access of the test script.";
-        allowed_hosts (Harbor): "list of hosts", "empty",
+        allowed_hosts (Harbor): Value("list of hosts"), "empty",
             "Hosts for `allowlist`, as in `environment.allowed_hosts`.";
-        environment_mode (Harbor): "shared|separate", "separate with `verifier.environment`, else shared",
+        environment_mode (Harbor): Value("shared|separate"), "separate with `verifier.environment`, else shared",
             "Run the test script in the agent's environment, or in a separate one that receives only the artifacts.";
-        environment (Harbor): "table", "as `environment`",
+        environment (Harbor): Value("table"), "as `environment`",
             "The verifier's own environment, with the keys of `environment`; built from `tests/` unless it names an image.";
-        collect (Harbor): "list", "empty", "Commands that run before artifacts are collected.",
+        collect (Harbor): Value("list"), "empty", "Commands that run before artifacts are collected.",
             "collect[]" => collect::CollectKeys::ALL;
     }
 }

@@ -13,12 +13,12 @@ use super::search::SearchSettings;
 keys! {
     /// The keys of `budgets`.
     pub(crate) table BudgetKeys {
-        evals: "integer", "", "Alias of `max_total_idea_evals`.";
-        seconds: "number", "", "Total time of evals, s.";
-        cost: "number", "", "Total cost: reported by commands, and of model calls of agents.";
-        depth_cost: "number", "",
+        evals: Value("integer"), "", "Alias of `max_total_idea_evals`.";
+        seconds: Value("number"), "", "Total time of evals, s.";
+        cost: Value("number"), "", "Total cost: reported by commands, and of model calls of agents.";
+        depth_cost: Value("number"), "",
             "Cost of the model calls of each depth; fewer of its ideas are tried, so that `step.cost` suffices for each.";
-        step: "table", "no limits", "What the model calls of an agent may use each time that it does a command.",
+        step: Value("table"), "no limits", "What the model calls of an agent may use each time that it does a command.",
             "step" => budget::LimitKeys::ALL, "step" => budget::StepReserveKeys::ALL;
     }
 }

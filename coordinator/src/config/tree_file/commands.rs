@@ -19,29 +19,29 @@ use super::agents::{AgentReading, StepAgent};
 keys! {
     /// The keys of `commands`.
     pub(crate) table CommandsKeys {
-        ideas: "table", "", "Generates ideas for a node, one file each.";
-        implement: "table", "", "Implements an idea in the checkout that it runs in.";
-        tests: "table", "", "Checks that the change works.";
-        review: "table", "", "Checks that the change matches the idea.";
-        sweep: "table", "", "Measures the change and writes `results_file`.",
+        ideas: Value("table"), "", "Generates ideas for a node, one file each.";
+        implement: Value("table"), "", "Implements an idea in the checkout that it runs in.";
+        tests: Value("table"), "", "Checks that the change works.";
+        review: Value("table"), "", "Checks that the change matches the idea.";
+        sweep: Value("table"), "", "Measures the change and writes `results_file`.",
             "ideas" => CommandKeys::ALL, "ideas" => StepAgentKeys::ALL, "tests" => CommandKeys::ALL;
     }
 
     /// The keys of a command.
     pub(crate) table CommandKeys {
-        run: "text", "", "The script; a command with an agent has none.";
-        timeout_sec: "number", "3600", "Its time limit, s.";
-        env: "table", "", "Its variables.";
-        environment: "table", "`environment`", "Its environment.";
+        run: Value("text"), "", "The script; a command with an agent has none.";
+        timeout_sec: Value("number"), "3600", "Its time limit, s.";
+        env: Value("table"), "", "Its variables.";
+        environment: Value("table"), "`environment`", "Its environment.";
     }
 
     /// The keys of a command's environment.
     pub(crate) table PlaceKeys {
-        kind as "type": descriptor::NAMES, descriptor::DEFAULT_KIND.as_str(),
+        kind as "type": Value(descriptor::NAMES), descriptor::DEFAULT_KIND.as_str(),
             "Provider of the environment.";
-        docker_image: "text", "", "Its image.";
-        context: "path", "", "Directory of a Dockerfile, instead of `docker_image`.";
-        provider_config: "table", "", "Settings of the provider.",
+        docker_image: Value("text"), "", "Its image.";
+        context: Source("path", HostSource::Path), "", "Directory of a Dockerfile, instead of `docker_image`.";
+        provider_config: Value("table"), "", "Settings of the provider.",
             "" => resources::PlaceResourceKeys::ALL;
     }
 }

@@ -42,42 +42,44 @@ pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};
 keys! {
     /// The keys of search files.
     pub(crate) table TreeKeys {
-        tree_run_id: "text", "local time", "Name of the search and of its directory.";
-        runs_root: "path", "tree_runs",
+        tree_run_id: Value("text"), "local time", "Name of the search and of its directory.";
+        runs_root: HostOutput("path"), "tree_runs",
             "Parent of that directory; relative to the current directory.";
-        repository: "path", ".",
+        // Git reads settings of a repository, which may name commands: an upload is none.
+        repository: Source("path", HostSource::OperatorPath), ".",
             "Git repository to search, or a directory in one; relative to the file.";
-        root_commit: "text", "HEAD", "Commit, branch or tag to start from.";
-        root_baseline_csv: "path", "", "Results of the root commit; relative to the file.";
-        context_ideas_dirs: "list of paths", "",
+        root_commit: Value("text"), "HEAD", "Commit, branch or tag to start from.";
+        root_baseline_csv: Source("path", HostSource::Path), "", "Results of the root commit; relative to the file.";
+        context_ideas_dirs: Source("list of paths", HostSource::Path), "",
             "Directories of earlier ideas to show to the idea generator.",
             "" => search::SearchKeys::ALL;
-        results_file: "text", "meta_config_sweep_results.csv",
+        results_file: EnvironmentPath("text"), "meta_config_sweep_results.csv",
             "File that a sweep writes its results to.";
-        profile: "name, path or table", "returns", "Scoring profile.",
+        profile: NameOrHostFile("name, path or table", "use the name of a built-in profile, or a table",
+            ScoringProfile::BUILT_IN), "returns", "Scoring profile.",
             "profile" => profile::ProfileKeys::ALL;
-        commands: "table", "", "Commands of the search.", "commands" => commands::CommandsKeys::ALL;
-        agents_dir: "path", "none",
+        commands: Value("table"), "", "Commands of the search.", "commands" => commands::CommandsKeys::ALL;
+        agents_dir: HostFile("path", "use agents of the shipped catalogue"), "none",
             "Directory with further agents of the catalogue, a TOML file each; relative to the file.";
-        gateway: "table", "none", "Model servers that agents call through their worker.",
+        gateway: Value("table"), "none", "Model servers that agents call through their worker.",
             "gateway" => gateway::GatewayKeys::ALL;
-        environment: "table", "", "Environment of the commands.",
+        environment: Value("table"), "", "Environment of the commands.",
             "environment" => commands::PlaceKeys::ALL;
-        retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
-        limits: "table", "",
+        retry: Value("table"), "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
+        limits: Value("table"), "",
             "Limits on concurrent commands, over all workers.", "limits" => LimitKeys::ALL;
-        budgets: "table", "", "Budgets; time and cost of the search are checked between depths.",
+        budgets: Value("table"), "", "Budgets; time and cost of the search are checked between depths.",
             "budgets" => budgets::BudgetKeys::ALL;
-        keep_rejected_worktrees: "true|false", "false", "Keep checkouts that were not promoted.";
-        keep_failed_artifacts: "true|false", "false", "Keep outputs of failed evals.";
+        keep_rejected_worktrees: Value("true|false"), "false", "Keep checkouts that were not promoted.";
+        keep_failed_artifacts: Value("true|false"), "false", "Keep outputs of failed evals.";
     }
 
     /// The keys of `limits`.
     pub(crate) table LimitKeys {
-        sweep_max_parallel: "integer", "", "Concurrent sweeps.";
-        llm_max_inflight: "integer", "",
+        sweep_max_parallel: Value("integer"), "", "Concurrent sweeps.";
+        llm_max_inflight: Value("integer"), "",
             "Concurrent commands for ideas, implementations and reviews.";
-        llm_rate_limit: "integer", "", "Starts of such commands per minute.";
+        llm_rate_limit: Value("integer"), "", "Starts of such commands per minute.";
     }
 }
 

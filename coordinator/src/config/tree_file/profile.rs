@@ -11,52 +11,52 @@ use super::super::reader::{Field, Fields};
 keys! {
     /// The keys of a profile.
     pub(crate) table ProfileKeys {
-        name: "text", "inline", "Name of the profile.";
-        id_column: "text", "config_id", "Column with the configuration number.";
-        status_column: "text", "status", "Column with the status of a configuration.";
-        ok_values: "list of texts", "ok", "Status values that mean success.";
-        primary: "table", "", "The metric that must not get worse.",
+        name: Value("text"), "inline", "Name of the profile.";
+        id_column: Value("text"), "config_id", "Column with the configuration number.";
+        status_column: Value("text"), "status", "Column with the status of a configuration.";
+        ok_values: Value("list of texts"), "ok", "Status values that mean success.";
+        primary: Value("table"), "", "The metric that must not get worse.",
             "primary" => GuardedKeys::ALL;
-        metrics: "list of tables", "", "The metrics of the score.",
+        metrics: Value("list of tables"), "", "The metrics of the score.",
             "metrics[]" => ProfileMetricKeys::ALL;
-        risk: "list of tables", "", "Metrics that rule out further exploration if they fall.";
-        clamp: "number", "2.0", "Largest relative improvement that counts.";
-        eps: "number", "1e-12", "Baselines up to this magnitude count as zero.";
-        explore: "table", "", "Conditions for exploring further.", "explore" => ExploreKeys::ALL;
-        grades: "table", "", "Minimum scores of the grades.", "grades" => GradeKeys::ALL;
+        risk: Value("list of tables"), "", "Metrics that rule out further exploration if they fall.";
+        clamp: Value("number"), "2.0", "Largest relative improvement that counts.";
+        eps: Value("number"), "1e-12", "Baselines up to this magnitude count as zero.";
+        explore: Value("table"), "", "Conditions for exploring further.", "explore" => ExploreKeys::ALL;
+        grades: Value("table"), "", "Minimum scores of the grades.", "grades" => GradeKeys::ALL;
     }
 
     /// The keys of every metric of a profile.
     pub(crate) table ColumnKeys {
-        column: "text", "", "Column of the metric.";
-        direction: "higher|lower", "higher", "Better direction.";
+        column: Value("text"), "", "Column of the metric.";
+        direction: Value("higher|lower"), "higher", "Better direction.";
     }
 
     /// The keys of a metric that must not get worse.
     pub(crate) table GuardedKeys {
         "" => ColumnKeys::ALL;
-        max_rel_drop: "number", "0.05", "Largest allowed relative fall.";
+        max_rel_drop: Value("number"), "0.05", "Largest allowed relative fall.";
     }
 
     /// The keys of a metric of the score.
     pub(crate) table ProfileMetricKeys {
         "" => ColumnKeys::ALL;
-        weight: "number", "", "Weight in the score.";
+        weight: Value("number"), "", "Weight in the score.";
     }
 
     /// The keys of `explore`.
     pub(crate) table ExploreKeys {
-        min_score: "number", "0.03", "Minimum score.";
-        min_positive: "integer", "2", "Alternatively, minimum number of improved metrics.";
-        min_margin: "integer", "2",
+        min_score: Value("number"), "0.03", "Minimum score.";
+        min_positive: Value("integer"), "2", "Alternatively, minimum number of improved metrics.";
+        min_margin: Value("integer"), "2",
             "With `min_positive`: minimum surplus of improved over worse metrics.";
     }
 
     /// The keys of `grades`.
     pub(crate) table GradeKeys {
-        strong: "number", "0.10", "Minimum score for strong.";
-        promising: "number", "0.03", "Minimum score for promising.";
-        mixed: "number", "-0.02", "Minimum score for mixed; lower scores are weak.";
+        strong: Value("number"), "0.10", "Minimum score for strong.";
+        promising: Value("number"), "0.03", "Minimum score for promising.";
+        mixed: Value("number"), "-0.02", "Minimum score for mixed; lower scores are weak.";
     }
 }
 

@@ -8,26 +8,26 @@ use super::{MAX_COUNT, count};
 keys! {
     /// Extent and promotion rules of a search.
     pub(crate) table SearchKeys {
-        ideas_per_node: "integer", "7", "Ideas to try per node; repeated ones do not count.";
-        max_depth: "integer", "3", "Depth at which the search ends.";
-        beam_width: "integer", "1", "Nodes promoted per depth.";
-        max_total_idea_evals: "integer", "", "Maximum number of evals of the search.";
-        max_parallel_evals: "integer", "1", "Concurrent evals.";
-        eval_timeout_seconds: "number", "", "Time limit of an eval, s.";
-        eval_retries: "integer", "0", "Retries of an eval whose commands failed.";
-        sweep_config_limit: "integer", "", "Number of configurations that every sweep must run.";
-        min_candidate_rows: "integer", "100",
+        ideas_per_node: Value("integer"), "7", "Ideas to try per node; repeated ones do not count.";
+        max_depth: Value("integer"), "3", "Depth at which the search ends.";
+        beam_width: Value("integer"), "1", "Nodes promoted per depth.";
+        max_total_idea_evals: Value("integer"), "", "Maximum number of evals of the search.";
+        max_parallel_evals: Value("integer"), "1", "Concurrent evals.";
+        eval_timeout_seconds: Value("number"), "", "Time limit of an eval, s.";
+        eval_retries: Value("integer"), "0", "Retries of an eval whose commands failed.";
+        sweep_config_limit: Value("integer"), "", "Number of configurations that every sweep must run.";
+        min_candidate_rows: Value("integer"), "100",
             "Minimum rows of a sweep without `sweep_config_limit`.";
-        min_ok_rate: "number", "1.0",
+        min_ok_rate: Value("number"), "1.0",
             "Minimum share of successful rows without `sweep_config_limit`.";
-        primary_tolerance: "number", "0.0", "Allowed fall of the primary metric.";
-        stop_on_empty_frontier: "true|false", "true",
+        primary_tolerance: Value("number"), "0.0", "Allowed fall of the primary metric.";
+        stop_on_empty_frontier: Value("true|false"), "true",
             "End the search when no node was promoted.";
-        artifact_policy: "copy_to_run_root|external_paths", "copy_to_run_root",
+        artifact_policy: Value("copy_to_run_root|external_paths"), "copy_to_run_root",
             "Copy results below the search directory, or leave them in place.";
-        dedupe_scope: "none|node|node_plus_ancestors|global", "node_plus_ancestors",
+        dedupe_scope: Value("none|node|node_plus_ancestors|global"), "node_plus_ancestors",
             "Scope in which ideas may not repeat.";
-        ideas_context_strategy: "global_prior_ideas|node_only|node_plus_ancestors", "node_plus_ancestors",
+        ideas_context_strategy: Value("global_prior_ideas|node_only|node_plus_ancestors"), "node_plus_ancestors",
             "Earlier ideas to show to the idea generator.";
     }
 }
