@@ -63,7 +63,7 @@ fn remote((url, lease): (&str, Duration)) -> RemoteOptions {
 /// When the job or the address is invalid.
 pub fn request(project: &Path, program: &str, server: Option<(&str, Duration)>) -> FarmRequest {
     let is_set = |_: &str| false;
-    let read = plan::read(Some(&project.join("job.yaml")), &JobOptions::new(&is_set));
+    let read = plan::read(Some(&project.join("job.yaml")), &JobOptions::for_command_line(&is_set));
     let PreparedJob { job, datasets, .. } = read.unwrap_or_else(|errors| panic!("{errors}"));
     FarmRequest {
         settings: FarmSettings::new(FARM),

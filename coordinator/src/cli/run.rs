@@ -177,7 +177,7 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
         settings: args.keys.settings().map_err(CliError::usage)?,
         strict: args.strict,
         cache: host::fetched_tasks(|name| std::env::var_os(name)),
-        ..JobOptions::new(&is_set)
+        ..JobOptions::for_command_line(&is_set)
     };
     let file = args.config.as_deref().or(args.job.as_deref());
     let prepared = plan::read(file, &options)?;

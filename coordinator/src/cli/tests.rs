@@ -56,8 +56,10 @@ fn run_options_set_keys_of_job_config() {
     let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
     let settings = run.keys.settings().expect("valid");
     let mut problems = crate::config::Diagnostics::default();
-    let options =
-        crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let options = crate::config::JobOptions {
+        settings,
+        ..crate::config::JobOptions::for_command_line(&|_| true)
+    };
     let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     assert_eq!((job.n_attempts, job.n_concurrent_trials), (2, 8));
@@ -96,8 +98,10 @@ fn harbor_options_set_keys_of_job_config() {
     assert_eq!(run.env_file.as_deref(), Some(std::path::Path::new("f")));
     let settings = run.keys.settings().expect("settings");
     let mut problems = crate::config::Diagnostics::default();
-    let options =
-        crate::config::JobOptions { settings, ..crate::config::JobOptions::new(&|_| true) };
+    let options = crate::config::JobOptions {
+        settings,
+        ..crate::config::JobOptions::for_command_line(&|_| true)
+    };
     let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
     let (job, _) = problems.finish(job).expect("no faults");
     let said = crate::config::job_document(&job);

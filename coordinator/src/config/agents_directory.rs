@@ -8,17 +8,9 @@ use super::diagnostics::ErrorKind;
 use super::reader::Field;
 
 /// The catalogue with the agents of the directory that a file names. Errors are recorded.
-pub(super) fn catalogue(
-    field: &Field<'_>,
-    file: &Path,
-    is_allowed: bool,
-) -> Cow<'static, AgentCatalogue> {
+pub(super) fn catalogue(field: &Field<'_>, file: &Path) -> Cow<'static, AgentCatalogue> {
     let shipped = Cow::Borrowed(AgentCatalogue::shipped());
     let Some(path) = field.path() else { return shipped };
-    if !is_allowed {
-        field.reject(ErrorKind::Conflict, "a directory of agents", "none: a server has its own");
-        return shipped;
-    }
     let directory = file.parent().unwrap_or(Path::new("")).join(path);
     match AgentCatalogue::with_directory(&directory) {
         Ok(catalogue) => Cow::Owned(catalogue),

@@ -401,7 +401,7 @@ tasks: [{path: f}]
     /// The job of a file with settings, and its diagnostics.
     fn read(file: Option<&str>, settings: Vec<CliSetting>) -> (Option<Job>, Vec<String>) {
         let dir = tempfile::tempdir().expect("a directory");
-        let options = JobOptions { settings, ..JobOptions::new(&|_| true) };
+        let options = JobOptions { settings, ..JobOptions::for_command_line(&|_| true) };
         let mut problems = Diagnostics::default();
         let job = match file {
             None => job_from_settings(&options, &mut problems),

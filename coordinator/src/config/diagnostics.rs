@@ -27,6 +27,10 @@ pub enum ErrorKind {
     WrongType,
     /// A value has the right type but is not allowed.
     BadValue,
+    /// A source that the operator of this host did not list.
+    Refused,
+    /// A file of this host, which no document of another user may name.
+    HostFile,
     /// Two keys conflict.
     Conflict,
     /// Two things have the same name, or names that differ only in case.
@@ -195,6 +199,18 @@ impl Diagnostics {
     /// Whether an error was recorded.
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
+    }
+
+    /// What the document names of this host and may not, a line each with the key.
+    pub fn refusals(&self) -> Vec<String> {
+        let kinds = [ErrorKind::Refused, ErrorKind::HostFile];
+        let refused = self.errors.iter().filter(|error| kinds.contains(&error.kind));
+        refused.map(|error| format!("{}: {}", error.key, error.found)).collect()
+    }
+
+    /// Whether the document names a file of this host that no operator can allow.
+    pub fn names_host_file(&self) -> bool {
+        self.errors.iter().any(|error| error.kind == ErrorKind::HostFile)
     }
 
     /// All errors and warnings.

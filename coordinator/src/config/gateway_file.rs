@@ -7,6 +7,7 @@ use rollout_protocol::spec::gateway::GatewaySpec;
 
 use super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::elements::{budget, gateway};
+use super::host_path::HostAccess;
 use super::job_file::{self, JOB_REFERENCE, JobKeys};
 use super::read;
 use super::reader::{ConfigReader, Fields, UnknownKeys};
@@ -28,7 +29,10 @@ pub fn read_gateway(
     problems: &mut Diagnostics,
 ) -> Option<GatewayFile> {
     let root = job_file::parse_document(file, &read::text(file, problems)?, problems)?;
-    let reader = ConfigReader::new(file, UnknownKeys::Errors).with_reference(&JOB_REFERENCE);
+    // Only the command line names such a file.
+    let reader = ConfigReader::new(file, UnknownKeys::Errors)
+        .with_host(HostAccess::Everything)
+        .with_reference(&JOB_REFERENCE);
     let found = reader.root(&root).and_then(|mut fields| {
         let found = gateway_of(&mut fields, file, is_set, problems);
         fields.finish();
@@ -44,7 +48,7 @@ fn gateway_of(
     is_set: &dyn Fn(&str) -> bool,
     problems: &mut Diagnostics,
 ) -> Option<GatewayFile> {
-    let prices = job_file::prices(&fields.take(JobKeys::prices), file, true);
+    let prices = job_file::prices(&fields.take(JobKeys::prices), file);
     let servers = fields.take(JobKeys::gateway);
     let budget_field = fields.take(JobKeys::budget);
     servers.required("the model servers");

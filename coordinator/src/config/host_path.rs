@@ -1,4 +1,26 @@
-//! Sources that documents name and that may be on this host.
+//! Permission of a document to name files of the host that reads it. A document has none, unless its
+//! reader gives it: who sends a document over the network may not read this host.
+
+use super::address::is_remote_repository;
+use super::keys::{Key, KeyKind};
+
+/// What a document may name of this host. Refused names are not looked at.
+#[derive(Clone, Copy, Default)]
+pub enum HostAccess<'a> {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Sources that rules admit, and no other file.
+    Listed(&'a dyn HostPathRules),
+    /// Everything. Only for documents of a user who started this program.
+    Everything,
+}
+
+/// Rules for the sources that a document may name.
+pub trait HostPathRules {
+    /// Why a document may not name a source, in words for its author; `None` if it may.
+    fn refusal(&self, source: HostSource, written: &str) -> Option<String>;
+}
 
 /// A source that may be on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,4 +35,52 @@ pub enum HostSource {
     RepositoryAtReference,
     /// Address of a registry.
     Registry,
+}
+
+impl HostSource {
+    /// Whether a source is on this host.
+    fn is_of_host(self, written: &str) -> bool {
+        match self {
+            Self::Path | Self::OperatorPath => true,
+            // The reference follows the address.
+            Self::Repository | Self::RepositoryAtReference => !is_remote_repository(written),
+            Self::Registry => !["https://", "http://"].iter().any(|one| written.starts_with(one)),
+        }
+    }
+}
+
+impl HostAccess<'_> {
+    /// Why a document may not have a text at a key; `None` if it may.
+    pub(super) fn refusal(self, key: Key, written: &str) -> Option<String> {
+        if matches!(self, Self::Everything) {
+            return None;
+        }
+        match key.kind {
+            KeyKind::Value(_)
+            | KeyKind::EnvironmentPath(_)
+            | KeyKind::ResultPath(_)
+            | KeyKind::TaskPath(_) => None,
+            KeyKind::NameOrHostFile(_, _, names) if names.contains(&written) => None,
+            KeyKind::HostFile(_, instead) | KeyKind::NameOrHostFile(_, instead, _) => {
+                Some(format!("a server reads no file that a document names: {instead}"))
+            }
+            KeyKind::HostOutput(_) if written == key.default => None,
+            KeyKind::HostOutput(_) => {
+                Some("the server keeps results in its own directory".to_owned())
+            }
+            KeyKind::Source(_, source) => self.source_refusal(source, written),
+        }
+    }
+
+    /// Why a document may not name a source; `None` if it may.
+    pub(crate) fn source_refusal(self, source: HostSource, written: &str) -> Option<String> {
+        match self {
+            Self::Everything => None,
+            Self::Listed(rules) => rules.refusal(source, written),
+            Self::Nothing => {
+                let is_refused = source.is_of_host(written);
+                is_refused.then(|| format!("`{written}`, which is on this host, is not allowed"))
+            }
+        }
+    }
 }

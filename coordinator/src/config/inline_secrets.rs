@@ -69,7 +69,7 @@ mod tests {
         let path = CliDataset::Path("tasks".into());
         let mut all = vec![CliSetting::dataset("-p", path), CliSetting::agent("-a", "oracle")];
         all.extend(settings);
-        let options = JobOptions { settings: all, ..JobOptions::new(&|_| false) };
+        let options = JobOptions { settings: all, ..JobOptions::for_command_line(&|_| false) };
         job_from_settings(&options, problems)
     }
 

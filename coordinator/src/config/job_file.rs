@@ -18,7 +18,6 @@ use super::agents_directory;
 use super::catalogue::{AgentCatalogue, PriceTable};
 use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
-use super::elements::agent_tasks::HostFileAccess;
 use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
@@ -208,16 +207,15 @@ pub(super) fn read(
     }
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let reader = ConfigReader::new(file, UnknownKeys::Errors)
+        .with_host(options.host)
         .with_settings(settings)
         .with_reference(&JOB_REFERENCE);
     let job = reader.root(&root).map(|mut fields| {
-        let agents_dir = fields.take(JobKeys::agents_dir);
-        let catalogue = agents_directory::catalogue(&agents_dir, file, options.reads_host_files);
-        let prices = prices(&fields.take(JobKeys::prices), file, options.reads_host_files);
+        let catalogue = agents_directory::catalogue(&fields.take(JobKeys::agents_dir), file);
+        let prices = prices(&fields.take(JobKeys::prices), file);
         let extra = ExtraInstructionFields::take(&mut fields);
-        let files = HostFileAccess { file, is_allowed: options.reads_host_files };
-        let mut job = job(&mut fields, &catalogue, &prices, files);
-        job.extra_instructions = extra.read(file, options.reads_host_files);
+        let mut job = job(&mut fields, &catalogue, &prices, file);
+        job.extra_instructions = extra.read(file);
         fields.finish();
         job
     });
@@ -250,14 +248,9 @@ pub(super) fn parse_document(
 }
 
 /// The prices of models. Errors are recorded.
-pub(super) fn prices(field: &Field<'_>, file: &Path, is_allowed: bool) -> Cow<'static, PriceTable> {
+pub(super) fn prices(field: &Field<'_>, file: &Path) -> Cow<'static, PriceTable> {
     let shipped = Cow::Borrowed(PriceTable::shipped());
     let Some(path) = field.path() else { return shipped };
-    if !is_allowed {
-        let expected = "none: give `prices` to the servers in `gateway.upstreams[]`";
-        field.reject(ErrorKind::Conflict, "a file of prices on the server", expected);
-        return shipped;
-    }
     match PriceTable::read(&file.parent().unwrap_or(Path::new("")).join(path)) {
         Ok(table) => Cow::Owned(table),
         Err(error) => {
@@ -272,7 +265,7 @@ fn job(
     fields: &mut Fields<'_>,
     catalogue: &AgentCatalogue,
     prices: &PriceTable,
-    files: HostFileAccess<'_>,
+    file: &Path,
 ) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
@@ -287,7 +280,7 @@ fn job(
     let models = agents.texts_of_items(agents::AgentKeys::model);
     let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
     let mut gateway = gateway::read(&fields.take(JobKeys::gateway), &named);
-    let agents = agents::read(&agents, catalogue, &mut gateway, files);
+    let agents = agents::read(&agents, catalogue, &mut gateway, file);
     if let Some(gateway) = &mut gateway {
         gateway::add_prices(&mut gateway.spec, prices);
     }

@@ -38,6 +38,8 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "serve")]
+pub(crate) use address::is_remote_repository;
 pub(crate) use address::without_secrets;
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
@@ -48,6 +50,8 @@ pub(crate) use diagnostics::nearest;
 pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, ErrorKind};
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
+#[cfg(feature = "serve")]
+pub(crate) use elements::datasets::split_reference;
 pub use elements::datasets::{
     DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
@@ -60,7 +64,7 @@ pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
-pub use host_path::HostSource;
+pub use host_path::{HostAccess, HostPathRules, HostSource};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
 pub use profile::{

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
-use super::keys::Key;
+use super::host_path::HostAccess;
+use super::keys::{Key, KeyKind};
 use super::location::SourceLocation;
 use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
@@ -28,6 +29,8 @@ pub(crate) enum UnknownKeys {
 pub(crate) struct ConfigReader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
+    /// What the document may name of this host.
+    host: HostAccess<'a>,
     settings: &'a [CliSetting],
     /// All keys of the kind of file, for the hints of misplaced ones.
     reference: Option<&'a KeyReference>,
@@ -38,11 +41,12 @@ pub(crate) struct ConfigReader<'a> {
 }
 
 impl<'a> ConfigReader<'a> {
-    /// A reader of `file`.
+    /// A reader of `file`, which may name nothing of this host.
     pub(crate) fn new(file: &'a Path, unknown: UnknownKeys) -> Self {
         Self {
             file,
             unknown,
+            host: HostAccess::Nothing,
             settings: &[],
             reference: None,
             problems: RefCell::default(),
@@ -54,6 +58,11 @@ impl<'a> ConfigReader<'a> {
     /// Adds the command-line settings that were applied to the tree.
     pub(crate) fn with_settings(self, settings: &'a [CliSetting]) -> Self {
         Self { settings, ..self }
+    }
+
+    /// Gives the document permission to name what is on this host.
+    pub(crate) fn with_host(self, host: HostAccess<'a>) -> Self {
+        Self { host, ..self }
     }
 
     /// Adds the keys of the kind of file.
@@ -97,7 +106,14 @@ impl<'a> ConfigReader<'a> {
 
     /// The fields of the whole document.
     pub(crate) fn root<'b>(&'b self, node: &'b ConfigNode) -> Option<Fields<'b>> {
-        let field = Field { reader: self, node: Some(node), key: String::new(), line: node.line };
+        let field = Field {
+            reader: self,
+            node: Some(node),
+            key: String::new(),
+            line: node.line,
+            kind: KeyKind::Value("table"),
+            is_refused: false,
+        };
         field.mapping()
     }
 
@@ -124,8 +140,28 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The field of a key, present or not.
+    /// The field of a key, present or not. A path of this host that the document may not name is an
+    /// error, and is not read.
     pub(crate) fn take(&mut self, key: Key) -> Field<'a> {
+        let mut field = self.take_inside(key);
+        // Options of the command line are no part of the document.
+        if flag_index(field.line).is_none() {
+            for text in field.texts() {
+                field.is_refused |= field.refuse(key, text);
+            }
+        }
+        field
+    }
+
+    /// Whether a key has a value. Null counts as none.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        let entry = self.entries().find(|(name, ..)| *name == key.name);
+        entry.is_some_and(|(_, _, node)| node.value != ConfigValue::Null)
+    }
+
+    /// The field of a key whose path another key makes one inside a repository.
+    pub(crate) fn take_inside(&mut self, key: Key) -> Field<'a> {
+        let kind = key.kind;
         let key = key.name;
         self.known.push(key);
         #[cfg(test)]
@@ -136,6 +172,8 @@ impl<'a> Fields<'a> {
             node: entry.map(|(_, _, node)| node),
             key: join(&self.path, key),
             line: entry.map_or(self.node.line, |(_, line, _)| line),
+            kind,
+            is_refused: false,
         }
     }
 
@@ -186,17 +224,45 @@ pub(crate) struct Field<'a> {
     node: Option<&'a ConfigNode>,
     key: String,
     line: usize,
+    kind: KeyKind,
+    /// Whether the document may not have the value. The error is recorded.
+    is_refused: bool,
 }
 
 impl<'a> Field<'a> {
-    /// The value; `None` if it is absent or null.
+    /// The value; `None` if it is absent, null or refused.
     fn value(&self) -> Option<&'a ConfigNode> {
-        self.node.filter(|node| node.value != ConfigValue::Null)
+        self.node.filter(|node| !self.is_refused && node.value != ConfigValue::Null)
     }
 
     /// Whether there is a value. Null counts as none.
     pub(crate) fn is_present(&self) -> bool {
-        self.value().is_some()
+        self.node.is_some_and(|node| node.value != ConfigValue::Null)
+    }
+
+    /// The text, or the texts of a list.
+    fn texts(&self) -> Vec<&'a str> {
+        let text = |node: &'a ConfigNode| match &node.value {
+            ConfigValue::String(text) => Some(text.as_str()),
+            _ => None,
+        };
+        match self.node {
+            Some(ConfigNode { value: ConfigValue::Sequence(items), .. }) => {
+                items.iter().filter_map(text).collect()
+            }
+            node => node.and_then(text).into_iter().collect(),
+        }
+    }
+
+    /// Records an error if the document may not have a text here. Returns whether it may not.
+    fn refuse(&self, key: Key, text: &str) -> bool {
+        let Some(why) = self.reader.host.refusal(key, text) else { return false };
+        let kind = match key.kind {
+            KeyKind::Source(..) => ErrorKind::Refused,
+            _ => ErrorKind::HostFile,
+        };
+        self.reader.error(self.location().failure(self.reader.file, kind, why));
+        true
     }
 
     /// Whether the value is text.
@@ -318,12 +384,22 @@ impl<'a> Field<'a> {
         Some(text)
     }
 
-    /// Reads a path of a file or directory.
+    /// Reads a path of a file or directory of this host.
     pub(crate) fn path(&self) -> Option<PathBuf> {
+        debug_assert!(self.kind.may_be_of_host(), "{}: declared as no path of the host", self.key);
         let path = PathBuf::from(self.non_empty_string()?);
         // A path typed on the command line is relative to the current directory, not to the file's.
         let typed = flag_index(self.line).and_then(|_| std::path::absolute(&path).ok());
         Some(typed.unwrap_or(path))
+    }
+
+    /// Reads a path of this host. Without one it is `default`, which the document must be allowed to
+    /// name, too.
+    pub(crate) fn path_or(&self, key: Key, default: &str) -> PathBuf {
+        if !self.is_present() {
+            self.refuse(key, default);
+        }
+        self.path().unwrap_or_else(|| default.into())
     }
 
     /// The address of a repository. A local one typed on the command line is relative to the
@@ -436,6 +512,8 @@ impl<'a> Field<'a> {
             node: Some(node),
             key: format!("{}[{index}]", self.key),
             line: node.line,
+            kind: self.kind,
+            is_refused: false,
         };
         let present = |item: &Self| item.is_present() || item.wrong_type::<()>("a value").is_some();
         Some(nodes.iter().enumerate().map(item).filter(present).collect())
@@ -456,8 +534,15 @@ impl<'a> Field<'a> {
         };
         let field = |entry: &'a super::value::ConfigEntry| {
             let key = join(&self.key, &entry.key);
-            let line = entry.line;
-            (entry.key.as_str(), Self { reader: self.reader, node: Some(&entry.node), key, line })
+            let field = Self {
+                reader: self.reader,
+                node: Some(&entry.node),
+                key,
+                line: entry.line,
+                kind: self.kind,
+                is_refused: false,
+            };
+            (entry.key.as_str(), field)
         };
         Some(entries.iter().map(field).collect())
     }

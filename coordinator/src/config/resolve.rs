@@ -20,6 +20,7 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
+use super::host_path::HostAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;
@@ -88,14 +89,15 @@ pub struct JobOptions<'a> {
     pub trust_tasks: bool,
     /// Whether tasks that lack files or that the environment cannot run are errors.
     pub strict: bool,
-    /// Whether the job may name files of this host: a directory with agents, a file of prices.
-    pub reads_host_files: bool,
+    /// What the job may name of this host.
+    pub host: HostAccess<'a>,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
 
 impl<'a> JobOptions<'a> {
-    /// Default options: no settings, the current time, and the variables that `is_set` reports.
+    /// Default options: no settings, the current time, the variables that `is_set` reports, and
+    /// nothing of this host.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             settings: Vec::new(),
@@ -104,9 +106,14 @@ impl<'a> JobOptions<'a> {
             variables: Vec::new(),
             trust_tasks: false,
             strict: false,
-            reads_host_files: true,
+            host: HostAccess::Nothing,
             cache: None,
         }
+    }
+
+    /// The same for a user who started this program: the job may name every file of this host.
+    pub fn for_command_line(is_set: &'a dyn Fn(&str) -> bool) -> Self {
+        Self { host: HostAccess::Everything, ..Self::new(is_set) }
     }
 }
 

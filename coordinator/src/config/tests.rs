@@ -20,7 +20,7 @@ fn is_set(name: &str) -> bool {
 
 fn options() -> JobOptions<'static> {
     let now = date(2026, 1, 2).at(3, 4, 5, 0).to_zoned(jiff::tz::TimeZone::UTC);
-    JobOptions { now: now.expect("a valid time"), ..JobOptions::new(&is_set) }
+    JobOptions { now: now.expect("a valid time"), ..JobOptions::for_command_line(&is_set) }
 }
 
 fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
@@ -412,9 +412,12 @@ fn agents_of_a_directory_are_found_unless_they_are_refused() {
     };
     assert!(script.ends_with("run\n"), "{script}");
 
-    let refusing = JobOptions { reads_host_files: false, ..options() };
+    let refusing = JobOptions { host: HostAccess::Nothing, ..options() };
     let (_, faults) = job_of(&text, &refusing);
-    assert!(faults[0].contains("agents_dir: found a directory of agents"), "{faults:?}");
+    assert!(
+        faults[0].contains("agents_dir: a server reads no file that a document names"),
+        "{faults:?}"
+    );
     std::fs::write(directory.path().join("mine.toml"), "name = 'mine'").expect("written");
     let (_, faults) = job_of(&text, &options());
     assert!(faults[0].contains("mine.toml: missing field"), "{faults:?}");

@@ -1,5 +1,6 @@
 //! A session of a run: from its document to its end.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::failure::{RunFailure, RunFault};
+use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::principal::AllowedVariables;
 use super::progress::{SessionProgress, SessionStage};
@@ -21,9 +22,9 @@ use super::record::{
     HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
 };
 use super::state_dir::StoredId;
-use super::submit::{checked_job, is_set};
+use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, search};
-use crate::config::{CliSetting, ErrorKind, JobOptions};
+use crate::config::{CliSetting, ErrorKind, HostAccess, JobOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
@@ -59,7 +60,7 @@ pub(super) enum SessionEnd {
     NeverStarted,
     /// The daemon stops.
     Stopped,
-    /// The job is invalid, and nothing was started: no session of it can start.
+    /// The document is invalid: no session of it can start.
     Invalid(RunFailure),
     /// It failed, and can be tried again.
     Failed(RunFailure),
@@ -142,7 +143,7 @@ async fn run_session(
     }
     let request = match request(daemon, run, prepared, &session.progress, stops) {
         Ok(request) => request,
-        Err(failure) => return unprepared(run, PrepareFault { failure, is_fetch: false }),
+        Err(failure) => return unprepared(run, PrepareFault::from(failure)),
     };
     let launched = if run.kind() == HostedKind::Executor {
         executor::run(daemon, run, request, session.stops.clone()).await
@@ -159,17 +160,34 @@ async fn run_session(
     }
 }
 
-/// Why a job cannot be prepared.
+/// Why a job or a search cannot be prepared.
 pub(super) struct PrepareFault {
     pub(super) failure: RunFailure,
     /// Whether nothing else failed than fetches of repositories or registries.
     is_fetch: bool,
+    /// Whether neither the host nor an option can change that.
+    is_final: bool,
 }
 
-/// The end of a session whose job cannot be prepared. A run that began before had a valid job, so
-/// its host or the options of the daemon have changed, and may change again.
-fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
-    let can_continue = fault.is_fetch || run.directory().exists();
+impl PrepareFault {
+    /// The fault of a document that is refused.
+    pub(super) fn of_check(fault: CheckFault, explain: Explain, document: &Path) -> Self {
+        let is_final = fault.is_final();
+        Self { failure: fault.explain(explain, document), is_fetch: false, is_final }
+    }
+}
+
+impl From<RunFailure> for PrepareFault {
+    fn from(failure: RunFailure) -> Self {
+        Self { failure, is_fetch: false, is_final: false }
+    }
+}
+
+/// The end of a session whose job or search cannot be prepared. A run that began before had a valid
+/// document, so its host or the options of the daemon have changed, and may change again. A document
+/// that names files of the host was accepted by an earlier program: its run ends.
+pub(super) fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
+    let can_continue = !fault.is_final && (fault.is_fetch || run.directory().exists());
     if can_continue {
         SessionEnd::Failed(fault.failure)
     } else {
@@ -215,8 +233,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
         let path = dir.document(&id);
         // The operator's rules may have changed since the submission.
         if let Err(fault) = checked_job(&path, &policy, &variables, is_remote) {
-            let failure = fault.explain(explain, &path);
-            return Err(PrepareFault { failure, is_fetch: false });
+            return Err(PrepareFault::of_check(fault, explain, &path));
         }
         let is_set = |name: &str| is_set(&variables, name, is_remote);
         let (jobs, name) = (dir.jobs().display().to_string(), id.to_string());
@@ -224,11 +241,12 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
             CliSetting::text("name", "name", &name),
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
-        let options = JobOptions { settings, reads_host_files: false, ..JobOptions::new(&is_set) };
+        let host = HostAccess::Listed(&policy);
+        let options = JobOptions { settings, host, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
             let failure = explain(RunFault::Config(errors).without_path(&path));
-            PrepareFault { failure, is_fetch }
+            PrepareFault { failure, is_fetch, is_final: false }
         })
     })
     .await

@@ -8,7 +8,7 @@ use rollout_worker::environment::descriptor;
 
 use super::datasets::is_in_upload;
 use super::principal::AllowedVariables;
-use crate::config::{DatasetRef, DatasetSource, Job, RegistryRef, TaskSource};
+use crate::config::{HostPathRules, HostSource, Job, is_remote_repository, split_reference};
 
 /// The operator's rules for documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,22 +32,11 @@ pub struct DocumentPolicy {
 /// by default, its network.
 const ALWAYS_ALLOWED: [ProviderKind; 2] = [ProviderKind::Docker, ProviderKind::Kubernetes];
 
-/// Schemes of repositories on other hosts. Everything else may be a path or a command.
-const REMOTE_SCHEMES: [&str; 3] = ["https://", "http://", "ssh://"];
-
 impl DocumentPolicy {
-    /// The violations of a job, a line each.
+    /// The violations of a job, a line each, besides those of paths and addresses of sources, which
+    /// are refused when the document is read.
     pub fn violations(&self, job: &Job, variables: &AllowedVariables) -> Vec<String> {
         let mut found = Vec::new();
-        if job.jobs_dir != Path::new("jobs") {
-            found.push("jobs_dir: the server keeps runs in its own directory".to_owned());
-        }
-        let sources = job.datasets.iter().filter_map(|dataset| self.dataset(dataset));
-        let tasks = job.tasks.iter().filter_map(|task| match &task.source {
-            TaskSource::Path(path) => self.path(path),
-            TaskSource::Git { url, .. } => self.repository(url),
-        });
-        found.extend(sources.chain(tasks));
         found.extend(self.environment(&job.settings.environment.provider));
         let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
@@ -57,20 +46,12 @@ impl DocumentPolicy {
         found
     }
 
-    fn dataset(&self, dataset: &DatasetRef) -> Option<String> {
-        match &dataset.source {
-            DatasetSource::Path(path) => self.path(path),
-            DatasetSource::Registry(RegistryRef::Path(path)) => self.operators_path(path),
-            DatasetSource::Repository { url, .. } => self.repository(url),
-            DatasetSource::Registry(RegistryRef::Url(url)) => {
-                let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
-                let refused = || format!("registry {url}: the operator does not allow it");
-                (!is_listed).then(refused)
-            }
-        }
+    fn registry(&self, url: &str) -> Option<String> {
+        let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
+        (!is_listed).then(|| format!("registry {url}: the operator does not allow it"))
     }
 
-    pub(super) fn path(&self, path: &Path) -> Option<String> {
+    fn path(&self, path: &Path) -> Option<String> {
         let is_allowed =
             resolved(path).is_some_and(|path| self.is_listed(&path) || self.is_uploaded(&path));
         (!is_allowed).then(|| refused(path))
@@ -78,7 +59,7 @@ impl DocumentPolicy {
 
     /// A path that only the operator may provide: not an upload. The entries of a registry, for one,
     /// name any repository, also a path of this host.
-    pub(super) fn operators_path(&self, path: &Path) -> Option<String> {
+    fn operators_path(&self, path: &Path) -> Option<String> {
         let is_allowed =
             resolved(path).is_some_and(|path| self.is_listed(&path) && !self.is_uploaded(&path));
         (!is_allowed).then(|| refused(path))
@@ -94,7 +75,7 @@ impl DocumentPolicy {
     }
 
     fn repository(&self, url: &str) -> Option<String> {
-        if REMOTE_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) || is_scp_address(url) {
+        if is_remote_repository(url) {
             return None;
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
@@ -125,10 +106,24 @@ impl DocumentPolicy {
     }
 }
 
-/// The path without links, which could lead elsewhere.
+impl HostPathRules for DocumentPolicy {
+    fn refusal(&self, source: HostSource, written: &str) -> Option<String> {
+        match source {
+            HostSource::Path => self.path(Path::new(written)),
+            HostSource::OperatorPath => self.operators_path(Path::new(written)),
+            HostSource::Repository => self.repository(written),
+            HostSource::RepositoryAtReference => self.repository(split_reference(written).0),
+            HostSource::Registry => self.registry(written),
+        }
+    }
+}
+
+/// The path without links, which could lead elsewhere. A link below `/proc` leads to another place
+/// than its text says.
 fn resolved(path: &Path) -> Option<PathBuf> {
-    let is_plain =
-        path.is_absolute() && !path.components().any(|part| matches!(part, Component::ParentDir));
+    let is_plain = path.is_absolute()
+        && !path.starts_with("/proc")
+        && !path.components().any(|part| matches!(part, Component::ParentDir));
     is_plain.then(|| path.canonicalize().ok()).flatten()
 }
 
@@ -153,16 +148,6 @@ fn has_dot_part(url: &str) -> bool {
     decoded.split(['/', '\\', '?', '#']).any(|part| part == "." || part == "..")
 }
 
-/// Whether this is `user@host:path`, without a transport such as `ext::`.
-fn is_scp_address(url: &str) -> bool {
-    url.split_once(':').is_some_and(|(host, path)| {
-        host.contains('@')
-            && !host.contains('/')
-            && !host.starts_with('-')
-            && !path.starts_with(':')
-    })
-}
-
 /// The variables that a job names: only they are read from the environment of this process.
 fn names(job: &Job) -> BTreeSet<String> {
     let mut names = job.task_env.clone();
@@ -177,17 +162,19 @@ fn names(job: &Job) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Diagnostics, JobOptions, read_job};
+    use crate::config::{Diagnostics, HostAccess, JobOptions, read_job};
 
     fn violations(policy: &DocumentPolicy, text: &str, variables: &[&str]) -> String {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("job.yaml");
         std::fs::write(&file, text).expect("written");
         let mut problems = Diagnostics::default();
-        let job = read_job(&file, &JobOptions::new(&|_| true), &mut problems).expect("a job");
-        problems.finish(()).expect("valid");
+        let options = JobOptions { host: HostAccess::Listed(policy), ..JobOptions::new(&|_| true) };
+        let job = read_job(&file, &options, &mut problems).expect("a job");
         let variables = variables.iter().map(|name| (*name).to_owned()).collect();
-        policy.violations(&job, &AllowedVariables::Named(variables)).join("\n")
+        let mut found = problems.refusals();
+        found.extend(policy.violations(&job, &AllowedVariables::Named(variables)));
+        found.join("\n")
     }
 
     fn with(rest: &str) -> String {

@@ -12,7 +12,7 @@ use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::driver::{STOP_CAPACITY, SessionEnd};
+use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, unprepared};
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::policy::DocumentPolicy;
@@ -20,7 +20,7 @@ use super::principal::AllowedVariables;
 use super::record::WantedState;
 use super::submit::{CheckFault, is_set};
 use super::{Daemon, search_log};
-use crate::config::{Diagnostics, TreeFile, TreeOptions, TreeOverrides, read_tree};
+use crate::config::{Diagnostics, HostAccess, TreeFile, TreeOptions, TreeOverrides, read_tree};
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
 use crate::launch::search::{self, SearchRequest};
@@ -49,23 +49,17 @@ pub(super) fn checked_tree(
 ) -> Result<TreeFile, CheckFault> {
     let is_set = |name: &str| is_set(variables, name, is_remote);
     let read = |overrides| {
-        // A file of the server is read only after the rules allow it; profiles are never.
-        let options = TreeOptions {
-            overrides,
-            is_remote,
-            allows_profile_files: false,
-            ..TreeOptions::new(&is_set)
-        };
+        let host = HostAccess::Listed(policy);
+        let options = TreeOptions { overrides, is_remote, host, ..TreeOptions::new(&is_set) };
         let mut problems = Diagnostics::default();
         let tree = read_tree(path, &options, &mut problems);
         (tree, problems)
     };
     let (tree, problems) = read(TreeOverrides::default());
-    if let Some(tree) = &tree {
-        let details = policy.tree_violations(tree, variables);
-        if !details.is_empty() {
-            return Err(CheckFault::refused("search", details));
-        }
+    let mut details = problems.refusals();
+    details.extend(tree.iter().flat_map(|tree| policy.tree_violations(tree, variables)));
+    if !details.is_empty() {
+        return Err(CheckFault::refused("search", details, problems.names_host_file()));
     }
     let (tree, problems) = match place {
         None => (tree, problems),
@@ -97,8 +91,7 @@ pub(super) async fn run(
     }
     let tree = match prepare(daemon, run).await {
         Ok(tree) => tree,
-        Err(failure) if had_begun => return SessionEnd::Failed(failure),
-        Err(failure) => return SessionEnd::Invalid(failure),
+        Err(fault) => return unprepared(run, fault),
     };
     let (send, forwarded) = mpsc::channel(STOP_CAPACITY);
     let _forwarding = forward(Arc::clone(run), stops, send);
@@ -143,7 +136,7 @@ fn ended(run: &HostedRun, manifest: &SearchManifest) -> SessionEnd {
 }
 
 /// Reads the document, and the baseline of a search that has not begun.
-async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, RunFailure> {
+async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFault> {
     let dir = Arc::clone(&daemon.dir);
     let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
     let variables = run.view().record.variables;
@@ -153,7 +146,7 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, RunFailur
         let place = SearchPlace { name: id.as_str(), runs_root: &jobs };
         // The operator's rules may have changed since the submission.
         let tree = checked_tree(&path, &policy, &variables, is_remote, Some(place));
-        let tree = tree.map_err(|fault| fault.explain(explain, &path))?;
+        let tree = tree.map_err(|fault| PrepareFault::of_check(fault, explain, &path))?;
         match check_baseline(&tree) {
             Ok(warnings) => {
                 for warning in warnings {
@@ -161,7 +154,10 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, RunFailur
                 }
                 Ok(tree)
             }
-            Err(error) => Err(explain(RunFault::Launch(Box::new(error.into())))),
+            Err(error) => {
+                let failure = explain(RunFault::Launch(Box::new(error.into())));
+                Err(PrepareFault::from(failure))
+            }
         }
     })
     .await

@@ -16,7 +16,7 @@ use super::record::{HostedKind, HostedProgress, HostedRunRecord, SubmissionKey, 
 use super::search::checked_tree;
 use super::state_dir::StoredId;
 use super::{Daemon, DaemonError};
-use crate::config::{Diagnostics, Job, JobOptions, read_job};
+use crate::config::{Diagnostics, HostAccess, Job, JobOptions, read_job};
 
 /// When to submit again after a refusal for lack of room.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -186,35 +186,50 @@ impl Daemon {
 /// Why a document is refused.
 pub(super) enum CheckFault {
     Config(RunFault),
-    Refused(RunFailure),
+    Refused {
+        failure: RunFailure,
+        /// Whether no rule of the operator can allow the document.
+        is_final: bool,
+    },
 }
 
 impl CheckFault {
-    /// The fault of a document with parts that the operator's rules forbid.
-    pub(super) fn refused(noun: &str, details: Vec<String>) -> Self {
-        Self::Refused(RunFailure {
-            code: CONFIG_CODE,
-            message: format!("cannot accept the {noun}: the operator's rules forbid parts of it"),
-            details,
-            hints: vec![format!("ask the operator of the server to list what the {noun} needs")],
-        })
+    /// The fault of a document with parts that the operator's rules forbid, or with files of the
+    /// server, which no rule can allow.
+    pub(super) fn refused(noun: &str, details: Vec<String>, names_host_file: bool) -> Self {
+        let (reason, hint) = if names_host_file {
+            let hint = format!("submit the {noun} again without the keys that name these files");
+            ("it names files of the server, and no document may", hint)
+        } else {
+            let hint = format!("ask the operator of the server to list what the {noun} needs");
+            ("the operator's rules forbid parts of it", hint)
+        };
+        let message = format!("cannot accept the {noun}: {reason}");
+        let failure = RunFailure { code: CONFIG_CODE, message, details, hints: vec![hint] };
+        Self::Refused { failure, is_final: names_host_file }
     }
 
     /// The fault of a document without content.
     pub(super) fn empty(noun: &str) -> Self {
-        Self::Refused(RunFailure {
+        let failure = RunFailure {
             code: CONFIG_CODE,
             message: format!("cannot read the {noun}: it has no content"),
             details: Vec::new(),
             hints: Vec::new(),
-        })
+        };
+        Self::Refused { failure, is_final: false }
+    }
+
+    /// Whether neither the host nor an option of the server can make the document valid.
+    pub(super) const fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { is_final: true, .. })
     }
 
     /// The failure in words, without the path of the document.
     pub(super) fn explain(self, explain: Explain, document: &Path) -> RunFailure {
         match self {
             Self::Config(fault) => explain(fault.without_path(document)),
-            Self::Refused(failure) => failure,
+            Self::Refused { failure, .. } => failure,
         }
     }
 }
@@ -227,14 +242,13 @@ pub(super) fn checked_job(
     is_remote: bool,
 ) -> Result<Job, CheckFault> {
     let is_set = |name: &str| is_set(variables, name, is_remote);
-    let options = JobOptions::new(&is_set);
+    let options = JobOptions { host: HostAccess::Listed(policy), ..JobOptions::new(&is_set) };
     let mut problems = Diagnostics::default();
     let job = read_job(path, &options, &mut problems);
-    if let Some(job) = &job {
-        let details = policy.violations(job, variables);
-        if !details.is_empty() {
-            return Err(CheckFault::refused("job", details));
-        }
+    let mut details = problems.refusals();
+    details.extend(job.iter().flat_map(|job| policy.violations(job, variables)));
+    if !details.is_empty() {
+        return Err(CheckFault::refused("job", details, problems.names_host_file()));
     }
     match problems.finish(job) {
         Ok((Some(job), _)) => Ok(job),

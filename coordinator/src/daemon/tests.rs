@@ -1,5 +1,7 @@
 //! Tests of the daemon's core without sessions.
 
+mod host_paths;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +130,25 @@ async fn refused_document_leaves_no_file() {
     }
     let left = std::fs::read_dir(directory.path().join("runs")).expect("a directory");
     assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn run_accepted_earlier_with_a_file_of_the_host_ends_and_says_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let run = accepted(daemon.submit(&user("ada", Role::Submit), job(None, JOB)).await);
+    let document = directory.path().join("runs").join(format!("{}.yaml", run.id()));
+    std::fs::write(document, format!("{JOB}prices: /proc/self/environ\n")).expect("written");
+    // It has begun, too.
+    std::fs::create_dir_all(run.directory()).expect("made");
+    let (session, stops) = super::driver::session(&run);
+    super::driver::drive(&daemon, &run, session, stops).await;
+    assert_eq!(run.state(), HostedRunState::Failed);
+    let record = run.view().record;
+    assert_eq!(record.end.map(|end| end.outcome), Some(super::HostedOutcome::Failed));
+    let failure = record.failure.expect("a failure");
+    assert!(failure.message.contains("it names files of the server"), "{failure:?}");
+    assert!(failure.details[0].starts_with("prices: "), "{failure:?}");
 }
 
 #[tokio::test]

@@ -1,34 +1,25 @@
 //! Rules for search documents that come over the network.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::policy::DocumentPolicy;
 use super::principal::AllowedVariables;
 use crate::config::TreeFile;
 
 impl DocumentPolicy {
-    /// The violations of a search, a line each.
+    /// The violations of a search, a line each, besides those of paths, which are refused when the
+    /// document is read.
     pub(super) fn tree_violations(
         &self,
         tree: &TreeFile,
         variables: &AllowedVariables,
     ) -> Vec<String> {
         let mut found = Vec::new();
-        if tree.runs_root != Path::new("tree_runs") {
-            found.push("runs_root: the server keeps searches in its own directory".to_owned());
-        }
-        // Git reads settings of a repository, which may name commands: not one that a user uploaded.
-        found.extend(self.operators_path(&tree.repository));
-        found.extend(self.path(&tree.root_baseline_csv));
-        found.extend(tree.context_ideas_dirs.iter().filter_map(|path| self.path(path)));
         let (mut environments, mut names) = (BTreeSet::new(), BTreeSet::new());
         let servers = tree.gateway.iter().flat_map(|gateway| &gateway.spec.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {
-            let environment = &command.environment;
-            environments.extend(environment.context.iter().filter_map(|path| self.path(path)));
-            environments.extend(self.environment(&environment.provider));
+            environments.extend(self.environment(&command.environment.provider));
         }
         let values = tree.variables();
         names.extend(values.flat_map(|value| value.template.variables()).map(|(name, _)| name));
@@ -42,7 +33,7 @@ impl DocumentPolicy {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use rollout_protocol::spec::environment::ProviderKind;
 
@@ -56,7 +47,7 @@ mod tests {
         std::fs::write(&path, text).expect("written");
         let variables = AllowedVariables::Named(BTreeSet::new());
         match checked_tree(&path, policy, &variables, true, None) {
-            Err(CheckFault::Refused(failure)) => failure.details,
+            Err(CheckFault::Refused { failure, .. }) => failure.details,
             Err(CheckFault::Config(fault)) => vec![format!("{fault:?}")],
             Ok(_) => Vec::new(),
         }
@@ -96,7 +87,7 @@ mod tests {
         let found = details(&policy, &document(&path, ""));
         assert_eq!(found.len(), 1, "only the variable: {found:?}");
         let found = details(&policy, &document(&path, "").replace("repository:", "#"));
-        assert!(found.iter().any(|line| line.starts_with("path .:")), "{found:?}");
+        assert!(found.iter().any(|line| line.starts_with("repository: path .:")), "{found:?}");
     }
 
     #[test]

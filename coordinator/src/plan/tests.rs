@@ -297,7 +297,8 @@ fn project() -> tempfile::TempDir {
 
 fn prepared(dir: &std::path::Path) -> PreparedJob {
     let is_set = |name: &str| name == "KEY";
-    read(Some(&dir.join("job.yaml")), &crate::config::JobOptions::new(&is_set)).expect("no faults")
+    read(Some(&dir.join("job.yaml")), &crate::config::JobOptions::for_command_line(&is_set))
+        .expect("no faults")
 }
 
 #[tokio::test]

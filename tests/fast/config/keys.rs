@@ -519,7 +519,7 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
     }
     let file = project.path().join("job.yaml");
     std::fs::write(&file, text).expect("written");
-    let prepared = plan::read(Some(&file), &JobOptions::new(&|_| true))?;
+    let prepared = plan::read(Some(&file), &JobOptions::for_command_line(&|_| true))?;
     let scratch = tempfile::tempdir().expect("a directory");
     let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), pack_cache: None };
     let formats = rollout_coordinator::sources::datasets::formats(&prepared.datasets);

@@ -15,7 +15,7 @@ use rollout_tests::project::{Project, fixtures, repository};
 /// Messages about a job file.
 fn job_faults(file: &Path) -> String {
     let mut problems = Diagnostics::default();
-    let job = read_job(file, &JobOptions::new(&|_| true), &mut problems);
+    let job = read_job(file, &JobOptions::for_command_line(&|_| true), &mut problems);
     render_problems(problems, job.is_some())
 }
 

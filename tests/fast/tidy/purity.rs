@@ -1,5 +1,5 @@
 //! Rules on purity: no clock, randomness, task or IO in deterministic modules, no printing in
-//! libraries, no silenced tests or lints.
+//! libraries, no permission to read this host for documents of others, no silenced tests or lints.
 
 use regex::Regex;
 
@@ -51,6 +51,25 @@ fn printing(source: &SourceFile) -> Vec<Violation> {
     matches(source, source.production_code(), r"\be?print(ln)?!", "only the command line prints")
 }
 
+/// Where documents may name every file of this host: their authors start the program.
+const HOST_READERS: &[&str] = &[
+    "coordinator/src/cli/",
+    "coordinator/src/config/elements/testing.rs",
+    "coordinator/src/config/gateway_file.rs",
+    "coordinator/src/config/resolve.rs",
+    "coordinator/src/config/tree_file/options.rs",
+    "coordinator/src/sources/check/",
+];
+
+fn host_reading(source: &SourceFile) -> Vec<Violation> {
+    if source.is_test() || HOST_READERS.iter().any(|path| source.path.starts_with(path)) {
+        return Vec::new();
+    }
+    let pattern = r"\bHostAccess::Everything\b|::for_command_line\b";
+    let what = "only documents of the command line name every file of this host";
+    matches(source, source.production_code(), pattern, what)
+}
+
 fn silenced(source: &SourceFile) -> Vec<Violation> {
     let code = &source.masked.code;
     let mut violations = matches(source, code, r"#\[ignore\b", "no test is ignored");
@@ -66,6 +85,11 @@ fn core_modules_are_pure() {
 #[test]
 fn library_code_does_not_print() {
     assert_none(&files::rust().flat_map(printing).collect::<Vec<_>>());
+}
+
+#[test]
+fn only_command_line_documents_name_every_file_of_the_host() {
+    assert_none(&files::rust().flat_map(host_reading).collect::<Vec<_>>());
 }
 
 #[test]
@@ -86,5 +110,8 @@ fn purity_violations_are_found() {
     assert_eq!(impure(&at("coordinator/src/engine/event_loop/mod.rs", "tokio::select!")), []);
     assert_eq!(printing(&at("worker/src/x.rs", "println!(\"\")")).len(), 1);
     assert_eq!(printing(&at("coordinator/src/cli/output.rs", "println!(\"\")")), []);
+    let reader = "let options = JobOptions::for_command_line(&is_set);";
+    assert_eq!(host_reading(&at("coordinator/src/daemon/submit.rs", reader)).len(), 1);
+    assert_eq!(host_reading(&at("coordinator/src/cli/run.rs", reader)), []);
     assert_eq!(silenced(&at("worker/src/x.rs", "#[ignore]\n#[allow(dead_code)]")).len(), 2);
 }

@@ -96,7 +96,7 @@ pub fn write_job(project: Project) -> Project {
 /// When it is invalid.
 pub fn prepare(project: &Project) -> PreparedJob {
     let is_set = |_: &str| false;
-    let options = JobOptions::new(&is_set);
+    let options = JobOptions::for_command_line(&is_set);
     let read = plan::read(Some(&project.path().join("job.yaml")), &options);
     read.unwrap_or_else(|errors| panic!("{errors}"))
 }

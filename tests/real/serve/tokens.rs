@@ -104,6 +104,30 @@ fn daemon_without_tokens_listens_on_this_host_only() {
 }
 
 #[test]
+fn document_with_a_file_of_the_server_is_refused_without_its_content() {
+    let (project, daemon) = with_users();
+    let ada = daemon.client.with_token("ada-token");
+    for key in ["prices", "agents_dir", "extra_instruction_paths"] {
+        let mut document = submission(&project, 1)["document"].clone();
+        let path = "/proc/self/environ";
+        document[key] = if key.ends_with("paths") { json!([path]) } else { json!(path) };
+        let requests = [
+            ("/v1/runs", json!({ "document": document })),
+            ("/v1/runs", json!({ "kind": "executor", "document": document })),
+            ("/v1/farms", json!({ "name": "farm", "document": document })),
+        ];
+        for (address, request) in requests {
+            let answer = ada.post(address, &[], &request).expect(422);
+            let problem = answer.text();
+            assert!(problem.contains(&format!("{key}: a server reads no file")), "{problem}");
+            for content in ["PATH=", "HOME="] {
+                assert!(!problem.contains(content), "{address}: {problem}");
+            }
+        }
+    }
+}
+
+#[test]
 fn document_uses_nothing_that_the_operator_does_not_list() {
     let (project, daemon) = with_users();
     let ada = daemon.client.with_token("ada-token");

@@ -125,7 +125,8 @@ fn example_repeated_has_readme_outcomes_and_same_bytes() {
 fn search(name: &str) -> TreeFile {
     let mut problems = Diagnostics::default();
     let is_set = |_: &str| true;
-    let tree = read_tree(&example().join(name), &TreeOptions::new(&is_set), &mut problems);
+    let tree =
+        read_tree(&example().join(name), &TreeOptions::for_command_line(&is_set), &mut problems);
     let (tree, warnings) = problems.finish(tree).expect("no faults");
     assert!(warnings.is_empty(), "{warnings:?}");
     tree.expect("a search")

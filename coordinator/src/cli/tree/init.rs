@@ -143,7 +143,7 @@ fn write_file(file: &Path, text: &str) -> Result<Vec<ConfigWarning>, CliError> {
 fn check(file: &Path) -> Result<Vec<ConfigWarning>, ConfigErrors> {
     let is_set = |_: &str| true;
     let mut problems = Diagnostics::default();
-    let _tree = read_tree(file, &TreeOptions::new(&is_set), &mut problems);
+    let _tree = read_tree(file, &TreeOptions::for_command_line(&is_set), &mut problems);
     let (errors, warnings) = problems.into_parts();
     let mut checked = Diagnostics::default();
     errors.into_iter().filter(|error| error.key != BASELINE).for_each(|error| checked.error(error));

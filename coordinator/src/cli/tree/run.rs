@@ -176,7 +176,7 @@ fn prepare(args: &TreeRunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliErro
     let options = TreeOptions {
         overrides: args.keys.overrides(),
         is_remote: args.is_remote(),
-        ..TreeOptions::new(&is_set)
+        ..TreeOptions::for_command_line(&is_set)
     };
     let mut problems = Diagnostics::default();
     let tree = read_tree(&args.tree, &options, &mut problems);

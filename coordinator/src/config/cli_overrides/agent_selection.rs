@@ -112,7 +112,7 @@ mod tests {
     fn agents(settings: Vec<CliSetting>) -> Result<Vec<(String, Option<String>)>, Vec<String>> {
         let mut settings = settings;
         settings.push(CliSetting::dataset("-p d", super::super::CliDataset::Path("d".to_owned())));
-        let options = JobOptions { settings, ..JobOptions::new(&|_| true) };
+        let options = JobOptions { settings, ..JobOptions::for_command_line(&|_| true) };
         let mut problems = Diagnostics::default();
         let job = job_from_settings(&options, &mut problems);
         problems.finish(()).map_err(|errors| errors.lines())?;

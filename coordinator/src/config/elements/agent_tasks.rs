@@ -53,15 +53,6 @@ pub(super) struct TaskOptionFields<'a> {
     trajectory: Field<'a>,
 }
 
-/// Access to files of this host that a job file names.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostFileAccess<'a> {
-    /// The job file.
-    pub(crate) file: &'a Path,
-    /// Whether it may name files.
-    pub(crate) is_allowed: bool,
-}
-
 impl<'a> TaskOptionFields<'a> {
     pub(super) fn take(fields: &mut Fields<'a>) -> Self {
         Self {
@@ -101,13 +92,14 @@ impl<'a> TaskOptionFields<'a> {
         AgentTaskOptions { unsupported, extra_allowed_hosts, resume_trajectory, trajectory: None }
     }
 
-    /// Reads the conversation that the agent continues, if the job names one; errors are recorded.
+    /// Reads the conversation that the agent continues, if the job `file` names one; errors are
+    /// recorded.
     pub(super) fn trajectory(
         &self,
         agent: Option<&str>,
         kind: &AgentKind,
         options: &AgentTaskOptions,
-        files: HostFileAccess<'_>,
+        file: &Path,
     ) -> Option<Bytes> {
         let path = self.trajectory.path()?;
         let is_reader =
@@ -119,12 +111,7 @@ impl<'a> TaskOptionFields<'a> {
             self.trajectory.reject(ErrorKind::Unsupported, found, expected);
             return None;
         }
-        if !files.is_allowed {
-            let expected = "none: a server reads no files that a job names";
-            self.trajectory.reject(ErrorKind::Conflict, "a file on the server", expected);
-            return None;
-        }
-        let path = files.file.parent().unwrap_or(Path::new("")).join(path);
+        let path = file.parent().unwrap_or(Path::new("")).join(path);
         match trajectory_file::read_valid(&path) {
             Ok(bytes) => Some(bytes.into()),
             Err(why) => {

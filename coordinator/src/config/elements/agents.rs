@@ -1,6 +1,7 @@
 //! `agents` of a job file.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -15,7 +16,7 @@ use super::super::location::SourceLocation;
 use super::super::reader::Field;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
-use super::agent_tasks::{HostFileAccess, TaskOptionFields};
+use super::agent_tasks::TaskOptionFields;
 use super::gateway::GatewayConfig;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
@@ -142,7 +143,7 @@ pub(crate) fn read(
     field: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
-    files: HostFileAccess<'_>,
+    file: &Path,
 ) -> Vec<AgentConfig> {
     const EXPECTED: &str = "a list of at least one agent";
     if !field.required(EXPECTED) {
@@ -153,14 +154,14 @@ pub(crate) fn read(
         field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
     }
     let mut seen = HashMap::new();
-    items.iter().filter_map(|item| agent(item, catalogue, gateway, files, &mut seen)).collect()
+    items.iter().filter_map(|item| agent(item, catalogue, gateway, file, &mut seen)).collect()
 }
 
 fn agent(
     item: &Field<'_>,
     catalogue: &AgentCatalogue,
     gateway: &mut Option<GatewayConfig>,
-    files: HostFileAccess<'_>,
+    file: &Path,
     seen: &mut HashMap<String, SourceLocation>,
 ) -> Option<AgentConfig> {
     let mut fields = item.mapping()?;
@@ -195,7 +196,7 @@ fn agent(
         definition?;
     let session = session::read(&session_field, &kind).or(session);
     let task_options = task_fields.read(&kind, task_support);
-    let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, files);
+    let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, file);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);

@@ -207,7 +207,10 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
 }
 
 fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {
-    let path = fields.take(DatasetKeys::path);
+    let path = match fields.has(DatasetKeys::repo) {
+        true => fields.take_inside(DatasetKeys::path),
+        false => fields.take(DatasetKeys::path),
+    };
     let registry = fields.take(DatasetKeys::registry);
     let repo = fields.take(DatasetKeys::repo);
     let reference = fields.take(DatasetKeys::reference);
@@ -331,7 +334,10 @@ pub(crate) fn is_inside(path: &str) -> bool {
 
 fn task(item: &Field<'_>) -> Option<TaskRef> {
     let mut fields = item.mapping()?;
-    let path = fields.take(TaskRefKeys::path);
+    let path = match fields.has(TaskRefKeys::git_url) {
+        true => fields.take_inside(TaskRefKeys::path),
+        false => fields.take(TaskRefKeys::path),
+    };
     let url = fields.take(TaskRefKeys::git_url);
     let commit = fields.take(TaskRefKeys::git_commit_id);
     let format = format(&fields.take(TaskRefKeys::format));

@@ -41,14 +41,9 @@ impl<'a> ExtraInstructionFields<'a> {
 
     /// The texts, then those of the files; relative paths begin where the job `file` is. Errors are
     /// recorded.
-    pub(crate) fn read(&self, file: &Path, may_read_files: bool) -> Vec<String> {
+    pub(crate) fn read(&self, file: &Path) -> Vec<String> {
         let items = self.texts.items().unwrap_or_default();
         let mut texts: Vec<String> = items.iter().filter_map(Field::non_empty_string).collect();
-        if self.paths.is_present() && !may_read_files {
-            let expected = "`extra_instructions`: a server has its own files";
-            self.paths.reject(ErrorKind::Conflict, "files with instructions", expected);
-            return texts;
-        }
         let base = file.parent().unwrap_or(Path::new(""));
         for item in self.paths.items().unwrap_or_default() {
             let Some(path) = item.path() else { continue };

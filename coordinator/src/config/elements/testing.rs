@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::super::diagnostics::ErrorKind;
+use super::super::host_path::HostAccess;
 use super::super::keys::{Key, KeyKind};
 use super::super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::super::yaml;
@@ -26,7 +27,8 @@ pub(crate) fn read_fields<T>(
 ) -> ReadOutcome<T> {
     let (root, faults) = yaml::parse(text).expect("valid YAML");
     assert!(faults.is_empty(), "{faults:?}");
-    let reader = ConfigReader::new(Path::new("test.yaml"), UnknownKeys::Errors);
+    let reader = ConfigReader::new(Path::new("test.yaml"), UnknownKeys::Errors)
+        .with_host(HostAccess::Everything);
     let mut fields = reader.root(&root).expect("a mapping");
     let value = read(&mut fields);
     fields.finish();
@@ -45,7 +47,5 @@ pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> R
 /// Reads agents, without a gateway and with the shipped catalogue.
 pub(crate) fn agents(field: &Field<'_>) -> Vec<super::agents::AgentConfig> {
     let catalogue = super::super::catalogue::AgentCatalogue::shipped();
-    let file = std::path::Path::new("job.yaml");
-    let files = super::agent_tasks::HostFileAccess { file, is_allowed: true };
-    super::agents::read(field, catalogue, &mut None, files)
+    super::agents::read(field, catalogue, &mut None, Path::new("job.yaml"))
 }

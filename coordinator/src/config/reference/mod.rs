@@ -2,7 +2,7 @@
 //! table per file kind, built from the declarations beside the readers.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;

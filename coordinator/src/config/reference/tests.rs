@@ -55,7 +55,7 @@ const JOBS: &[&str] = &[
 fn job_file_keys_are_all_in_reference() {
     let is_set = |_: &str| true;
     let taken = keys_read(JOBS, |file, problems| {
-        read_job(file, &JobOptions::new(&is_set), problems);
+        read_job(file, &JobOptions::for_command_line(&is_set), problems);
     });
     assert_reference_matches(&JOB_REFERENCE, &taken);
 }
@@ -97,13 +97,13 @@ const TREES: &[&str] = &[
 fn search_file_keys_are_all_in_reference() {
     let is_set = |_: &str| true;
     let taken = keys_read(TREES, |file, problems| {
-        read_tree(file, &TreeOptions::new(&is_set), problems);
+        read_tree(file, &TreeOptions::for_command_line(&is_set), problems);
     });
     assert_reference_matches(&TREE_REFERENCE, &taken);
 }
 
 /// Sets the key of a document. Missing tables are created; lists must have an item.
-fn set(document: &mut Value, key: &str, value: Value) {
+pub(crate) fn set(document: &mut Value, key: &str, value: Value) {
     let mut at = document;
     for part in key.split('.') {
         let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
@@ -163,7 +163,8 @@ fn job_file_defaults_match_reference() {
         "gateway": { "upstreams": [{ "url": "http://h/v1" }] },
     });
     let read = |file: &Path| {
-        let job = read_job(file, &JobOptions::new(&|_| true), &mut Diagnostics::default());
+        let job =
+            read_job(file, &JobOptions::for_command_line(&|_| true), &mut Diagnostics::default());
         job_document(&job.expect("a job")).to_string()
     };
     assert!(assert_defaults(&JOB_REFERENCE, &base, read, Value::to_string) > 20);
@@ -205,7 +206,8 @@ fn search_file_defaults_match_reference() {
         },
     });
     let read = |file: &Path| {
-        let tree = read_tree(file, &TreeOptions::new(&|_| true), &mut Diagnostics::default());
+        let tree =
+            read_tree(file, &TreeOptions::for_command_line(&|_| true), &mut Diagnostics::default());
         tree_document(&tree.expect("a search")).to_string()
     };
     assert!(assert_defaults(&TREE_REFERENCE, &base, read, Value::to_string) > 25);

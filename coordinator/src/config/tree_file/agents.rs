@@ -9,12 +9,13 @@ use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::prompt;
 use serde_json::{Map, Value, json};
 
+use super::super::agents_directory;
 use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
 use super::super::elements::gateway::GatewayConfig;
 use super::super::elements::step_agent::{self, StepAgentKeys};
+use super::super::host_file;
 use super::super::reader::{Field, Fields};
-use super::super::{agents_directory, host_file};
 
 /// An agent that does the work of a command.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,8 +36,6 @@ pub(super) struct AgentReading<'a> {
     pub(super) gateway: Option<GatewayConfig>,
     /// Directory of the file.
     pub(super) base: &'a Path,
-    /// Whether keys may name files of this host.
-    pub(super) reads_files: bool,
 }
 
 impl<'a> AgentReading<'a> {
@@ -45,10 +44,9 @@ impl<'a> AgentReading<'a> {
         agents_dir: &Field<'_>,
         gateway: Option<GatewayConfig>,
         file: &'a Path,
-        reads_files: bool,
     ) -> Self {
-        let catalogue = agents_directory::catalogue(agents_dir, file, reads_files);
-        Self { catalogue, gateway, base: super::base_dir(file), reads_files }
+        let catalogue = agents_directory::catalogue(agents_dir, file);
+        Self { catalogue, gateway, base: super::base_dir(file) }
     }
 
     /// Reads the agent of a command, if it has one. The agent's keys are always taken.
@@ -107,11 +105,6 @@ impl<'a> AgentReading<'a> {
 
     fn read_prompt(&self, field: &Field<'_>) -> Option<String> {
         let path: PathBuf = field.path()?;
-        if !self.reads_files {
-            let expected = "`prompt_text`: a server reads no file for a prompt";
-            field.reject(ErrorKind::Conflict, "a file", expected);
-            return None;
-        }
         let text = host_file::read_text(&self.base.join(&path), CONFIG_FILE_BYTES);
         if text.is_err() {
             let found = format!("`{}`, which cannot be read as a text", path.display());

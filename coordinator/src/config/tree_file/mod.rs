@@ -218,7 +218,9 @@ pub fn read_tree(
 ) -> Option<TreeFile> {
     let text = read::text(file, problems)?;
     let root = job_file::parse_document(file, &text, problems)?;
-    let reader = ConfigReader::new(file, UnknownKeys::Errors).with_reference(&TREE_REFERENCE);
+    let reader = ConfigReader::new(file, UnknownKeys::Errors)
+        .with_host(options.host)
+        .with_reference(&TREE_REFERENCE);
     let tree = reader.root(&root).map(|mut fields| {
         let tree = read_fields(file, &mut fields, options);
         fields.finish();
@@ -237,7 +239,7 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
     let named: Vec<_> = models.iter().filter_map(|model| Some(model.split_once('/')?.0)).collect();
     let gateway = gateway::read(&fields.take(TreeKeys::gateway), &named);
     let agents_dir = fields.take(TreeKeys::agents_dir);
-    let mut agents = AgentReading::new(&agents_dir, gateway, file, options.allows_profile_files);
+    let mut agents = AgentReading::new(&agents_dir, gateway, file);
     let environment = commands::read_environment(&fields.take(TreeKeys::environment));
     let evals = fields.take(search::SearchKeys::max_total_idea_evals);
     let commands = commands::read(&commands, &environment, &mut agents);
@@ -252,17 +254,13 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
         file: file.to_owned(),
         is_named: name.is_some(),
         name: name.unwrap_or_else(|| options.now.strftime("%Y%m%d_%H%M%S").to_string()),
-        runs_root: path(&fields.take(TreeKeys::runs_root)).unwrap_or_else(|| "tree_runs".into()),
-        repository: path(&fields.take(TreeKeys::repository)).unwrap_or_else(|| ".".into()),
+        runs_root: fields.take(TreeKeys::runs_root).path().unwrap_or_else(|| "tree_runs".into()),
+        repository: fields.take(TreeKeys::repository).path_or(TreeKeys::repository, "."),
         root_commit: root_commit(&fields.take(TreeKeys::root_commit)),
         root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base_dir(file)),
         context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base_dir(file)),
         search,
-        profile: profile::read(
-            &fields.take(TreeKeys::profile),
-            base_dir(file),
-            options.allows_profile_files,
-        ),
+        profile: profile::read(&fields.take(TreeKeys::profile), base_dir(file)),
         results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| RESULTS_FILE.to_owned()),
         commands,
@@ -277,10 +275,6 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
             .unwrap_or(false),
         keep_failed_artifacts: fields.take(TreeKeys::keep_failed_artifacts).bool().unwrap_or(false),
     }
-}
-
-fn path(field: &Field<'_>) -> Option<PathBuf> {
-    field.path()
 }
 
 /// Reads directories, which must exist.

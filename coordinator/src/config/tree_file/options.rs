@@ -7,6 +7,7 @@ use rollout_protocol::name;
 
 use super::super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::super::elements::names;
+use super::super::host_path::HostAccess;
 use super::super::location::SourceLocation;
 use super::TreeFile;
 
@@ -21,8 +22,8 @@ pub struct TreeOptions<'a> {
     /// Whether commands run on workers of a server. These announce their own variables, so none has
     /// to be set here.
     pub is_remote: bool,
-    /// Whether `profile`, `prompt` and `agents_dir` may name files, which are then read.
-    pub allows_profile_files: bool,
+    /// What the search may name of this host.
+    pub host: HostAccess<'a>,
 }
 
 /// Overrides of keys of the file; the fields are named after the keys.
@@ -68,16 +69,21 @@ macro_rules! replace {
 }
 
 impl<'a> TreeOptions<'a> {
-    /// Default options: no overrides, the current time, the variables that `is_set` reports, and
-    /// evals on this host.
+    /// Default options: no overrides, the current time, the variables that `is_set` reports, evals
+    /// on this host, and none of its files.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             overrides: TreeOverrides::default(),
             now: Zoned::now(),
             is_set,
             is_remote: false,
-            allows_profile_files: true,
+            host: HostAccess::Nothing,
         }
+    }
+
+    /// The same for a user who started this program: the search may name every file of this host.
+    pub fn for_command_line(is_set: &'a dyn Fn(&str) -> bool) -> Self {
+        Self { host: HostAccess::Everything, ..Self::new(is_set) }
     }
 
     pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Diagnostics) {

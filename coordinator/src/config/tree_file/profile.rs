@@ -64,7 +64,7 @@ const DIRECTIONS: &[(&str, MetricDirection)] =
     &[("higher", MetricDirection::Higher), ("lower", MetricDirection::Lower)];
 
 /// Reads the profile; `returns` if absent.
-pub(super) fn read(field: &Field<'_>, base: &Path, allows_files: bool) -> ScoringProfile {
+pub(super) fn read(field: &Field<'_>, base: &Path) -> ScoringProfile {
     let default = || ScoringProfile::built_in("returns").expect("it is built in");
     if !field.is_present() {
         return default();
@@ -76,11 +76,6 @@ pub(super) fn read(field: &Field<'_>, base: &Path, allows_files: bool) -> Scorin
     let path = base.join(&name);
     let found = match ScoringProfile::built_in(&name) {
         Some(profile) => Ok(profile),
-        None if !allows_files => {
-            let expected = format!("one of {}, or a table", ScoringProfile::BUILT_IN.join(", "));
-            field.bad_value(&expected);
-            return default();
-        }
         None => ScoringProfile::load(&path.to_string_lossy()),
     };
     found.unwrap_or_else(|error| {

@@ -19,7 +19,7 @@ pub(super) fn read(
     std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
     let mut problems = Diagnostics::default();
     let is_set = |name: &str| name == "SET";
-    let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
+    let options = TreeOptions { overrides, ..TreeOptions::for_command_line(&is_set) };
     let tree = read_tree(&file, &options, &mut problems);
     let faults = match problems.finish(()) {
         Ok(_) => Vec::new(),
@@ -155,7 +155,7 @@ fn search_command_on_remote_worker_needs_no_local_env() {
     std::fs::write(&file, text).expect("written");
     let keys = |is_remote| {
         let is_set = |_: &str| false;
-        let options = TreeOptions { is_remote, ..TreeOptions::new(&is_set) };
+        let options = TreeOptions { is_remote, ..TreeOptions::for_command_line(&is_set) };
         let mut problems = Diagnostics::default();
         let tree = read_tree(&file, &options, &mut problems);
         let errors = problems.finish(tree).err().map(|faults| faults.errors).unwrap_or_default();

@@ -110,7 +110,7 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
         }],
     });
     std::fs::write(&file, job.to_string())?;
-    let options = JobOptions { strict: true, ..JobOptions::new(&|_| true) };
+    let options = JobOptions { strict: true, ..JobOptions::for_command_line(&|_| true) };
     let mut problems = Diagnostics::default();
     let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
     let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);

@@ -9,9 +9,9 @@ use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover;
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, Job, JobOptions,
-    PatternLocations, RegistryRef, SourceLocation, TaskRef, TaskSelection, TaskSource, is_address,
-    is_inside,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, HostAccess,
+    HostSource, Job, JobOptions, PatternLocations, RegistryRef, SourceLocation, TaskRef,
+    TaskSelection, TaskSource, is_address, is_inside,
 };
 use crate::sources::registry::{
     self, FetchError, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError,
@@ -81,7 +81,7 @@ pub(super) fn resolve_datasets(
     problems: &mut Diagnostics,
 ) -> Vec<ResolvedDataset> {
     let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
-    let mut finder = DatasetResolver { job, cache, problems };
+    let mut finder = DatasetResolver { job, host: options.host, cache, problems };
     let mut pending: Vec<PendingDataset> =
         job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
     pending.extend(finder.single_tasks());
@@ -120,6 +120,8 @@ fn disambiguate_versions(sources: &mut [ResolvedDataset]) {
 
 struct DatasetResolver<'a> {
     job: &'a Job,
+    /// What the job may name of this host.
+    host: HostAccess<'a>,
     cache: PathBuf,
     problems: &'a mut Diagnostics,
 }
@@ -295,7 +297,8 @@ impl DatasetResolver<'_> {
         for task in entry.tasks {
             let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
             let name = task.name.clone();
-            if let Some(found) = unavailable_reason(&task, &path, base.is_some()) {
+            let refused = || self.refused_address(&task, base.is_some());
+            if let Some(found) = unavailable_reason(&task, &path, base.is_some()).or_else(refused) {
                 let expected = "tasks inside repositories";
                 self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
                 continue;
@@ -319,6 +322,12 @@ impl DatasetResolver<'_> {
             });
         }
         Some(PendingDataset { dataset: source, pending })
+    }
+
+    /// Why a job may not use the repository of a task. A registry of this host may name any.
+    fn refused_address(&self, task: &TaskEntry, is_file: bool) -> Option<String> {
+        let url = task.git_url.as_deref().filter(|_| !is_file)?;
+        self.host.source_refusal(HostSource::Repository, url)
     }
 
     /// Resolves the single tasks as one dataset.

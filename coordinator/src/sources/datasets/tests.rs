@@ -62,7 +62,7 @@ impl DatasetProject {
         planned: &PlannedFormats,
     ) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
         let is_set = |name: &str| name == "SET";
-        let options = JobOptions { strict, ..JobOptions::new(&is_set) };
+        let options = JobOptions { strict, ..JobOptions::for_command_line(&is_set) };
         let mut problems = Diagnostics::default();
         let job = read_job(&self.path("job.yaml"), &options, &mut problems).expect("a job");
         let datasets = load(&job, &options, planned, &mut problems);

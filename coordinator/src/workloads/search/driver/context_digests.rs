@@ -68,7 +68,7 @@ mod tests {
         let is_set = |_: &str| true;
         let mut problems = Diagnostics::default();
         let file = dir.path().join("tree.yaml");
-        let tree = read_tree(&file, &TreeOptions::new(&is_set), &mut problems);
+        let tree = read_tree(&file, &TreeOptions::for_command_line(&is_set), &mut problems);
         let tree = problems.finish(tree).expect("no faults").0.expect("a search");
         let settings = || run_config(&tree, false).expect("packed").settings;
         let before = settings();

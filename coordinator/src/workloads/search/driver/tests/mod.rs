@@ -65,7 +65,7 @@ impl SearchFixture {
             ..TreeOverrides::default()
         };
         let is_set = |_: &str| true;
-        let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
+        let options = TreeOptions { overrides, ..TreeOptions::for_command_line(&is_set) };
         let mut problems = Diagnostics::default();
         let tree = read_tree(&file, &options, &mut problems);
         problems.finish(tree).expect("no faults").0.expect("a search")
