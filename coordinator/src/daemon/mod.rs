@@ -147,6 +147,8 @@ pub struct Daemon {
     wake: Notify,
     /// Submissions are accepted one by one: a key is used once.
     submitting: tokio::sync::Mutex<()>,
+    /// Checks of documents at a time.
+    checks: Arc<Semaphore>,
     stopping: Mutex<Option<StopLevel>>,
     /// Slots of executions.
     slots: Arc<SlotPool>,
@@ -201,6 +203,7 @@ impl Daemon {
             requests: Mutex::default(),
             wake: Notify::new(),
             submitting: tokio::sync::Mutex::default(),
+            checks: Arc::new(Semaphore::new(submit::CONCURRENT_CHECKS)),
             stopping: Mutex::default(),
             reads: Semaphore::new(inspect::CONCURRENT_READS),
             exports: Semaphore::new(export::CONCURRENT_EXPORTS),

@@ -21,6 +21,13 @@ use crate::config::{Diagnostics, HostAccess, Job, JobOptions, read_job};
 /// When to submit again after a refusal for lack of room.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
+/// Documents that are checked at the same time.
+pub(super) const CONCURRENT_CHECKS: usize = 4;
+
+/// Longest check of a document, with the wait for its turn: its paths may be on a file system that
+/// does not answer.
+const CHECK_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Code of invalid documents, as that of the command line.
 pub(super) const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u8;
 
@@ -86,30 +93,23 @@ impl Daemon {
         principal: &Principal,
         submission: JobSubmission,
     ) -> Result<SubmissionResult, DaemonError> {
-        let _turn = self.submitting.lock().await;
-        let user = &principal.name;
-        if let Some(known) = self.known(principal, submission.key.as_deref(), &submission.sha256)? {
+        if let Some(known) = self.admit(principal, &submission)? {
             return Ok(SubmissionResult::Known(known));
         }
-        if self.stopping().is_some() {
-            return Err(DaemonError::Stopping);
-        }
-        self.check_room()?;
         let now = Timestamp::now();
         let id = HostedRunId::new(now);
-        let (kind, document) = (submission.kind, &submission.document);
-        // A document without a name gets one from the clock, which says nothing.
-        let named = match kind {
-            HostedKind::Job | HostedKind::Executor => {
-                self.check(principal, &id, document).await?.name
-            }
-            HostedKind::Tree => {
-                let check = |path: &_, policy: &_, variables: &_, is_remote| {
-                    checked_tree(path, policy, variables, is_remote, None)
-                };
-                self.check_with(principal, &id, document, check).await?.name
-            }
-        };
+        let kind = submission.kind;
+        // Others need not wait for the check, which may accept a submission with the same key.
+        let named = self.checked_name(principal, &id, kind, &submission.document).await?;
+        let _turn = self.submitting.lock().await;
+        let admitted = self.admit(principal, &submission);
+        if !matches!(admitted, Ok(None)) {
+            self.dir.discard_document(&id);
+        }
+        if let Some(known) = admitted? {
+            return Ok(SubmissionResult::Known(known));
+        }
+        let user = &principal.name;
         let name = submission.name.unwrap_or(named);
         let record = HostedRunRecord {
             format: kind.format(),
@@ -136,6 +136,45 @@ impl Daemon {
         Ok(SubmissionResult::New(run))
     }
 
+    /// The run that was submitted before under the same key; an error if no run can be accepted.
+    fn admit(
+        &self,
+        principal: &Principal,
+        submission: &JobSubmission,
+    ) -> Result<Option<Arc<HostedRun>>, DaemonError> {
+        let known = self.known(principal, submission.key.as_deref(), &submission.sha256)?;
+        if known.is_some() {
+            return Ok(known);
+        }
+        if self.stopping().is_some() {
+            return Err(DaemonError::Stopping);
+        }
+        self.check_room()?;
+        Ok(None)
+    }
+
+    /// Writes a document and checks it. Returns its name: one from the clock, which says nothing, if it
+    /// has none.
+    async fn checked_name(
+        &self,
+        principal: &Principal,
+        id: &HostedRunId,
+        kind: HostedKind,
+        document: &str,
+    ) -> Result<String, DaemonError> {
+        match kind {
+            HostedKind::Job | HostedKind::Executor => {
+                Ok(self.check(principal, id, document).await?.name)
+            }
+            HostedKind::Tree => {
+                let check = |path: &_, policy: &_, variables: &_, is_remote| {
+                    checked_tree(path, policy, variables, is_remote, None)
+                };
+                Ok(self.check_with(principal, id, document, check).await?.name)
+            }
+        }
+    }
+
     fn check_room(&self) -> Result<(), DaemonError> {
         let table = self.table();
         let (queued, running) = (table.queued(), table.live().count());
@@ -157,7 +196,7 @@ impl Daemon {
         self.check_with(principal, id, document, checked_job).await
     }
 
-    /// Writes a document and reads it with `check`.
+    /// Writes a document and reads it with `check`, for a bounded time and with few others at once.
     async fn check_with<I: StoredId + Clone + Send + 'static, T: Send + 'static>(
         &self,
         principal: &Principal,
@@ -170,16 +209,26 @@ impl Daemon {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
         let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
         let (explain, is_remote) = (self.options.explain, self.is_remote());
-        supervise::blocking(move || {
-            dir.write_document(&id, &document)?;
-            let path = dir.document(&id);
-            let checked = check(&path, &policy, &variables, is_remote);
-            checked.map_err(|fault| {
-                dir.discard_document(&id);
-                DaemonError::Invalid(fault.explain(explain, &path))
-            })
+        let checks = Arc::clone(&self.checks);
+        let checking = async move {
+            // It is never closed. A check that goes on after the deadline keeps its turn.
+            let turn = checks.acquire_owned().await.ok();
+            let work = move || {
+                let _turn = turn;
+                dir.write_document(&id, &document)?;
+                let path = dir.document(&id);
+                let checked = check(&path, &policy, &variables, is_remote);
+                checked.map_err(|fault| {
+                    dir.discard_document(&id);
+                    DaemonError::Invalid(fault.explain(explain, &path))
+                })
+            };
+            supervise::blocking(work).await
+        };
+        tokio::time::timeout(CHECK_DEADLINE, checking).await.unwrap_or_else(|_elapsed| {
+            let reason = format!("its check took longer than {} s", CHECK_DEADLINE.as_secs());
+            Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
         })
-        .await
     }
 }
 

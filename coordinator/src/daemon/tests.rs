@@ -93,9 +93,17 @@ async fn submission_whose_client_goes_is_in_the_table() {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(submitting.as_mut().poll(&mut context).is_pending());
     }
+    let listed = || daemon.list(&ada, &RunQuery { limit: 9, ..RunQuery::default() }).runs.len();
+    // Its check goes on elsewhere.
+    let recorded = async {
+        while listed() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), recorded).await.expect("it is in the table");
     let again = daemon.submit(&ada, job(Some("k"), JOB)).await.expect("the same");
     assert!(matches!(again, SubmissionResult::Known(_)));
-    assert_eq!(daemon.list(&ada, &RunQuery { limit: 9, ..RunQuery::default() }).runs.len(), 1);
+    assert_eq!(listed(), 1);
 }
 
 #[tokio::test]
@@ -130,6 +138,27 @@ async fn refused_document_leaves_no_file() {
     }
     let left = std::fs::read_dir(directory.path().join("runs")).expect("a directory");
     assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn check_of_a_document_keeps_no_other_submission_waiting() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let ada = user("ada", Role::Submit);
+    let known = accepted(daemon.submit(&ada, job(Some("known"), JOB)).await);
+    let turns = u32::try_from(super::submit::CONCURRENT_CHECKS).expect("a few");
+    let checks = Arc::clone(&daemon.checks).acquire_many_owned(turns).await.expect("open");
+    let mut submitting = std::pin::pin!(daemon.submit(&ada, job(None, JOB)));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..9 {
+        assert!(submitting.as_mut().poll(&mut context).is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert!(daemon.submitting.try_lock().is_ok(), "the check holds the lock");
+    let again = accepted(daemon.submit(&ada, job(Some("known"), JOB)).await);
+    assert_eq!(again.id(), known.id());
+    drop(checks);
+    assert_ne!(accepted(submitting.await).id(), known.id());
 }
 
 #[tokio::test]

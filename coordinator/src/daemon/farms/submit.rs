@@ -76,19 +76,8 @@ impl Daemon {
         principal: &Principal,
         submission: FarmSubmission,
     ) -> Result<SubmittedFarm, FarmError> {
-        let _turn = self.submitting.lock().await;
-        let key = submission.key.as_deref();
-        if let Some(known) = self.known_farm(principal, key, &submission.sha256)? {
+        if let Some(known) = self.admit_farm(principal, &submission)? {
             return Ok(SubmittedFarm::Known(known));
-        }
-        if self.stopping().is_some() {
-            return Err(DaemonError::Stopping.into());
-        }
-        submission.settings.check()?;
-        let (depth, max) = (self.farms.table().open(), self.options.max_farms);
-        if depth >= max {
-            let (depth, max, retry_after) = (depth as u64, max as u64, RETRY_AFTER);
-            return Err(FarmError::TooMany { depth, max, retry_after });
         }
         let now = Timestamp::now();
         let id = HostedFarmId::new(now);
@@ -96,6 +85,15 @@ impl Daemon {
         if job.agents.len() != 1 {
             self.dir.discard_document(&id);
             return Err(DaemonError::Invalid(wrong_agents(job.agents.len())).into());
+        }
+        // Others need not wait for the check, which may accept a submission with the same key.
+        let _turn = self.submitting.lock().await;
+        let admitted = self.admit_farm(principal, &submission);
+        if !matches!(admitted, Ok(None)) {
+            self.dir.discard_document(&id);
+        }
+        if let Some(known) = admitted? {
+            return Ok(SubmittedFarm::Known(known));
         }
         let record = HostedFarmRecord {
             format: RECORD_FORMAT,
@@ -116,6 +114,28 @@ impl Daemon {
         self.farms.table().insert(Arc::clone(&farm));
         self.wake.notify_one();
         Ok(SubmittedFarm::New(farm))
+    }
+
+    /// The farm that was opened before under the same key; an error if no farm can be accepted.
+    fn admit_farm(
+        &self,
+        principal: &Principal,
+        submission: &FarmSubmission,
+    ) -> Result<Option<Arc<HostedFarm>>, FarmError> {
+        let known = self.known_farm(principal, submission.key.as_deref(), &submission.sha256)?;
+        if known.is_some() {
+            return Ok(known);
+        }
+        if self.stopping().is_some() {
+            return Err(DaemonError::Stopping.into());
+        }
+        submission.settings.check()?;
+        let (depth, max) = (self.farms.table().open(), self.options.max_farms);
+        if depth >= max {
+            let (depth, max, retry_after) = (depth as u64, max as u64, RETRY_AFTER);
+            return Err(FarmError::TooMany { depth, max, retry_after });
+        }
+        Ok(None)
     }
 }
 
