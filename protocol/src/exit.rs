@@ -36,9 +36,9 @@ pub enum ExitCode {
     /// The search ended, and every one of its evals failed: nothing was measured.
     NothingMeasured = 13,
     /// The budget of a run or of an agent does not cover the rest of its trials: they were skipped.
-    /// The same command with a larger budget runs them.
+    /// Another session with a larger budget runs them.
     OverBudget = 14,
-    /// The run was stopped by a signal; the same command resumes it.
+    /// The run was stopped by a signal; `rollout resume` resumes it.
     Cancelled = 130,
 }
 

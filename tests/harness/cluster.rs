@@ -138,6 +138,12 @@ impl Cluster {
         self.project.start(command)
     }
 
+    /// Starts a command line that the program printed, in the environment of this cluster but for the
+    /// address of its server.
+    pub fn paste(&self, line: &str) -> RunningProgram {
+        self.project.paste_with(line, &self.variables())
+    }
+
     fn variables(&self) -> Vec<(String, String)> {
         let lease = self.lease.iter().map(|lease| lease.as_secs().to_string());
         let lease = lease.map(|seconds| (LEASE.to_owned(), seconds));

@@ -141,6 +141,25 @@ impl ProgramExit {
         self
     }
 
+    /// The command lines of the program in its hints.
+    pub fn hinted_commands(&self) -> Vec<String> {
+        let hints = self.stderr.lines().filter(|line| line.starts_with("hint: "));
+        let quoted = hints.flat_map(|hint| hint.split('`').skip(1).step_by(2));
+        quoted.filter(|text| text.contains("rollout ")).map(str::to_owned).collect()
+    }
+
+    /// The only command line of the program in its hints.
+    ///
+    /// # Panics
+    /// When there is none, or several.
+    #[track_caller]
+    pub fn hinted_command(&self) -> String {
+        match self.hinted_commands().as_slice() {
+            [command] => command.clone(),
+            others => panic!("expected one command, found {others:?} in:\n{}", self.stderr),
+        }
+    }
+
     /// Asserts that standard error contains `text`.
     ///
     /// # Panics

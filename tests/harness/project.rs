@@ -232,6 +232,27 @@ impl Project {
         self.start(self.command(arguments))
     }
 
+    /// Starts a command line that the program printed, as a shell runs it.
+    pub fn paste(&self, line: &str) -> RunningProgram {
+        self.paste_with(line, &[])
+    }
+
+    /// The same with further variables.
+    pub(crate) fn paste_with(&self, line: &str, variables: &[(String, String)]) -> RunningProgram {
+        let script = format!("rollout() {{ \"$PROGRAM\" \"$@\"; }}\n{line}");
+        let mut command = self.command_of(Path::new("bash"), &["-c", &script]);
+        command.env("PROGRAM", &self.program);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        self.start(command)
+    }
+
+    /// The names of the runs in a directory of runs.
+    pub fn runs(&self, directory: &str) -> Vec<String> {
+        let entries = crate::leak_check::directory_entries(&self.path().join(directory));
+        let names = entries.iter().filter_map(|path| path.file_name()?.to_str());
+        names.filter(|name| !name.starts_with('.')).map(str::to_owned).collect()
+    }
+
     /// The results of a job of this project.
     pub fn results(&self, job: &str) -> Results {
         Results::new(self.path().join("jobs").join(job))

@@ -92,9 +92,9 @@ pub(super) enum Command {
 
 /// Run a job: every agent on every task, `n_attempts` times
 ///
-/// Run the same command again to resume a run that was stopped by a signal or a crash: settled
-/// trials are not repeated. The first Ctrl-C lets running trials finish their phase; the second
-/// ends them at once.
+/// `rollout resume DIR` resumes a run that was stopped by a signal or a crash: settled trials are
+/// not repeated. The first Ctrl-C lets running trials finish their phase; the second ends them at
+/// once.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// Job file, YAML or JSON; optional with `-p`, `-d` or `--repo`
@@ -214,9 +214,9 @@ pub(super) struct RunArgs {
     #[arg(skip)]
     pub(super) reopen: Option<ReopenSelection>,
 
-    /// Whether the options are those that the run directory has, by `rollout retry` and `resume`.
+    /// The run directory whose options these are, by `rollout retry` and `resume`.
     #[arg(skip)]
-    pub(super) is_again: bool,
+    pub(super) again: Option<PathBuf>,
 }
 
 /// Run trials from a NATS server on this host
@@ -449,12 +449,12 @@ impl Cli {
 /// Their former results are kept as superseded executions, and all other results stay. If the run's
 /// coordinator runs, the trials get another try within its session, and this command ends. If not,
 /// this command is the run's next session: pending trials run as well, and the job file must be
-/// where it was.
+/// where it was. Of a search, `--infra` retries the evals that the infrastructure failed.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(super) struct RetryArgs {
-    /// Run directory; a run on a server: `nats://host:4222#RUN`, or with `--nats` its id; or in a
-    /// catalog: `s3://bucket/prefix#RUN`
+    /// Directory of a run or a search; a run on a server: `nats://host:4222#RUN`, or with `--nats` its
+    /// id; or in a catalog: `s3://bucket/prefix#RUN`
     #[arg(value_name = "RUN")]
     pub(super) run: PathBuf,
 
@@ -477,7 +477,8 @@ pub(super) struct RetryArgs {
     #[command(flatten)]
     pub(super) server: ServerArgs,
 
-    /// Further options of `rollout run` for a new session, added to those of the run's first start
+    /// Further options of `rollout run` for a new session, added to those of the run's first start;
+    /// one that the run has replaces its value
     #[arg(last = true, value_name = "OPTION")]
     pub(super) options: Vec<String>,
 }

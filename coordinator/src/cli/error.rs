@@ -11,10 +11,12 @@ use rollout_worker::queue::traits::QueueError;
 use rollout_worker::shortage::Shortage;
 use rollout_worker::store::StoreError;
 
+use super::hint_command::{self, CommandHint, HintedRun, RunAction};
+use super::output::quoted;
 use crate::config::{ConfigErrors, ErrorKind};
 use crate::engine::catalog::CatalogError;
 use crate::engine::journal::{JournalError, MirrorError};
-use crate::engine::{LockError, OpenError, RunError};
+use crate::engine::{LockError, OpenError, ReopenSelection, RunError};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;
@@ -22,8 +24,8 @@ use crate::results::files::TrialFilesError;
 use crate::results::view::RunViewError;
 use crate::sources::datasets::BundleError;
 
-/// Hint for a full disk.
-const DISK_FULL_HINT: &str = "free space on this disk and run the same command again";
+/// What to do about a full disk.
+const FREE_SPACE: &str = "free space on this disk";
 
 /// The error of a command.
 #[derive(Debug)]
@@ -36,12 +38,20 @@ pub(super) struct CliError {
     pub(super) details: Vec<String>,
     /// Suggested actions.
     pub(super) hints: Vec<String>,
+    /// Suggested commands, which are known where the run is.
+    pub(super) command_hints: Vec<CommandHint>,
 }
 
 impl CliError {
     /// An error with an exit code.
     pub(super) fn new(code: ExitCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Vec::new(), hints: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            details: Vec::new(),
+            hints: Vec::new(),
+            command_hints: Vec::new(),
+        }
     }
 
     /// An invalid command line.
@@ -72,10 +82,9 @@ impl CliError {
     /// Files of some trials that could not be written.
     pub(super) fn unwritten_files(count: u64, trial: &ItemName, error: &TrialFilesError) -> Self {
         let what = format!("cannot write the files of {count} trials, the first of them {trial}");
-        Self::failure(what, error).hint(&format!(
-            "their results are kept; {} and run the same command again to write them",
-            remedy(error)
-        ))
+        Self::failure(what, error)
+            .hint("their results are kept")
+            .command_hint(CommandHint::new("write them").after(remedy(error)))
     }
 
     /// The Docker engine cannot be used, and nothing was started.
@@ -136,6 +145,42 @@ impl CliError {
         self.hints.push(hint.to_owned());
         self
     }
+
+    /// Adds a hint whose command is known where the run is.
+    pub(super) fn command_hint(mut self, hint: CommandHint) -> Self {
+        self.command_hints.push(hint);
+        self
+    }
+
+    /// Completes the hints with commands that resume a run, unless it has not begun.
+    pub(super) fn for_run(mut self, run: &HintedRun) -> Self {
+        if !run.is_resumable() {
+            return self;
+        }
+        let hints = std::mem::take(&mut self.command_hints);
+        let (own, others) = hints.into_iter().partition(CommandHint::is_of_this_process);
+        self.command_hints = others;
+        let command = |options: &[&str]| hint_command::command(run, &RunAction::Resume, options);
+        let completed = self.complete(command);
+        Self { command_hints: own, ..completed }
+    }
+
+    /// Completes the hints with the command line of this process and further options.
+    pub(super) fn for_this_command(self, further: &[String]) -> Self {
+        self.complete(|options| {
+            let options = options.iter().map(|word| (*word).to_owned());
+            hint_command::of_this_process(
+                &options.chain(further.iter().cloned()).collect::<Vec<_>>(),
+            )
+        })
+    }
+
+    fn complete(mut self, command: impl Fn(&[&str]) -> String) -> Self {
+        for hint in std::mem::take(&mut self.command_hints) {
+            self.hints.push(hint.text(&command(hint.options)));
+        }
+        self
+    }
 }
 
 impl From<ConfigErrors> for CliError {
@@ -152,6 +197,7 @@ impl From<ConfigErrors> for CliError {
             message: format!("{what}; nothing was started"),
             details: errors.lines(),
             hints: Vec::new(),
+            command_hints: Vec::new(),
         }
     }
 }
@@ -164,8 +210,8 @@ impl From<BuildError> for CliError {
             }
             BuildError::Bundle(BundleError::Store(error)) => error.into(),
             BuildError::Bundle(BundleError::Scratch(error)) => {
-                let hint = format!("{} and run the same command again", remedy(&error));
-                Self::failure("cannot pack the tasks", &error).hint(&hint)
+                let hint = CommandHint::new("start again").after(remedy(&error));
+                Self::failure("cannot pack the tasks", &error).command_hint(hint)
             }
             BuildError::Bundle(BundleError::Json(_)) | BuildError::Plan(_) => {
                 Self::failure("cannot build the plan", &error)
@@ -178,7 +224,7 @@ impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         if let StoreError::DiskFull { path, source } = &error {
             return Self::failure(format!("cannot write to the blob store: {path}"), source)
-                .hint(DISK_FULL_HINT);
+                .command_hint(disk_full_hint());
         }
         let text = error_chain(&error);
         match &error {
@@ -196,9 +242,9 @@ impl From<StoreError> for CliError {
 
 impl From<ReportError> for CliError {
     fn from(error: ReportError) -> Self {
-        let hint =
-            format!("{} and run the same command again to write the missing files", remedy(&error));
-        Self::failure("an output of the run failed; the run's results are kept", &error).hint(&hint)
+        let hint = CommandHint::new("write the missing files").after(remedy(&error));
+        Self::failure("an output of the run failed; the run's results are kept", &error)
+            .command_hint(hint)
     }
 }
 
@@ -208,7 +254,7 @@ impl From<WorkerDirError> for CliError {
         let what = format!("cannot {action} the working directory {}", path.display());
         let failed = Self::failure(what, source);
         match Shortage::from_io_error(source) {
-            Some(Shortage::Disk) => failed.hint(DISK_FULL_HINT),
+            Some(Shortage::Disk) => failed.command_hint(disk_full_hint()),
             _ => failed,
         }
     }
@@ -236,7 +282,7 @@ impl From<MirrorError> for CliError {
             }
             MirrorError::Abandoned => {
                 Self::from_cause(ExitCode::OutOfReach, "cannot write to the catalog", &error)
-                    .hint("run the same command again to resume when the store answers")
+                    .command_hint(CommandHint::new("resume").after("wait until the store answers"))
             }
         }
     }
@@ -257,7 +303,8 @@ impl From<CatalogError> for CliError {
             CatalogError::Interrupted => {
                 let what = "cannot complete the run in the catalog";
                 Self::from_cause(ExitCode::Cancelled, what, &error)
-                    .hint("its results are durable; run the same command again to complete it")
+                    .hint("its results are durable")
+                    .command_hint(CommandHint::new("complete it"))
             }
             CatalogError::File { .. } => Self::failure(what, &error),
         }
@@ -280,11 +327,11 @@ impl From<RunError> for CliError {
             }
             RunError::Queue(ref queue @ QueueError::Unreachable { .. }) => {
                 Self::from_cause(ExitCode::OutOfReach, "cannot continue the run", queue)
-                    .hint("check that the server runs, and run the same command again to resume")
+                    .command_hint(CommandHint::new("resume").after("check that the server runs"))
             }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
-                let hint = format!("{} and run the same command again to resume", remedy(&error));
-                Self::failure("cannot continue the run", &error).hint(&hint)
+                let hint = CommandHint::new("resume").after(remedy(&error));
+                Self::failure("cannot continue the run", &error).command_hint(hint)
             }
             RunError::NotBuilt(_) => {
                 Self::from_cause(ExitCode::Config, "cannot start the run", &error)
@@ -299,7 +346,8 @@ impl From<RunError> for CliError {
                 )
             }
             RunError::PartEnded(_) => Self::failure("cannot continue the run", &error)
-                .hint("this is a bug; run the same command again to resume"),
+                .hint("this is a bug")
+                .command_hint(CommandHint::new("resume")),
         }
     }
 }
@@ -375,10 +423,11 @@ impl From<OpenError> for CliError {
             OpenError::Changed { root, differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, resuming, &error);
                 refused.details.clone_from(differences);
+                let retry = RunAction::Retry(ReopenSelection::Failed);
+                let retry = hint_command::command(&HintedRun::Directory(root.clone()), &retry, &[]);
                 refused.hint(&format!(
                     "use `--name` for a new run, undo the changes to resume this one, or, if these \
-                     trials failed, run them again with `rollout retry {} --failed`",
-                    root.display()
+                     trials failed, run them again with `{retry}`"
                 ))
             }
             OpenError::Journal { source, .. } => {
@@ -402,9 +451,12 @@ pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError 
     };
     let failed = CliError::from_cause(code, what, error);
     match error {
-        LockError::Held { .. } | LockError::RunHeld { .. } => failed.hint(&format!(
-            "wait until its owner ends, use {other}, or `--force` to take this one over"
-        )),
+        LockError::Held { .. } | LockError::RunHeld { .. } => {
+            let force = CommandHint::new("take this one over").with_options(&["--force"]);
+            failed
+                .hint(&format!("wait until its owner ends, or use {other}"))
+                .command_hint(force.of_this_process())
+        }
         LockError::Copy { .. } => {
             failed.hint(&format!("resume in the directory that has them, or use {other}"))
         }
@@ -416,14 +468,22 @@ pub(super) fn from_lock(what: &str, error: &LockError, other: &str) -> CliError 
 
 /// The hint for a damaged document of a run directory.
 pub(super) fn repair_hint(root: &Path) -> String {
-    let root = root.display();
-    format!("run `rollout repair {root}` to move it aside; the run's own command writes it again")
+    let next = match hint_command::resume_directory(root) {
+        Some(resume) => format!("then run `{resume}`, which writes it again"),
+        None => "the next session of the run writes it again".to_owned(),
+    };
+    format!("run `rollout repair {}` to move it aside; {next}", quoted(&root.to_string_lossy()))
+}
+
+/// The hint for a full disk.
+fn disk_full_hint() -> CommandHint {
+    CommandHint::new("try again").after(FREE_SPACE)
 }
 
 /// The first part of the hint of an error that the user can end: what to do about its cause.
 pub(super) fn remedy(error: &(dyn Error + 'static)) -> &'static str {
     match Shortage::from_error(error) {
-        Some(Shortage::Disk) => "free space on this disk",
+        Some(Shortage::Disk) => FREE_SPACE,
         _ => "remove the cause",
     }
 }

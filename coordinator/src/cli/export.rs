@@ -8,6 +8,7 @@ use rollout_worker::store::StoreError;
 use rollout_worker::supervise;
 
 use super::error::{CliError, remedy, repair_hint};
+use super::hint_command::{self, CommandHint, HintedRun, RunAction};
 use super::output::Printer;
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
@@ -69,6 +70,7 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
     }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("export", place.directory(), SEARCH_HINT)?;
+    let run = HintedRun::named(&args.run_dir);
     let ExportArgs { format, out, store, min_reward, .. } = args;
     let run_dir = place.directory().to_owned();
     let exported = match (format, &out) {
@@ -89,10 +91,23 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
     };
     let exported = exported.map_err(|error| {
         let hint = hint(&error, &run_dir);
-        hint.iter().fold(CliError::from(error), |failed, hint| failed.hint(hint))
+        let failed = CliError::from(error);
+        match hint {
+            Some(ExportHint::Text(hint)) => failed.hint(&hint),
+            Some(ExportHint::Again(hint)) => failed.command_hint(hint),
+            None => failed,
+        }
     })?;
-    print_summary(&exported, printer)?;
+    print_summary(&exported, Some(&run), printer)?;
     Ok(ExitCode::Success)
+}
+
+/// What to do about an error.
+#[derive(Debug, PartialEq, Eq)]
+enum ExportHint {
+    Text(String),
+    /// To export again.
+    Again(CommandHint),
 }
 
 /// Exports a run on a server, which has its own store.
@@ -103,43 +118,52 @@ async fn of_server(run: RunUrl, args: ExportArgs, printer: &Printer) -> Result<E
         return Err(CliError::usage(message));
     }
     let exported = remote_api::export(run, format, min_reward, out, printer).await?;
-    print_summary(&exported, printer)?;
+    print_summary(&exported, None, printer)?;
     Ok(ExitCode::Success)
 }
 
 /// The hint for an error that depends on the run directory or on its cause.
-fn hint(error: &ExportError, run_dir: &Path) -> Option<String> {
-    let again = || format!("{} and run the same command again", remedy(error));
+fn hint(error: &ExportError, run_dir: &Path) -> Option<ExportHint> {
+    let again = || ExportHint::Again(CommandHint::new("try again").after(remedy(error)));
+    let text = |text: String| Some(ExportHint::Text(text));
     match error {
         ExportError::Trial { source, .. } => match source.as_ref() {
             // A full disk and system errors may concern the files that are copied from the store.
             TrialFilesError::Store { source, .. }
                 if !matches!(source, StoreError::DiskFull { .. } | StoreError::Io { .. }) =>
             {
-                Some(store_url::store_hint(run_dir))
+                text(store_url::store_hint(run_dir))
             }
-            TrialFilesError::NewerRecord { .. } => Some("use a newer rollout".to_owned()),
+            TrialFilesError::NewerRecord { .. } => text("use a newer rollout".to_owned()),
             _ => Some(again()),
         },
         ExportError::File(_) => Some(again()),
-        ExportError::Plan(JobPlanError::Damaged { .. }) => Some(repair_hint(run_dir)),
+        ExportError::Plan(JobPlanError::Damaged { .. }) => text(repair_hint(run_dir)),
         ExportError::Document { path, .. } if path.ends_with("plan.json") => {
-            Some(repair_hint(run_dir))
+            text(repair_hint(run_dir))
         }
         _ => None,
     }
 }
 
-fn print_summary(exported: &ExportSummary, printer: &Printer) -> Result<(), CliError> {
+/// Prints what was exported. `run` is one that a command can resume.
+fn print_summary(
+    exported: &ExportSummary,
+    run: Option<&HintedRun>,
+    printer: &Printer,
+) -> Result<(), CliError> {
     if let Some(path) = &exported.path {
         printer.data(&format!("{}\n", escape::line(&path.to_string_lossy())))?;
     }
     if exported.missing > 0 {
         printer.warning(&format!(
-            "{} settled trials are missing: the run did not end cleanly; run its command again to \
-             resume it",
+            "{} settled trials are missing: the run did not end cleanly",
             exported.missing
         ));
+        if let Some(run) = run.filter(|run| run.is_resumable()) {
+            let resume = hint_command::command(run, &RunAction::Resume, &[]);
+            printer.hint(&format!("run `{resume}` to resume it"));
+        }
     }
     if exported.unplanned > 0 {
         let count = exported.unplanned;
@@ -210,7 +234,7 @@ mod tests {
         TrialFilesError::Store { what: "stdout.txt".to_owned(), source }
     }
 
-    fn hint_for_trial(source: TrialFilesError) -> Option<String> {
+    fn hint_for_trial(source: TrialFilesError) -> Option<ExportHint> {
         let trial = "a/d/t__1".to_owned();
         let error = ExportError::Trial { trial, source: Box::new(source) };
         hint(&error, Path::new("jobs/demo"))
@@ -218,7 +242,8 @@ mod tests {
 
     #[test]
     fn export_to_full_disk_hints_space_and_not_store() {
-        let space = Some("free space on this disk and run the same command again".to_owned());
+        let space = CommandHint::new("try again").after("free space on this disk");
+        let space = Some(ExportHint::Again(space));
         assert_eq!(hint_for_trial(full_disk().into()), space);
         let copied = StoreError::DiskFull {
             path: "out/stdout.txt".to_owned(),
@@ -232,7 +257,8 @@ mod tests {
     fn export_of_trial_without_blob_hints_store() {
         let (digest, store) = (Digest::sha256(b"stdout"), "1a9d".to_owned());
         let hint = hint_for_trial(store_error(StoreError::Missing { digest, store }));
-        assert!(hint.is_some_and(|hint| hint.contains("`--store URL`")));
+        let Some(ExportHint::Text(hint)) = hint else { panic!("{hint:?}") };
+        assert!(hint.contains("`--store URL`"), "{hint}");
     }
 
     #[test]

@@ -1,37 +1,60 @@
-//! Command lines that runs were started with, for `rollout retry`.
+//! Command lines that runs and searches were started with, for `rollout resume` and `retry`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::args::with_run;
 use super::error::CliError;
 use crate::results::files::layout;
 
-/// Options of `rollout run` whose values may be secrets and are not stored.
+/// Options whose values may be secrets and are not stored.
 const SECRET_OPTIONS: [&str; 6] =
     ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats", "--remote-endpoint"];
 
-/// The command line that a run was started with.
+/// Options that hold for one session and are not stored, and whether a value follows them.
+const SESSION_OPTIONS: [(&str, bool); 4] = [
+    ("--force", false),
+    ("--rerun-evals", false),
+    ("--force-regenerate-ideas", false),
+    ("--resume", true),
+];
+
+/// The command line that a run or a search was started with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Invocation {
     /// The working directory at the start.
     pub(super) directory: PathBuf,
-    /// The arguments of `rollout run`.
+    /// The command: `run` or `tree run`.
+    #[serde(default = "command_of_jobs")]
+    pub(super) command: Vec<String>,
+    /// Its arguments. Those of this version name the run.
     pub(super) arguments: Vec<String>,
     /// Options whose values are not kept.
     #[serde(default)]
     pub(super) left_out: Vec<String>,
 }
 
+/// The command of documents from before searches had them.
+fn command_of_jobs() -> Vec<String> {
+    vec!["run".to_owned()]
+}
+
 impl Invocation {
-    /// The command line `rollout run …` of this process, if it is valid UTF-8.
-    pub(super) fn from_arguments(arguments: Vec<OsString>) -> Option<Self> {
+    /// The command line of this process, whose first words are `rollout` and `command`, if it is
+    /// valid UTF-8.
+    pub(super) fn of_process(command: &[&str]) -> Option<Self> {
+        let words = with_run(std::env::args_os().collect());
+        Self::from_arguments(command, words.into_iter().skip(1 + command.len()))
+    }
+
+    fn from_arguments(command: &[&str], words: impl Iterator<Item = OsString>) -> Option<Self> {
         let directory = std::env::current_dir().ok()?;
-        let words: Option<Vec<String>> =
-            arguments.into_iter().skip(2).map(|word| word.into_string().ok()).collect();
-        let (arguments, left_out) = without_secrets(words?);
-        Some(Self { directory, arguments, left_out })
+        let words: Option<Vec<String>> = words.map(|word| word.into_string().ok()).collect();
+        let (arguments, left_out) = without_secrets(without_session_options(words?));
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        Some(Self { directory, command, arguments, left_out })
     }
 
     /// The command line that a run directory records.
@@ -39,15 +62,76 @@ impl Invocation {
         let path = run_dir.join(layout::INVOCATION);
         let what = format!("cannot read the options of the run in {}", run_dir.display());
         let text = std::fs::read(&path).map_err(|error| {
-            CliError::failure(what.clone(), &error)
-                .hint("start the run again with `rollout run`, which stores its options")
+            CliError::failure(what.clone(), &error).hint(
+                "only `rollout run` and `rollout tree run` store their options: a run of `rollout \
+                 serve` is resumed by its server",
+            )
         })?;
         serde_json::from_slice(&text).map_err(|error| CliError::failure(what, &error))
     }
+
+    /// Adds an option, before a `--` that ends the options.
+    pub(super) fn add(&mut self, option: &str, value: &str) {
+        let end = self.arguments.iter().position(|word| word == "--");
+        self.arguments.insert(end.unwrap_or(self.arguments.len()), format!("{option}={value}"));
+    }
+
+    /// Adds the server of the run, if it comes from the environment of this process.
+    #[cfg(feature = "nats")]
+    pub(super) fn add_server(&mut self, url: &str) {
+        const OPTION: &str = "--nats";
+        let names_server =
+            |word: &String| is_option(word, OPTION) || is_option(word, "--remote-endpoint");
+        if self.arguments.iter().chain(&self.left_out).any(names_server) {
+            return;
+        }
+        // A server's address may have a password in it.
+        if url.contains('@') {
+            self.left_out.push(OPTION.to_owned());
+        } else {
+            self.add(OPTION, url);
+        }
+    }
+
+    /// The whole command line, with further options.
+    pub(super) fn words(self, options: Vec<String>) -> Vec<String> {
+        let mut words = vec!["rollout".to_owned()];
+        words.extend(self.command);
+        let mut arguments = self.arguments;
+        let end = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+        arguments.splice(end..end, options);
+        words.extend(arguments);
+        words
+    }
 }
 
-/// Leaves out options with values that may be secrets.
-fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<String>) {
+/// The words of this process after `rollout`, and the options whose values are left out.
+pub(super) fn words_of_process() -> (Vec<String>, Vec<String>) {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    without_secrets(words.collect())
+}
+
+/// Whether a word gives an option, with or without its value.
+pub(super) fn is_option(word: &str, option: &str) -> bool {
+    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// Leaves out options that hold for one session.
+fn without_session_options(words: Vec<String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match SESSION_OPTIONS.iter().find(|(option, _)| is_option(&word, option)) {
+            Some((option, true)) if word == *option => drop(words.next()),
+            Some(_) => {}
+            None => kept.push(word),
+        }
+    }
+    kept
+}
+
+/// Leaves out options with values that may be secrets, and names them.
+pub(super) fn without_secrets(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut kept, mut left_out) = (Vec::new(), Vec::new());
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -78,6 +162,11 @@ mod tests {
         text.split(' ').map(str::to_owned).collect()
     }
 
+    fn invocation(text: &str) -> Invocation {
+        let arguments = words(text).into_iter().map(OsString::from);
+        Invocation::from_arguments(&["tree", "run"], arguments).expect("text")
+    }
+
     #[test]
     fn invocation_with_secret_options_omits_them() {
         let all = "job.yaml --agent-env KEY=secret --nats nats://h:1 --ve=A=b -n 4";
@@ -86,5 +175,53 @@ mod tests {
         assert_eq!(left_out, ["--agent-env", "--ve"]);
         let (kept, left_out) = without_secrets(words("job.yaml --nats nats://u:p@h:1"));
         assert_eq!((kept, left_out), (words("job.yaml"), words("--nats")));
+    }
+
+    #[test]
+    fn invocation_omits_options_of_one_session() {
+        let all = "t.yaml --force --rerun-evals --resume true --max-depth 2 --resume=false";
+        assert_eq!(invocation(all).arguments, words("t.yaml --max-depth 2"));
+    }
+
+    #[test]
+    fn invocation_takes_options_before_the_end_of_options() {
+        let mut invocation = invocation("-q -- t.yaml");
+        invocation.add("--tree-run-id", "x");
+        assert_eq!(invocation.arguments, words("-q --tree-run-id=x -- t.yaml"));
+        let again = words("rollout tree run -q --tree-run-id=x --json -- t.yaml");
+        assert_eq!(invocation.words(words("--json")), again);
+    }
+
+    #[test]
+    fn invocation_of_earlier_version_is_that_of_a_job() {
+        let text = r#"{"directory": "/d", "arguments": ["job.yaml"]}"#;
+        let read: Invocation = serde_json::from_str(text).expect("valid");
+        assert_eq!(read.words(Vec::new()), words("rollout run job.yaml"));
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn invocation_with_server_of_the_environment_names_it_once() {
+        for (given, url, arguments, left_out) in [
+            ("j", "nats://h:1", "j --nats=nats://h:1", 0),
+            ("j --nats nats://a:1", "nats://h:1", "j --nats nats://a:1", 0),
+            ("j --remote-endpoint=nats://a:1", "nats://h:1", "j --remote-endpoint nats://a:1", 0),
+            ("j", "nats://u:p@h:1", "j", 1),
+        ] {
+            let mut invocation = invocation(given);
+            invocation.add_server(url);
+            assert_eq!(invocation.arguments, words(arguments), "{given}");
+            assert_eq!(invocation.left_out.len(), left_out, "{given}");
+        }
+    }
+
+    #[test]
+    fn option_with_longer_name_is_another_option() {
+        for given in ["--nats", "--nats=nats://far"] {
+            assert!(is_option(given, "--nats"), "{given}");
+        }
+        for other in ["--nats-creds", "--nats-creds=file", "nats", "--na"] {
+            assert!(!is_option(other, "--nats"), "{other}");
+        }
     }
 }

@@ -21,6 +21,7 @@ mod gc_datasets;
 #[cfg(feature = "docker")]
 mod gc_docker;
 mod gc_store;
+mod hint_command;
 mod hook_events;
 mod invocation;
 mod keys;
@@ -99,6 +100,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
 
 fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit {
     let code = outcome.unwrap_or_else(|error| {
+        let error = error.for_this_command(&[]);
         printer.error(&error);
         error.code
     });

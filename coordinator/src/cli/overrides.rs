@@ -203,6 +203,11 @@ pub(super) struct JobArgs {
 }
 
 impl JobArgs {
+    /// Whether the command line names the run.
+    pub(super) fn has_name(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// The kind of environment that the command line names.
     #[cfg(all(test, feature = "nats"))]
     pub(super) fn environment(&self) -> Option<&str> {

@@ -8,7 +8,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::BlobStore;
 
 use super::error::CliError;
-use super::output::Printer;
+use super::hint_command;
+use super::output::{Printer, quoted};
 use super::store_url;
 use crate::engine::LockError;
 use crate::engine::journal::{JournalDamage, RunLayout};
@@ -23,8 +24,8 @@ const MAX_NAMED: usize = 20;
 /// A journal record with one changed bit is restored as it was. Otherwise every intact record is
 /// kept, and results whose record is lost are restored from the blob store and from files of
 /// `records/` that match `manifest.json`. A trial whose result nothing proves, or whose result may
-/// be older than a `rollout retry` whose record is lost, becomes pending: the run's own command
-/// runs it again. Files are copied into `repair-<n>/` of the run directory before they change.
+/// be older than a `rollout retry` whose record is lost, becomes pending: `rollout resume` runs it
+/// again. Files are copied into `repair-<n>/` of the run directory before they change.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
     /// Directory of the run or the search
@@ -69,11 +70,14 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
 /// The command that follows a repair, or its simulation.
 fn next_step(args: &RepairArgs) -> String {
     if !args.dry_run {
-        return "use the run's own command to resume".to_owned();
+        return match hint_command::resume_directory(&args.run_dir) {
+            Some(resume) => format!("run `{resume}` to resume"),
+            None => "the next session of the run resumes it".to_owned(),
+        };
     }
-    let store = args.store.as_deref().map(|store| format!(" --store {store}"));
-    let store = store.unwrap_or_default();
-    format!("run `rollout repair {}{store}` to do this", args.run_dir.display())
+    let store = args.store.as_deref().map(|store| format!(" --store {}", quoted(store)));
+    let run_dir = quoted(&args.run_dir.to_string_lossy());
+    format!("run `rollout repair {run_dir}{}` to do this", store.unwrap_or_default())
 }
 
 /// The report as text.
@@ -101,10 +105,7 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     );
     let documents = repaired.documents.iter();
     lines.extend(documents.map(|path| {
-        format!(
-            "{}: damaged, {would}moved aside; the run's own command writes it again",
-            path.display()
-        )
+        format!("{}: damaged, {would}moved aside; the next session writes it again", path.display())
     }));
     let restored = repaired.restored.len();
     if restored > 0 {
@@ -168,6 +169,13 @@ mod tests {
             next_step(&args(true, Some("blobs"))),
             "run `rollout repair jobs/demo --store blobs` to do this"
         );
-        assert_eq!(next_step(&args(false, None)), "use the run's own command to resume");
+        assert_eq!(next_step(&args(false, None)), "the next session of the run resumes it");
+        let temp = tempfile::tempdir().expect("a directory");
+        let text = r#"{"directory": "/", "arguments": []}"#;
+        std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        let repaired = RepairArgs { run_dir: temp.path().to_owned(), ..args(false, None) };
+        let path = temp.path().display();
+        let resume = format!("run `cd / && rollout resume {path}` to resume");
+        assert_eq!(next_step(&repaired), resume);
     }
 }

@@ -10,25 +10,27 @@ use super::live::{LiveRun, ServerArgs, end_pause};
 #[cfg(feature = "nats")]
 use super::nats::ServerAddress;
 use super::output::Printer;
+use super::retry;
 use super::run_place::CatalogAddress;
-use super::{retry, search_dir};
 #[cfg(feature = "nats")]
 use crate::engine::ReopenSelection;
+use crate::engine::journal::RunLayout;
 
 /// Hint for the directory of a search.
-const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again";
+const SEARCH_HINT: &str = "a search has no pause: `rollout resume DIR` resumes one that ended";
 
-/// Resume a run that was stopped, paused or lost its owner, from its directory or from the catalog
-/// of a store
+/// Resume a run or a search that was stopped, paused or lost its owner, from its directory or from
+/// the catalog of a store
 ///
 /// A run whose coordinator runs is told to end its pause; nothing else happens then.
 ///
-/// A run directory is resumed with the options that the run was started with; `-- OPTION…` adds
-/// others. A run in a catalog (`rollout run --sink catalog|hybrid`) is resumed on any host, without
-/// its job file and its datasets, by the workers of `--nats`; its directory is made in `--jobs-dir`.
+/// A directory is resumed with the options that the run or the search was started with; `-- OPTION…`
+/// adds others, or replaces their values. No other run is started. A run in a catalog (`rollout run
+/// --sink catalog|hybrid`) is resumed on any host, without its job file and its datasets, by the
+/// workers of `--nats`; its directory is made in `--jobs-dir`.
 #[derive(Debug, Args)]
 pub(super) struct ResumeArgs {
-    /// Run directory; a run on a server: `nats://host:4222#RUN`; or in a catalog:
+    /// Directory of a run or a search; a run on a server: `nats://host:4222#RUN`; or in a catalog:
     /// `s3://bucket/prefix?endpoint=URL#RUN`, with the id of the run or the name of its job
     pub(super) run: PathBuf,
 
@@ -36,7 +38,7 @@ pub(super) struct ResumeArgs {
     #[command(flatten)]
     pub(super) catalog: catalog::CatalogRunArgs,
 
-    /// Further options of `rollout run` for a run directory
+    /// Further options of `rollout run`, or of `rollout tree run`, for a directory
     #[arg(last = true, value_name = "OPTION")]
     pub(super) options: Vec<String>,
 }
@@ -66,7 +68,8 @@ impl ResumeArgs {
 /// Runs the command.
 pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let (text, server) = (args.run.to_string_lossy(), args.server().clone());
-    if let Some(live) = LiveRun::find(&text, &server, "resume", SEARCH_HINT).await?
+    if !RunLayout::is_search(&args.run)
+        && let Some(live) = LiveRun::find(&text, &server, "resume", SEARCH_HINT).await?
         && let Some(code) = end_pause(&live, args.json(), printer).await?
     {
         return Ok(code);
@@ -78,7 +81,6 @@ pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCo
         ));
     }
     let Some(address) = CatalogAddress::parse(&args.run)? else {
-        search_dir::refuse("resume", &args.run, SEARCH_HINT)?;
         #[cfg(feature = "nats")]
         let mut options = args.catalog.options_of_run(args.options)?;
         #[cfg(not(feature = "nats"))]
@@ -123,14 +125,14 @@ mod catalog {
     use rollout_protocol::exit::ExitCode;
 
     use crate::cli::error::CliError;
+    use crate::cli::hint_command::HintedRun;
     use crate::cli::listen::ListenArgs;
     use crate::cli::logging::LogArgs;
     use crate::cli::nats::{NatsArgs, POOL};
-    use crate::cli::output::{Printer, quoted};
-    use crate::cli::run::RetryPlace;
+    use crate::cli::output::Printer;
     use crate::cli::run_place::CatalogAddress;
     use crate::cli::value_parsers::{self, STORE_CACHE_MB};
-    use crate::cli::{logging, run, traces};
+    use crate::cli::{logging, run as run_command, traces};
     use crate::config::LogLevel;
     use crate::engine::{LockWaitPolicy, ReopenSelection};
     use crate::events::MaterializeMode;
@@ -239,7 +241,8 @@ mod catalog {
             ))
             .hint("without one, runs in a catalog can only be read"));
         };
-        let run = quoted(&address.to_string());
+        // The directory here is a copy, whose command belongs to another host.
+        let run = HintedRun::Catalog(address.to_string());
         let screen = printer.screen();
         let level = args.log_level.unwrap_or(LogLevel::Info);
         logging::start(level, args.log, screen.clone(), printer.err);
@@ -264,9 +267,10 @@ mod catalog {
             reopen,
             stops: StopSource::Signals,
         };
-        let outcome = Box::pin(resume::resume(request)).await?;
-        // The directory here is a copy, whose command belongs to another host.
-        let place = RetryPlace { run, options: " --nats URL" };
-        run::finish(outcome, &place, args.json, None, printer)
+        let outcome = Box::pin(resume::resume(request)).await;
+        let ended = outcome
+            .map_err(CliError::from)
+            .and_then(|outcome| run_command::finish(outcome, &run, args.json, None, printer));
+        ended.map_err(|error| error.for_run(&run))
     }
 }

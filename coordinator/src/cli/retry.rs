@@ -2,24 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use rollout_protocol::exit::ExitCode;
 
-use super::args::{Cli, Command, RetryArgs, RunArgs};
+use super::args::{Cli, Command, RetryArgs};
 use super::error::CliError;
-use super::invocation::Invocation;
+use super::hint_command::{self, HintedRun, RunAction};
+use super::invocation::{self, Invocation};
 use super::live::{self, LiveRun, ServerArgs};
 #[cfg(feature = "nats")]
 use super::nats::ServerAddress;
 use super::output::Printer;
 use super::run_place::CatalogAddress;
-use super::{resume, run, search_dir};
+use super::tree::TreeCommand;
+use super::{resume, run};
 use crate::engine::ReopenSelection;
+use crate::engine::journal::RunLayout;
 
-/// Hint for the directory of a search.
-const SEARCH_HINT: &str = "run the search's own `rollout tree run` command again: it retries what \
-                           the infrastructure failed, and with `--rerun-evals` all evals of the \
-                           current depth";
+/// Hint for the directory of a search on the way to a coordinator, which is never asked.
+const SEARCH_HINT: &str = "`rollout retry DIR --infra` retries the evals of a search";
 
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -30,7 +31,10 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         (false, false) => ReopenSelection::Trials(trial),
     };
     let text = run_dir.to_string_lossy();
-    if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await?
+    let is_search = RunLayout::is_search(&run_dir);
+    if is_search {
+        check_search(&run_dir, &reopen)?;
+    } else if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await?
         && let Some(code) = live::retry(&live, &reopen, json, printer).await?
     {
         return Ok(code);
@@ -49,10 +53,25 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
         #[cfg(not(feature = "nats"))]
         return Err(resume::not_built(&address));
     }
-    search_dir::refuse("retry", &run_dir, SEARCH_HINT)?;
     let again = Some(reopen.clone());
     let ran = run_again(&run_dir, again, options, printer).await;
-    ran.map_err(|error| for_retry(error, &run_dir, &reopen))
+    ran.map_err(|error| if is_search { error } else { for_retry(error, &run_dir, &reopen) })
+}
+
+/// Refuses a selection that a search does not have: what the infrastructure failed in it is pending,
+/// and the failure of an eval is a result.
+fn check_search(run_dir: &Path, reopen: &ReopenSelection) -> Result<(), CliError> {
+    if *reopen == ReopenSelection::Infrastructure {
+        return Ok(());
+    }
+    let run = HintedRun::Directory(run_dir.to_owned());
+    let infra =
+        hint_command::command(&run, &RunAction::Retry(ReopenSelection::Infrastructure), &[]);
+    let all = hint_command::command(&run, &RunAction::Resume, &["--rerun-evals"]);
+    let what = format!("cannot retry these evals of the search in `{}`", run_dir.display());
+    Err(CliError::usage(what)
+        .hint(&format!("run `{infra}` to retry what the infrastructure failed"))
+        .hint(&format!("run `{all}` to run all evals of the current depth again")))
 }
 
 /// Adds the server of this command to the options of a new session, if they need one: a run
@@ -68,66 +87,87 @@ pub(super) fn add_server(
         let known = Invocation::read(run_dir);
         known.is_ok_and(|known| known.left_out.iter().any(|name| name == OPTION))
     });
-    let is_given = options.iter().any(|word| is_option(word, OPTION));
+    let is_given = options.iter().any(|word| invocation::is_option(word, OPTION));
     if let Some(url) = server.url.as_ref().filter(|_| is_needed && !is_given) {
         options.extend([OPTION.to_owned(), url.clone()]);
     }
-}
-
-/// Whether a word gives an option, with or without its value.
-#[cfg(feature = "nats")]
-fn is_option(word: &str, option: &str) -> bool {
-    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 /// A program without the queue has no servers.
 #[cfg(not(feature = "nats"))]
 pub(super) fn add_server(_: &ServerArgs, _: Option<&PathBuf>, _: &mut Vec<String>) {}
 
-/// Runs the command that a run was started with again, with trials to reopen and further options.
+/// Runs the command that a run or a search was started with again, with trials to reopen and further
+/// options.
 pub(super) async fn run_again(
     run_dir: &Path,
     reopen: Option<ReopenSelection>,
     options: Vec<String>,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let Invocation { directory, arguments, left_out } = Invocation::read(run_dir)?;
-    let missing: Vec<_> = left_out.iter().filter(|name| !options.contains(name)).collect();
-    let (verb, selection) = match &reopen {
-        Some(reopen) => ("retry", format!(" {}", option(reopen))),
-        None => ("resume", String::new()),
+    let invocation = Invocation::read(run_dir)?;
+    check(&invocation, run_dir, reopen.as_ref(), &options)?;
+    match parse(invocation.words(options))? {
+        Command::Run(mut again) => {
+            (again.reopen, again.again) = (reopen, Some(run_dir.to_owned()));
+            let printer = printer.with_quiet(again.quiet);
+            Box::pin(run::run(*again, &printer)).await
+        }
+        Command::Tree(TreeCommand::Run(mut again)) => {
+            again.again = Some(run_dir.to_owned());
+            let printer = printer.with_quiet(again.quiet);
+            Box::pin(TreeCommand::Run(again).run(&printer)).await
+        }
+        _ => Err(CliError::usage("cannot use the stored options: they are of another command")),
+    }
+}
+
+/// Refuses to run a stored command without an option that is not stored, or in another directory.
+fn check(
+    invocation: &Invocation,
+    run_dir: &Path,
+    reopen: Option<&ReopenSelection>,
+    options: &[String],
+) -> Result<(), CliError> {
+    let (verb, action) = match reopen {
+        Some(reopen) => ("retry", RunAction::Retry(reopen.clone())),
+        None => ("resume", RunAction::Resume),
     };
-    if let Some(name) = missing.first() {
+    let run = HintedRun::Directory(run_dir.to_owned());
+    let command = |options: &[&str]| hint_command::command(&run, &action, options);
+    let is_given = |name: &&String| options.iter().any(|word| invocation::is_option(word, name));
+    if let Some(name) = invocation.left_out.iter().find(|name| !is_given(name)) {
         return Err(CliError::usage(format!(
-            "cannot {verb}: the run's value of `{name}` is not stored; give it again, as in \
-             `rollout {verb} {}{selection} -- {name} VALUE`",
-            run_dir.display(),
+            "cannot {verb}: the run's value of `{name}` is not stored; give it again, as in `{}`",
+            command(&[])
         )));
     }
     // Paths in the options are relative to it.
-    if std::env::current_dir().ok().as_ref() != Some(&directory) {
-        let directory = directory.display();
-        return Err(CliError::usage(format!(
-            "cannot {verb} here: the run was started in {directory}; run this command there"
-        )));
+    if std::env::current_dir().ok().as_ref() != Some(&invocation.directory) {
+        let directory = invocation.directory.display();
+        let what = format!("cannot {verb} here: the run was started in {directory}");
+        let (given, _) = invocation::without_secrets(options.to_vec());
+        let given: Vec<&str> = given.iter().map(String::as_str).collect();
+        return Err(CliError::usage(what).hint(&format!("run `{}`", command(&given))));
     }
-    let mut again = run_args(arguments.into_iter().chain(options))?;
-    (again.reopen, again.is_again) = (reopen, true);
-    let printer = printer.with_quiet(again.quiet);
-    run::run(*again, &printer).await
+    Ok(())
 }
 
 /// An error of the run with hints for the command `rollout retry`, which takes options of the run
 /// after `--` only.
 fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> CliError {
-    let run_dir = run_dir.display();
-    let command = format!("rollout retry {run_dir} {}", option(reopen));
+    let command = |reopen: &ReopenSelection, options: &[&str]| {
+        let run = HintedRun::Directory(run_dir.to_owned());
+        hint_command::command(&run, &RunAction::Retry(reopen.clone()), options)
+    };
     let names_option = |hint: &String| hint.contains("`--store") || hint.contains("`--nats");
     match error.code {
         ExitCode::LockHeld => {
+            error.command_hints.clear();
             error.hints = vec![format!(
                 "wait until its owner ends, or take the run over: add `--force` after `--`, as in \
-                 `{command} -- --force`"
+                 `{}`",
+                command(reopen, &["--force"])
             )];
             #[cfg(feature = "nats")]
             let error = error.hint(
@@ -141,50 +181,44 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error
         }
         ExitCode::PlanMismatch => {
+            let key = ReopenSelection::Trials(vec!["KEY".to_owned()]);
             error.hints = vec![format!(
-                "undo the changes, or run these trials again as well: `rollout retry {run_dir} \
-                 --trial KEY`, with one `--trial` for every trial that runs again"
+                "undo the changes, or run these trials again as well: `{}`, with one `--trial` for \
+                 every trial that runs again",
+                command(&key, &[])
             )];
             error
         }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
-            "add options of `rollout run` after `--`, as in `{command} -- --store URL`"
+            "add options of `rollout run` after `--`, as in `{}`",
+            command(reopen, &["--store", "URL"])
         )),
         _ => error,
     }
 }
 
-/// The options of a run.
-fn run_args(words: impl Iterator<Item = String>) -> Result<Box<RunArgs>, CliError> {
-    let command = ["rollout".to_owned(), "run".to_owned()];
-    let parsed = Cli::try_parse_from(command.into_iter().chain(words))
-        .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))?;
-    match parsed.command {
-        Command::Run(args) => Ok(args),
-        _ => Err(CliError::usage("cannot use the stored options: they are not those of a run")),
-    }
-}
-
-/// The option of `rollout retry` that selects these trials.
-fn option(reopen: &ReopenSelection) -> String {
-    match reopen {
-        ReopenSelection::Failed => "--failed".to_owned(),
-        ReopenSelection::Infrastructure => "--infra".to_owned(),
-        ReopenSelection::Trials(trials) => format!("--trial {}", trials.join(" --trial ")),
-    }
+/// The command of a stored command line. The last of several values of an option counts: that of
+/// this session.
+fn parse(words: Vec<String>) -> Result<Command, CliError> {
+    let program = Cli::command().args_override_self(true);
+    let parsed = program.try_get_matches_from(words);
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed
+        .map(|cli| cli.command)
+        .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::RunArgs;
 
-    #[test]
-    fn retry_hint_repeats_selection_of_command_line() {
-        let trials = vec!["a/d/t__1".to_owned(), "a/d/t__2".to_owned()];
-        assert_eq!(option(&ReopenSelection::Failed), "--failed");
-        assert_eq!(option(&ReopenSelection::Infrastructure), "--infra");
-        let named = option(&ReopenSelection::Trials(trials));
-        assert_eq!(named, "--trial a/d/t__1 --trial a/d/t__2");
+    fn run_args(words: &str) -> Box<RunArgs> {
+        let words = words.split(' ').map(str::to_owned).collect();
+        match parse(words).expect("valid") {
+            Command::Run(args) => args,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The hints of `rollout retry jobs/demo --failed` for a refusal of the run.
@@ -219,21 +253,17 @@ mod tests {
         assert_eq!(hints(ExitCode::Failure, "free space"), ["free space"]);
     }
 
-    #[cfg(feature = "nats")]
     #[test]
-    fn option_with_longer_name_is_another_option() {
-        for given in ["--nats", "--nats=nats://far"] {
-            assert!(is_option(given, "--nats"), "{given}");
-        }
-        for other in ["--nats-creds", "--nats-creds=file", "nats", "--na"] {
-            assert!(!is_option(other, "--nats"), "{other}");
-        }
+    fn option_of_session_replaces_stored_option() {
+        let args = run_args("rollout run job.yaml --fail-under 0.5 -a x --fail-under=0.7 -a y");
+        assert_eq!(args.fail_under, Some(0.7));
+        let settings = args.keys.settings().expect("valid");
+        assert_eq!(settings.len(), 2, "both agents");
     }
 
     #[test]
     fn retry_with_quiet_option_prints_errors_only() {
-        let words = ["job.yaml", "-q"].map(str::to_owned);
-        let args = run_args(words.into_iter()).expect("valid");
+        let args = run_args("rollout run job.yaml -q");
         assert!(Printer::from_environment(false).with_quiet(args.quiet).is_quiet());
         assert!(Printer::from_environment(true).with_quiet(false).is_quiet());
     }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
-use super::args::{RunArgs, with_run};
+use super::args::RunArgs;
 use super::error::CliError;
+use super::hint_command::{self, HintedRun, RunAction};
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::{dry_run, env_file, executor, exit, logging, remote_api, store_url, traces};
-use crate::config::{ConfigWarning, JobOptions, LogLevel};
+use super::{dry_run, env_file, executor, exit, logging, remote_api, run_place, store_url, traces};
+use crate::config::{ConfigWarning, Job, JobOptions, LogLevel};
+use crate::engine::ReopenSelection;
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
 use crate::launch::host;
@@ -38,13 +40,16 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
-        Box::pin(start(prepared, &args, screen, printer)).await
+        let run = HintedRun::Directory(prepared.job.run_dir());
+        let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
+        ended.map_err(|error| error.for_run(&run))
     }
 }
 
 async fn start(
     prepared: PreparedJob,
     args: &RunArgs,
+    run: &HintedRun,
     screen: Screen,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
@@ -52,6 +57,7 @@ async fn start(
     let mut sinks = printer.sinks(screen, true, args.json);
     let traces = traces::for_run(&mut sinks);
     let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
+    let invocation = invocation(args, &job);
     let request = RunRequest {
         #[cfg(feature = "nats")]
         remote: (args.nats.remote(job.pool.as_deref(), args.unplaceable_timeout)?)
@@ -62,7 +68,7 @@ async fn start(
         store_cache_mb: args.store_cache,
         materialize: args.executor.materialize(args.materialize),
         sink: args.sink,
-        invocation: invocation(args),
+        invocation,
         sinks,
         wait_policy: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
@@ -77,28 +83,19 @@ async fn start(
         slots: None,
     };
     let outcome = Box::pin(launch::run(request)).await?;
-    let place = RetryPlace { run: outcome.run_dir.display().to_string(), options: "" };
-    finish(outcome, &place, args.json, args.fail_under, printer)
-}
-
-/// How a command line names a run that ended.
-pub(super) struct RetryPlace {
-    /// The run.
-    pub(super) run: String,
-    /// Options that follow, each after a space.
-    pub(super) options: &'static str,
+    finish(outcome, run, args.json, args.fail_under, printer)
 }
 
 /// Prints the summary of a run that ended, and gives its exit code.
 pub(super) fn finish(
     outcome: RunOutcome,
-    place: &RetryPlace,
+    run: &HintedRun,
     json: bool,
     fail_under: Option<f64>,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let RunOutcome { run_dir, cancelled, is_over_budget, report, incomplete_catalog } = outcome;
-    print_report(&report, &run_dir, place, (json, is_over_budget), printer)?;
+    print_report(&report, &run_dir, run, (json, is_over_budget), printer)?;
     match incomplete_catalog {
         Some(error) => Err(error.into()),
         None if is_over_budget => Ok(ExitCode::OverBudget),
@@ -110,15 +107,16 @@ pub(super) fn finish(
 fn print_report(
     report: &RunReport,
     run_dir: &Path,
-    place: &RetryPlace,
+    run: &HintedRun,
     (json, is_over_budget): (bool, bool),
     printer: &Printer,
 ) -> Result<(), CliError> {
     if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
         printer.data(&summary::render(report, result, run_dir, printer.out))?;
         if is_over_budget {
-            printer.hint("raise `budget` and run the same command again to run the skipped trials");
-        } else if let Some(step) = next_step(result, place) {
+            let resume = hint_command::command(run, &RunAction::Resume, &[]);
+            printer.hint(&format!("raise `budget`, then run `{resume}` to run the skipped trials"));
+        } else if let Some(step) = next_step(result, run) {
             printer.hint(&step);
         }
     }
@@ -134,28 +132,33 @@ fn print_report(
 
 /// The command that follows a run that was stopped or has failed trials. Unsupported trials fail
 /// again.
-fn next_step(result: &JobResult, place: &RetryPlace) -> Option<String> {
-    let (failures, RetryPlace { run, options }) = (&result.headline.failures, place);
-    if result.cancelled {
-        return Some("run the same command again to resume".to_owned());
-    }
-    if failures.infrastructure > 0 {
-        return Some(format!(
-            "run `rollout retry {run} --infra{options}` to run infrastructure failures again"
-        ));
-    }
-    (result.failed_trials > failures.unsupported).then(|| {
-        format!(
-            "run `rollout retry {run} --failed{options}` to run failed trials again, with corrected \
-             tasks or settings if needed"
-        )
-    })
+fn next_step(result: &JobResult, run: &HintedRun) -> Option<String> {
+    let failures = &result.headline.failures;
+    let (action, purpose) = if result.cancelled {
+        (RunAction::Resume, "resume")
+    } else if failures.infrastructure > 0 {
+        (RunAction::Retry(ReopenSelection::Infrastructure), "run infrastructure failures again")
+    } else if result.failed_trials > failures.unsupported {
+        let purpose = "run failed trials again, with corrected tasks or settings if needed";
+        (RunAction::Retry(ReopenSelection::Failed), purpose)
+    } else {
+        return None;
+    };
+    let command = hint_command::command(run, &action, &[]);
+    Some(format!("run `{command}` to {purpose}"))
 }
 
-/// The command line of the run, for `rollout retry` and `resume`, which do not replace it.
-fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
-    let invocation = Invocation::from_arguments(with_run(std::env::args_os().collect()))
-        .filter(|_| !args.is_again)?;
+/// The command line of the run, for `rollout retry` and `resume`, which do not replace it. It names
+/// the run, whose name may come from the clock.
+fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
+    let mut invocation = Invocation::of_process(&["run"]).filter(|_| args.again.is_none())?;
+    if !args.keys.has_name() {
+        invocation.add("--name", &job.name);
+    }
+    #[cfg(feature = "nats")]
+    if let Some(url) = &args.nats.url {
+        invocation.add_server(url);
+    }
     serde_json::to_value(invocation).ok()
 }
 
@@ -180,7 +183,12 @@ fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
         ..JobOptions::for_command_line(&is_set)
     };
     let file = args.config.as_deref().or(args.job.as_deref());
-    let prepared = plan::read(file, &options)?;
+    let mut prepared = plan::read(file, &options)?;
+    if let Some(run_dir) = &args.again
+        && let Some((jobs_dir, name)) = run_place::moved(run_dir, &prepared.job.run_dir())?
+    {
+        (prepared.job.jobs_dir, prepared.job.name) = (jobs_dir, name);
+    }
     if let (true, Some(name)) = (is_remote, prepared.job.inline_secrets.names().next()) {
         return Err(CliError::usage(format!(
             "cannot send the value of {name} to the workers: set it on their hosts, start them \
@@ -221,14 +229,14 @@ mod tests {
         };
         let agents = [AgentTotal { name: "a".into(), total: 1 }];
         let result = JobResult::new(overview, &agents, &[], &ledger);
-        next_step(&result, &RetryPlace { run: "jobs/demo".to_owned(), options: "" })
+        next_step(&result, &HintedRun::Directory("jobs/demo".into()))
     }
 
     #[test]
     fn run_with_failures_ends_with_next_step() {
         assert_eq!(step_after(testing::passed(1.0), false), None);
         let stopped = step_after(testing::passed(1.0), true);
-        assert_eq!(stopped.as_deref(), Some("run the same command again to resume"));
+        assert_eq!(stopped.as_deref(), Some("run `rollout resume jobs/demo` to resume"));
         let unsupported = testing::failed(TrialError::unsupported("no graphics processors"));
         assert_eq!(step_after(unsupported, false), None);
         for (class, option) in

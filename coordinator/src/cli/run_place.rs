@@ -202,6 +202,19 @@ async fn copy_run(
         .map_err(|error| CliError::failure("cannot copy the run", &error))
 }
 
+/// The parent and the name of a run directory that a user names; `None` if it is `planned`, where its
+/// options say it is. Otherwise it was moved, or options of an earlier version do not name it.
+pub(super) fn moved(run_dir: &Path, planned: &Path) -> Result<Option<(PathBuf, String)>, CliError> {
+    let what = || format!("cannot use the run directory {}", run_dir.display());
+    let full = run_dir.canonicalize().map_err(|error| CliError::failure(what(), &error))?;
+    if planned.canonicalize().is_ok_and(|planned| planned == full) {
+        return Ok(None);
+    }
+    let name = full.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name::check(name).map_err(|error| CliError::config(what(), &error))?;
+    Ok(Some((full.parent().unwrap_or(&full).to_owned(), name.to_owned())))
+}
+
 /// The name of a copy: views show it as the name of the job.
 fn directory_name(header: &CatalogHeader) -> String {
     match name::check(&header.job) {
@@ -236,5 +249,20 @@ mod tests {
             assert_eq!(parse(path), None, "{path}");
         }
         assert!(CatalogAddress::parse(Path::new("s3://")).is_err());
+    }
+
+    #[test]
+    fn run_directory_moved_is_where_the_user_says() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let root = temp.path().canonicalize().expect("a path");
+        let (demo, other) = (root.join("demo"), root.join("other"));
+        std::fs::create_dir(&demo).expect("creatable");
+        let found = |planned: &Path| moved(&demo, planned).expect("a directory");
+        assert_eq!(found(&root.join("./demo/")), None);
+        let there = Some((root.clone(), "demo".to_owned()));
+        assert_eq!(found(&other), there, "it does not exist");
+        std::fs::create_dir(&other).expect("creatable");
+        assert_eq!(found(&other), there, "another run");
+        assert!(moved(&root.join("none"), &demo).is_err());
     }
 }

@@ -3,17 +3,19 @@
 use std::path::Path;
 
 use super::error::CliError;
+use super::output::quoted;
 use crate::engine::journal::RunLayout;
 
 /// Refuses the directory of a search. `action` is what the command does, an infinitive; `hint` says
-/// what to use instead.
+/// what to use instead, with `DIR` for the directory.
 pub(super) fn refuse(action: &str, directory: &Path, hint: &str) -> Result<(), CliError> {
     if !RunLayout::is_search(directory) {
         return Ok(());
     }
-    let directory = directory.display();
-    let message = format!("cannot {action} `{directory}`: it is the directory of a search");
-    Err(CliError::usage(message).hint(hint))
+    let shown = directory.display();
+    let message = format!("cannot {action} `{shown}`: it is the directory of a search");
+    let hint = hint.replace("DIR", &quoted(&directory.to_string_lossy()));
+    Err(CliError::usage(message).hint(&hint))
 }
 
 #[cfg(test)]
@@ -26,8 +28,8 @@ mod tests {
         std::fs::write(temp.path().join("manifest.json"), "{}").expect("writable");
         assert!(refuse("export", temp.path(), "use another command").is_ok());
         std::fs::write(temp.path().join("engine.json"), "{}").expect("writable");
-        let refused = refuse("export", temp.path(), "use another command").expect_err("a search");
+        let refused = refuse("export", temp.path(), "use `x DIR`").expect_err("a search");
         assert!(refused.message.ends_with("it is the directory of a search"), "{refused:?}");
-        assert_eq!(refused.hints, ["use another command"]);
+        assert_eq!(refused.hints, [format!("use `x {}`", temp.path().display())]);
     }
 }

@@ -263,7 +263,9 @@ pub(super) fn explain(fault: RunFault) -> RunFailure {
         RunFault::Captured(error) => super::logs::failed(&error),
         RunFault::Export(error) => error.into(),
     };
-    let CliError { code, message, details, hints } = error;
+    // A user of the server has no command line of the run.
+    let CliError { code, message, details, mut hints, command_hints } = error;
+    hints.extend(command_hints.iter().filter_map(|hint| hint.first().map(str::to_owned)));
     RunFailure { code: code.code(), message, details, hints }
 }
 

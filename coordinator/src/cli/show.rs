@@ -11,9 +11,11 @@ use rollout_worker::store::BlobStore;
 use serde::Serialize;
 
 use super::error::CliError;
-use super::output::Printer;
+use super::hint_command::{self, HintedRun, RunAction};
+use super::output::{Printer, quoted};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
+use crate::engine::ReopenSelection;
 use crate::events::sinks::terminal::format::{number, number_or_dash};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
@@ -131,6 +133,7 @@ async fn open_store(
         Err(error) if named.is_some() => Err(error),
         Err(error) => {
             printer.warning(&format!("files of executions are not shown: {}", error.message));
+            let error = error.for_this_command(&[]);
             error.hints.iter().for_each(|hint| printer.hint(hint));
             Ok(None)
         }
@@ -204,10 +207,13 @@ fn render_trial(document: &TrialDocument, run_dir: &Path) -> String {
     facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
     facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
     if row.state == TrialState::Failed {
-        let run_dir = run_dir.display();
-        facts.push(("hint", format!("`rollout logs {run_dir} {}` prints its output", row.name)));
-        let retry = format!("`rollout retry {run_dir} --trial {}` runs it again", row.name);
-        facts.push(("", retry));
+        let shown = quoted(&run_dir.to_string_lossy());
+        let name = quoted(&row.name);
+        facts.push(("hint", format!("`rollout logs {shown} {name}` prints its output")));
+        let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
+        let run = HintedRun::named(run_dir);
+        let retry = hint_command::command(&run, &trial, &[]);
+        facts.push(("", format!("`{retry}` runs it again")));
     }
     let facts = facts.into_iter();
     let facts = facts.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);

@@ -9,6 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use serde::Serialize;
 
 use super::error::CliError;
+use super::hint_command::{self, HintedRun, RunAction};
 use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
@@ -43,7 +44,8 @@ struct StatusDocument {
     resume: Option<ResumeCommand>,
 }
 
-/// The command that resumes a run.
+/// The command that resumes a run: the one that it was started with, which names it; or that of a
+/// run in a catalog.
 #[derive(Debug, Serialize)]
 struct ResumeCommand {
     /// Its working directory; `null` for any.
@@ -73,15 +75,17 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
     if args.json {
         printer.json(&document)?;
     } else {
-        printer.data(&render(&document))?;
+        let hint = is_pending.then(|| hint(&args.run_dir));
+        printer.data(&render(&document.status, hint))?;
     }
     Ok(ExitCode::Success)
 }
 
-/// The command that resumes a job, if the run directory has it.
+/// The command that resumes a job or a search, if the run directory has it.
 fn resume(run_dir: &Path) -> Option<ResumeCommand> {
-    let Invocation { directory, arguments, left_out } = Invocation::read(run_dir).ok()?;
-    let command = ["rollout", "run"].map(str::to_owned).into_iter().chain(arguments).collect();
+    let invocation = Invocation::read(run_dir).ok()?;
+    let (directory, left_out) = (invocation.directory.clone(), invocation.left_out.clone());
+    let command = invocation.words(Vec::new());
     Some(ResumeCommand { directory: Some(directory), command, left_out })
 }
 
@@ -92,8 +96,7 @@ fn resume_from_catalog(address: &CatalogAddress) -> ResumeCommand {
     ResumeCommand { directory: None, command: command.to_vec(), left_out }
 }
 
-fn render(document: &StatusDocument) -> String {
-    let StatusDocument { status, resume } = document;
+fn render(status: &RunStatus, resume: Option<String>) -> String {
     let header = &status.header;
     let mut rows = vec![
         ("job", header.job.clone()),
@@ -118,9 +121,7 @@ fn render(document: &StatusDocument) -> String {
     if let Some(run) = header.run {
         rows.push(("run", format!("{run}, session {}", header.epoch)));
     }
-    if let Some(hint) = hint(status, resume.as_ref()) {
-        rows.push(("resume", hint));
-    }
+    rows.extend(resume.map(|hint| ("resume", hint)));
     let rows = rows.into_iter();
     let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
     format!("{}\n", table::aligned(&[], rows.collect(), 2))
@@ -145,12 +146,15 @@ fn state(status: &RunStatus) -> String {
         RunViewState::Simulated => "simulated: it has no journal",
     };
     let explained = match header.paused && header.state.may_be_owned() {
-        true => "paused: `rollout resume` ends the pause",
-        false => explained,
+        true => {
+            let run_dir = quoted(&status.directory.to_string_lossy());
+            format!("paused: `rollout resume {run_dir}` ends the pause")
+        }
+        false => explained.to_owned(),
     };
     match &header.pool {
         Some(pool) if header.state.may_be_owned() => format!("{explained}, on pool {pool}"),
-        _ => explained.to_owned(),
+        _ => explained,
     }
 }
 
@@ -240,21 +244,11 @@ fn owner(owner: &OwnerView) -> String {
     )
 }
 
-fn hint(status: &RunStatus, resume: Option<&ResumeCommand>) -> Option<String> {
-    if let Some(ResumeCommand { directory, command, left_out }) = resume {
-        let words = command.iter().chain(left_out).map(|word| quoted(word));
-        let command = words.collect::<Vec<_>>().join(" ");
-        let values = if left_out.is_empty() { "" } else { " (with the values of these options)" };
-        let place = directory.as_ref().map(|path| format!("in {}: ", path.display()));
-        return Some(format!("{}{command}{values}", place.unwrap_or_default()));
-    }
-    match (status.header.state, status.header.kind) {
-        (RunViewState::Stopped | RunViewState::Interrupted, RunKind::Job) => {
-            Some("run its command again".to_owned())
-        }
-        (RunViewState::Stopped | RunViewState::Interrupted, RunKind::Search) => {
-            Some("run its `rollout tree run` command again".to_owned())
-        }
-        _ => None,
+/// The command that resumes a run that was stopped or lost its owner.
+fn hint(run_dir: &Path) -> String {
+    let run = HintedRun::named(run_dir);
+    match run.is_resumable() {
+        true => hint_command::command(&run, &RunAction::Resume, &[]),
+        false => "the server or the program that started it resumes it when it starts".to_owned(),
     }
 }

@@ -178,6 +178,7 @@ fn cli_error_is_rendered_escaped_with_details_and_hints() {
         message: "2 faults".into(),
         details: vec!["job.yaml:1: name: found \x1b[2J, expected a name".into(), "  more".into()],
         hints: vec!["look there".into()],
+        command_hints: Vec::new(),
     };
     assert_eq!(
         output::render(&error, Style::PLAIN),
@@ -194,6 +195,11 @@ fn cli_error_message_contains_each_cause_once() {
     assert_eq!(error.message, "cannot start: no thread left");
 }
 
+/// The hints of an error that end with a command.
+fn texts(error: &CliError) -> Vec<String> {
+    error.command_hints.iter().map(|hint| hint.text("rollout resume jobs/x")).collect()
+}
+
 #[test]
 fn full_disk_while_packing_is_no_configuration_error() {
     let source = std::io::ErrorKind::StorageFull.into();
@@ -202,7 +208,10 @@ fn full_disk_while_packing_is_no_configuration_error() {
     assert_eq!(failed.code, ExitCode::Failure);
     let start = "cannot pack the tasks: cannot write /scratch/0.0: ";
     assert!(failed.message.starts_with(start), "{}", failed.message);
-    assert_eq!(failed.hints, ["free space on this disk and run the same command again"]);
+    assert_eq!(
+        texts(&failed),
+        ["free space on this disk, then run `rollout resume jobs/x` to start again"]
+    );
 }
 
 #[test]
@@ -218,18 +227,18 @@ fn server_out_of_reach_has_one_exit_code_before_and_during_a_run() {
 fn full_disk_hints_to_free_space() {
     let full = || std::io::Error::from_raw_os_error(28);
     let cause = "No space left on device (os error 28)";
-    let hint = "free space on this disk and run the same command again";
+    let hint = |to| [format!("free space on this disk, then run `rollout resume jobs/x` to {to}")];
     let stored = StoreError::DiskFull { path: "/blobs/tmp/0".to_owned(), source: full() };
     let stored = CliError::from(stored);
     assert_eq!(stored.message, format!("cannot write to the blob store: /blobs/tmp/0: {cause}"));
-    assert_eq!(stored.hints, [hint]);
+    assert_eq!(texts(&stored), hint("try again"));
     let path = "/jobs/new".into();
     let made = CliError::from(WorkerDirError { action: "create", path, source: full() });
     assert_eq!(made.message, format!("cannot create the working directory /jobs/new: {cause}"));
-    assert_eq!(made.hints, [hint]);
+    assert_eq!(texts(&made), hint("try again"));
     let path = "/jobs/plan.json".into();
     let written = CliError::from(RunError::File { action: "write", path, source: full() });
-    assert_eq!(written.hints, [format!("{hint} to resume")]);
+    assert_eq!(texts(&written), hint("resume"));
 }
 
 #[test]

@@ -179,6 +179,7 @@ fn request(
             rerun_evals: false,
             force_regenerate_ideas: false,
             clock: ManifestClock::System,
+            invocation: None,
         },
         store: daemon.options.store.clone(),
         // Only an earlier daemon can own a run of this directory, and this one has its lock.

@@ -54,7 +54,7 @@ use rollout_worker::queue::traits::QueueError;
 
 use crate::engine::journal::{JournalError, MirrorError};
 
-/// Why a session cannot continue. Settled items stay settled; the same command resumes the run.
+/// Why a session cannot continue. Settled items stay settled; another session resumes the run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The run directory could not be opened.

@@ -120,7 +120,7 @@ pub struct CommandReceipt {
     /// that another retry reopened before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopened: Option<u64>,
-    /// Whether the command is still being handled: the same command again asks for its result.
+    /// Whether the command is still being handled: a repetition asks for its result.
     #[serde(default, skip_serializing_if = "is_false")]
     pub in_progress: bool,
     /// For [`RunCommand::ReadFile`]: the part.

@@ -127,7 +127,7 @@ pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Opt
 }
 
 /// Runs a search in one process. Repeatedly kills it after a pause of the plan and resumes it with
-/// the same command.
+/// its own command line.
 ///
 /// # Panics
 /// When the process misbehaves.

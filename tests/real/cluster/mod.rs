@@ -9,6 +9,7 @@ mod coordinator_death;
 mod example;
 mod executor;
 mod formats;
+mod hints;
 mod kubernetes;
 mod large_logs;
 mod limits;

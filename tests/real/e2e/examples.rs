@@ -29,7 +29,7 @@ fn quickstart_example_runs_in_sandbox() {
     let trial = results.trial("oracle", "count-errors");
     assert_eq!(trial.text("logs/verifier/reward.txt").as_deref(), Some("1\n"));
 
-    // The short form is the same command; every trial has settled already.
+    // The short form means the same; every trial has settled already.
     let _ended = project.rollout(&[job]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(results.job()["results"], got["results"]);
     assert_nothing_left(&project);

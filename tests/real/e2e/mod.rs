@@ -10,6 +10,7 @@ mod foreign_tasks;
 mod formats;
 mod hangup;
 mod harness;
+mod hints;
 mod hostile;
 mod interruption;
 mod invalid_config;

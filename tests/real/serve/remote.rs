@@ -51,6 +51,8 @@ fn detached_run_goes_on_and_obeys_commands_on_its_url() {
     following.signal(Signal::INT);
     let detached = following.wait(DEADLINE).expect_code(ExitCode::Success);
     let detached = detached.expect_stderr("the run goes on");
+    let shown = project.paste(&detached.hinted_command()).wait(DEADLINE);
+    assert!(shown.expect_code(ExitCode::Success).stdout.contains("trials settled"));
     let line = detached.stdout.lines().next().expect("a line").to_owned();
     let address = line.strip_prefix("submitted ").expect("a URL");
     let status = project.rollout(&["status", address]).wait(DEADLINE);

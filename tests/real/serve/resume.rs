@@ -3,12 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
+use rollout_protocol::exit::ExitCode;
 use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::serve::farms::{farm_project, farm_request, group, opened};
 use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// Time from each start to the kill.
@@ -42,6 +44,33 @@ fn killed_daemon_goes_on_with_everything_that_ran() {
     daemon.process.signal(Signal::TERM);
     let _ended = daemon.process.wait(DEADLINE);
     assert_no_leaks(&project);
+}
+
+#[test]
+fn run_and_farm_of_killed_daemon_are_left_to_the_daemon() {
+    let project = farm_project().tasks(["slow/second"], &[]);
+    let mut daemon = DaemonProcess::start(&project, &[]);
+    let farm = opened(&daemon.client, &farm_request(&project, "sleep 60"));
+    let path = format!("{farm}/groups");
+    let _accepted = daemon.client.post(&path, &[], &group("g", 2)).expect(201);
+    let run = submitted(&daemon.client, &submission(&project, 400));
+    daemon.wait_for(&run, &["running"]);
+    daemon.process.signal(Signal::KILL);
+    let _killed = daemon.process.wait(DEADLINE);
+    let status = project.rollout(&["status", &format!("state/jobs/{run}")]).wait(DEADLINE);
+    let status = status.expect_code(ExitCode::Success).stdout;
+    assert!(status.contains("the server or the program that started it resumes it"), "{status}");
+    for id in [run.as_str(), farm.rsplit('/').next().expect("an id")] {
+        let directory = format!("state/jobs/{id}");
+        let refused = project.rollout(&["resume", &directory]).wait(DEADLINE);
+        let refused = refused.expect_code(ExitCode::Failure);
+        let _told = refused.expect_stderr("is resumed by its server");
+    }
+    assert!(!project.path().join("jobs").exists(), "no other run was started");
+    let daemon = DaemonProcess::start(&project, &[]);
+    let path = format!("/v1/runs/{run}/cancel");
+    let _accepted = daemon.client.post(&path, &[], &json!(null)).expect(202);
+    daemon.wait_for(&run, &["cancelled"]);
 }
 
 #[test]

@@ -134,7 +134,8 @@ fn resume_after_interrupt_ends_like_uninterrupted() {
     wait::until(DEADLINE, "an eval", || directory.join("eval/0000/experiment").is_dir());
     running.signal(Signal::INT);
     let stopped = running.wait(DEADLINE).expect_code(ExitCode::Cancelled);
-    let _told = stopped.expect_stderr("run the same command again to resume");
+    let resume = stopped.hinted_command();
+    assert_eq!(resume, "rollout resume stopped/outcomes");
     let status = evals(&directory).iter().filter(|eval| eval["status"] == "running").count();
     assert!(status > 0, "it was stopped during its evals");
     let resumed = ["tree", "resume", "tree.yaml", "--runs-root", "stopped"];

@@ -8,6 +8,7 @@ mod events;
 mod example;
 mod example_outcomes;
 mod failed_evals;
+mod hints;
 mod idea_outcomes;
 mod ideas;
 mod limits;

@@ -9,7 +9,8 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 
 /// Hint for the directory of a search.
-const SEARCH_HINT: &str = "stop its `rollout tree run` with Ctrl-C; the same command resumes it";
+const SEARCH_HINT: &str =
+    "stop its `rollout tree run` with Ctrl-C; `rollout resume DIR` resumes it";
 
 /// Pause a run: no trial begins, running ones go on
 ///

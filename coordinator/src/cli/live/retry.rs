@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::LiveRun;
 use super::target::{CommandAnswer, late};
 use crate::cli::error::CliError;
+use crate::cli::hint_command::CommandHint;
 use crate::cli::output::Printer;
 use crate::engine::ReopenSelection;
 
@@ -52,7 +53,7 @@ async fn ask(
             CommandAnswer::NoCoordinator if is_known => {
                 let message = "cannot tell which trials run again: the coordinator ended first";
                 return Err(CliError::refused(message)
-                    .hint("`rollout status` shows the run; the same command selects the rest"));
+                    .command_hint(CommandHint::new("select the trials that are left")));
             }
             CommandAnswer::NoCoordinator => return Ok(None),
         }

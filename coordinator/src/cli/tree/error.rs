@@ -3,33 +3,24 @@
 use rollout_protocol::exit::ExitCode;
 
 use crate::cli::error::{CliError, from_lock, remedy};
+use crate::cli::hint_command::CommandHint;
 use crate::engine::LockError;
 use crate::workloads::search::driver::{BackendError, SearchError};
-
-/// Part of the hints that `for_unnamed_search` completes.
-const RESUME_HINT: &str = "the same command again";
 
 /// Part of hints: the option that starts another search.
 const OTHER_SEARCH: &str = "`--tree-run-id` for another search";
 
 impl CliError {
-    /// Adds the search's name to the hints: the search file does not have it.
-    pub(super) fn for_unnamed_search(mut self, name: &str) -> Self {
-        let named = format!("{RESUME_HINT} with `--tree-run-id {name}`");
-        for hint in &mut self.hints {
-            *hint = hint.replace(RESUME_HINT, &named);
-        }
-        self
-    }
-
     /// The error of resuming a search without a name.
     pub(super) fn name_required(what: &str) -> Self {
         let message = format!(
             "{what} needs the name of a search: without `tree_run_id` every search is named after \
              the time of its start"
         );
-        Self::new(ExitCode::Config, message)
-            .hint("use `--tree-run-id` with the name of the search's directory below `runs_root`")
+        Self::new(ExitCode::Config, message).hint(
+            "use `--tree-run-id` with the name of the search's directory below `runs_root`, or \
+             `rollout resume DIR` with the directory",
+        )
     }
 }
 
@@ -44,7 +35,7 @@ impl From<SearchError> for CliError {
             SearchError::Lock(LockError::Interrupted)
             | SearchError::Backend(BackendError::Stopped) => {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
-                    .hint("run the same command again to resume")
+                    .command_hint(CommandHint::new("resume"))
             }
             SearchError::Lost(_) => Self::from_cause(
                 ExitCode::LockLost,
@@ -60,11 +51,14 @@ impl From<SearchError> for CliError {
                 Self::new(ExitCode::Config, error.to_string())
             }
             SearchError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
-                .hint(&format!("use {OTHER_SEARCH}, or resume this one")),
+                .hint(&format!("use {OTHER_SEARCH}"))
+                .command_hint(CommandHint::new("resume this one")),
             SearchError::Changed { differences, .. } => {
                 let mut refused = Self::from_cause(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
-                refused.hint(&format!("use {OTHER_SEARCH}, or undo the changes to resume this one"))
+                refused
+                    .hint(&format!("use {OTHER_SEARCH}"))
+                    .command_hint(CommandHint::new("resume this one").after("undo the changes"))
             }
             SearchError::Baseline { missing, .. } => {
                 let mut refused =
@@ -78,14 +72,13 @@ impl From<SearchError> for CliError {
             SearchError::Backend(BackendError::EvalsNotRun { evals }) => {
                 let mut failed = Self::failure(what, &error);
                 failed.details.clone_from(evals);
-                failed.hint(
-                    "run the same command again to retry them; with `--fail-unable-evals` they \
-                     count as failed",
+                failed.command_hint(CommandHint::new("retry them")).command_hint(
+                    CommandHint::new("count them as failed").with_options(&["--fail-unable-evals"]),
                 )
             }
             SearchError::Ideas { .. } | SearchError::Backend(_) | SearchError::Unregistered(_) => {
-                let hint = format!("{} and run the same command again to resume", remedy(&error));
-                Self::failure(what, &error).hint(&hint)
+                let hint = CommandHint::new("resume").after(remedy(&error));
+                Self::failure(what, &error).command_hint(hint)
             }
             SearchError::File { .. } | SearchError::Plan(_) | SearchError::Run(_) => {
                 Self::failure(what, &error)
@@ -99,6 +92,7 @@ mod tests {
     use rollout_protocol::id::RunId;
 
     use super::*;
+    use crate::cli::hint_command::HintedRun;
     use crate::engine::journal::{JournalPrefix, MissingRecords, RecordChain};
 
     #[test]
@@ -118,13 +112,21 @@ mod tests {
     }
 
     #[test]
-    fn stopped_search_without_name_hints_generated_tree_run_id() {
-        let stopped = || CliError::from(SearchError::Backend(BackendError::Stopped));
-        assert_eq!(stopped().hints, ["run the same command again to resume"]);
-        let hints = stopped().for_unnamed_search("20260101_000000").hints;
+    fn stopped_search_hints_its_directory() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let text = r#"{"directory": "/", "command": ["tree", "run"], "arguments": ["t.yaml"]}"#;
+        std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        let run = HintedRun::Directory(temp.path().to_owned());
+        let hints =
+            |error: BackendError| CliError::from(SearchError::Backend(error)).for_run(&run).hints;
+        let resume = format!("cd / && rollout resume {}", temp.path().display());
+        assert_eq!(hints(BackendError::Stopped), [format!("run `{resume}` to resume")]);
         assert_eq!(
-            hints,
-            ["run the same command again with `--tree-run-id 20260101_000000` to resume"]
+            hints(BackendError::EvalsNotRun { evals: Vec::new() }),
+            [
+                format!("run `{resume}` to retry them"),
+                format!("run `{resume} -- --fail-unable-evals` to count them as failed"),
+            ]
         );
     }
 }

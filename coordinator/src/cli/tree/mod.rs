@@ -19,6 +19,7 @@ use clap::Subcommand;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
+use self::run::TreeRunArgs;
 use super::error::CliError;
 use super::output::Printer;
 use crate::workloads::search::driver::SearchDirectory;
@@ -28,9 +29,9 @@ use crate::workloads::search::manifest::SearchManifest;
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
     Init(init::InitArgs),
-    Run(Box<run::TreeRunArgs>),
+    Run(Box<TreeRunArgs>),
     /// Resume an existing search; like `run`, but never starts a new one
-    Resume(Box<run::TreeRunArgs>),
+    Resume(Box<TreeRunArgs>),
     Report(report::ReportArgs),
     Show(show::ShowArgs),
     Validate(validate::ValidateArgs),

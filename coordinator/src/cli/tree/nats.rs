@@ -31,6 +31,11 @@ impl RemoteArgs {
         self.nats.url.is_some()
     }
 
+    /// The address of the server.
+    pub(super) fn url(&self) -> Option<&str> {
+        self.nats.url.as_deref()
+    }
+
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors

@@ -75,6 +75,11 @@ pub(super) struct KeyOptions {
 }
 
 impl KeyOptions {
+    /// Whether the command line names the search.
+    pub(super) fn has_name(&self) -> bool {
+        self.tree_run_id.is_some()
+    }
+
     /// The overrides of the search file.
     pub(super) fn overrides(&self) -> TreeOverrides {
         TreeOverrides {

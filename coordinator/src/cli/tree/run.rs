@@ -10,9 +10,11 @@ use rollout_worker::supervise;
 use super::options::KeyOptions;
 use super::{run_search, show, validate};
 use crate::cli::error::CliError;
+use crate::cli::hint_command::{self, HintedRun, RunAction};
 use crate::cli::listen::ListenArgs;
 use crate::cli::logging::{self, LogArgs};
 use crate::cli::output::Printer;
+use crate::cli::run_place;
 use crate::config::{
     ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, env_vars, read_tree,
 };
@@ -22,10 +24,10 @@ use crate::workloads::search::report::OutcomeCounts;
 
 /// Search over the commits of a repository by trying ideas on the best commits so far
 ///
-/// Run the same command again to resume a search that was stopped by a signal or a crash, with
-/// `--tree-run-id` if the file has no `tree_run_id`. The result is the same as without the stop.
-/// The first Ctrl-C lets running commands end; the second ends them at once. With `--dry-run` the
-/// outcome of an eval follows from its number, so that every outcome occurs.
+/// `rollout resume DIR` resumes a search that was stopped by a signal or a crash. The result is the
+/// same as without the stop. The first Ctrl-C lets running commands end; the second ends them at
+/// once. With `--dry-run` the outcome of an eval follows from its number, so that every outcome
+/// occurs.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TreeRunArgs {
     /// Search file, YAML or JSON
@@ -94,7 +96,11 @@ pub(in crate::cli) struct TreeRunArgs {
     pub(super) remote: super::nats::RemoteArgs,
 
     #[command(flatten)]
-    keys: KeyOptions,
+    pub(super) keys: KeyOptions,
+
+    /// The directory whose options these are, by `rollout retry` and `resume`.
+    #[arg(skip)]
+    pub(in crate::cli) again: Option<PathBuf>,
 }
 
 impl TreeRunArgs {
@@ -111,12 +117,13 @@ impl TreeRunArgs {
     }
 }
 
-/// Runs the command; `begun` allows only an existing search.
+/// Runs the command; with `existing_only` it begins no search.
 pub(in crate::cli) async fn run(
     args: TreeRunArgs,
     existing_only: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
+    let existing_only = existing_only || args.again.is_some();
     let args = Arc::new(args);
     let read = Arc::clone(&args);
     let (tree, warnings) = supervise::blocking(move || prepare(&read)).await?;
@@ -140,13 +147,19 @@ pub(in crate::cli) async fn run(
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
     validate_baseline(&tree, args.dry_run, printer).await?;
-    let (name, is_named) = (tree.name.clone(), tree.is_named);
-    if !is_named {
-        printer.hint(&format!("this search is named {name}: resume it with `--tree-run-id`"));
+    let run = HintedRun::Directory(run_dir.clone());
+    // A simulation does not store its command line.
+    let named = (!tree.is_named).then(|| format!("--tree-run-id={}", tree.name));
+    let named: Vec<String> = named.into_iter().collect();
+    if !tree.is_named {
+        let resume = match args.dry_run {
+            true => hint_command::of_this_process(&named),
+            false => hint_command::command(&run, &RunAction::Resume, &[]),
+        };
+        printer.hint(&format!("this search is named {}: `{resume}` resumes it", tree.name));
     }
     let result = run_search::run_search(tree, &args, screen, printer).await;
-    let manifest =
-        result.map_err(|error| if is_named { error } else { error.for_unnamed_search(&name) })?;
+    let manifest = result.map_err(|error| error.for_run(&run).for_this_command(&named))?;
     if !args.json {
         printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");
@@ -182,7 +195,14 @@ fn prepare(args: &TreeRunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliErro
     let tree = read_tree(&args.tree, &options, &mut problems);
     let (tree, warnings) = problems.finish(tree)?;
     let nothing = || CliError::new(ExitCode::Config, "the search file is empty");
-    Ok((tree.ok_or_else(nothing)?, warnings))
+    let mut tree = tree.ok_or_else(nothing)?;
+    if let Some(run_dir) = &args.again {
+        tree.is_named = true;
+        if let Some((runs_root, name)) = run_place::moved(run_dir, &tree.run_dir())? {
+            (tree.runs_root, tree.name) = (runs_root, name);
+        }
+    }
+    Ok((tree, warnings))
 }
 
 /// Refuses a baseline that nothing can be compared with, before anything is created. A simulated

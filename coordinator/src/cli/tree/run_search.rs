@@ -6,6 +6,7 @@ use rollout_protocol::limits::LOCK_STALE;
 
 use super::run::TreeRunArgs;
 use crate::cli::error::CliError;
+use crate::cli::invocation::Invocation;
 use crate::cli::output::Printer;
 use crate::cli::{store_url, traces};
 use crate::config::TreeFile;
@@ -37,6 +38,7 @@ pub(super) async fn run_search(
         false => traces::for_run(&mut sinks),
     };
     let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
+    let invocation = invocation(args, &tree.name);
     let options = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
@@ -44,6 +46,7 @@ pub(super) async fn run_search(
         rerun_evals: args.rerun_evals,
         force_regenerate_ideas: args.force_regenerate_ideas,
         clock: if args.dry_run { ManifestClock::Counted } else { ManifestClock::System },
+        invocation,
     };
     let request = SearchRequest {
         options,
@@ -60,6 +63,23 @@ pub(super) async fn run_search(
         tracer: traces.tracer(),
     };
     Ok(Box::pin(search::run(request)).await?)
+}
+
+/// The command line of the search, for `rollout resume` and `retry`, which do not replace it. It names
+/// the search, whose name may come from the clock. Equal simulations leave equal files, and none.
+fn invocation(args: &TreeRunArgs, name: &str) -> Option<serde_json::Value> {
+    if args.dry_run || args.again.is_some() {
+        return None;
+    }
+    let mut invocation = Invocation::of_process(&["tree", "run"])?;
+    if !args.keys.has_name() {
+        invocation.add("--tree-run-id", name);
+    }
+    #[cfg(feature = "nats")]
+    if let Some(url) = args.remote.url() {
+        invocation.add_server(url);
+    }
+    serde_json::to_value(invocation).ok()
 }
 
 fn lock_wait_policy(args: &TreeRunArgs) -> LockWaitPolicy {

@@ -10,6 +10,7 @@ use super::SearchError;
 use crate::config::host_file;
 use crate::engine::journal::RunLayout;
 use crate::engine::{Fence, atomic_file};
+use crate::results::files::layout;
 use crate::workloads::search::manifest::{CopiedFile, MANIFEST_VERSION, SearchManifest};
 use crate::workloads::search::policy::decide::ArtifactLookup;
 use crate::workloads::search::report::REPORTS;
@@ -144,6 +145,16 @@ impl SearchDirectory {
     ) -> Result<(), SearchError> {
         fence.check()?;
         Ok(atomic_file::write_json(&self.manifest_file(), manifest)?)
+    }
+
+    /// Replaces the command line that started the search, unless another process owns it.
+    pub(super) fn write_invocation(
+        &self,
+        invocation: &serde_json::Value,
+        fence: &Fence,
+    ) -> Result<(), SearchError> {
+        fence.check()?;
+        Ok(atomic_file::write_json(&self.root().join(layout::INVOCATION), invocation)?)
     }
 
     /// Writes the reports again.

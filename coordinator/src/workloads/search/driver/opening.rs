@@ -42,6 +42,8 @@ pub struct SearchOpenOptions {
     pub force_regenerate_ideas: bool,
     /// Source of times.
     pub clock: ManifestClock,
+    /// How the search was started, for `invocation.json`; the file stays as it is when absent.
+    pub invocation: Option<serde_json::Value>,
 }
 
 /// Proof that this process owns a search.
@@ -127,6 +129,9 @@ pub fn open<W: SearchBackend>(
             manifest
         }
     };
+    if let Some(invocation) = &options.invocation {
+        directory.write_invocation(invocation, &owned.fence)?;
+    }
     resume::finish_interrupted_discard(&directory, &manifest)?;
     if let Some(former) = owned.former {
         let kind = ManifestEventKind::LockTakeover { former };

@@ -79,6 +79,7 @@ impl SearchFixture {
             rerun_evals: false,
             force_regenerate_ideas: false,
             clock: ManifestClock::Counted,
+            invocation: None,
         }
     }
 

@@ -1,0 +1,285 @@
+//! Complete command lines in hints. Every one that names a run is made by [`command`].
+
+use std::path::{Path, PathBuf};
+
+use super::invocation::{self, Invocation};
+use super::output::quoted;
+use super::run_place::CatalogAddress;
+use crate::config::env_vars;
+use crate::engine::ReopenSelection;
+use crate::results::files::layout;
+
+/// Stands for a value that is not stored.
+const VALUE: &str = "VALUE";
+
+/// A run, as a command line names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HintedRun {
+    /// A run or a search in a directory.
+    Directory(PathBuf),
+    /// A run in a catalog: `s3://bucket/prefix#RUN`.
+    Catalog(String),
+}
+
+/// What a command does with a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RunAction {
+    /// Runs what is pending.
+    Resume,
+    /// Runs settled trials again.
+    Retry(ReopenSelection),
+}
+
+/// A hint that ends with a command, which is known where the run is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CommandHint {
+    /// What to do before.
+    first: Option<String>,
+    /// Options of the command, for its session only.
+    pub(super) options: &'static [&'static str],
+    /// What the command is for, an infinitive.
+    purpose: &'static str,
+    /// Whether it is the command line of this process, not one that resumes the run.
+    is_of_this_process: bool,
+}
+
+impl HintedRun {
+    /// The run that an argument of a command names.
+    pub(super) fn named(text: &Path) -> Self {
+        match CatalogAddress::parse(text) {
+            Ok(Some(address)) => Self::Catalog(address.to_string()),
+            Ok(None) | Err(_) => Self::Directory(text.to_owned()),
+        }
+    }
+
+    /// Whether a command can resume it: a directory has the options that it was started with.
+    pub(super) fn is_resumable(&self) -> bool {
+        match self {
+            Self::Directory(directory) => directory.join(layout::INVOCATION).is_file(),
+            Self::Catalog(_) => true,
+        }
+    }
+}
+
+impl RunAction {
+    const fn verb(&self) -> &'static str {
+        match self {
+            Self::Resume => "resume",
+            Self::Retry(_) => "retry",
+        }
+    }
+
+    /// The options that select trials.
+    fn selection(&self) -> Vec<String> {
+        match self {
+            Self::Resume => Vec::new(),
+            Self::Retry(ReopenSelection::Failed) => vec!["--failed".to_owned()],
+            Self::Retry(ReopenSelection::Infrastructure) => vec!["--infra".to_owned()],
+            Self::Retry(ReopenSelection::Trials(trials)) => {
+                let named = trials.iter().map(|trial| ["--trial".to_owned(), trial.clone()]);
+                named.flatten().collect()
+            }
+        }
+    }
+}
+
+impl CommandHint {
+    /// A command for a purpose, an infinitive.
+    pub(super) const fn new(purpose: &'static str) -> Self {
+        Self { first: None, options: &[], purpose, is_of_this_process: false }
+    }
+
+    /// The same with the command line of this process: the options that the run has are not those of
+    /// this command.
+    #[must_use]
+    pub(super) fn of_this_process(self) -> Self {
+        Self { is_of_this_process: true, ..self }
+    }
+
+    /// Whether it is the command line of this process.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.is_of_this_process
+    }
+
+    /// The same with what to do before.
+    #[must_use]
+    pub(super) fn after(self, first: impl Into<String>) -> Self {
+        Self { first: Some(first.into()), ..self }
+    }
+
+    /// The same with options of the command.
+    #[must_use]
+    pub(super) fn with_options(self, options: &'static [&'static str]) -> Self {
+        Self { options, ..self }
+    }
+
+    /// What to do before.
+    #[cfg(feature = "serve")]
+    pub(super) fn first(&self) -> Option<&str> {
+        self.first.as_deref()
+    }
+
+    /// The hint with its command.
+    pub(super) fn text(&self, command: &str) -> String {
+        let Self { first, purpose, .. } = self;
+        match first {
+            Some(first) => format!("{first}, then run `{command}` to {purpose}"),
+            None => format!("run `{command}` to {purpose}"),
+        }
+    }
+}
+
+/// The command line that does this with a run, in the current directory. `options` are for its
+/// session.
+pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> String {
+    let mut words = vec!["rollout".to_owned(), action.verb().to_owned()];
+    let mut further: Vec<String> = options.iter().map(|word| (*word).to_owned()).collect();
+    let mut elsewhere = None;
+    match run {
+        HintedRun::Directory(directory) => {
+            let stored = Invocation::read(directory).ok();
+            let left_out = stored.iter().flat_map(|stored| &stored.left_out);
+            let left_out = left_out.filter(|option| *option != "--nats" || !has_server());
+            further.extend(left_out.flat_map(|option| [option.clone(), VALUE.to_owned()]));
+            elsewhere = stored.map(|stored| stored.directory).filter(|place| !is_current(place));
+            let absolute = elsewhere.as_ref().and_then(|_| std::path::absolute(directory).ok());
+            let directory = absolute.as_deref().unwrap_or(directory);
+            words.push(directory.to_string_lossy().into_owned());
+        }
+        HintedRun::Catalog(address) => words.push(address.clone()),
+    }
+    words.extend(action.selection());
+    if matches!(run, HintedRun::Catalog(_)) && !has_server() {
+        words.extend(["--nats", "URL"].map(str::to_owned));
+    }
+    if !further.is_empty() {
+        words.push("--".to_owned());
+        words.extend(further);
+    }
+    let command = joined(&words);
+    match elsewhere {
+        Some(place) => format!("cd {} && {command}", quoted(&place.to_string_lossy())),
+        None => command,
+    }
+}
+
+/// The command line that resumes the run or the search in a directory; `None` if the directory does
+/// not have its options.
+pub(super) fn resume_directory(directory: &Path) -> Option<String> {
+    let run = HintedRun::Directory(directory.to_owned());
+    run.is_resumable().then(|| command(&run, &RunAction::Resume, &[]))
+}
+
+/// The command line of this process, with further options.
+pub(super) fn of_this_process(options: &[String]) -> String {
+    let (words, left_out) = invocation::words_of_process();
+    let left_out = left_out.into_iter().flat_map(|option| [option, VALUE.to_owned()]);
+    joined(&with_options(words, left_out.chain(options.iter().cloned()).collect()))
+}
+
+/// A command line with further options of its run. Commands that repeat a command line take them
+/// after `--`, except for a resumed run in a catalog.
+fn with_options(mut words: Vec<String>, options: Vec<String>) -> Vec<String> {
+    if options.iter().any(|option| option == "--force") {
+        words.retain(|word| word != "--no-wait");
+    }
+    let end = words.iter().position(|word| word == "--");
+    let is_again = match words.first().map(String::as_str) {
+        Some("retry") => true,
+        Some("resume" | "continue") => !words.iter().any(|word| word.contains("://")),
+        _ => false,
+    };
+    match end {
+        Some(_) if is_again => words.extend(options),
+        None if is_again && !options.is_empty() => {
+            words.push("--".to_owned());
+            words.extend(options);
+        }
+        end => {
+            let end = end.unwrap_or(words.len());
+            words.splice(end..end, options);
+        }
+    }
+    words.insert(0, "rollout".to_owned());
+    words
+}
+
+fn joined(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn is_current(directory: &Path) -> bool {
+    std::env::current_dir().is_ok_and(|current| current == directory)
+}
+
+/// Whether the environment names a server.
+fn has_server() -> bool {
+    std::env::var_os(env_vars::NATS_URL.name).is_some_and(|url| !url.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(path: impl Into<PathBuf>) -> HintedRun {
+        HintedRun::Directory(path.into())
+    }
+
+    #[test]
+    fn command_selects_trials_as_the_action_does() {
+        let trials = vec!["a/d/t__1".to_owned(), "a b/d/t__2".to_owned()];
+        for (action, expected) in [
+            (RunAction::Resume, "rollout resume jobs/demo"),
+            (RunAction::Retry(ReopenSelection::Failed), "rollout retry jobs/demo --failed"),
+            (RunAction::Retry(ReopenSelection::Infrastructure), "rollout retry jobs/demo --infra"),
+            (
+                RunAction::Retry(ReopenSelection::Trials(trials)),
+                "rollout retry jobs/demo --trial a/d/t__1 --trial 'a b/d/t__2'",
+            ),
+        ] {
+            assert_eq!(command(&directory("jobs/demo"), &action, &[]), expected);
+        }
+        let forced = command(&directory("jobs/demo"), &RunAction::Resume, &["--force"]);
+        assert_eq!(forced, "rollout resume jobs/demo -- --force");
+    }
+
+    #[test]
+    fn command_of_run_that_began_elsewhere_goes_there_and_names_lacking_options() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().to_str().expect("text");
+        let text = r#"{"directory": "/a b", "arguments": [], "left_out": ["--ae"]}"#;
+        std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        assert_eq!(
+            resume_directory(temp.path()),
+            Some(format!("cd '/a b' && rollout resume {path} -- --ae VALUE"))
+        );
+        assert_eq!(resume_directory(&temp.path().join("none")), None);
+    }
+
+    #[test]
+    fn further_options_are_where_the_command_takes_them() {
+        for (words, expected) in [
+            ("run job.yaml", "rollout run job.yaml -n 4"),
+            ("run -q -- job.yaml", "rollout run -q -n 4 -- job.yaml"),
+            ("resume jobs/demo", "rollout resume jobs/demo -- -n 4"),
+            ("resume s3://b#demo", "rollout resume s3://b#demo -n 4"),
+            ("retry jobs/demo --failed -- -q", "rollout retry jobs/demo --failed -- -q -n 4"),
+        ] {
+            let split = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(with_options(split(words), split("-n 4")), split(expected));
+        }
+        let words = ["resume", "--no-wait", "jobs/demo"].map(str::to_owned).to_vec();
+        let same = with_options(words.clone(), Vec::new());
+        assert_eq!(same, ["rollout", "resume", "--no-wait", "jobs/demo"]);
+        let forced = with_options(words, vec!["--force".to_owned()]);
+        assert_eq!(forced, ["rollout", "resume", "jobs/demo", "--", "--force"]);
+    }
+
+    #[test]
+    fn command_hint_says_what_to_do_first() {
+        let hint = CommandHint::new("resume");
+        assert_eq!(hint.text("rollout x"), "run `rollout x` to resume");
+        let full = hint.after("free space");
+        assert_eq!(full.text("rollout x"), "free space, then run `rollout x` to resume");
+    }
+}
