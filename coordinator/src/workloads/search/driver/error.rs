@@ -7,8 +7,8 @@ use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
 
-/// An error that ends the session of a search. The manifest keeps all decisions; run the same
-/// command again to resume.
+/// An error that ends the session of a search. The manifest keeps all decisions; another
+/// session resumes it.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// A file or directory failed.
