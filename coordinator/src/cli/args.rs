@@ -150,6 +150,11 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) no_wait: bool,
 
+    /// Continue a run whose agents, tasks or attempts with results are no longer planned: these
+    /// results are kept and no longer count
+    #[arg(long)]
+    pub(super) accept_changed: bool,
+
     /// Exit with 5 if the pass rate is below RATE, with 4 if infrastructure failures could change
     /// that
     ///

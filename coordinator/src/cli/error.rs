@@ -430,6 +430,14 @@ impl From<OpenError> for CliError {
                      trials failed, run them again with `{retry}`"
                 ))
             }
+            OpenError::Removed { differences, .. } => {
+                let mut refused = Self::from_cause(ExitCode::PlanMismatch, resuming, &error);
+                refused.details.clone_from(differences);
+                let keep = CommandHint::new("keep these results, which then no longer count");
+                refused
+                    .hint("use `--name` for a new run, or undo the changes to resume this one")
+                    .command_hint(keep.with_options(&["--accept-changed"]).of_this_process())
+            }
             OpenError::Journal { source, .. } => {
                 Self::from_cause(ExitCode::RunDamaged, resuming, &error).with_journal_hint(source)
             }

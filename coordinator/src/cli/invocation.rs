@@ -14,8 +14,9 @@ const SECRET_OPTIONS: [&str; 6] =
     ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats", "--remote-endpoint"];
 
 /// Options that hold for one session and are not stored, and whether a value follows them.
-const SESSION_OPTIONS: [(&str, bool); 4] = [
+const SESSION_OPTIONS: [(&str, bool); 5] = [
     ("--force", false),
+    ("--accept-changed", false),
     ("--rerun-evals", false),
     ("--force-regenerate-ideas", false),
     ("--resume", true),

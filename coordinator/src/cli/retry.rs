@@ -180,7 +180,8 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error.hints = vec!["retry in the directory that has them".to_owned()];
             error
         }
-        ExitCode::PlanMismatch => {
+        // The plan may also lack trials with results, which its own hints say.
+        ExitCode::PlanMismatch if error.command_hints.is_empty() => {
             let key = ReopenSelection::Trials(vec!["KEY".to_owned()]);
             error.hints = vec![format!(
                 "undo the changes, or run these trials again as well: `{}`, with one `--trial` for \

@@ -72,6 +72,7 @@ async fn start(
         sinks,
         wait_policy: args.lock_wait_policy(),
         reopen: args.reopen.clone(),
+        accept_changed: args.accept_changed,
         stops: StopSource::Signals,
         on_demand: None,
         host: None,

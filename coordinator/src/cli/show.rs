@@ -76,6 +76,8 @@ struct TrialsDocument {
     selected: usize,
     /// The first of them.
     trials: Vec<TrialRow>,
+    /// Settled trials that are no longer in the plan.
+    unplanned: u64,
 }
 
 /// The document of `--json` with a trial.
@@ -152,14 +154,19 @@ fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
             trials.push(row);
         }
     }
-    let header = view.header;
-    Ok(TrialsDocument { run: header.run, job: header.job, state: header.state, selected, trials })
+    let (header, unplanned) = (view.header, view.counts.unplanned);
+    let (run, job, state) = (header.run, header.job, header.state);
+    Ok(TrialsDocument { run, job, state, selected, unplanned, trials })
 }
 
 fn render_trials(document: &TrialsDocument) -> String {
-    let TrialsDocument { selected, trials, .. } = document;
+    let TrialsDocument { selected, unplanned, trials, .. } = document;
+    let kept = match unplanned {
+        0 => String::new(),
+        count => format!("{count} results are kept of trials that are no longer planned\n"),
+    };
     if trials.is_empty() {
-        return "no trials\n".to_owned();
+        return format!("no trials\n{kept}");
     }
     let header = ["trial", "state", "error", "worker", "tries", "reward", "seconds", "cost"];
     let rows = trials.iter().map(|row| {
@@ -181,6 +188,7 @@ fn render_trials(document: &TrialsDocument) -> String {
     if *selected > trials.len() {
         text.push_str(&format!("{} more\n", selected - trials.len()));
     }
+    text.push_str(&kept);
     text
 }
 

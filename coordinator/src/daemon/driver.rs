@@ -275,6 +275,7 @@ fn request(
         // Only an earlier daemon can own a run of this directory, and this one has its lock.
         wait_policy: LockWaitPolicy::default(),
         reopen: None,
+        accept_changed: false,
         #[cfg(feature = "nats")]
         remote,
         stops: StopSource::Channel(stops),

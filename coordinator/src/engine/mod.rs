@@ -4,8 +4,8 @@
 //! * `catalog`: runs in a blob store, with a copy of the journal
 //! * `journal`: the core's records on disk; `records`: the settlements; `manifest`: a summary
 //! * `lock`: exclusion of other processes; `interruption`: stops before and after the event loop
-//! * `open`: opening of a run directory; `reopen`: trials that a session runs again; `replay`: the
-//!   state that a journal gives, also for readers
+//! * `open`: opening of a run directory; `open_error`: why it fails; `reopen`: trials that a session
+//!   runs again; `replay`: the state that a journal gives, also for readers
 //! * `event_loop`: the only select loop. It turns events into inputs of the core, hands the records
 //!   to the journal, and carries out effects once their records are durable.
 //! * `reconcile`: the side towards remote workers
@@ -24,6 +24,7 @@ mod lock;
 mod manifest;
 pub mod model_leases;
 mod open;
+mod open_error;
 mod planner;
 pub mod reconcile;
 mod records;
@@ -44,7 +45,8 @@ pub use lock::{
 };
 pub(crate) use lock::{host_name, is_shared};
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
-pub use open::{OpenError, OpenRun, RunOpenOptions, open_run};
+pub use open::{OpenRun, RunOpenOptions, open_run};
+pub use open_error::OpenError;
 pub use planner::{ItemLookup, Planner, PlannerDecisions};
 pub use reopen::ReopenSelection;
 pub use replay::{CoreReplay, reopened_items};

@@ -1,7 +1,7 @@
 //! Opening a run directory: lock, replay, a new epoch.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};
 use super::manifest::RunManifest;
+use super::open_error::OpenError;
 use super::records::{RecordsFileSet, RecordsWriter};
 use super::reopen::{ReopenSelection, SupersededResults};
 use super::replay::{CoreReplay, restore_executions};
@@ -114,72 +115,6 @@ impl OpenRun {
     }
 }
 
-/// Why a run directory cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The directory cannot be created.
-    #[error("cannot create the run directory {}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Another process owns the run.
-    #[error(transparent)]
-    Lock(LockError),
-    /// The journal is damaged.
-    #[error(transparent)]
-    Journal {
-        /// Why.
-        source: JournalError,
-    },
-    /// Trials were settled with other settings or files than the plan's.
-    #[error(
-        "{} of {} ran with other settings or files: {}",
-        settled_trials(*count),
-        root.display(),
-        first_names(names, *count)
-    )]
-    Changed {
-        /// The run directory.
-        root: PathBuf,
-        /// Number of trials.
-        count: usize,
-        /// Names of the first ones.
-        names: Vec<String>,
-        /// Differences from the plan of the last session, one per line.
-        differences: Vec<String>,
-    },
-    /// Trials to run again that have no result.
-    #[error(
-        "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
-        root.display(),
-        names.join(", ")
-    )]
-    NotSettled {
-        /// The run directory.
-        root: PathBuf,
-        /// Their names, as given.
-        names: Vec<String>,
-    },
-}
-
-/// `1 settled trial`, `2 settled trials`.
-fn settled_trials(count: usize) -> String {
-    if count == 1 { "1 settled trial".to_owned() } else { format!("{count} settled trials") }
-}
-
-/// The names of the first of `count` trials, and the number of the others.
-fn first_names(names: &[String], count: usize) -> String {
-    let named = names.join(", ");
-    match count.saturating_sub(names.len()) {
-        0 => named,
-        others => format!("{named} and {others} more"),
-    }
-}
-
 /// Takes the lock and opens the run. A stop ends the wait for another owner.
 ///
 /// # Errors
@@ -252,9 +187,9 @@ fn open_locked(
     let replay = index.replay(&durable, extent, |at, record| replaying.apply(at, record));
     let replay = replay.map_err(damaged)?;
     replaying.send();
-    let JournalReplayer { replay: replayed, changed, .. } = replaying;
+    let JournalReplayer { replay: replayed, changed, removed, .. } = replaying;
     let (mut core, mut superseded) = replayed.into_parts();
-    check_plan(&root, changed, &superseded)?;
+    check_plan(&root, changed, removed, &superseded)?;
     let now = Timestamp::now();
     let run = replay.as_ref().map(|replay| replay.first.1.run).or(grant.run);
     let run = run.unwrap_or_else(|| RunId::from_bytes(rand::random()));
@@ -330,17 +265,24 @@ fn record_files_of_plan(manifest: &RunManifest, plan: Digest) -> RecordsFileSet 
     RecordsFileSet { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
 }
 
-/// Refuses the session when results belong to another plan, or when a trial to reopen has none.
+/// Refuses the session when results belong to another plan or are no longer planned, or when a trial
+/// to reopen has none.
 fn check_plan(
     root: &Path,
     changed: Vec<String>,
+    removed: BTreeSet<String>,
     superseded: &SupersededResults,
 ) -> Result<(), OpenError> {
-    let root = root.to_owned();
+    let (root, differences) = (root.to_owned(), Vec::new());
     if !changed.is_empty() {
         let count = changed.len();
         let names = changed.into_iter().take(MAX_NAMED_TRIALS).collect();
-        return Err(OpenError::Changed { root, count, names, differences: Vec::new() });
+        return Err(OpenError::Changed { root, count, names, differences });
+    }
+    if !removed.is_empty() {
+        let count = removed.len();
+        let names = removed.into_iter().take(MAX_NAMED_TRIALS).collect();
+        return Err(OpenError::Removed { root, count, names, differences });
     }
     let names = superseded.unknown();
     if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
@@ -396,15 +338,6 @@ fn begin_epoch(
     })
 }
 
-impl OpenError {
-    fn from_lock(error: LockError) -> Self {
-        match error {
-            LockError::Journal(source) => Self::Journal { source },
-            error => Self::Lock(error),
-        }
-    }
-}
-
 struct JournalReplayer<'a> {
     replay: CoreReplay,
     planner: &'a dyn Planner,
@@ -415,6 +348,8 @@ struct JournalReplayer<'a> {
     started: bool,
     batch: Vec<RunEvent>,
     changed: Vec<String>,
+    /// Settled trials of the last session's plan that this plan lacks.
+    removed: BTreeSet<String>,
 }
 
 impl<'a> JournalReplayer<'a> {
@@ -436,6 +371,7 @@ impl<'a> JournalReplayer<'a> {
             started: false,
             batch: Vec::new(),
             changed: Vec::new(),
+            removed: BTreeSet::new(),
         }
     }
 
@@ -462,7 +398,10 @@ impl<'a> JournalReplayer<'a> {
     }
 
     fn settled(&mut self, settled: ItemSettlement) {
-        let Some(planned) = self.planner.find(&settled.item) else { return };
+        let Some(planned) = self.planner.find(&settled.item) else {
+            self.removed.extend(self.planner.removed(&settled.item).map(|name| name.to_string()));
+            return;
+        };
         let name = self.planner.name(planned.ordinal);
         let Some(settled) = self.replay.superseded.take(settled, &name) else { return };
         if self.replay.core().settled_spec(&settled.item) != Some(planned.spec) {
@@ -535,43 +474,4 @@ fn warn_of_torn_tail(replay: Option<&ReplaySummary>, events: &mpsc::Sender<Vec<R
          the work that they recorded is done again"
     );
     send(events, vec![RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } }]);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(count: usize, names: &[&str]) -> String {
-        let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let root = PathBuf::from("jobs/demo");
-        OpenError::Changed { root, count, names, differences: Vec::new() }.to_string()
-    }
-
-    #[test]
-    fn refusal_of_other_plan_counts_and_names_trials() {
-        assert_eq!(
-            refusal(1, &["a/d/t__1"]),
-            "1 settled trial of jobs/demo ran with other settings or files: a/d/t__1"
-        );
-        assert_eq!(
-            refusal(5, &["a/d/t__1", "a/d/t__2"]),
-            "5 settled trials of jobs/demo ran with other settings or files: a/d/t__1, a/d/t__2 \
-             and 3 more"
-        );
-    }
-
-    #[test]
-    fn refusal_of_damaged_journal_names_file_once() {
-        let source = JournalError::Damaged {
-            path: "jobs/demo/journal/000001.log".into(),
-            offset: 4252,
-            durable_bytes: 10926,
-            records_behind: 6,
-        };
-        assert_eq!(
-            OpenError::Journal { source }.to_string(),
-            "jobs/demo/journal/000001.log is damaged at byte 4252 of 10926 (6 intact records \
-             follow)"
-        );
-    }
 }

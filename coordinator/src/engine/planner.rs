@@ -51,6 +51,13 @@ pub trait Planner: Send {
     /// The item of the plan with this key.
     fn find(&self, item: &ItemId) -> Option<NewItem>;
 
+    /// The name of an item of the last session's plan that this plan lacks and whose result must not
+    /// go unnoticed.
+    fn removed(&self, item: &ItemId) -> Option<ItemName> {
+        let _not_known = item;
+        None
+    }
+
     /// The offer of a try of an item.
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer;
 

@@ -16,7 +16,7 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
-use crate::launch::session::JobSession;
+use crate::launch::session::{ExtentChange, JobSession};
 use crate::launch::slot_pool::{PooledRunner, SlotShare};
 use crate::plan::{self, JobPlan};
 use crate::workloads::job::read_previous_plan;
@@ -43,7 +43,7 @@ impl LocalJob {
     pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { job, mut session, host, environment, slots } = self;
         let layout = RunLayout::new(&session.run_dir);
-        let previous_plan = read_previous_plan(&layout)?;
+        let previous_plan = read_previous_plan(&layout)?.map(Arc::new);
         if let Some(former) = &previous_plan {
             Arc::make_mut(&mut session.plan).reuse_documents(former);
         }
@@ -55,10 +55,12 @@ impl LocalJob {
         let options = session.open_options(plan.digest(), None, RemoteTimeouts::default());
         let documents = session.documents(&plan);
         let queue = Arc::new(EmbeddedQueue::default());
-        let planner = session.planner(&plan, queue.clone());
+        let planner = session.planner(&plan, previous_plan.as_ref(), queue.clone());
+        let change = ExtentChange::new(previous_plan.as_deref(), &plan);
         let JobSession { parameters, store, events, stops, tracer, .. } = session;
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);
+        let told = events.clone();
         let ran = embedded::run(EmbeddedRun {
             options,
             planner,
@@ -67,13 +69,19 @@ impl LocalJob {
             slots: parameters.n_concurrent_trials,
             events,
             stops,
-            on_open: Box::new(move |run| Box::pin(documents.write_for(run))),
+            on_open: Box::new(move |run| {
+                let written = documents.write_for(run);
+                Box::pin(async move {
+                    change.tell(&told).await;
+                    written.await
+                })
+            }),
             takes_commands: true,
             equip: Box::new(equip),
             tracer,
         })
         .await;
-        ran.map_err(|error| explain(error, previous_plan.as_ref(), &plan))
+        ran.map_err(|error| explain(error, previous_plan.as_deref(), &plan))
     }
 }
 
@@ -94,6 +102,10 @@ pub(super) fn explain(
         (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
             let differences = plan::compare(former, plan).lines();
             OpenError::Changed { root, count, names, differences }.into()
+        }
+        (RunError::Open(OpenError::Removed { root, count, names, .. }), Some(former)) => {
+            let differences = plan::compare(former, plan).extent_lines();
+            OpenError::Removed { root, count, names, differences }.into()
         }
         (error, _) => error,
     }

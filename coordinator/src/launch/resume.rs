@@ -123,6 +123,8 @@ pub async fn resume(request: ResumeRequest) -> Result<RunOutcome, LaunchError> {
         wait_policy,
         reopen,
         on_demand,
+        // The plan is that of the last session.
+        accept_changed: false,
         stops,
         // Its trials run on workers of the server.
         tracer: Tracer::default(),

@@ -57,6 +57,8 @@ pub struct RunRequest {
     pub wait_policy: LockWaitPolicy,
     /// Settled trials that run again.
     pub reopen: Option<ReopenSelection>,
+    /// Whether the plan may lack trials that have results. They are kept and no longer count.
+    pub accept_changed: bool,
     /// The server whose workers run the trials; without one they run in this process.
     #[cfg(feature = "nats")]
     pub remote: Option<RemoteOptions>,
@@ -105,7 +107,8 @@ pub struct RunOutcome {
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, stops, .. } = request;
-    let RunRequest { on_demand, host, kubernetes_config, tracer, slots, .. } = request;
+    let RunRequest { on_demand, accept_changed, host, kubernetes_config, tracer, slots, .. } =
+        request;
     #[cfg(feature = "nats")]
     let (pool, remote) = match request.remote {
         Some(remote) => {
@@ -139,8 +142,16 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     #[cfg(not(feature = "nats"))]
     let executor = local()?;
     let prepared = PlannedRun { parameters, run_dir, plan, url, store, executor };
-    let session =
-        SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, stops, tracer };
+    let session = SessionRequest {
+        invocation,
+        sinks,
+        wait_policy,
+        reopen,
+        on_demand,
+        accept_changed,
+        stops,
+        tracer,
+    };
     prepared.run(session).await
 }
 
@@ -191,6 +202,7 @@ pub(super) struct SessionRequest {
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
     pub(super) on_demand: Option<OnDemandTrials>,
+    pub(super) accept_changed: bool,
     pub(super) stops: StopSource,
     pub(super) tracer: Tracer,
 }
@@ -200,7 +212,7 @@ impl PlannedRun {
     pub(super) async fn run(self, request: SessionRequest) -> Result<RunOutcome, LaunchError> {
         let Self { parameters, run_dir, plan, url, store, executor } = self;
         let SessionRequest { invocation, sinks, wait_policy, reopen, on_demand, .. } = request;
-        let SessionRequest { stops, tracer, .. } = request;
+        let SessionRequest { accept_changed, stops, tracer, .. } = request;
         let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
         let (interruption, stops, _observing) = Interruption::observe(stops);
         let stopped = interruption.requested_at_once().boxed().shared();
@@ -224,6 +236,7 @@ impl PlannedRun {
             wait_policy,
             reopen,
             on_demand,
+            accept_changed,
             tracer,
         };
         let session_result = Box::pin(executor.run(session)).await;

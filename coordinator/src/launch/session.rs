@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::event::RunEvent;
+use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::RunControl;
@@ -22,7 +23,7 @@ use crate::engine::{
     KvLockOptions, LockOptions, LockWaitPolicy, OpenRun, ReopenSelection, RunError, RunOpenOptions,
     atomic_file,
 };
-use crate::plan::{JobPlan, PlanDocument};
+use crate::plan::{self, JobPlan, PlanDocument};
 use crate::workloads::job::JobPlanner;
 
 /// Documents of a session, written when it owns the run and before anything is offered.
@@ -63,6 +64,37 @@ impl SessionDocuments {
     }
 }
 
+/// How a plan differs in its extent from that of the last session, to be told to the user.
+#[derive(Debug)]
+pub(super) struct ExtentChange {
+    message: Option<String>,
+}
+
+impl ExtentChange {
+    /// Most differences that are told.
+    const MAX_LINES: usize = 10;
+
+    pub(super) fn new(former: Option<&JobPlan>, plan: &JobPlan) -> Self {
+        let lines = former.map(|former| plan::compare(former, plan).extent_lines());
+        let lines = lines.filter(|lines| !lines.is_empty());
+        let message = lines.map(|mut lines| {
+            let others = lines.len().saturating_sub(Self::MAX_LINES);
+            lines.truncate(Self::MAX_LINES);
+            lines.extend((others > 0).then(|| format!("{others} more")));
+            format!("the plan has changed since the last session: {}", lines.join(", "))
+        });
+        Self { message }
+    }
+
+    /// Tells it, once the run is opened.
+    pub(super) async fn tell(self, events: &mpsc::Sender<Vec<RunEvent>>) {
+        let Some(message) = self.message else { return };
+        let event = RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } };
+        // A reporter that ended has returned its own error; the run continues.
+        let _gone = events.send(vec![event]).await;
+    }
+}
+
 /// A job with started outputs, ready to run.
 pub(super) struct JobSession {
     pub(super) parameters: JobParameters,
@@ -75,6 +107,8 @@ pub(super) struct JobSession {
     pub(super) wait_policy: LockWaitPolicy,
     pub(super) reopen: Option<ReopenSelection>,
     pub(super) on_demand: Option<OnDemandTrials>,
+    /// Whether the plan may lack trials that have results.
+    pub(super) accept_changed: bool,
     /// Takes the spans of a worker in this process.
     pub(super) tracer: Tracer,
 }
@@ -113,15 +147,20 @@ impl JobSession {
         }
     }
 
-    /// The planner of its trials; `control` is for the user of trials on demand.
+    /// The planner of its trials; `former` is the plan of the last session, and `control` is for the
+    /// user of trials on demand.
     pub(super) fn planner(
         &mut self,
         plan: &Arc<JobPlan>,
+        former: Option<&Arc<JobPlan>>,
         control: Arc<dyn RunControl>,
     ) -> JobPlanner {
         let by_agent = !self.parameters.budget.agent.is_unlimited();
+        // The user of trials on demand asks for what it wants.
+        let former = former.filter(|_| !self.accept_changed && self.on_demand.is_none());
         let planner = JobPlanner::new(Arc::clone(plan), by_agent)
-            .with_rate_limit(self.parameters.rate_limits);
+            .with_rate_limit(self.parameters.rate_limits)
+            .with_former(former.cloned());
         match self.on_demand.take() {
             Some(on_demand) => on_demand.attach(planner, plan, Arc::clone(&self.store), control),
             None => planner,

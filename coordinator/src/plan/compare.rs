@@ -12,8 +12,8 @@ use super::JobPlan;
 pub struct PlanChange {
     /// Agents and tasks that only the later plan has, and additional attempts.
     pub added: Vec<String>,
-    /// Agents and tasks that only the earlier plan has, and attempts that are no longer made. Their
-    /// results are kept but not counted.
+    /// Agents and tasks that only the earlier plan has, and attempts that are no longer made. If the
+    /// user accepts this, their results are kept but not counted.
     pub removed: Vec<String>,
     /// Items in both plans that differ: results of the earlier plan are invalid for the later one.
     pub changed: Vec<SpecChange>,
@@ -57,6 +57,13 @@ impl PlanChange {
     /// Whether the plans have the same trials.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
+    /// What only one of the plans has, as display lines.
+    pub fn extent_lines(&self) -> Vec<String> {
+        let added = self.added.iter().map(|what| format!("{what}: added"));
+        let removed = self.removed.iter().map(|what| format!("{what}: no longer planned"));
+        added.chain(removed).collect()
     }
 
     /// The differences that make results invalid, as display lines.

@@ -146,6 +146,7 @@ pub fn request(
         sinks: Vec::new(),
         wait_policy: LockWaitPolicy::default(),
         reopen: None,
+        accept_changed: false,
         remote,
         stops: StopSource::Channel(mpsc::channel(1).1),
         on_demand: None,

@@ -2,6 +2,7 @@
 
 mod blobs;
 mod catalog;
+mod changed_plan;
 mod damage;
 mod examples;
 mod fail_under;

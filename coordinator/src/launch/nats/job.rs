@@ -13,7 +13,7 @@ use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, Run
 use crate::launch::control_socket::ControlSocket;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
-use crate::launch::session::JobSession;
+use crate::launch::session::{ExtentChange, JobSession};
 use crate::workloads::job::read_previous_plan;
 
 /// A job to be run by remote workers.
@@ -43,7 +43,7 @@ impl RemoteJob {
     pub(super) async fn run(self) -> Result<FinishedSession, RunError> {
         let Self { mut session, dispatch, kv_store, control, pool, timeouts, hand_over } = self;
         let layout = RunLayout::new(&session.run_dir);
-        let previous_plan = read_previous_plan(&layout)?;
+        let previous_plan = read_previous_plan(&layout)?.map(Arc::new);
         if let Some(former) = &previous_plan {
             Arc::make_mut(&mut session.plan).reuse_documents(former);
         }
@@ -59,11 +59,14 @@ impl RemoteJob {
         let documents = session.documents(&plan);
         let gateway = plan.settings().gateway.clone();
         let is_limited = gateway.as_ref().is_some_and(GatewaySpec::is_limited);
-        let planner = session.planner(&plan, Arc::clone(&control)).with_model_leases(is_limited);
+        let planner = session
+            .planner(&plan, previous_plan.as_ref(), Arc::clone(&control))
+            .with_model_leases(is_limited);
         let JobSession { store, events, mut stops, .. } = session;
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
-            opened.map_err(|error| explain(error, previous_plan.as_ref(), &plan))?;
+            opened.map_err(|error| explain(error, previous_plan.as_deref(), &plan))?;
+        ExtentChange::new(previous_plan.as_deref(), &plan).tell(&events).await;
         if let Err(error) = documents.write_for(&run).await {
             let _lost = lock.release(Some(RunState::Stopped)).await;
             return Err(error);

@@ -33,6 +33,16 @@ pub struct JobPlanner {
     rate_limits: RunRateLimits,
     /// The trials to dispatch; `None` for all trials of the plan.
     requests: Option<Arc<TrialRequests>>,
+    /// The plan of the last session, if its results must stay planned.
+    former: Option<FormerPlan>,
+}
+
+/// The plan of the last session.
+#[derive(Debug)]
+struct FormerPlan {
+    plan: Arc<JobPlan>,
+    /// Ordinals by key. Built only if the journal has an item that the plan lacks.
+    ordinals: OnceLock<HashMap<ItemId, u64>>,
 }
 
 impl JobPlanner {
@@ -40,7 +50,23 @@ impl JobPlanner {
     pub fn new(plan: Arc<JobPlan>, by_agent: bool) -> Self {
         let lanes = if by_agent { JobLanes::by_agent(&plan) } else { JobLanes::new(&plan) };
         let rate_limits = RunRateLimits::default();
-        Self { plan, dispatched: 0, ordinals: Arc::default(), lanes, rate_limits, requests: None }
+        Self {
+            plan,
+            dispatched: 0,
+            ordinals: Arc::default(),
+            lanes,
+            rate_limits,
+            requests: None,
+            former: None,
+        }
+    }
+
+    /// Refuses the loss of trials that the plan of the last session has and whose results are known.
+    #[must_use]
+    pub fn with_former(self, former: Option<Arc<JobPlan>>) -> Self {
+        let former = former.filter(|former| former.digest() != self.plan.digest());
+        let former = former.map(|plan| FormerPlan { plan, ordinals: OnceLock::new() });
+        Self { former, ..self }
     }
 
     /// Sets the rate limits that workers observe for its trials.
@@ -118,6 +144,12 @@ impl Planner for JobPlanner {
     fn find(&self, item: &ItemId) -> Option<NewItem> {
         let ordinals = self.ordinals.get_or_init(|| ordinals(&self.plan));
         ordinals.get(item).map(|ordinal| self.new_item(*ordinal))
+    }
+
+    fn removed(&self, item: &ItemId) -> Option<ItemName> {
+        let FormerPlan { plan, ordinals: known } = self.former.as_ref()?;
+        let ordinal = known.get_or_init(|| ordinals(plan)).get(item)?;
+        Some(plan.name_at(plan.place(*ordinal)?).into())
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
@@ -220,6 +252,22 @@ mod tests {
     fn plan_file_path_equals_that_of_run_layout() {
         let layout = RunLayout::new("/jobs/run");
         assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
+    }
+
+    #[test]
+    fn planner_names_trials_that_only_the_former_plan_has() {
+        let plans = [2, 3].map(|tasks| Arc::new(noop(tasks).expect("a plan").0));
+        let [small, large] = &plans;
+        let trials: Vec<_> = large.trials().collect();
+        let names = |former: Option<&Arc<JobPlan>>| {
+            let planner = JobPlanner::new(Arc::clone(small), false).with_former(former.cloned());
+            let unplanned = trials.iter().filter(|trial| planner.find(&trial.item).is_none());
+            let removed = unplanned.filter_map(|trial| planner.removed(&trial.item));
+            removed.map(|name| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Some(large)), [trials[2].name.to_string()]);
+        assert_eq!(names(Some(small)), Vec::<String>::new());
+        assert_eq!(names(None), Vec::<String>::new());
     }
 
     #[test]
