@@ -13,10 +13,10 @@ pub enum ExitCode {
     /// Bad configuration, or a missing environment: nothing was started.
     Config = 3,
     /// The run completed, but trials failed because of the infrastructure; with `--fail-under`,
-    /// only if they could change its verdict.
+    /// only if they or trials with failures of tasks could change its verdict.
     Infrastructure = 4,
-    /// The run completed, but the pass rate is under `--fail-under`, even if every trial with an
-    /// infrastructure failure had passed.
+    /// The run completed, but the pass rate is under `--fail-under`, even if every trial with a
+    /// failure of the infrastructure or the task had passed.
     FailUnder = 5,
     /// Another process owns the run.
     LockHeld = 6,
@@ -33,7 +33,8 @@ pub enum ExitCode {
     OutOfReach = 11,
     /// The pool uses another blob store than this worker.
     OtherStore = 12,
-    /// The search ended, and every one of its evals failed: nothing was measured.
+    /// Nothing was measured: the run ended without a scored trial, or every eval of the search
+    /// failed.
     NothingMeasured = 13,
     /// The budget of a run or of an agent does not cover the rest of its trials: they were skipped.
     /// Another session with a larger budget runs them.

@@ -155,10 +155,11 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) accept_changed: bool,
 
-    /// Exit with 5 if the pass rate is below RATE, with 4 if infrastructure failures could change
-    /// that
+    /// Exit with 5 if the pass rate is below RATE, with 4 if failures of the infrastructure or of
+    /// tasks could change that
     ///
-    /// The rate counts completed trials and failures of agents, verifiers and tasks.
+    /// The rate counts completed trials and failures of agents, verifiers and tasks. A run without
+    /// one of these exits with 13, or with 4 after infrastructure failures.
     #[arg(long, value_name = "RATE", value_parser = share)]
     pub(super) fail_under: Option<f64>,
 

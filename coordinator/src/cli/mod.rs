@@ -11,7 +11,6 @@ mod env_file;
 mod error;
 mod events;
 mod executor;
-mod exit;
 mod export;
 mod follow_logs;
 #[cfg(feature = "gateway")]

@@ -1,8 +1,9 @@
 use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser as _};
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::record::{ItemOutcome, Verdict};
 use rollout_worker::archive::ArchiveError;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::queue::traits::QueueError;
@@ -10,10 +11,11 @@ use rollout_worker::store::StoreError;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
-use super::{exit, output};
+use super::output;
 use crate::config::{ConfigErrors, ErrorKind, SourceLocation};
 use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::events::sinks::terminal::Style;
+use crate::launch::exit;
 use crate::plan::BuildError;
 use crate::results::metrics::{FailureParty, Tally, TrialScore};
 use crate::sources::datasets::BundleError;
@@ -156,7 +158,9 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
     assert_eq!(exit::for_run(false, &half, Some(0.5)), ExitCode::Success);
     assert_eq!(exit::for_run(false, &half, Some(0.51)), ExitCode::FailUnder);
     assert_eq!(exit::for_run(true, &half, Some(0.51)), ExitCode::Cancelled);
-    assert_eq!(exit::for_run(false, &tally(&[]), Some(0.1)), ExitCode::FailUnder);
+    for least in [0.0, 0.1] {
+        assert_eq!(exit::for_run(false, &tally(&[]), Some(least)), ExitCode::NothingMeasured);
+    }
     let failed = tally(&[(1.0, None), (0.0, Some(FailureParty::Agent))]);
     assert_eq!(exit::for_run(false, &failed, None), ExitCode::Success);
     assert_eq!(exit::for_run(false, &failed, Some(1.0)), ExitCode::FailUnder);
@@ -169,6 +173,41 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
     let unsupported = tally(&[(1.0, None), (0.0, Some(FailureParty::Unsupported))]);
     assert_eq!(exit::for_run(false, &unsupported, None), ExitCode::Success);
     assert_eq!(exit::for_run(false, &unsupported, Some(1.0)), ExitCode::Success);
+    let invalid = tally(&[(1.0, None), (0.0, Some(FailureParty::Task))]);
+    assert_eq!(exit::for_run(false, &invalid, None), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &invalid, Some(0.5)), ExitCode::Success);
+    assert_eq!(exit::for_run(false, &invalid, Some(0.9)), ExitCode::Infrastructure);
+}
+
+#[test]
+fn exit_code_of_run_without_scored_trial_is_never_success() {
+    let verdicts = |outcome, error: Option<TrialError>| {
+        let mut tally = Tally::default();
+        let verdict = Verdict { outcome, error, reward: None, ..Verdict::completed(1.0) };
+        tally.add(&TrialScore::from_verdict(&verdict, &[]));
+        tally
+    };
+    let lost = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "lost");
+    let unsupported = TrialError::unsupported("no graphics processors");
+    let cases = [
+        (ItemOutcome::Failed, Some(lost), ExitCode::Infrastructure, ExitCode::Infrastructure),
+        (
+            ItemOutcome::Failed,
+            Some(unsupported),
+            ExitCode::NothingMeasured,
+            ExitCode::NothingMeasured,
+        ),
+        (ItemOutcome::Cancelled, None, ExitCode::NothingMeasured, ExitCode::NothingMeasured),
+        // The job disables verification: it asks for no score.
+        (ItemOutcome::Unverified, None, ExitCode::Success, ExitCode::NothingMeasured),
+    ];
+    for (outcome, error, without, with) in cases {
+        let tally = verdicts(outcome, error);
+        assert_eq!(exit::for_run(false, &tally, None), without, "{outcome:?}");
+        for least in [0.0, 0.5] {
+            assert_eq!(exit::for_run(false, &tally, Some(least)), with, "{outcome:?} {least}");
+        }
+    }
 }
 
 #[test]

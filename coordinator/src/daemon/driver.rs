@@ -29,6 +29,7 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
 use crate::launch::control_socket::ControlSocketClient;
+use crate::launch::exit;
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
@@ -208,9 +209,7 @@ fn ended(daemon: &Daemon, run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
     if outcome.cancelled && (!is_closed || daemon.stopping().is_some()) {
         return SessionEnd::Stopped;
     }
-    let has_failures = outcome.report.tally.failures.infrastructure > 0;
-    let code = if has_failures { ExitCode::Infrastructure } else { ExitCode::Success };
-    SessionEnd::Completed { code: code.code() }
+    SessionEnd::Completed { code: exit::for_run(false, &outcome.report.tally, None).code() }
 }
 
 fn is_config_error(error: &LaunchError) -> bool {

@@ -4,6 +4,7 @@
 pub mod control_socket;
 pub mod embedded;
 mod error;
+pub mod exit;
 pub mod export;
 pub mod facts;
 pub mod farm;

@@ -208,7 +208,7 @@ fn task_with_mcp_servers_is_unsupported_by_shell() {
     let project = run.project();
     let toml = "[[environment.mcp_servers]]\nname = 'm'\ntransport = 'stdio'\ncommand = 'm'\n";
     project.write_file("tasks/t/task.toml", &format!("schema_version = '1.4'\n{toml}"));
-    let trial = run.end_in(&project, &server, DEADLINE, ExitCode::Success);
+    let trial = run.end_in(&project, &server, DEADLINE, ExitCode::NothingMeasured);
     assert_eq!(trial.result["error"]["code"], "unsupported_by_environment", "{:#}", trial.result);
     let expected = "the task t has MCP servers, which the agent `shell` cannot use";
     assert_eq!(trial.message(), expected);

@@ -24,3 +24,31 @@ fn exit_code_of_fail_under_counts_failed_trials() {
     assert_eq!((&job["pass_rate"], &job["scored"]["trials"]), (&1.0.into(), &3.into()), "{job:#}");
     assert_nothing_left(&project);
 }
+
+#[test]
+fn fail_under_that_failed_task_could_change_is_undecided() {
+    let project = project()
+        .tasks(["faults/passes", "faults/no-tests"], &[])
+        .job("faults.yaml", &[("PROVIDER", "process")]);
+    for (least, code) in [("0.5", ExitCode::Success), ("0.51", ExitCode::Infrastructure)] {
+        let run = project.rollout(&["run", "job.yaml", "--fail-under", least]);
+        let _ended = run.wait(DEADLINE).expect_code(code);
+    }
+    let job = project.results("faults").job();
+    assert_eq!((&job["failures"]["task"], &job["scored"]["trials"]), (&1.into(), &2.into()));
+}
+
+#[test]
+fn run_without_scored_trial_reaches_no_minimum() {
+    let project = project().tasks(["faults/passes"], &[]);
+    let project = project.job("faults.yaml", &[("PROVIDER", "process")]);
+    let job = std::fs::read_to_string(project.path().join("job.yaml")).expect("the job");
+    let project = project.write("job.yaml", &format!("{job}verifier: {{disable: true}}\n"));
+    for (options, code) in
+        [(&["--fail-under", "0"][..], ExitCode::NothingMeasured), (&[], ExitCode::Success)]
+    {
+        let words = [&["run", "job.yaml"], options].concat();
+        let _ended = project.rollout(&words).wait(DEADLINE).expect_code(code);
+    }
+    assert_eq!(project.results("faults").count("unverified_trials"), 1);
+}

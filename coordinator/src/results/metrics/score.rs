@@ -15,17 +15,21 @@ pub struct Score {
     pub mean_reward: Option<f64>,
     /// Infrastructure failures, which do not count.
     infrastructure: u64,
+    /// Failures of tasks, which count as not passed though they say nothing about the agent.
+    task: u64,
 }
 
 /// Outcome of comparing a run with a minimum share of passed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThresholdOutcome {
-    /// Reached, even if no infrastructure failure had passed.
+    /// Reached, even if no trial with a failure of the infrastructure or the task had passed.
     Reached,
-    /// Not reached, even if every infrastructure failure had passed.
+    /// Not reached, even if every one of these had passed.
     Missed,
-    /// Depends on the trials with infrastructure failures.
+    /// Depends on the trials with failures of the infrastructure or the task.
     Undecided,
+    /// No trial counts, and none could.
+    NothingScored,
 }
 
 impl Tally {
@@ -49,6 +53,7 @@ impl Score {
             passed: tally.passed,
             mean_reward: (known && over > 0).then_some(mean),
             infrastructure: tally.failures.infrastructure,
+            task: tally.failures.task,
         }
     }
 
@@ -57,16 +62,15 @@ impl Score {
         (self.trials > 0).then(|| self.passed as f64 / self.trials as f64)
     }
 
-    /// Compares the pass rate with a minimum. Without counted trials the pass rate is 0.
+    /// Compares the pass rate with a minimum. A run without a scored trial reaches none.
     pub fn compare_with_threshold(&self, threshold: f64) -> ThresholdOutcome {
-        let reaches = |passed: u64| {
-            let trials = self.trials + self.infrastructure;
-            let rate = if trials > 0 { passed as f64 / trials as f64 } else { 0.0 };
-            rate >= threshold
-        };
-        if reaches(self.passed) {
+        let trials = self.trials + self.infrastructure;
+        let reaches = |passed: u64| passed as f64 / trials as f64 >= threshold;
+        if trials == 0 {
+            ThresholdOutcome::NothingScored
+        } else if self.trials > 0 && reaches(self.passed) {
             ThresholdOutcome::Reached
-        } else if reaches(self.passed + self.infrastructure) {
+        } else if reaches(self.passed + self.infrastructure + self.task) {
             ThresholdOutcome::Undecided
         } else {
             ThresholdOutcome::Missed

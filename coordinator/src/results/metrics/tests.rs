@@ -69,6 +69,7 @@ struct ReferenceScore {
     counted: u64,
     infrastructure: u64,
     unsupported: u64,
+    task: u64,
     /// Contribution of each trial to the mean.
     rewards: Vec<f64>,
     /// Whether a completed trial has several rewards and no single one.
@@ -98,6 +99,7 @@ impl ReferenceScore {
                         reference.unsupported += 1;
                     } else {
                         reference.counted += 1;
+                        reference.task += u64::from(error.class == ErrorClass::Task);
                         reference.rewards.push(0.0);
                     }
                 }
@@ -113,12 +115,17 @@ impl ReferenceScore {
         Some(self.rewards.iter().sum::<f64>() / self.rewards.len() as f64)
     }
 
-    /// Tries every number of infrastructure failures as passed.
+    /// Tries every number of failures of the infrastructure and of tasks as passed.
     fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
-        let trials = (self.counted + self.infrastructure).max(1) as f64;
-        let reached: Vec<bool> = (0..=self.infrastructure)
-            .map(|lucky| (self.passed + lucky) as f64 / trials >= least)
+        let trials = self.counted + self.infrastructure;
+        if trials == 0 {
+            return ThresholdOutcome::NothingScored;
+        }
+        let mut reached: Vec<bool> = (0..=self.infrastructure + self.task)
+            .map(|lucky| (self.passed + lucky) as f64 / trials as f64 >= least)
             .collect();
+        // Without a scored trial there is no rate that could be reached.
+        reached[0] &= self.counted > 0;
         match (reached.contains(&true), reached.contains(&false)) {
             (true, true) => ThresholdOutcome::Undecided,
             (true, false) => ThresholdOutcome::Reached,
