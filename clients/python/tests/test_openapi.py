@@ -44,6 +44,7 @@ MODELS: dict[str, type[Any]] = {
     "RunDocument": models.Run,
     "RunFailure": models.RunFailure,
     "RunList": models.RunPage,
+    "ScoreFigures": models.Score,
     "SubmittedGroupDocument": farm_models.SubmittedGroup,
     "TrialArtifactList": executor_models.ArtifactReferenceList,
     "TrialList": executor_models.PlannedTrialList,

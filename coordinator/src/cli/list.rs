@@ -20,6 +20,7 @@ use crate::engine::RunState;
 use crate::events::sinks::terminal::format::percent;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
+use crate::results::report::ScoreFigures;
 use crate::results::view::{self, RunFacts, RunKind, RunSummary, RunViewState};
 
 /// List the runs in a directory of jobs: state, progress, pass rate
@@ -54,7 +55,10 @@ struct ListedRun {
     state: Option<RunViewState>,
     total: Option<u64>,
     settled: Option<u64>,
+    /// Of completed trials.
     pass_rate: Option<f64>,
+    /// The headline score.
+    scored: Option<ScoreFigures>,
     updated_at: Option<Timestamp>,
     /// Why it cannot be read.
     error: Option<String>,
@@ -105,6 +109,7 @@ async fn runs_of_server(address: &ServerAddress) -> Result<Vec<ListedRun>, CliEr
             total: Some(entry.total),
             settled: Some(entry.settled),
             pass_rate: None,
+            scored: None,
             updated_at: Some(entry.updated_at),
             error: None,
         }
@@ -148,6 +153,7 @@ fn listed(summary: RunSummary) -> ListedRun {
             total: Some(facts.total),
             settled: Some(facts.settled),
             pass_rate: facts.pass_rate,
+            scored: facts.scored,
             updated_at: facts.updated_at,
             error: None,
         },
@@ -177,7 +183,7 @@ fn render(runs: &[ListedRun]) -> String {
             updated,
             count(run.total),
             count(run.settled),
-            percent(run.pass_rate),
+            percent(run.scored.and_then(|scored| scored.pass_rate)),
         ]
     });
     let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 3));

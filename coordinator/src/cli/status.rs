@@ -14,8 +14,8 @@ use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
-use crate::events::sinks::terminal::format::{self, duration, number_or_dash, percent};
-use crate::events::sinks::terminal::table;
+use crate::events::sinks::terminal::format::{self, duration};
+use crate::events::sinks::terminal::{score, table};
 use crate::results::escape;
 use crate::results::metrics::FailureParty;
 use crate::results::view::{OwnerView, RunKind, RunStatus, RunViewState};
@@ -106,7 +106,7 @@ fn render(status: &RunStatus, resume: Option<String>) -> String {
     let waiting = status.waiting_for_worker.iter().map(waiting_for_worker);
     rows.extend(waiting.map(|text| ("waiting", text)));
     if header.kind == RunKind::Job && status.counts.settled > 0 {
-        rows.push(("score", score(status)));
+        rows.push(("score", score::scored(&status.headline.scored)));
     }
     if !status.errors.is_empty() {
         let errors = status.errors.iter().map(|(kind, count)| format!("{count} {kind}"));
@@ -205,17 +205,6 @@ fn waiting_for_worker(waiting: &WaitingItems) -> String {
 fn listed<'a>(counts: impl IntoIterator<Item = (u64, &'a str)>) -> String {
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     counts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
-}
-
-fn score(status: &RunStatus) -> String {
-    let scored = &status.headline.scored;
-    let mean = number_or_dash(scored.mean_reward);
-    format!(
-        "passed {} of {} ({}), mean reward {mean}",
-        scored.passed,
-        scored.trials,
-        percent(scored.pass_rate)
-    )
 }
 
 fn cost(status: &RunStatus) -> String {

@@ -49,7 +49,7 @@ const COMMAND_PAUSE: Duration = Duration::from_millis(200);
 /// A session that has not started, and its stops.
 pub(super) fn session(run: &HostedRun) -> (HostedSession, mpsc::Receiver<StopLevel>) {
     let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
-    let progress = Arc::new(SessionProgress::new(run.former_progress(), run.feed()));
+    let progress = Arc::new(SessionProgress::new(run.kind(), run.former_progress(), run.feed()));
     (HostedSession { progress, stops }, stopped)
 }
 

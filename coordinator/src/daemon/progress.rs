@@ -4,16 +4,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rollout_protocol::error::ErrorClass;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::ItemId;
-use rollout_protocol::record::{ItemOutcome, Settlement};
 use rollout_protocol::search::SearchEvent;
 use tokio::sync::watch;
 
 use super::event_feed::EventFeed;
-use super::record::HostedProgress;
+use super::record::{HostedKind, HostedProgress};
 use crate::events::{EventBatch, EventSink, ReportError, RunResult, SinkReport, SinkStarter};
+use crate::results::metrics::{Tally, TrialScore};
 
 /// Stage of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,17 +38,18 @@ pub(super) struct SessionProgress {
 #[derive(Debug, Default)]
 struct ProgressFold {
     progress: HostedProgress,
+    kind: HostedKind,
     running: HashSet<ItemId>,
-    /// Sum of the rewards of this session's results.
-    rewards: f64,
+    /// The results, once the session has started.
+    tally: Tally,
     /// Whether the session has started.
     is_started: bool,
 }
 
 impl SessionProgress {
     /// The progress of a session after that of an earlier one.
-    pub(super) fn new(former: HostedProgress, feed: Arc<EventFeed>) -> Self {
-        let fold = ProgressFold { progress: former, ..ProgressFold::default() };
+    pub(super) fn new(kind: HostedKind, former: HostedProgress, feed: Arc<EventFeed>) -> Self {
+        let fold = ProgressFold { progress: former, kind, ..ProgressFold::default() };
         Self { fold: Mutex::new(fold), stage: watch::Sender::new(SessionStage::default()), feed }
     }
 
@@ -107,7 +107,7 @@ impl ProgressFold {
         match kind {
             EventKind::RunStarted { run, epoch, total, .. } => {
                 // Every result of former sessions follows.
-                *self = Self { is_started: true, ..Self::default() };
+                *self = Self { is_started: true, kind: self.kind, ..Self::default() };
                 self.progress.run = Some(*run);
                 self.progress.session = *epoch;
                 self.progress.total = *total;
@@ -122,49 +122,36 @@ impl ProgressFold {
             }
             EventKind::TrialSettled { settlement, .. } => {
                 self.running.remove(&settlement.item);
-                self.count(settlement, true);
+                self.tally.add(&TrialScore::from_settlement(settlement));
             }
-            EventKind::TrialReopened { former: Some(former), .. } => self.count(former, false),
+            EventKind::TrialReopened { former: Some(former), .. } => {
+                self.tally.remove(&TrialScore::from_settlement(former));
+            }
             EventKind::RunEnded { .. } => self.running.clear(),
             _ => {}
         }
     }
 
-    /// Adds a result, or removes it.
-    fn count(&mut self, settlement: &Settlement, is_added: bool) {
-        let change = |count: &mut u64| {
-            *count = if is_added { *count + 1 } else { count.saturating_sub(1) };
-        };
-        let (progress, verdict) = (&mut self.progress, &settlement.verdict);
-        change(&mut progress.settled);
-        match verdict.outcome {
-            ItemOutcome::Completed => change(&mut progress.completed),
-            ItemOutcome::Failed => change(&mut progress.failed),
-            ItemOutcome::Cancelled => change(&mut progress.cancelled),
-            ItemOutcome::Unverified => change(&mut progress.unverified),
-        }
-        let class = verdict.error.as_ref().map(|error| error.class);
-        if verdict.outcome == ItemOutcome::Failed && class == Some(ErrorClass::Infrastructure) {
-            change(&mut progress.infrastructure_failures);
-        }
-        let Some(reward) = verdict.reward.filter(|_| verdict.outcome == ItemOutcome::Completed)
-        else {
-            return;
-        };
-        self.rewards += if is_added { reward } else { -reward };
-        if reward >= 1.0 {
-            change(&mut progress.passed);
-        }
-    }
-
     fn snapshot(&self) -> HostedProgress {
-        let progress = &self.progress;
-        let mean = || self.rewards / progress.completed as f64;
-        let mean_reward = match self.is_started {
-            true => (progress.completed > 0).then(mean),
-            false => progress.mean_reward,
-        };
-        HostedProgress { running: self.running.len() as u64, mean_reward, ..progress.clone() }
+        let running = self.running.len() as u64;
+        if !self.is_started {
+            return HostedProgress { running, ..self.progress.clone() };
+        }
+        let tally = &self.tally;
+        HostedProgress {
+            running,
+            settled: tally.settled(),
+            completed: tally.completed,
+            failed: tally.failed,
+            cancelled: tally.cancelled,
+            unverified: tally.unverified,
+            passed: tally.passed,
+            infrastructure_failures: tally.failures.infrastructure,
+            mean_reward: tally.rewards.mean(),
+            // The evals of a search have no rewards.
+            scored: (self.kind != HostedKind::Tree).then(|| tally.score().into()),
+            ..self.progress.clone()
+        }
     }
 }
 
@@ -186,32 +173,43 @@ impl EventSink for ProgressSink {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::error::{ErrorClass, ErrorType};
+    use rollout_protocol::record::{Settlement, Verdict};
+
     use super::*;
     use crate::daemon::event_feed::EventSource;
+    use crate::results::report::ScoreFigures;
     use crate::results::testing;
 
+    fn settlement(attempt: u32, verdict: Verdict) -> Settlement {
+        testing::settlement(testing::trial("a", "t", attempt), 1, verdict)
+    }
+
     fn settled(attempt: u32, reward: f64) -> RunEvent {
-        let trial = testing::trial("a", "t", attempt);
-        let settlement = testing::settlement(trial, 1, testing::passed(reward));
-        let settlement = Arc::new(settlement);
-        testing::event(1, EventKind::TrialSettled { ordinal: 0, replayed: false, settlement })
+        testing::settled(0, settlement(attempt, testing::passed(reward)))
+    }
+
+    fn progress(kind: HostedKind, former: HostedProgress) -> SessionProgress {
+        let source = EventSource::Log("no-such-file".into());
+        SessionProgress::new(kind, former, Arc::new(EventFeed::new(source)))
+    }
+
+    fn started(total: u64) -> EventKind {
+        EventKind::RunStarted {
+            run: testing::run(),
+            job: "j".to_owned(),
+            epoch: 2,
+            total,
+            started_at: testing::at(0),
+        }
     }
 
     #[test]
     fn progress_counts_results_of_the_last_session() {
-        let progress = {
-            let former = HostedProgress { settled: 7, ..Default::default() };
-            let source = EventSource::Log("no-such-file".into());
-            SessionProgress::new(former, Arc::new(EventFeed::new(source)))
-        };
+        let former = HostedProgress { settled: 7, ..Default::default() };
+        let progress = progress(HostedKind::Job, former);
         assert_eq!(progress.snapshot().settled, 7);
-        let started = EventKind::RunStarted {
-            run: testing::run(),
-            job: "j".to_owned(),
-            epoch: 2,
-            total: 3,
-            started_at: testing::at(0),
-        };
+        let started = started(3);
         let stage = progress.stage();
         let opened = testing::event(0, EventKind::RunOpened);
         progress.apply(&[testing::event(0, started), settled(1, 1.0), opened, settled(2, 0.0)]);
@@ -219,5 +217,55 @@ mod tests {
         assert_eq!((seen.session, seen.total, seen.settled), (2, 3, 2));
         assert_eq!((seen.completed, seen.passed, seen.mean_reward), (2, 1, Some(0.5)));
         assert_eq!(*stage.borrow(), SessionStage::Opened);
+    }
+
+    #[test]
+    fn progress_with_failures_is_scored_like_result_of_run() {
+        let failure = |class| testing::failed(testing::error(ErrorType::InternalError, class, "x"));
+        let unverified_step =
+            Verdict { unverified_steps: vec!["two".into()], ..testing::passed(1.0) };
+        let verdicts = [
+            testing::passed(0.75),
+            testing::passed(1.0),
+            unverified_step,
+            testing::passed(2.0),
+            failure(ErrorClass::Agent),
+            failure(ErrorClass::Infrastructure),
+        ];
+        let settlements: Vec<Settlement> =
+            (1..).zip(verdicts).map(|(attempt, verdict)| settlement(attempt, verdict)).collect();
+        let mut tally = Tally::default();
+        for settlement in &settlements {
+            tally.add(&TrialScore::from_settlement(settlement));
+        }
+        for kind in [HostedKind::Job, HostedKind::Executor, HostedKind::Tree] {
+            let progress = progress(kind, HostedProgress::default());
+            progress.apply(&[testing::event(0, started(6))]);
+            for settlement in &settlements {
+                progress.apply(&[testing::settled(0, settlement.clone())]);
+            }
+            let seen = progress.snapshot();
+            let scored = (kind != HostedKind::Tree).then(|| ScoreFigures::from(tally.score()));
+            assert_eq!(seen.scored, scored);
+            assert_eq!((seen.mean_reward, seen.passed), (Some(4.75 / 4.0), 1));
+            assert_eq!((seen.settled, seen.failed, seen.infrastructure_failures), (6, 2, 1));
+        }
+        let score = tally.score();
+        assert_eq!((score.passed, score.trials, score.mean_reward), (1, 5, Some(0.95)));
+    }
+
+    #[test]
+    fn progress_of_reopened_trial_is_as_if_it_had_not_settled() {
+        let progress = progress(HostedKind::Job, HostedProgress::default());
+        progress.apply(&[testing::event(0, started(2)), settled(1, 0.5)]);
+        let before = progress.snapshot();
+        let other = settlement(2, testing::passed(1.0));
+        progress.apply(&[testing::settled(1, other.clone())]);
+        assert_ne!(progress.snapshot(), before);
+        let (item, name) = (other.item, other.name.clone());
+        let former = Some(Arc::new(other));
+        let reopened = EventKind::TrialReopened { item, name, ordinal: 1, former };
+        progress.apply(&[testing::event(2, reopened)]);
+        assert_eq!(progress.snapshot(), before);
     }
 }

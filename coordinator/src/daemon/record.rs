@@ -12,6 +12,7 @@ use super::failure::RunFailure;
 use super::id::HostedRunId;
 use super::principal::AllowedVariables;
 use super::state_dir::StoredRecord;
+use crate::results::report::ScoreFigures;
 
 /// Newest format of records. Format 1 has jobs only.
 pub(super) const RECORD_FORMAT: u32 = 2;
@@ -158,7 +159,7 @@ pub struct HostedProgress {
     pub cancelled: u64,
     /// Trials that ran to their end without a verifier.
     pub unverified: u64,
-    /// Completed trials with reward 1.
+    /// Completed trials with reward 1 and every step verified.
     pub passed: u64,
     /// Failed trials by the infrastructure's fault.
     pub infrastructure_failures: u64,
@@ -167,6 +168,10 @@ pub struct HostedProgress {
     /// Mean reward of the completed trials; absent without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_reward: Option<f64>,
+    /// The headline score, as in `result.json`; absent before the first session, for a search, and
+    /// in records of earlier programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<ScoreFigures>,
 }
 
 /// Why a record cannot be used.

@@ -19,6 +19,7 @@ mod openapi;
 mod remote;
 mod resume;
 mod schemathesis;
+mod scores;
 mod search;
 mod share;
 mod tls;

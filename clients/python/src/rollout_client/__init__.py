@@ -96,6 +96,7 @@ from .models import (
     RunKind,
     RunPage,
     RunState,
+    Score,
     SubmissionKind,
     UnreadableRun,
 )
@@ -191,6 +192,7 @@ __all__ = [
     "RunPage",
     "RunRef",
     "RunState",
+    "Score",
     "SearchCounts",
     "SearchOverview",
     "ServerError",

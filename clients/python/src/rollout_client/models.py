@@ -33,6 +33,21 @@ ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor", "atif", "t
 
 
 @dataclass(frozen=True)
+class Score:
+    """Score of a run: over completed trials and the failures of agents, verifiers and tasks."""
+
+    trials: int
+    """Trials that count."""
+    passed: int
+    """Passed ones of these."""
+    pass_rate: float | None = None
+    """Share of these that passed; `None` when no trial counts."""
+    mean_reward: float | None = None
+    """Mean reward of these, with 0 for a failure; `None` when no trial counts or verifiers report
+    no single reward."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """Progress of a run: numbers of its trials."""
 
@@ -51,13 +66,16 @@ class Progress:
     unverified: int
     """Trials that ran to their end without a verifier."""
     passed: int
-    """Completed trials with reward 1."""
+    """Completed trials with reward 1 and every step verified."""
     infrastructure_failures: int
     """Failed trials by the infrastructure's fault."""
     running: int
     """Trials that run now, as far as is known."""
     mean_reward: float | None = None
     """Mean reward of the completed trials; `None` without any."""
+    scored: Score | None = None
+    """The score, as in `result.json`; `None` before the first session, for a search, and of earlier
+    servers."""
     run: str | None = None
     """Id of the run in its journal; `None` before its first session."""
 

@@ -4,13 +4,17 @@ use std::io::Read as _;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
+use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::RunUrl;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::events::sinks::terminal::format::number;
+use crate::events::sinks::terminal::score;
 use crate::results::escape;
+use crate::results::report::ScoreFigures;
 
 /// Bytes of a piece of output.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -129,8 +133,13 @@ pub(super) fn summary(run: &Value) -> String {
         count("cancelled"),
         count("running"),
     );
-    if let Some(mean) = progress["mean_reward"].as_f64() {
-        lines.push_str(&format!("mean reward {mean:.3}\n"));
+    // A search has no score, and earlier servers send none.
+    if let Ok(scored) = ScoreFigures::deserialize(&progress["scored"])
+        && count("settled") > 0
+    {
+        lines.push_str(&format!("{}\n", score::scored(&scored)));
+    } else if let Some(mean) = progress["mean_reward"].as_f64() {
+        lines.push_str(&format!("mean reward {} of the completed trials\n", number(mean)));
     }
     if let Some(message) = run["failure"]["message"].as_str() {
         lines.push_str(&format!("failed: {}\n", escape::line(message)));
@@ -140,7 +149,20 @@ pub(super) fn summary(run: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn summary_has_score_of_run_or_names_trials_of_mean() {
+        let run = |progress| summary(&json!({"id": "r", "name": "n", "progress": progress}));
+        let scored = json!({"trials": 4, "passed": 1, "pass_rate": 0.25, "mean_reward": 0.1875});
+        let shown = run(json!({"settled": 4, "mean_reward": 0.75, "scored": scored}));
+        assert!(shown.ends_with("\npassed 1 of 4 (25%), mean reward 0.1875\n"), "{shown}");
+        let shown = run(json!({"settled": 4, "mean_reward": 0.75}));
+        assert!(shown.ends_with("\nmean reward 0.75 of the completed trials\n"), "{shown}");
+        assert_eq!(run(json!({"settled": 4})).lines().count(), 2);
+    }
 
     #[test]
     fn names_of_items_are_one_part_of_a_path() {

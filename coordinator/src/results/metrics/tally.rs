@@ -204,7 +204,7 @@ impl Tally {
     }
 
     /// Takes out one settled trial that was added: it runs again.
-    pub(super) fn remove(&mut self, scored: &TrialScore) {
+    pub fn remove(&mut self, scored: &TrialScore) {
         self.count(scored, u64::saturating_sub);
         if let Some(reward) = scored.reward {
             self.rewards.remove(reward);

@@ -10,7 +10,7 @@ use rollout_protocol::record::{ItemOutcome, REWARD_KEY};
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::facts::DatasetFacts;
 use super::ledger::Ledger;
@@ -162,7 +162,8 @@ pub struct Headline {
 /// Figures over completed trials and the failures of agents, verifiers and tasks. A failure counts
 /// as not passed, with reward 0. Infrastructure failures, unsupported, unverified, cancelled and
 /// skipped trials do not count.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScoreFigures {
     /// Trials that count.
     pub trials: u64,

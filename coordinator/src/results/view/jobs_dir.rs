@@ -8,6 +8,7 @@ use rollout_protocol::id::RunId;
 use super::RunViewError;
 use super::directory::RunDirectory;
 use super::run::{RunKind, RunView, RunViewState};
+use crate::results::report::ScoreFigures;
 
 /// One run in a directory of jobs.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub struct RunFacts {
     pub settled: u64,
     /// Share of completed trials that passed; `None` when none completed, and for a search.
     pub pass_rate: Option<f64>,
+    /// The headline score; `None` for a search.
+    pub scored: Option<ScoreFigures>,
     /// Last change of the run's state.
     pub updated_at: Option<Timestamp>,
 }
@@ -51,13 +54,15 @@ impl RunFacts {
 
     fn new(view: &RunView) -> Self {
         let header = &view.header;
+        let is_job = header.kind == RunKind::Job;
         Self {
             run: header.run,
             kind: header.kind,
             state: header.state,
             total: view.counts.total,
             settled: view.counts.settled,
-            pass_rate: view.tally.pass_rate().filter(|_| header.kind == RunKind::Job),
+            pass_rate: view.tally.pass_rate().filter(|_| is_job),
+            scored: is_job.then(|| view.tally.score().into()),
             updated_at: header.updated_at,
         }
     }

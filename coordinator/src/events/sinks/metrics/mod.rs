@@ -187,7 +187,11 @@ fn encode(progress: &RunProgress, encoder: &mut DescriptorEncoder<'_>) -> fmt::R
     gauge(encoder, "oldest_queued_seconds", help, progress.oldest_queued(now).as_secs_f64())?;
     let help = "Age of the execution that has run longest, seconds";
     gauge(encoder, "oldest_running_seconds", help, progress.oldest_running(now).as_secs_f64())?;
-    gauge(encoder, "trials_passed", "Settled trials with a reward of 1", progress.passed)?;
+    let score = progress.tally.score();
+    let help = "Scored trials that passed: reward 1, every step verified";
+    gauge(encoder, "trials_passed", help, score.passed)?;
+    let help = "Completed trials and failures of agents, verifiers and tasks";
+    gauge(encoder, "trials_scored", help, score.trials)?;
     let help =
         "Cost of the executions that settled trials, in the currency of the configured rates";
     gauge(encoder, "cost", help, progress.cost)?;
@@ -287,7 +291,7 @@ mod tests {
         };
         assert_eq!(ended("retried", "infrastructure"), 1.0);
         assert_eq!((ended("completed", "none"), ended("failed", "task")), (1.0, 1.0));
-        assert_eq!(shown["rollout_trials_passed"], 1.0);
+        assert_eq!((shown["rollout_trials_passed"], shown["rollout_trials_scored"]), (1.0, 1.0));
         assert_eq!(shown["rollout_trial_duration_seconds_count{phase=\"total\"}"], 2.0);
         Box::new(sink).finish(None).await.expect("finished");
         assert_eq!(metrics.check_ready(), Err(RunNotReady::Ended));

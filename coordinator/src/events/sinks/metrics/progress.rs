@@ -11,6 +11,7 @@ use rollout_protocol::record::{ItemOutcome, Settlement};
 use rollout_protocol::spec::budget::ModelUse;
 
 use crate::events::running::RunningExecutions;
+use crate::results::metrics::{Tally, TrialScore};
 
 /// The displayed progress.
 #[derive(Debug, Default)]
@@ -19,8 +20,8 @@ pub(super) struct RunProgress {
     pub(super) identity: Option<RunIdentity>,
     pub(super) stage: RunStage,
     pub(super) is_paused: bool,
-    /// Settled trials with a reward of 1.
-    pub(super) passed: u64,
+    /// The settled trials.
+    pub(super) tally: Tally,
     /// Cost of the executions that settled trials.
     pub(super) cost: f64,
     /// Use of their model calls.
@@ -30,7 +31,6 @@ pub(super) struct RunProgress {
     /// Those of them that no worker could run.
     pub(super) waiting_for_worker: BTreeMap<String, u64>,
     total: u64,
-    settled: BTreeMap<ItemOutcome, u64>,
     running: RunningExecutions,
     /// When the session began, and with it the wait of trials that never ran.
     opened_at: Option<Instant>,
@@ -107,37 +107,32 @@ impl RunProgress {
     }
 
     fn settle(&mut self, settlement: &Settlement) {
-        *self.settled.entry(settlement.verdict.outcome).or_default() += 1;
-        self.passed += u64::from(settlement.verdict.passed());
+        self.tally.add(&TrialScore::from_settlement(settlement));
         self.cost += settlement.verdict.cost;
         self.model_use = self.model_use.plus(settlement.verdict.model_use);
     }
 
     fn reopen(&mut self, former: &Settlement) {
-        if let Some(count) = self.settled.get_mut(&former.verdict.outcome) {
-            *count = count.saturating_sub(1);
-        }
-        self.passed = self.passed.saturating_sub(u64::from(former.verdict.passed()));
+        self.tally.remove(&TrialScore::from_settlement(former));
         self.cost -= former.verdict.cost;
         self.model_use = self.model_use.minus(former.verdict.model_use);
     }
 
     /// Trials by state. Each is in one.
     pub(super) fn states(&self) -> [(&'static str, u64); 6] {
-        let settled = |outcome| self.settled.get(&outcome).copied().unwrap_or_default();
-        let count = |outcome: ItemOutcome| (outcome.as_str(), settled(outcome));
+        let tally = &self.tally;
         [
             ("queued", self.queued()),
             ("running", self.running.items().count() as u64),
-            count(ItemOutcome::Completed),
-            count(ItemOutcome::Failed),
-            count(ItemOutcome::Cancelled),
-            count(ItemOutcome::Unverified),
+            (ItemOutcome::Completed.as_str(), tally.completed),
+            (ItemOutcome::Failed.as_str(), tally.failed),
+            (ItemOutcome::Cancelled.as_str(), tally.cancelled),
+            (ItemOutcome::Unverified.as_str(), tally.unverified),
         ]
     }
 
     fn queued(&self) -> u64 {
-        let settled: u64 = self.settled.values().sum();
+        let settled = self.tally.settled();
         self.total.saturating_sub(settled + self.running.items().count() as u64)
     }
 

@@ -7,7 +7,7 @@ pub(crate) mod format;
 mod frame;
 mod job_view;
 mod run_view;
-mod score;
+pub(crate) mod score;
 mod screen;
 mod search_view;
 mod style;

@@ -50,6 +50,16 @@ pub(super) fn failed(count: u64, failures: &FailureCounts) -> String {
     format!("{count} failed ({})", kinds.join(", "))
 }
 
+/// `passed 3 of 4 (75%), mean reward 0.75`: the score of a run, wherever people see it.
+pub(crate) fn scored(figures: &ScoreFigures) -> String {
+    let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = *figures;
+    format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))
+}
+
+fn mean(mean: Option<f64>) -> String {
+    format!("mean reward {}", number_or_dash(mean))
+}
+
 /// `passed 3 of 4 (75%)`.
 pub(super) fn passed(passed: u64, trials: u64, rate: Option<f64>) -> String {
     match rate {
@@ -66,9 +76,7 @@ pub(super) fn has_own_completed_score(result: &JobResult) -> bool {
 /// The headline of a run: the score, the score over completed trials only if it differs, and the
 /// number of trials that do not count.
 pub(super) fn headline(result: &JobResult) -> Vec<String> {
-    let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
-    let mean = |mean| format!("mean reward {}", number_or_dash(mean));
-    let mut lines = vec![format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))];
+    let mut lines = vec![scored(&result.headline.scored)];
     if has_own_completed_score(result) {
         lines.push(format!(
             "of the {} completed: {} passed, {}",

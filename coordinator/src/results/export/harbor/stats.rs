@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::errors::exception;
 use crate::results::export::source::SettledTrial;
-use crate::results::metrics::{FailureParty, KeyRewards, TrialScore};
+use crate::results::metrics::{KeyRewards, TrialScore};
 
 /// The figures of a job.
 #[derive(Default)]
@@ -96,13 +96,8 @@ impl HarborEval {
                 self.graded = true;
                 return;
             }
-            (ItemOutcome::Failed, _) => {
-                if FailureParty::from_verdict(verdict).is_none_or(|party| !party.is_counted()) {
-                    return;
-                }
-                false
-            }
-            (ItemOutcome::Cancelled | ItemOutcome::Unverified, _) => return,
+            _ if !TrialScore::from_settlement(settlement).is_scored() => return,
+            _ => false,
         };
         let task = self.tasks.entry(task.to_owned()).or_default();
         task.0 += 1;

@@ -154,7 +154,10 @@ async fn list_names_damaged_run_beside_others() {
     for name in ["good", "bad", ".rollout", "other"] {
         fs::create_dir(directory.path().join(name)).expect("a directory");
     }
-    write(&directory.path().join("good"), &journal()).await;
+    let mut mixed = JournalFixture::new(&["a", "b", "c"], 2);
+    mixed.report(mixed.item("a"), passed());
+    mixed.report(mixed.item("b"), failed());
+    write(&directory.path().join("good"), &mixed).await;
     write(&directory.path().join("bad"), &journal()).await;
     fs::write(directory.path().join("bad/plan.json"), "{}").expect("writable");
     let mut found = Vec::new();
@@ -164,5 +167,7 @@ async fn list_names_damaged_run_beside_others() {
     assert!(found[0].run.is_err());
     let good = found[1].run.as_ref().expect("a run");
     assert_eq!((good.settled, good.total, good.pass_rate), (2, 3, Some(1.0)));
+    let scored = good.scored.expect("a job");
+    assert_eq!((scored.trials, scored.pass_rate), (2, Some(0.5)), "a failure of the agent counts");
     assert!(list_runs(&directory.path().join("none"), |_| ()).is_err());
 }
