@@ -1,6 +1,6 @@
 //! Settlements of items as results of samples.
 
-use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::farm::{CancelReason, LossCause, SampleEnd, SampleExecution, SampleResult};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ItemOutcome, Verdict};
@@ -35,7 +35,10 @@ fn execution(by: &Execution) -> SampleExecution {
 
 fn sample_end(verdict: &Verdict) -> SampleEnd {
     let error = verdict.error.as_ref();
-    let is_truncated = error.is_some_and(|error| error.kind == ErrorType::AgentExecutionTimeout);
+    // A time limit that was reached because a model server did not answer is none of the agent's.
+    let is_truncated = error.is_some_and(|error| {
+        error.kind == ErrorType::AgentExecutionTimeout && error.class == ErrorClass::Agent
+    });
     match verdict.outcome {
         ItemOutcome::Cancelled => SampleEnd::Cancelled { reason: CancelReason::ByUser },
         _ if is_truncated => SampleEnd::Truncated,
@@ -51,7 +54,7 @@ fn sample_end(verdict: &Verdict) -> SampleEnd {
 #[cfg(test)]
 mod tests {
     use rollout_protocol::Timestamp;
-    use rollout_protocol::error::{ErrorClass, ErrorCode, RetryClass};
+    use rollout_protocol::error::{ErrorCode, RetryClass};
     use rollout_protocol::id::ItemId;
 
     use super::*;
@@ -64,6 +67,17 @@ mod tests {
 
     fn error(kind: ErrorType, class: ErrorClass) -> TrialError {
         TrialError::new(kind, ErrorCode::TIMED_OUT, class, RetryClass::Permanent, "an error")
+    }
+
+    #[test]
+    fn sample_without_answer_of_model_server_is_lost_by_infrastructure() {
+        for kind in [ErrorType::AgentExecutionTimeout, ErrorType::AgentExecutionFailed] {
+            let unreachable = TrialError::transient(kind, ErrorCode::MODEL_UNREACHABLE, "an error");
+            let found = result(Verdict::failed(unreachable.in_phase(Phase::AgentExecution)));
+            let (cause, phase) = (LossCause::Infrastructure, Phase::AgentExecution);
+            assert_eq!(found.end, SampleEnd::NoResult { cause, phase });
+            assert!(!found.is_usable() && found.reward.is_none());
+        }
     }
 
     #[test]
