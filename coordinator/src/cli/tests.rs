@@ -149,6 +149,7 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
                 cost: 0.0,
                 retries: 0,
                 lost: 0,
+                unreachable: false,
             });
         }
         tally

@@ -1,5 +1,6 @@
 //! Counts and sums over settled trials.
 
+use rollout_protocol::error::ErrorCode;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement, Verdict};
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::metric::MetricKind;
@@ -30,6 +31,8 @@ pub struct TrialScore {
     pub retries: u32,
     /// Executions that ended without a verdict.
     pub lost: u32,
+    /// Whether an execution has no verdict because a model server did not answer.
+    pub unreachable: bool,
 }
 
 impl TrialScore {
@@ -60,8 +63,25 @@ impl TrialScore {
             model_use: model_use(verdict, superseded),
             retries,
             lost,
+            unreachable: reported(verdict, superseded).any(is_unreachable),
         }
     }
+}
+
+/// The verdict of a trial and those of its earlier executions.
+fn reported<'a>(
+    verdict: &'a Verdict,
+    superseded: &'a [Execution],
+) -> impl Iterator<Item = &'a Verdict> {
+    let earlier = superseded.iter().filter_map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => Some(verdict),
+        ExecutionEnd::Lost { .. } | ExecutionEnd::Open => None,
+    });
+    earlier.chain([verdict])
+}
+
+fn is_unreachable(verdict: &Verdict) -> bool {
+    verdict.error.as_ref().is_some_and(|error| error.code == ErrorCode::MODEL_UNREACHABLE)
 }
 
 /// The cost of a trial: the reported costs of the execution that settled it and of earlier ones.
@@ -185,6 +205,8 @@ pub struct Tally {
     pub retries: u64,
     /// Executions that ended without a verdict.
     pub lost: u64,
+    /// Trials with an execution that has no verdict because a model server did not answer.
+    pub unreachable: u64,
     /// Rewards of completed trials.
     pub rewards: Rewards,
     /// Use of model calls.
@@ -232,6 +254,7 @@ impl Tally {
             (&mut self.steps_unverified, u64::from(scored.step_unverified)),
             (&mut self.retries, u64::from(scored.retries)),
             (&mut self.lost, u64::from(scored.lost)),
+            (&mut self.unreachable, u64::from(scored.unreachable)),
         ] {
             *count = change(*count, by);
         }

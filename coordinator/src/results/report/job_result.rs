@@ -144,6 +144,9 @@ pub struct AgentSummary {
     /// Use of model calls, if there were any.
     #[serde(skip_serializing_if = "ModelUse::is_none")]
     pub model_use: ModelUse,
+    /// Trials with an execution that has no verdict because a model server did not answer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub model_unreachable_trials: u64,
 }
 
 /// The headline of a run or an agent, and the counts behind it.
@@ -335,6 +338,7 @@ impl AgentSummary {
             headline: Headline::new(tally),
             total_cost: tally.cost(),
             model_use: tally.model_use,
+            model_unreachable_trials: tally.unreachable,
         }
     }
 }

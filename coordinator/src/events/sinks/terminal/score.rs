@@ -3,8 +3,13 @@
 use rollout_protocol::record::Verdict;
 
 use super::format::{number, number_or_dash, percent, plural};
+use crate::results::escape;
 use crate::results::metrics::FailureCounts;
-use crate::results::report::{JobResult, ScoreFigures};
+use crate::results::report::{AgentSummary, JobResult, ScoreFigures};
+
+/// Share of trials without an answer of a model server from which an agent is named: a server that
+/// fails now and then stays below.
+const UNREACHABLE_SHARE: f64 = 0.1;
 
 /// Maximum number of rewards shown for one trial.
 const MAX_REWARDS_SHOWN: usize = 8;
@@ -35,6 +40,28 @@ fn rewards(verdict: &Verdict) -> String {
         shown.push(format!("{hidden} more"));
     }
     format!("rewards: {}", shown.join(", "))
+}
+
+/// The agents that got no answer of a model server in many of their trials. The cause may be the
+/// agent, which then has no verdicts.
+pub(super) fn unreachable(result: &JobResult) -> Vec<String> {
+    let is_named = |agent: &AgentSummary| {
+        let settled = agent.total_trials.saturating_sub(agent.skipped_trials);
+        let count = agent.model_unreachable_trials;
+        count > 0 && count as f64 >= UNREACHABLE_SHARE * settled as f64
+    };
+    let agents = result.agents.0.iter().filter(|(_, agent)| is_named(agent));
+    agents
+        .map(|(name, agent)| {
+            format!(
+                "a model server did not answer `{}` in {} of {}: check the server, and whether the \
+                 agent provokes its errors",
+                escape::line(name),
+                agent.model_unreachable_trials,
+                plural(agent.total_trials, "trial"),
+            )
+        })
+        .collect()
 }
 
 /// `3 failed`, with the number of failures that do not count.

@@ -25,6 +25,9 @@ pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Sty
     for score in score::headline(result) {
         line(score);
     }
+    for agent in score::unreachable(result) {
+        line(agent);
+    }
     line(String::new());
     line(agents(result));
     if needs_metrics(result) {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::dependency::Dependency;
-use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::event::{EventKind, TakeoverReason};
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::item_name::ItemName;
@@ -274,6 +274,22 @@ Failures
 Results: jobs/j/result.json
 ";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn summary_names_agent_that_often_gets_no_answer_of_model_server() {
+    let unreachable = |message: &str| {
+        let (kind, code) = (ErrorType::AgentExecutionFailed, ErrorCode::MODEL_UNREACHABLE);
+        failed(TrialError::transient(kind, code, message))
+    };
+    let mut verdicts = vec![passed(1.0); 18];
+    verdicts.extend([unreachable("one"), unreachable("two")]);
+    let text = summary_of(&[], verdicts.clone());
+    let line = "\na model server did not answer `cpe` in 2 of 20 trials: check the server, and whether \
+                the agent provokes its errors\n";
+    assert!(text.contains(line), "{text}");
+    verdicts.push(passed(1.0));
+    assert!(!summary_of(&[], verdicts).contains("did not answer `"), "it is rare");
 }
 
 #[test]
