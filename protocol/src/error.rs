@@ -154,7 +154,7 @@ error_codes! {
     REFUSED = "refused";
     /// The provider did not answer.
     UNREACHABLE = "unreachable";
-    /// A model server behind the gateway did not answer, and the agent gave up.
+    /// A model server behind the gateway did not answer the last request of a conversation.
     MODEL_UNREACHABLE = "model_unreachable";
     /// A model server behind the gateway refused the key or the model, and the agent gave up.
     MODEL_REFUSED = "model_refused";

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_calls::{files, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
+use rollout_tests::results::TrialDirectory;
 use rollout_tests::wait;
 
 use crate::gateway::DEADLINE;
@@ -46,7 +47,7 @@ except urllib.error.HTTPError as error:
     print(error.code, error.headers["Retry-After"], error.read().decode())
 "#;
     let project = project(&server, agent, ", max_retries: 0", "");
-    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let trial = project.results("calls").trial("caller", "t");
     let output = trial.text("command/stdout.txt").expect("output");
     assert!(output.starts_with("429 7 {\"error\":{\"message\":\"refused"), "{output}");
@@ -87,6 +88,74 @@ for number in range(3):
     assert_eq!(server.calls().len(), 3);
     let trial = project.results("calls").trial("caller", "t");
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
+/// Runs an agent that ends with code 0 on a server with these answers, without one on none.
+fn ended_with_0(answers: &[ModelAnswer], agent: &str) -> TrialDirectory {
+    let server = ModelServer::start(Duration::ZERO);
+    server.command(answers.iter().cloned());
+    let project = project(&server, agent, ", hold_sec: 1, max_retries: 0", "");
+    let server = (!answers.is_empty()).then_some(server);
+    let _ended = start(&project).wait(DEADLINE);
+    drop(server);
+    project.results("calls").trial("caller", "t")
+}
+
+#[track_caller]
+fn assert_no_verdict(trial: &TrialDirectory, what: &str) {
+    let error = &trial.result["error"];
+    assert_eq!(error["code"], "model_unreachable", "{what}: {:#}", trial.result);
+    assert_eq!(error["class"], "infrastructure", "{what}");
+    assert_eq!(trial.reward(), None, "{what}");
+    assert!(trial.result["durations"]["verifier_sec"].is_null(), "{what}: it was not verified");
+}
+
+#[test]
+fn agent_that_ends_with_0_without_an_answer_has_no_verdict_in_sandbox() {
+    let agent = "try:\n    call('x', chat('x', stream=True))\nexcept Exception:\n    pass\n";
+    let unanswered = [
+        ("down", vec![]),
+        ("500", vec![ModelAnswer::Status(500, None)]),
+        ("503", vec![ModelAnswer::Status(503, None)]),
+        ("429", vec![ModelAnswer::Status(429, Some(60))]),
+        ("cut", vec![ModelAnswer::Cut(2)]),
+    ];
+    for (what, answers) in unanswered {
+        assert_no_verdict(&ended_with_0(&answers, agent), what);
+    }
+    // A wrong request is the agent's.
+    let trial = ended_with_0(&[ModelAnswer::Status(400, None)], agent);
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
+#[test]
+fn answer_to_another_conversation_makes_no_verdict_and_repetition_does_in_sandbox() {
+    let title = "call('x', chat('x'))\ncall('y', chat('title of x'))\n";
+    let refused = [ModelAnswer::Status(500, None)];
+    assert_no_verdict(&ended_with_0(&refused, title), "another conversation");
+    let again = "call('x', chat('x'))\ncall('y', chat('x', temperature=0.5))\n";
+    let trial = ended_with_0(&refused, again);
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+}
+
+#[test]
+fn call_that_agent_breaks_off_itself_leaves_its_verdict_in_sandbox() {
+    let agent = r#"
+import socket
+from urllib.parse import urlsplit
+url = urlsplit(BASE)
+body = json.dumps(chat("x", stream=True)).encode()
+with socket.create_connection((url.hostname, url.port)) as connection:
+    head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    connection.sendall((head + f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+    connection.recv(64)
+"#;
+    let server = ModelServer::start(Duration::from_millis(200));
+    let project = project(&server, agent, "", "");
+    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("calls").trial("caller", "t");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    assert_eq!(trial.result["gateway"]["cut_calls"], 1);
 }
 
 #[test]

@@ -88,6 +88,31 @@ pub(crate) fn of_reply(endpoint: ModelEndpoint, messages: &[Value]) -> Vec<Diges
     messages.iter().filter_map(|message| of_message(endpoint, message)).collect()
 }
 
+/// The digest of no messages, with which a history begins.
+pub(crate) fn no_history(endpoint: ModelEndpoint) -> Digest {
+    Digest::sha256(format!("{endpoint:?}").as_bytes())
+}
+
+/// The digest of a history and the message that follows it.
+pub(crate) fn longer_history(history: Digest, message: Digest) -> Digest {
+    let mut hasher = DigestHasher::default();
+    hasher.update(history.as_bytes());
+    hasher.update(message.as_bytes());
+    hasher.finish()
+}
+
+/// Whether a reply has neither text nor calls: many have the same digest then.
+pub(crate) fn is_empty_reply(messages: &[Value]) -> bool {
+    let text = |message: &Value| message["content"].as_str().is_some_and(|text| !text.is_empty());
+    let list = |message: &Value| {
+        ["content", "parts", "tool_calls"]
+            .iter()
+            .any(|name| message[*name].as_array().is_some_and(|parts| !parts.is_empty()))
+    };
+    let is_call = |message: &Value| message["call_id"].is_string();
+    !messages.iter().any(|message| text(message) || list(message) || is_call(message))
+}
+
 /// The digest of a message of an endpoint; `None` for one that clients may leave out.
 pub(crate) fn of_message(endpoint: ModelEndpoint, message: &Value) -> Option<Digest> {
     match endpoint {

@@ -9,7 +9,8 @@
 //! * `run_calls`: pauses and policy versions of runs; `open_calls`: those that a try waits for;
 //!   `run_leases`: limits that a run shares with other workers.
 //! * `budget`: what the calls of an execution use, and the refusal of those beyond its budget;
-//! * `session`: the calls by the agent's own session;
+//! * `session`: the calls by the agent's own session; `unanswered`: conversations whose last request
+//!   no model server answered;
 //! * `messages`, `trajectory`: calls merged into trajectories; `bounded_json`: their JSON; `atif`: the
 //!   trajectory of a try in the form of other tools.
 
@@ -49,6 +50,8 @@ mod sse;
 mod token_file;
 #[cfg(feature = "gateway")]
 mod trajectory;
+#[cfg(feature = "gateway")]
+mod unanswered;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -152,8 +155,13 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     /// Whether a model server does not answer, or it waits for a call during a pause.
     fn is_stopped(&self) -> bool;
 
-    /// The failure of the last call that ended, if it says nothing about the agent.
-    fn last_failure(&self) -> Option<CallFailure>;
+    /// Waits until all calls have ended, for a short time: connections of an agent that has ended
+    /// close at once.
+    async fn wait_for_calls(&self);
+
+    /// Why the calls say nothing about the agent, if they do not: the last request of a conversation
+    /// was not answered for a cause of the server, or no call was answered.
+    fn call_failure(&self) -> Option<CallFailure>;
 
     /// The limit of its budget that its calls exceeded, in words. Calls are refused from then on.
     fn exceeded_budget(&self) -> Option<String>;
@@ -183,26 +191,14 @@ pub struct GatewayReply {
     pub body: Bytes,
 }
 
-/// Why a call has no reply of a model, for a reason that is none of the agent's.
+/// Why calls have no reply of a model, for a reason that is none of the agent's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFailure {
-    /// The server could not be reached, broke its reply off, was too busy or failed; or calls were
-    /// paused.
+    /// The last request of a conversation and its repetitions have no answer: the server could not
+    /// be reached, broke its reply off, was too busy or failed; or calls were paused.
     Unanswered,
     /// The server refused the key or the model of the job: no call of the execution was answered.
     Refused,
-}
-
-impl CallFailure {
-    /// The failure that a status of a model server stands for. A request that the server calls wrong
-    /// is the agent's.
-    pub const fn of_status(status: u16) -> Option<Self> {
-        match status {
-            401..=404 => Some(Self::Refused),
-            408 | 429 | 500.. => Some(Self::Unanswered),
-            _ => None,
-        }
-    }
 }
 
 /// The calls of an execution.

@@ -21,7 +21,8 @@ use tokio::sync::Semaphore;
 use super::call_log::CallLog;
 use super::token_file::TokenFile;
 use super::trajectory::{self, CallItems};
-use super::{dialect, messages};
+use super::unanswered::{Conversations, ReplyDigests, RequestEnd, RequestPlace};
+use super::{CallFailure, dialect, messages};
 use crate::gateway::reply::ParsedReply;
 use crate::secrets::Redactor;
 use crate::supervise;
@@ -63,6 +64,7 @@ struct RecorderState {
     calls: u64,
     /// Calls without a complete reply, by the digest of their request.
     incomplete: HashMap<Digest, u64>,
+    conversations: Conversations,
     summary: GatewaySummary,
     tokens: Vec<TokenCall>,
     messages: Vec<CallItems<Digest>>,
@@ -102,6 +104,8 @@ pub(crate) struct BegunCall {
     endpoint: ModelEndpoint,
     digest: Digest,
     items: RequestItems,
+    /// Its place among the conversations, if it samples from a model.
+    place: Option<RequestPlace>,
 }
 
 /// Content of a request that the merge of calls needs.
@@ -166,18 +170,21 @@ impl Recorder {
             added: call.added,
             repeats,
         };
-        let end = self.log.append(&ModelCallLine::Begun(Box::new(begun))).await?;
+        let items = self.read(call.endpoint, call.request).await;
+        let (items, place) = self.state().place(call.endpoint, digest, items);
+        let appended = self.log.append(&ModelCallLine::Begun(Box::new(begun))).await;
+        let end = match appended {
+            Ok(end) => end,
+            Err(error) => {
+                self.abandon(&items, place);
+                return Err(error);
+            }
+        };
         self.state().incomplete.insert(digest, number);
-        Ok(BegunCall {
-            number,
-            line_end: end,
-            endpoint: call.endpoint,
-            digest,
-            items: self.read(call.endpoint, call.request).await,
-        })
+        Ok(BegunCall { number, line_end: end, endpoint: call.endpoint, digest, items, place })
     }
 
-    /// Reads a request for the merge of calls, unless it is too long or the merge is full.
+    /// Reads a request for the merge of calls, unless it is too long.
     async fn read(&self, endpoint: ModelEndpoint, request: Bytes) -> RequestItems {
         if !dialect::samples(endpoint) || request.len() > MERGED_REQUEST_BYTES {
             return RequestItems::default();
@@ -185,7 +192,25 @@ impl Recorder {
         let one = self.reading.acquire().await.expect("the semaphore is never closed");
         let items = supervise::blocking(move || RequestItems::read(endpoint, &request)).await;
         drop(one);
-        if self.state().reserve(items.count()) { items } else { RequestItems::default() }
+        items
+    }
+
+    /// Ends a call that cannot be recorded: it has no answer.
+    pub(crate) fn give_up(&self, call: &BegunCall) {
+        self.abandon(&call.items, call.place);
+    }
+
+    fn abandon(&self, items: &RequestItems, place: Option<RequestPlace>) {
+        let mut state = self.state();
+        state.items -= items.count();
+        if let Some(place) = place {
+            state.conversations.end(place, RequestEnd::Unanswered, ReplyDigests::default());
+        }
+    }
+
+    /// Why the calls say nothing about the agent, if they do not.
+    pub(crate) fn call_failure(&self) -> Option<CallFailure> {
+        self.state().conversations.failure()
     }
 
     /// Syncs that a call begins.
@@ -196,18 +221,41 @@ impl Recorder {
         self.log.sync_to(call.line_end).await
     }
 
-    /// Writes and syncs the end of a call; its reply is in `body`, if that is not too large.
+    /// Writes and syncs the end of a call, whose request ended as `request` says; its reply is in
+    /// `body`, if that is not too large.
     ///
     /// # Errors
     /// The system's error: the agent must not get the end of the reply then.
     pub(crate) async fn end(
         &self,
         call: BegunCall,
+        request: RequestEnd,
+        ended: CallEnded,
+        body: (u64, Option<&[u8]>),
+        reply: ParsedReply,
+    ) -> io::Result<()> {
+        self.state().items -= call.items.count();
+        let place = call.place;
+        let replied = match request {
+            RequestEnd::Answered => ReplyDigests::new(call.endpoint, &reply.messages),
+            _ => ReplyDigests::default(),
+        };
+        let written = self.write_end(call, ended, body, reply).await;
+        if let Some(place) = place {
+            let is_lost = written.is_err() && request != RequestEnd::AgentGone;
+            let request = if is_lost { RequestEnd::Unanswered } else { request };
+            self.state().conversations.end(place, request, replied);
+        }
+        written
+    }
+
+    async fn write_end(
+        &self,
+        call: BegunCall,
         mut ended: CallEnded,
         (bytes, body): (u64, Option<&[u8]>),
         reply: ParsedReply,
     ) -> io::Result<()> {
-        self.state().items -= call.items.count();
         ended.reply = match body {
             Some(body) => self.body(body, Digest::sha256(body)),
             None => CallBody { bytes, ..CallBody::default() },
@@ -313,6 +361,21 @@ impl Recorder {
 }
 
 impl RecorderState {
+    /// Places a request among the conversations, and keeps what the merge needs of it unless the
+    /// merge is full.
+    fn place(
+        &mut self,
+        endpoint: ModelEndpoint,
+        digest: Digest,
+        items: RequestItems,
+    ) -> (RequestItems, Option<RequestPlace>) {
+        let messages = items.messages.as_deref();
+        let place = dialect::samples(endpoint)
+            .then(|| self.conversations.begin(endpoint, messages, digest));
+        let fits = self.reserve(items.count());
+        (if fits { items } else { RequestItems::default() }, place)
+    }
+
     fn count(
         &mut self,
         end: CallEnd,

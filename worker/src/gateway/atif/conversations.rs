@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{AtifMetrics, CallBegun, ModelEndpoint};
 use serde_json::{Map, Value};
 
@@ -77,7 +77,7 @@ impl CallIndex {
     pub(super) fn open(&self, begun: &CallBegun, mut request: ReadRequest) -> OpenCall {
         let endpoint = begun.endpoint;
         let prompt = self.take_prompt(endpoint, &mut request);
-        let mut history = seed(endpoint);
+        let mut history = messages::no_history(endpoint);
         let mut histories = Vec::with_capacity(request.messages.len());
         for message in &request.messages {
             history = extend(history, message.digest);
@@ -146,7 +146,8 @@ impl CallIndex {
             }
         }
         for (position, message) in messages.iter().enumerate().rev() {
-            let key = message.digest.map(|digest| extend(seed(endpoint), Some(digest)));
+            let first = messages::no_history(endpoint);
+            let key = message.digest.map(|digest| messages::longer_history(first, digest));
             if let Some(found) = key.and_then(|key| self.by_reply.get(&key)) {
                 return (Some((*found, position)), true);
             }
@@ -169,34 +170,15 @@ impl CallIndex {
         let history =
             digests.iter().fold(open.history, |history, digest| extend(history, Some(*digest)));
         self.by_history.insert(history, index);
-        if !is_empty(&reply.messages) {
-            self.by_reply.insert(extend(seed(open.endpoint), Some(last)), index);
+        if !messages::is_empty_reply(&reply.messages) {
+            let first = messages::no_history(open.endpoint);
+            self.by_reply.insert(messages::longer_history(first, last), index);
         }
     }
 }
 
-/// Whether a reply has neither text nor calls: many have the same digest then.
-fn is_empty(messages: &[Value]) -> bool {
-    let text = |message: &Value| message["content"].as_str().is_some_and(|text| !text.is_empty());
-    let list = |message: &Value| {
-        ["content", "parts", "tool_calls"]
-            .iter()
-            .any(|name| message[*name].as_array().is_some_and(|parts| !parts.is_empty()))
-    };
-    let is_call = |message: &Value| message["call_id"].is_string();
-    !messages.iter().any(|message| text(message) || list(message) || is_call(message))
-}
-
-fn seed(endpoint: ModelEndpoint) -> Digest {
-    Digest::sha256(format!("{endpoint:?}").as_bytes())
-}
-
 fn extend(history: Digest, message: Option<Digest>) -> Digest {
-    let Some(message) = message else { return history };
-    let mut hasher = DigestHasher::default();
-    hasher.update(history.as_bytes());
-    hasher.update(message.as_bytes());
-    hasher.finish()
+    message.map_or(history, |message| messages::longer_history(history, message))
 }
 
 /// Calls in the order of a conversation.

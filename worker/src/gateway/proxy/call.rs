@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use rollout_protocol::record::{
 };
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
+use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::answer::{Answer, Course};
@@ -23,13 +23,13 @@ use super::reply_body::ReplyBody;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
-use crate::gateway::CallFailure;
 use crate::gateway::budget::Reservation;
 use crate::gateway::capture::{self, Added};
 use crate::gateway::dialect;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+use crate::gateway::unanswered::RequestEnd;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;
@@ -71,6 +71,8 @@ type ReplyHead = oneshot::Sender<Response<ReplyBody>>;
 /// How a call ended.
 struct Outcome {
     end: CallEnd,
+    /// The same for the conversation.
+    request: RequestEnd,
     status: Option<StatusCode>,
     error: Option<String>,
 }
@@ -130,10 +132,21 @@ impl Call {
                 self.reply_unanswered(begun, course, reply, outage, head).await;
             }
             Ok(Answer::Gone) => {
-                let gone = Outcome { end: CallEnd::AgentGone, status: None, error: None };
+                // The agent may have waited for a server that does not answer.
+                let is_held = course.sent.is_none()
+                    && (!course.attempts.is_empty() || self.opened.is_stopped());
+                let request = match is_held {
+                    true => RequestEnd::Unanswered,
+                    false => RequestEnd::AgentGone,
+                };
+                let end = CallEnd::AgentGone;
+                let gone = Outcome { end, request, status: None, error: None };
                 self.record(begun, course, gone, (0, None), ParsedReply::default()).await;
             }
-            Err(error) => self.refuse_unrecorded(&error, head),
+            Err(error) => {
+                recorder.give_up(&begun);
+                self.refuse_unrecorded(&error, head);
+            }
         }
     }
 
@@ -184,6 +197,7 @@ impl Call {
     ) {
         let (parts, mut body) = response.into_parts();
         let form = reply_form(parts.status, &parts.headers, &self.servers[course.place]);
+        let is_json = matches!(form, ReplyForm::Pieces) && is_json(&parts.headers);
         let mut stream = ReplyStream::new(self.endpoint, form, added);
         let (pieces, receiver) = mpsc::channel(PENDING_PIECES);
         let mut reply = Response::new(ReplyBody::Pieces(receiver));
@@ -203,21 +217,21 @@ impl Call {
         if matches!(end, PassedOn::Complete) && is_stream && !parsed.finished {
             end = PassedOn::Cut("the stream ended without its last event".to_owned());
         }
-        if matches!(end, PassedOn::Complete) && parts.status.is_success() {
-            self.opened.has_answers.store(true, Ordering::Relaxed);
-        }
-        self.opened.set_last_failure(match &end {
-            PassedOn::Cut(_) => Some(CallFailure::Unanswered),
-            PassedOn::Complete => CallFailure::of_status(parts.status.as_u16()),
-            PassedOn::TooLarge | PassedOn::AgentGone => None,
-        });
+        let is_torn = is_json && is_torn(&parsed, body.as_deref());
+        let request = match &end {
+            PassedOn::Cut(_) => RequestEnd::Unanswered,
+            PassedOn::Complete if is_torn => RequestEnd::Unanswered,
+            PassedOn::Complete => RequestEnd::of_status(parts.status.as_u16()),
+            PassedOn::TooLarge => RequestEnd::Rejected,
+            PassedOn::AgentGone => RequestEnd::AgentGone,
+        };
         let (kind, error) = match &end {
             PassedOn::Complete => (CallEnd::Complete, None),
             PassedOn::Cut(why) => (CallEnd::Cut, Some(why.clone())),
             PassedOn::TooLarge => (CallEnd::Cut, Some(TOO_LARGE.to_owned())),
             PassedOn::AgentGone => (CallEnd::AgentGone, None),
         };
-        let outcome = Outcome { end: kind, status: Some(parts.status), error };
+        let outcome = Outcome { end: kind, request, status: Some(parts.status), error };
         let body = (bytes, body.as_deref());
         let recorded = self.record(begun, course, outcome, body, parsed).await;
         let last = match end {
@@ -278,11 +292,13 @@ impl Call {
         outage: bool,
         head: ReplyHead,
     ) {
-        let busy = reply.status == StatusCode::TOO_MANY_REQUESTS;
-        self.opened.set_last_failure((outage || busy).then_some(CallFailure::Unanswered));
+        let request = match outage || reply.status == StatusCode::TOO_MANY_REQUESTS {
+            true => RequestEnd::Unanswered,
+            false => RequestEnd::Rejected,
+        };
         let (response, body) = reply.response(self.dialect());
         let (status, error) = (Some(reply.status), Some(reply.message));
-        let outcome = Outcome { end: CallEnd::Unanswered, status, error };
+        let outcome = Outcome { end: CallEnd::Unanswered, request, status, error };
         let bytes = (body.len() as u64, Some(body.as_bytes()));
         if self.record(begun, course, outcome, bytes, ParsedReply::default()).await {
             let _sent = head.send(response);
@@ -309,8 +325,9 @@ impl Call {
         if let Some(mut reservation) = course.reservation.take() {
             reservation.set_used(self.used(&course, &outcome, parsed.usage, cost));
         }
+        let request = outcome.request;
         let ended = CallEnded { cost, ..self.ended(course, begun.number, outcome) };
-        let recorded = self.opened.recorder.end(begun, ended, body, parsed).await;
+        let recorded = self.opened.recorder.end(begun, request, ended, body, parsed).await;
         if let Err(error) = &recorded {
             tracing::error!("cannot record the end of a model call: {error}");
         }
@@ -341,7 +358,7 @@ impl Call {
     fn ended(&self, course: Course<'_>, call: u64, outcome: Outcome) -> CallEnded {
         let ended = self.opened.open_calls.policy_version();
         let policy = ended.map(|_| CallPolicy { dispatched: course.dispatched, ended });
-        let Outcome { end, status, error } = outcome;
+        let Outcome { end, status, error, .. } = outcome;
         CallEnded {
             call,
             ended_at: rollout_protocol::Timestamp::now(),
@@ -371,6 +388,18 @@ impl Call {
         let reply = OwnReply::new(StatusCode::INTERNAL_SERVER_ERROR, message);
         let _sent = head.send(reply.response(self.dialect()).0);
     }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with("application/json"))
+}
+
+/// Whether the body of a reply is no whole JSON document: the end of the connection ended it too
+/// early.
+fn is_torn(parsed: &ParsedReply, body: Option<&[u8]>) -> bool {
+    let is_broken = |body| serde_json::from_slice::<IgnoredAny>(body).is_err();
+    !parsed.finished && body.is_some_and(is_broken)
 }
 
 fn reply_form(status: StatusCode, headers: &HeaderMap, server: &ModelServer) -> ReplyForm {

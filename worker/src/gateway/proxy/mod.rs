@@ -29,7 +29,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,6 +43,7 @@ use rollout_protocol::record::SessionCalls;
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
@@ -66,6 +66,12 @@ const KEY_PREFIX: &str = "rollout-";
 
 /// Model servers whose limits and back-off are kept although no execution uses them.
 const RECENT_SERVERS: NonZeroUsize = NonZeroUsize::new(32).expect("it is not zero");
+
+/// How long calls may take to end after their agent.
+const CALLS_END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Time between two looks at them.
+const CALLS_END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The gateway of a worker. It listens when the first execution needs it.
 #[derive(Debug, Default)]
@@ -154,8 +160,6 @@ impl ModelGateway for Gateway {
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
-            last_failure: Mutex::new(None),
-            has_answers: AtomicBool::new(false),
         });
         self.tries.insert(key, &opened);
         Ok(Arc::new(TryHandle {
@@ -231,10 +235,6 @@ struct OpenTry {
     /// Its calls that may still run.
     calls: Mutex<Vec<Task<()>>>,
     closed: watch::Sender<bool>,
-    /// The failure of the last call that ended.
-    last_failure: Mutex<Option<CallFailure>>,
-    /// Whether a model answered a call.
-    has_answers: AtomicBool,
 }
 
 impl fmt::Debug for OpenTry {
@@ -258,13 +258,15 @@ impl OpenTry {
         calls.push(call);
     }
 
-    /// Records how the last call ended. A refusal after a call that a model answered is due to the
-    /// request: an agent must not escape its verdict with one.
-    fn set_last_failure(&self, failure: Option<CallFailure>) {
-        let failure = failure.filter(|failure| {
-            *failure != CallFailure::Refused || !self.has_answers.load(Ordering::Relaxed)
-        });
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    /// Whether a call runs.
+    fn has_open_calls(&self) -> bool {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.iter().any(|call| !call.is_finished())
+    }
+
+    /// Whether a model server does not answer, or the agent waits for the end of a pause.
+    fn is_stopped(&self) -> bool {
+        self.open_calls.is_waiting() || self.upstreams.are_down()
     }
 
     /// Writes the trajectory of the calls; returns its file. A try is valid without one.
@@ -339,12 +341,18 @@ impl TryGateway for TryHandle {
     }
 
     fn is_stopped(&self) -> bool {
-        let waits = self.opened.open_calls.is_waiting();
-        waits || self.opened.upstreams.are_down()
+        self.opened.is_stopped()
     }
 
-    fn last_failure(&self) -> Option<CallFailure> {
-        *self.opened.last_failure.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn wait_for_calls(&self) {
+        let limit = Instant::now() + CALLS_END_LIMIT;
+        while self.opened.has_open_calls() && Instant::now() < limit {
+            tokio::time::sleep(CALLS_END_PAUSE).await;
+        }
+    }
+
+    fn call_failure(&self) -> Option<CallFailure> {
+        self.opened.recorder.call_failure()
     }
 
     fn exceeded_budget(&self) -> Option<String> {

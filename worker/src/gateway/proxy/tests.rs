@@ -113,15 +113,30 @@ async fn call(variables: BTreeMap<String, String>) -> Response<Bytes> {
     Response::from_parts(head, body.expect("a body"))
 }
 
+/// Calls the gateway with one message; returns the status of the reply.
+async fn say(variables: &BTreeMap<String, String>, text: &str) -> u16 {
+    let body = serde_json::json!({"messages": [{"role": "user", "content": text}]}).to_string();
+    let sent = send(variables.clone(), "", body.into()).await;
+    sent.expect("a reply").status().as_u16()
+}
+
 /// Calls the gateway; the body of the reply may break off.
 async fn try_call(
     variables: BTreeMap<String, String>,
     query: &str,
 ) -> Option<Response<Option<Bytes>>> {
+    send(variables, query, Bytes::from_static(b"{}")).await
+}
+
+async fn send(
+    variables: BTreeMap<String, String>,
+    query: &str,
+    body: Bytes,
+) -> Option<Response<Option<Bytes>>> {
     let request =
         Request::post(format!("{}/chat/completions{query}", variables["OPENAI_BASE_URL"]))
             .header("authorization", format!("Bearer {}", variables["OPENAI_API_KEY"]))
-            .body(Full::new(Bytes::from_static(b"{}")))
+            .body(Full::new(body))
             .expect("a request");
     let client = Clients::default().get(false).expect("a client");
     let (head, body) = client.request(request).await.ok()?.into_parts();
@@ -146,7 +161,7 @@ async fn unreachable_server_holds_call_then_refuses_it_and_stops_clock() {
         (503.try_into().expect("a status"), &"5".parse().expect("a value"))
     );
     assert!(opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
-    assert_eq!(opened.last_failure(), Some(CallFailure::Unanswered));
+    assert_eq!(opened.call_failure(), Some(CallFailure::Unanswered));
     let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
     assert_eq!(call(variables).await.status(), 401, "the key ends with the execution");
@@ -172,7 +187,72 @@ async fn refusal_is_a_failure_of_the_server_until_a_call_is_answered() {
         (503, Some(Unanswered)),
     ] {
         assert_eq!(call(variables.clone()).await.status(), status);
-        assert_eq!(opened.last_failure(), expected, "{status}");
+        assert_eq!(opened.call_failure(), expected, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn answer_to_another_conversation_leaves_unanswered_one_unanswered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server_of_statuses(&[500, 200, 200]).await;
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream(&url, 1.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    for (text, status, expected) in [
+        ("task", 500, Some(CallFailure::Unanswered)),
+        ("title", 200, Some(CallFailure::Unanswered)),
+        ("task", 200, None),
+    ] {
+        assert_eq!(say(&variables, text).await, status);
+        assert_eq!(opened.call_failure(), expected, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn reply_whose_end_is_missing_is_no_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let _server = supervise::spawn("server", async move {
+        // The end of the connection ends the first reply; the second one has a length.
+        for reply in ["\r\n{\"choices\":[", "content-length: 90\r\n\r\n{\"choices\":["] {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request).await;
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let _sent = stream.write_all(format!("{head}{reply}").as_bytes()).await;
+        }
+    });
+    let gateway = Gateway::new();
+    for number in 0..2 {
+        let directory = directory.path().join(number.to_string());
+        let opened = open(&gateway, upstream(&url, 1.0, None), &directory).await;
+        let variables = opened.serve(HOST).await.expect("served");
+        let _reply = try_call(variables, "").await;
+        opened.wait_for_calls().await;
+        assert_eq!(opened.call_failure(), Some(CallFailure::Unanswered), "{number}");
+    }
+}
+
+#[tokio::test]
+async fn call_that_agent_gives_up_is_unanswered_only_if_server_does_not_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let down = format!("http://{}/v1", unused.local_addr().expect("an address"));
+    drop(unused);
+    let (slow, _server) = server(Duration::from_secs(60)).await;
+    for (name, url, expected) in
+        [("down", down, Some(CallFailure::Unanswered)), ("slow", slow, None)]
+    {
+        let gateway = Gateway::new();
+        let directory = directory.path().join(name);
+        let opened = open(&gateway, upstream(&url, 60.0, None), &directory).await;
+        let variables = opened.serve(HOST).await.expect("served");
+        let calling = call(variables);
+        let given_up = tokio::time::timeout(Duration::from_millis(500), calling).await;
+        assert!(given_up.is_err(), "{name}");
+        opened.wait_for_calls().await;
+        assert_eq!(opened.call_failure(), expected, "{name}");
     }
 }
 
@@ -257,7 +337,7 @@ async fn query_that_is_too_long_is_refused_and_is_no_outage() {
     let query = format!("?{}", "x".repeat(65_000));
     let refused = try_call(variables, &query).await.expect("a reply");
     assert_eq!(refused.status(), 414);
-    assert!(opened.last_failure().is_none() && !opened.is_stopped());
+    assert!(opened.call_failure().is_none() && !opened.is_stopped());
     let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
 }
@@ -273,7 +353,7 @@ async fn reply_that_is_too_large_breaks_off_and_is_no_outage() {
     let variables = opened.serve(HOST).await.expect("served");
     let reply = try_call(variables, "").await;
     assert!(reply.is_none_or(|reply| reply.body().is_none()), "it broke off");
-    assert_eq!(opened.last_failure(), None);
+    assert_eq!(opened.call_failure(), None);
     assert_eq!(opened.close(None).await.summary.cut_calls, 1);
 }
 

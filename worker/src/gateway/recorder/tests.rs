@@ -50,7 +50,7 @@ async fn record(recorder: &Recorder, request: &[u8], end: CallEnd, reply: Parsed
     let number = begun.number;
     let body = Some(&b"{}"[..]);
     let ended = ended(number, end);
-    recorder.end(begun, ended, (2, body), reply).await.expect("ended");
+    recorder.end(begun, RequestEnd::Answered, ended, (2, body), reply).await.expect("ended");
     number
 }
 
@@ -96,7 +96,7 @@ async fn trajectories_are_in_order_of_begin_although_calls_end_in_another() {
     let second = recorder.begin(new_call(b"[]")).await.expect("begun");
     for (begun, reply) in [(second, reply(&[1, 2, 3], &[4])), (first, reply(&[1], &[2]))] {
         let ended = ended(begun.number, CallEnd::Complete);
-        recorder.end(begun, ended, (0, None), reply).await.expect("ended");
+        recorder.end(begun, RequestEnd::Answered, ended, (0, None), reply).await.expect("ended");
     }
     let (summary, files) = recorder.finish().await;
     let text = fs::read_to_string(&files[1]).expect("trajectories");
@@ -130,7 +130,7 @@ async fn items_of_calls_that_end_incomplete_are_released() {
     assert_eq!(recorder.state().items, 3);
     let ended = ended(begun.number, CallEnd::Cut);
     let reply = ParsedReply::default();
-    recorder.end(begun, ended, (0, None), reply).await.expect("ended");
+    recorder.end(begun, RequestEnd::Answered, ended, (0, None), reply).await.expect("ended");
     assert_eq!(recorder.state().items, 0);
 }
 
@@ -186,7 +186,8 @@ async fn answered_call_without_known_cost_counts_as_unpriced_and_refused_one_doe
         let begun = recorder.begin(new_call(b"{}")).await.expect("begun");
         let ended = ended(begun.number, CallEnd::Complete);
         let ended = CallEnded { status: Some(status), cost, ..ended };
-        recorder.end(begun, ended, (0, None), ParsedReply::default()).await.expect("ended");
+        let (request, reply) = (RequestEnd::of_status(status), ParsedReply::default());
+        recorder.end(begun, request, ended, (0, None), reply).await.expect("ended");
     }
     let (summary, _) = recorder.finish().await;
     assert_eq!((summary.unpriced_calls, summary.failed_calls), (1, 1));

@@ -90,6 +90,20 @@ pub(in crate::work) async fn open_calls(
     Ok(())
 }
 
+/// The end of a command, given that of its work: an agent whose requests were not answered could not
+/// do it.
+pub(in crate::work) async fn check_answers(
+    models: &ModelCalls,
+    stage: EvalStage,
+    ended: Result<(), TrialError>,
+) -> Result<(), TrialError> {
+    let is_over = ended.is_ok();
+    models.check_answers(ended).await.map_err(|error| match is_over {
+        true => TrialError { message: format!("{}: {}", stage.as_str(), error.message), ..error },
+        false => error,
+    })
+}
+
 /// The end of a command, given that of its work: it has failed if the model calls of its agent
 /// exceeded their budget.
 pub(in crate::work) fn check_budget(

@@ -39,6 +39,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at a clock that stands still.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Why there is no verdict on an agent whose requests were not answered.
+const UNANSWERED: &str = "a model server does not answer";
+
 /// The model calls of an attempt.
 #[derive(Debug, Default)]
 pub(in crate::work) struct ModelCalls {
@@ -132,9 +135,9 @@ impl ModelCalls {
         Ok(())
     }
 
-    /// The failure of the last call that ended, if it says nothing about the agent.
-    pub(in crate::work) fn last_failure(&self) -> Option<CallFailure> {
-        self.gateway.as_ref().and_then(|gateway| gateway.last_failure())
+    /// Why the calls say nothing about the agent, if they do not.
+    pub(in crate::work) fn failure(&self) -> Option<CallFailure> {
+        self.gateway.as_ref().and_then(|gateway| gateway.call_failure())
     }
 
     /// Time in which the agent's clock stood still.
@@ -161,10 +164,34 @@ impl ModelCalls {
         })
     }
 
-    /// The error of an agent that failed after its last call: a call that failed for a reason that is
-    /// none of the agent's is no verdict.
+    /// The error of an agent whose calls failed for a reason that is none of the agent's: it is no
+    /// verdict.
     pub(in crate::work) fn blame_server(&self, error: TrialError) -> TrialError {
-        blame_server(self.last_failure(), error)
+        blame_server(self.failure(), error)
+    }
+
+    /// The end of the agent, given that of its work. With the last request of a conversation
+    /// unanswered for a cause of the server there is no verdict, however the agent ended: it could not
+    /// do its work. A refused key or model explains the failure of an agent only, because an agent
+    /// can provoke it without a call that counts.
+    pub(in crate::work) async fn check_answers(
+        &self,
+        ended: Result<(), TrialError>,
+    ) -> Result<(), TrialError> {
+        if let Some(gateway) = &self.gateway {
+            gateway.wait_for_calls().await;
+        }
+        match ended {
+            Ok(()) if self.failure() == Some(CallFailure::Unanswered) => {
+                let (kind, class) = (ErrorType::AgentExecutionFailed, ErrorClass::Infrastructure);
+                let message =
+                    format!("{UNANSWERED}: the last request of a conversation has no reply");
+                let code = ErrorCode::MODEL_UNREACHABLE;
+                Err(TrialError::new(kind, code, class, RetryClass::Transient, message))
+            }
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.blame_server(error)),
+        }
     }
 
     /// The end of the agent, given that of its script: an agent whose calls exceeded its budget has
@@ -238,18 +265,14 @@ fn trajectory_agent(agent: &AgentSpec, execution: &ExecutionContext) -> Trajecto
     }
 }
 
-/// The error of an agent whose last call failed, as [`ModelCalls::blame_server`].
-pub(in crate::work) fn blame_server(
-    last_failure: Option<CallFailure>,
-    error: TrialError,
-) -> TrialError {
+/// The error of an agent whose calls failed, as [`ModelCalls::blame_server`].
+pub(in crate::work) fn blame_server(failure: Option<CallFailure>, error: TrialError) -> TrialError {
     // The verdict of a review is the verifier's.
     let is_verdict = matches!(error.class, ErrorClass::Agent | ErrorClass::Verifier);
-    let Some(failure) = last_failure.filter(|_| is_verdict) else { return error };
+    let Some(failure) = failure.filter(|_| is_verdict) else { return error };
     let (code, retry, why) = match failure {
         CallFailure::Unanswered => {
-            let why = "a model server does not answer";
-            (ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient, why)
+            (ErrorCode::MODEL_UNREACHABLE, RetryClass::Transient, UNANSWERED)
         }
         CallFailure::Refused => {
             let why = "a model server refuses the key or the model";

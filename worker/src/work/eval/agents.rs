@@ -138,7 +138,7 @@ impl EvalRun<'_> {
 
     /// Ends the model calls of the command that runs, and keeps their records.
     pub(super) async fn close_calls(&mut self) {
-        self.last_call_failure = self.models.last_failure();
+        self.call_failure = self.models.failure();
         self.models.close().await;
         let Some(stage) = self.calling.take() else { return };
         let finished = self.models.finish(&format!("{}/", stage.as_str()));

@@ -109,7 +109,7 @@ impl EvalRun<'_> {
         };
         self.close_calls().await;
         if stage == EvalStage::Implement {
-            self.implement_failure = self.last_call_failure;
+            self.implement_failure = self.call_failure;
         }
         Ok(ran?)
     }
@@ -171,9 +171,9 @@ impl EvalRun<'_> {
                 NormalExit::Zero,
             )
             .await;
-        let ended = ended.map(drop).map_err(|error| {
-            self.models.blame_server(failure::command_error(error, stage, &redactor))
-        });
+        let typed = |error| failure::command_error(error, stage, &redactor);
+        let ended = ended.map(drop).map_err(typed);
+        let ended = agent::command::check_answers(&self.models, stage, ended).await;
         agent::command::check_budget(&self.models, stage, ended)?;
         self.read_decision(stage, command).await
     }

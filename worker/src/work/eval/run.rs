@@ -60,8 +60,8 @@ pub(super) struct EvalRun<'a> {
     pub(super) models: ModelCalls,
     /// Its command.
     pub(super) calling: Option<EvalStage>,
-    /// The failure of the last call of the last agent, if it says nothing about the agent.
-    pub(super) last_call_failure: Option<CallFailure>,
+    /// Why the calls of the last agent say nothing about it, if they do not.
+    pub(super) call_failure: Option<CallFailure>,
     /// The same for the agent that implemented the idea.
     pub(super) implement_failure: Option<CallFailure>,
     /// Model calls of the agents that ran.
@@ -107,7 +107,7 @@ impl<'a> EvalRun<'a> {
             idea: Bytes::new(),
             models: ModelCalls::default(),
             calling: None,
-            last_call_failure: None,
+            call_failure: None,
             implement_failure: None,
             gateway: BTreeMap::new(),
             call_files: Vec::new(),

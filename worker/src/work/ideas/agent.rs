@@ -148,9 +148,9 @@ impl IdeasRun<'_> {
         opened.map_err(|error| error.into_error(&self.attempt.redactor))
     }
 
-    /// Ends the model calls and keeps the failure of the last one.
+    /// Ends the model calls and keeps their failure.
     pub(super) async fn close_calls(&mut self) {
-        self.last_call_failure = self.last_call_failure.or_else(|| self.models.last_failure());
+        self.call_failure = self.call_failure.or_else(|| self.models.failure());
         self.models.close().await;
     }
 }

@@ -58,8 +58,8 @@ pub(super) struct IdeasRun<'a> {
     pub(super) reported_cost: Option<f64>,
     /// Model calls of the agent.
     pub(super) models: ModelCalls,
-    /// The failure of its last call, if it says nothing about the agent.
-    pub(super) last_call_failure: Option<CallFailure>,
+    /// Why they say nothing about the agent, if they do not.
+    pub(super) call_failure: Option<CallFailure>,
     /// Whether the image has the agent installed.
     pub(super) is_installed: bool,
     /// Output of its installation in the environment.
@@ -90,7 +90,7 @@ impl<'a> IdeasRun<'a> {
             logs: None,
             reported_cost: None,
             models: ModelCalls::default(),
-            last_call_failure: None,
+            call_failure: None,
             is_installed: false,
             install_capture: None,
             slot: None,
@@ -139,9 +139,9 @@ impl<'a> IdeasRun<'a> {
         let limit = ScriptLimit { limit, whose: Some("its") };
         let environment = self.attempt.running_environment();
         let ended = end.into_result(environment, &capture, limit, NormalExit::Zero).await;
-        let ended = ended.map(drop).map_err(|error| {
-            self.models.blame_server(failure::command_error(error, STAGE, &redactor))
-        });
+        let typed = |error| failure::command_error(error, STAGE, &redactor);
+        let ended = ended.map(drop).map_err(typed);
+        let ended = agent::command::check_answers(&self.models, STAGE, ended).await;
         if let Err(error) = agent::command::check_budget(&self.models, STAGE, ended) {
             self.record_processes_left(processes_left);
             return Err(error);
@@ -211,7 +211,7 @@ impl WorkRecipe for IdeasRun<'_> {
             && let Err(error) = self.collect_ideas().await
         {
             let error = error.in_phase(Phase::Collection);
-            self.attempt.record_error(agent::blame_server(self.last_call_failure, error));
+            self.attempt.record_error(agent::blame_server(self.call_failure, error));
         }
     }
 

@@ -158,7 +158,7 @@ impl TrialRun<'_> {
         drop(permit);
         self.attempt.timing.leave();
         let ended = self.script_result(ScriptStage::Execute, ended).map(drop);
-        let ended = ended.map_err(|error| self.models.blame_server(error));
+        let ended = self.models.check_answers(ended).await;
         let ended = self.models.check_budget(ended);
         let environment = &self.attempt.environment;
         let readable = (!environment.tainted).then(|| environment.expect_running());

@@ -65,7 +65,7 @@ async fn pause_that_is_longer_than_hold_refuses_call_which_is_an_outage() {
     let refused = call(variables).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.headers()["retry-after"], "5");
-    assert!(opened.last_failure().is_some() && opened.is_stopped());
+    assert!(opened.call_failure().is_some() && opened.is_stopped());
     assert!(opened.stopped_time() >= Duration::from_millis(300));
     let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
