@@ -65,7 +65,10 @@ fn embedded_run_is_paused_retried_and_resumed_from_another_process() {
     assert!(resumed.stdout.contains("continued"), "{}", resumed.stdout);
     let _ended = running.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(&results, 8);
-    assert_eq!((results.count("completed_trials"), counter.repeated()), (8, 1));
+    // A trial that the worker took in the moment of the pause runs although its offer was withdrawn.
+    // If it still runs when the pause ends, it begins again, and one of the two is ended.
+    let completed = results.count("completed_trials");
+    assert_eq!((completed, counter.repeated() - counter.killed()), (8, 1));
     let first = results.trial("busy", &load.task(1));
     assert_eq!(first.result["superseded"].as_array().map(Vec::len), Some(1), "{}", first.result);
     let over = command(&project, &["pause", "jobs/live"]).expect_code(ExitCode::Config);
