@@ -54,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rollout_worker::supervise;
+use rollout_worker::{open_files, supervise};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -89,6 +89,8 @@ impl KubeDouble {
     /// # Panics
     /// When the system refuses a port, a directory or a thread.
     pub fn start() -> Self {
+        // Clusters of many tests in one process need more than the usual limit of 1,024.
+        open_files::raise_limit();
         let directory =
             tempfile::Builder::new().prefix("rollout-kube-").tempdir().expect("creatable");
         root_directory::make_base(&directory.path().join("base")).expect("a root for containers");
