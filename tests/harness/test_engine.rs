@@ -70,6 +70,8 @@ impl TestEngine {
         command.arg("--pidfile").arg(at("docker.pid")).arg("-H").arg(self.host());
         command.arg("--bridge").arg(&self.bridge.name);
         command.args(["--iptables=false", "--ip-masq=false"]);
+        // A containerd that does not answer in time leaves its stacks there.
+        command.env("TMPDIR", self.directory.path());
         self.starts += 1;
         let mut run = RunningProgram::start(command, &at(&format!("engine-{}", self.starts)));
         let came = wait::holds_within(START_STOP_DEADLINE, || run.has_ended() || self.answers());
