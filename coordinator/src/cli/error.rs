@@ -24,7 +24,7 @@ use crate::results::files::TrialFilesError;
 use crate::results::view::RunViewError;
 use crate::sources::datasets::BundleError;
 
-/// What to do about a full disk.
+/// Hint for a full disk.
 const FREE_SPACE: &str = "free space on this disk";
 
 /// The error of a command.

@@ -102,7 +102,7 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
     Ok(ExitCode::Success)
 }
 
-/// What to do about an error.
+/// Hint for an error.
 #[derive(Debug, PartialEq, Eq)]
 enum ExportHint {
     Text(String),

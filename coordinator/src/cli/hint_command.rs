@@ -21,7 +21,7 @@ pub(super) enum HintedRun {
     Catalog(String),
 }
 
-/// What a command does with a run.
+/// Effect of a command on a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RunAction {
     /// Runs what is pending.
@@ -33,11 +33,11 @@ pub(super) enum RunAction {
 /// A hint that ends with a command, which is known where the run is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CommandHint {
-    /// What to do before.
+    /// Step before the command.
     first: Option<String>,
     /// Options of the command, for its session only.
     pub(super) options: &'static [&'static str],
-    /// What the command is for, an infinitive.
+    /// Purpose of the command, an infinitive.
     purpose: &'static str,
     /// Whether it is the command line of this process, not one that resumes the run.
     is_of_this_process: bool,
@@ -101,7 +101,7 @@ impl CommandHint {
         self.is_of_this_process
     }
 
-    /// The same with what to do before.
+    /// The same with a step before the command.
     #[must_use]
     pub(super) fn after(self, first: impl Into<String>) -> Self {
         Self { first: Some(first.into()), ..self }
@@ -113,7 +113,7 @@ impl CommandHint {
         Self { options, ..self }
     }
 
-    /// What to do before.
+    /// Step before the command.
     #[cfg(feature = "serve")]
     pub(super) fn first(&self) -> Option<&str> {
         self.first.as_deref()

@@ -201,7 +201,7 @@ impl Diagnostics {
         !self.errors.is_empty()
     }
 
-    /// What the document names of this host and may not, a line each with the key.
+    /// Refused paths of this host, a line each with the key.
     pub fn refusals(&self) -> Vec<String> {
         let kinds = [ErrorKind::Refused, ErrorKind::HostFile];
         let refused = self.errors.iter().filter(|error| kinds.contains(&error.kind));

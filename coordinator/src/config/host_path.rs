@@ -4,7 +4,7 @@
 use super::address::is_remote_repository;
 use super::keys::{Key, KeyKind};
 
-/// What a document may name of this host. Refused names are not looked at.
+/// The access of a document to paths of this host. A refused path is not looked at.
 #[derive(Clone, Copy, Default)]
 pub enum HostAccess<'a> {
     /// Nothing.

@@ -29,7 +29,7 @@ pub(crate) enum UnknownKeys {
 pub(crate) struct ConfigReader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
-    /// What the document may name of this host.
+    /// The access of the document to paths of this host.
     host: HostAccess<'a>,
     settings: &'a [CliSetting],
     /// All keys of the kind of file, for the hints of misplaced ones.

@@ -89,7 +89,7 @@ pub struct JobOptions<'a> {
     pub trust_tasks: bool,
     /// Whether tasks that lack files or that the environment cannot run are errors.
     pub strict: bool,
-    /// What the job may name of this host.
+    /// The access of the job to paths of this host.
     pub host: HostAccess<'a>,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,

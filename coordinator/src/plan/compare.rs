@@ -59,7 +59,7 @@ impl PlanChange {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 
-    /// What only one of the plans has, as display lines.
+    /// Agents, tasks and attempts that only one of the plans has, as display lines.
     pub fn extent_lines(&self) -> Vec<String> {
         let added = self.added.iter().map(|what| format!("{what}: added"));
         let removed = self.removed.iter().map(|what| format!("{what}: no longer planned"));

@@ -55,7 +55,7 @@ fn agent_without_its_results_in_the_plan_is_refused_until_it_is_accepted() {
     let shown = project.rollout(&["show", "jobs/x"]).wait(DEADLINE).stdout;
     assert!(shown.contains("1 results are kept"), "{shown}");
 
-    // What was accepted is not asked for again, neither by the same words nor by their directory.
+    // An accepted change is not asked for again, neither by the same words nor by their directory.
     for again in [&words("nop")[..], &["resume", "jobs/x"]] {
         let ended = project.rollout(again).wait(DEADLINE).expect_code(ExitCode::Success);
         assert!(!ended.stderr.contains("the plan has changed"), "{}", ended.stderr);

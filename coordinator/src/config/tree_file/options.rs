@@ -22,7 +22,7 @@ pub struct TreeOptions<'a> {
     /// Whether commands run on workers of a server. These announce their own variables, so none has
     /// to be set here.
     pub is_remote: bool,
-    /// What the search may name of this host.
+    /// The access of the search to paths of this host.
     pub host: HostAccess<'a>,
 }
 

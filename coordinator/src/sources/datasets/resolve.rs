@@ -120,7 +120,7 @@ fn disambiguate_versions(sources: &mut [ResolvedDataset]) {
 
 struct DatasetResolver<'a> {
     job: &'a Job,
-    /// What the job may name of this host.
+    /// The access of the job to paths of this host.
     host: HostAccess<'a>,
     cache: PathBuf,
     problems: &'a mut Diagnostics,

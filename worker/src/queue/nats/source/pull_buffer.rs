@@ -203,7 +203,7 @@ impl PullBuffer {
                 }
                 Ok(()) = end.changed(), if !is_ending => {
                     is_ending = true;
-                    // What is under way still arrives, then the subscription ends.
+                    // Offers under way still arrive, then the subscription ends.
                     if let Err(error) = arriving.get_mut().drain().await {
                         tracing::debug!("cannot end the subscription to offers: {error}");
                     }
