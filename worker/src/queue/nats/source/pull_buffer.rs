@@ -201,7 +201,8 @@ impl PullBuffer {
                         acks.send(&client, AckKind::Nak, &stale).await;
                     }
                 }
-                Ok(()) = end.changed(), if !is_ending => {
+                // Also if it was asked before this loop began.
+                () = wait_until_asked(&mut end), if !is_ending => {
                     is_ending = true;
                     // Offers under way still arrive, then the subscription ends.
                     if let Err(error) = arriving.get_mut().drain().await {
@@ -358,6 +359,12 @@ impl PullClassState {
             self.requests.clear();
         }
     }
+}
+
+/// Waits until all pulls are to end.
+async fn wait_until_asked(end: &mut watch::Receiver<PullsEnd>) {
+    let asked = end.wait_for(|end| *end != PullsEnd::No).await;
+    drop(asked.expect("the buffer holds the sender"));
 }
 
 fn parse_offer(payload: &[u8]) -> Result<Offer, String> {
