@@ -11,6 +11,7 @@ use rollout_tests::results::Results;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
+use crate::e2e::retry::with_two_tasks;
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Number of trials.
@@ -25,21 +26,12 @@ const STARTS: [&[&str]; 3] = [
 
 /// A project whose agent needs a second, and in half of the trials a listener on a port.
 fn project_with_jobs(port: u16) -> Project {
-    let mut project = project();
-    for name in ["alone", "needs"] {
-        let file = |file: &str| format!("tasks/{name}/{file}");
-        let dockerfile = "FROM debian:bookworm-slim\nWORKDIR /app\n";
-        project = project
-            .write(&file("task.toml"), "version = \"1.0\"\n")
-            .write(&file("environment/Dockerfile"), dockerfile)
-            .write(&file("instruction.md"), &format!("{name}\n"))
-            .write(&file("tests/test.sh"), "echo 1 >/logs/verifier/reward.txt\n");
-    }
     let job = format!(
         "n_attempts: 2\nn_concurrent_trials: 1\nenvironment: {{type: process}}\nagents:\n  - name: \
          a\n    execute: |\n      sleep 1\n      grep -q alone \"$ROLLOUT_TASK_INSTRUCTION\" && exit \
          0\n      exec 3<>/dev/tcp/127.0.0.1/{port}\ndatasets:\n  - path: tasks\n"
     );
+    let project = with_two_tasks(project());
     project.write("unnamed.yaml", &job).write("named.yaml", &format!("name: named\n{job}"))
 }
 

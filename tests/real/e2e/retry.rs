@@ -10,9 +10,8 @@ use serde_json::Value;
 
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// Two tasks: the agent of one needs a listener on a port.
-fn project_with_needy_agent(port: u16) -> Project {
-    let mut project = project();
+/// Adds two tasks that pass; an agent tells them apart by their instructions.
+pub(super) fn with_two_tasks(mut project: Project) -> Project {
     for name in ["alone", "needs"] {
         let file = |file: &str| format!("tasks/{name}/{file}");
         let dockerfile = "FROM debian:bookworm-slim\nWORKDIR /app\n";
@@ -22,12 +21,17 @@ fn project_with_needy_agent(port: u16) -> Project {
             .write(&file("instruction.md"), &format!("{name}\n"))
             .write(&file("tests/test.sh"), "echo 1 >/logs/verifier/reward.txt\n");
     }
+    project
+}
+
+/// A project with an agent that needs a listener on a port in one of two tasks.
+fn project_with_needy_agent(port: u16) -> Project {
     let job = format!(
         "name: needy\nn_concurrent_trials: 2\nenvironment: {{type: process}}\nagents:\n  - name: a\n    \
          execute: |\n      grep -q alone \"$ROLLOUT_TASK_INSTRUCTION\" && exit 0\n      \
          exec 3<>/dev/tcp/127.0.0.1/{port}\ndatasets:\n  - path: tasks\n"
     );
-    project.write("job.yaml", &job)
+    with_two_tasks(project()).write("job.yaml", &job)
 }
 
 #[test]
