@@ -313,6 +313,9 @@ pub struct ArtifactRecord {
     /// Why it was not kept, or only in part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Variables whose values it holds and which look like secrets. It is kept unchanged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible_secrets: Vec<String>,
 }
 
 /// Status of an artifact.

@@ -76,7 +76,7 @@ pub enum ChangeKind {
 /// A changed entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceChange {
-    /// Its path below the directory. Secrets are masked; bytes that are not UTF-8 are replaced.
+    /// Its path below the directory. Declared secrets are masked; bytes that are not UTF-8 are replaced.
     pub path: String,
     /// The bytes of the path in base64, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,8 @@ pub struct WorkspaceEntry {
     /// Target of a symbolic link, with secrets masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Whether the content of the file has secrets, which are masked.
+    /// Whether the content of the file has declared secrets. The digest is that of the content with
+    /// masks; the content is not kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }
@@ -145,8 +146,7 @@ pub enum FilesOmission {
     LinkOutside,
     /// It is neither a file, a directory nor a symbolic link.
     Special,
-    /// Its path or the target of the link has a secret. With the secret masked it could be another
-    /// path, or lead outside.
+    /// Its path, its content or the target of the link has a declared secret.
     Masked,
 }
 
@@ -166,8 +166,7 @@ pub enum PatchOmission {
     PatchTooLarge,
     /// A patch cannot describe the change of the mode: it knows only whether a file is executable.
     Mode,
-    /// Its path, its content or its target has secrets, which are masked: a patch of it would not
-    /// apply.
+    /// Its path, its content or its target has declared secrets.
     Masked,
     /// It is below a directory `.git`, which Git does not let a patch change.
     GitDirectory,

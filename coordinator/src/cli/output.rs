@@ -110,6 +110,13 @@ impl Printer {
         }
     }
 
+    /// Prints a fact that a user should know.
+    pub(super) fn note(&self, message: &str) {
+        if !self.quiet {
+            self.stderr(&format!("{} {}\n", self.err.heading("note:"), escape::line(message)));
+        }
+    }
+
     /// Prints a suggested action.
     pub(super) fn hint(&self, message: &str) {
         if !self.quiet {

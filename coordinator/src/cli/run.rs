@@ -18,6 +18,7 @@ use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
 use crate::launch::exit;
 use crate::launch::host;
+use crate::launch::masked;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
 use crate::plan::{self, PreparedJob};
 use crate::results::report::JobResult;
@@ -41,6 +42,9 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
+        if let Some(line) = masked::of_job(&prepared.job, args.has_remote_workers()).line() {
+            printer.note(&line);
+        }
         let run = HintedRun::Directory(prepared.job.run_dir());
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
         ended.map_err(|error| error.for_run(&run))
@@ -166,11 +170,7 @@ fn invocation(args: &RunArgs, job: &Job) -> Option<serde_json::Value> {
 
 fn prepare(args: &RunArgs) -> Result<PreparedJob, CliError> {
     // Remote workers report which variables they have.
-    #[cfg(feature = "nats")]
-    let is_remote = args.nats.url.is_some();
-    #[cfg(not(feature = "nats"))]
-    let is_remote = false;
-    let is_remote = is_remote || args.executor.has_api_server();
+    let is_remote = args.has_remote_workers() || args.executor.has_api_server();
     let is_set = |name: &str| is_remote || std::env::var(name).is_ok();
     let variables = match &args.env_file {
         Some(file) => env_file::read(file).map_err(CliError::usage)?,

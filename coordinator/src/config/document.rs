@@ -61,6 +61,9 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), Some(budget)) = (&mut document, &job.settings.budget) {
         fields.insert("budget".to_owned(), self::budget(budget, &job.budget));
     }
+    if let (Value::Object(fields), false) = (&mut document, job.settings.secrets.is_empty()) {
+        fields.insert("secrets".to_owned(), json!(job.settings.secrets));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
 }

@@ -6,18 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use rollout_protocol::template::Template;
-use rollout_worker::secrets::TrialVariables;
+use rollout_worker::secrets::{TrialVariables, is_secret_name};
 
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::variables::Variable;
 use super::job_file::JobFile;
-
-/// Words that mark a variable as secret anywhere in its name.
-const SECRET_WORDS: &[&str] =
-    &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
-
-/// Words that mark a variable as secret at the end of its name.
-const SECRET_SUFFIXES: &[&str] = &["KEY", "TOKEN", "AUTH"];
 
 /// Moves the secrets that the command line gives by value out of a job.
 pub(super) fn extract(
@@ -44,19 +37,10 @@ pub(super) fn extract(
 fn inline_secret(name: &str, variable: &Variable) -> Option<String> {
     let template = &variable.template;
     let literal = template.check().is_ok() && template.variables().is_empty();
-    let typed = variable.location.is_from_command_line() && literal && is_secret(name);
+    let typed = variable.location.is_from_command_line() && literal && is_secret_name(name);
     // Cannot fail: the template has no variables.
     let value = typed.then(|| template.expand(|_| None).ok()).flatten();
     value.filter(|value| !value.is_empty())
-}
-
-/// Whether a variable is a secret, by its name.
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    let last = name.rsplit('_').next().unwrap_or_default();
-    SECRET_WORDS.iter().any(|word| name.contains(word)) || SECRET_SUFFIXES.contains(&last)
-        // `AWS_ACCESS_KEY_ID`.
-        || name.contains("ACCESS_KEY")
 }
 
 #[cfg(test)]
@@ -107,15 +91,5 @@ mod tests {
         let refused = format!("{:?}", problems.finish(job.expect("a job")).err());
         assert!(refused.contains("a second value of TOKEN"), "{refused}");
         assert!(!refused.contains("another"), "{refused}");
-    }
-
-    #[test]
-    fn secret_variable_is_recognized_by_name() {
-        for name in ["OPENAI_API_KEY", "token", "HF_TOKEN", "DB_PASSWORD", "AWS_ACCESS_KEY_ID"] {
-            assert!(is_secret(name), "{name}");
-        }
-        for name in ["MODEL", "MAX_TOKENS", "KEYBOARD", "AUTHOR", "TOKENIZER", "API_KEY_FILE"] {
-            assert!(!is_secret(name), "{name}");
-        }
     }
 }

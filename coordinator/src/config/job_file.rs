@@ -82,6 +82,8 @@ keys! {
             "File with prices of models, TOML or the JSON of LiteLLM; relative to the file.";
         pool: Value("text"), "default", "Worker pool that runs the job; needs a server.";
         task_env: Value("list of names"), "none", "Host variables that task files may use.";
+        secrets: Value("list of names"), "none",
+            "Variables whose values are secrets: masked in all output, and no artifact holds one.";
     }
 }
 
@@ -145,6 +147,8 @@ pub struct JobFile {
     pub pool: Option<String>,
     /// `task_env`: host variables that task files may use.
     pub task_env: BTreeSet<String>,
+    /// `secrets`: variables whose values are secrets.
+    pub secrets: BTreeSet<String>,
 }
 
 /// Log level.
@@ -327,6 +331,7 @@ fn job(
         budget,
         pool: names::read_pool(&fields.take(JobKeys::pool)),
         task_env: variables::read_names(&fields.take(JobKeys::task_env)),
+        secrets: variables::read_names(&fields.take(JobKeys::secrets)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
+use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
@@ -125,6 +126,18 @@ impl Job {
         RunRateLimits { max_park_sec, ..self.worker_rate_limits }
     }
 
+    /// The variables that trials may see or that are declared as secrets: only they are read from
+    /// the environment of this process.
+    pub fn variables(&self) -> BTreeSet<String> {
+        let mut names: BTreeSet<String> = &self.task_env | &self.settings.secrets;
+        let agents = self.agents.iter().flat_map(|agent| agent.spec.env.values());
+        let keys = self.settings.gateway.iter().flat_map(GatewaySpec::keys);
+        for template in agents.chain(self.settings.verifier.env.values()).chain(keys) {
+            names.extend(template.variables().into_iter().map(|(name, _)| name));
+        }
+        names
+    }
+
     /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.jobs_dir.join(&self.name)
@@ -190,6 +203,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
             artifacts: file_settings.artifacts,
             gateway: file_settings.gateway.map(|gateway| gateway.spec),
             budget: file_settings.budget.each_try,
+            secrets: file_settings.secrets,
         },
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,

@@ -40,7 +40,7 @@ impl DocumentPolicy {
         found.extend(self.environment(&job.settings.environment.provider));
         let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
-        found.extend(names(job).into_iter().filter(|name| !variables.contains(name)).map(|name| {
+        found.extend(job.variables().into_iter().filter(|name| !variables.contains(name)).map(|name| {
             format!("${{{name}}}: your token may not use this variable of the server")
         }));
         found
@@ -146,17 +146,6 @@ fn has_dot_part(url: &str) -> bool {
     let decoded = visible.to_ascii_lowercase().replace("%2e", ".");
     let decoded = decoded.replace("%2f", "/").replace("%5c", "/");
     decoded.split(['/', '\\', '?', '#']).any(|part| part == "." || part == "..")
-}
-
-/// The variables that a job names: only they are read from the environment of this process.
-fn names(job: &Job) -> BTreeSet<String> {
-    let mut names = job.task_env.clone();
-    let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
-    let keys = job.settings.gateway.iter().flat_map(|gateway| gateway.keys());
-    for template in agents.chain(job.settings.verifier.env.values()).chain(keys) {
-        names.extend(template.variables().into_iter().map(|(name, _)| name));
-    }
-    names
 }
 
 #[cfg(test)]

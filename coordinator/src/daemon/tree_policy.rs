@@ -15,16 +15,14 @@ impl DocumentPolicy {
         variables: &AllowedVariables,
     ) -> Vec<String> {
         let mut found = Vec::new();
-        let (mut environments, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut environments = BTreeSet::new();
         let servers = tree.gateway.iter().flat_map(|gateway| &gateway.spec.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {
             environments.extend(self.environment(&command.environment.provider));
         }
-        let values = tree.variables();
-        names.extend(values.flat_map(|value| value.template.variables()).map(|(name, _)| name));
         found.extend(environments);
-        found.extend(names.into_iter().filter(|name| !variables.contains(name)).map(|name| {
+        found.extend(tree.variable_names().into_iter().filter(|name| !variables.contains(name)).map(|name| {
             format!("${{{name}}}: your token may not use this variable of the server")
         }));
         found

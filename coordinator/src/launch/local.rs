@@ -1,10 +1,9 @@
 //! A job on this machine: its plan, providers and variables in an embedded run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use rollout_protocol::spec::gateway::GatewaySpec;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
@@ -113,12 +112,7 @@ pub(super) fn explain(
 
 /// The variables that trials may see: those that the job names. The command line's values win.
 pub(super) fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
-    let mut names: BTreeSet<String> = job.task_env.clone();
-    let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
-    let keys = job.settings.gateway.iter().flat_map(GatewaySpec::keys);
-    for template in agents.chain(job.settings.verifier.env.values()).chain(keys) {
-        names.extend(template.variables().into_iter().map(|(name, _)| name));
-    }
+    let names = job.variables();
     TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.inline_secrets)
 }
 

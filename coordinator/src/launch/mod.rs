@@ -12,6 +12,7 @@ mod hints;
 pub mod host;
 pub mod live_output;
 pub mod local;
+pub mod masked;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod on_demand;

@@ -32,6 +32,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
+        secrets: BTreeSet::new(),
     };
     let agent = AgentSpec {
         name: "nop".to_owned(),

@@ -30,6 +30,7 @@ fn settings() -> TrialSettings {
         extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
+        secrets: BTreeSet::new(),
     }
 }
 

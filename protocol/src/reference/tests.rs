@@ -120,6 +120,7 @@ fn document_of_harness_is_the_output_and_its_events_are_a_trace() {
         archive,
         artifact_type,
         error: None,
+        possible_secrets: Vec::new(),
     };
     let archive = Some(blob("diff", MediaType::Tar));
     record.artifacts = vec![

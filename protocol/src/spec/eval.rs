@@ -3,7 +3,7 @@
 //! Commits travel as git bundles in the blob store: the repository's root once, whole and without
 //! its history, every later commit as a small bundle that needs its parent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,9 @@ pub struct EvalSpec {
     /// The model servers of its agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,
+    /// Variables whose values are secrets: masked in all output.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub secrets: BTreeSet<String>,
 }
 
 /// A separate environment for the sweep.

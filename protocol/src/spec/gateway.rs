@@ -1,6 +1,6 @@
 //! The model gateway of a job: the model servers that its agents may call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,15 @@ impl GatewaySpec {
     pub fn keys(&self) -> impl Iterator<Item = &Template> {
         self.upstreams.iter().filter_map(|upstream| upstream.key.as_ref())
     }
+}
+
+/// The variables that are declared as secrets: `listed` ones, and those of the keys of model servers.
+pub fn declared_secrets(
+    listed: &BTreeSet<String>,
+    gateway: Option<&GatewaySpec>,
+) -> BTreeSet<String> {
+    let keys = gateway.into_iter().flat_map(GatewaySpec::keys).flat_map(Template::variables);
+    listed.iter().cloned().chain(keys.map(|(name, _)| name)).collect()
 }
 
 /// A model server.

@@ -1,5 +1,7 @@
 //! Ideas: a command that writes them for one node of a search.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
@@ -39,6 +41,9 @@ pub struct IdeasSpec {
     /// The model servers of its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,
+    /// Variables whose values are secrets: masked in all output.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub secrets: BTreeSet<String>,
 }
 
 /// A directory of earlier ideas.

@@ -1,6 +1,6 @@
 //! Settings common to all trials of a job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct TrialSettings {
     /// Budget of the model calls of each execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<TryBudget>,
+    /// Variables whose values are secrets: masked in all output, and no artifact holds one.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub secrets: BTreeSet<String>,
 }
 
 /// How trials are verified.

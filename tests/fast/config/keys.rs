@@ -23,6 +23,7 @@ const DATASET: &str = "datasets: [{path: tasks}]";
 
 /// Keys whose effect is in a plan.
 const KEY_CASES: &[KeyCase] = &[
+    ("secrets", "secrets: [B_PIN, A_PIN]", "/plan/settings/secrets", || json!(["A_PIN", "B_PIN"])),
     ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
     ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),
     ("n_attempts", "n_attempts: 3", "/shown/counts/trials", || json!(6)),

@@ -125,6 +125,7 @@ impl MockExecutor {
             archive: Some(archive),
             artifact_type: ArtifactType::WorkspaceDiff,
             error: None,
+            possible_secrets: Vec::new(),
         }];
         if name.agent == HEEDS {
             self.add_harness(&mut record).await;

@@ -114,6 +114,7 @@ impl IdeasFixture {
             earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
             pack: self.packed("history.md", "# History\n").await,
             gateway: None,
+            secrets: std::collections::BTreeSet::new(),
         }
     }
 

@@ -32,7 +32,9 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
@@ -47,7 +49,9 @@ pub use self::pack::{FilterDecision, pack};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 pub(crate) use self::read::MemberReader;
 pub use self::read::{ArchiveMember, MemberKind, list};
-pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
+pub use self::sanitize::{
+    CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, SecretMembers, sanitize,
+};
 pub use self::single::{FilePieces, first_file, stream_first_file};
 pub(crate) use self::write::ArchiveWriter;
 
@@ -95,8 +99,28 @@ pub struct ArchiveReport {
     pub bytes: u64,
     /// Skipped members.
     pub skipped: SkippedMembers,
+    /// Members left out because they hold secrets.
+    pub secrets: LeftOutSecrets,
     /// Why the archive was not read to its end.
     pub cut: Option<ArchiveTruncation>,
+}
+
+/// Members that were left out because they hold secrets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOutSecrets {
+    /// Their number.
+    pub members: u64,
+    /// The variables of the secrets.
+    pub names: BTreeSet<Arc<str>>,
+}
+
+impl LeftOutSecrets {
+    /// Why an archive is incomplete; `None` if nothing was left out.
+    pub fn reason(&self) -> Option<String> {
+        let names: Vec<&str> = self.names.iter().map(AsRef::as_ref).collect();
+        let (members, names) = (self.members, names.join(", "));
+        (members > 0).then(|| format!("{members} entries were left out: they hold the value of {names}"))
+    }
 }
 
 impl ArchiveReport {

@@ -1,8 +1,10 @@
 //! Copying of hostile archives into clean ones.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::io::AsyncRead;
@@ -33,8 +35,19 @@ pub struct SanitizeOptions {
     /// Files to also return in memory: their paths in the clean archive and the maximum size of
     /// each in bytes.
     pub captures: Vec<(ArchivePath, u64)>,
-    /// Masks secrets in contents and names of the clean archive; captured files stay as they are.
+    /// Matches secrets in contents and names; captured files stay as they are.
     pub redactor: Redactor,
+    /// Handling of members that hold secrets.
+    pub secrets: SecretMembers,
+}
+
+/// Handling of members that hold secrets in their content, their name or their target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretMembers {
+    /// Mask the secrets.
+    Mask,
+    /// Leave out the members.
+    LeaveOut,
 }
 
 /// Handling of the first component of every path.
@@ -190,6 +203,7 @@ impl Sanitizer {
         let wanted = self.requested_capture(path);
         let masked = self.masked(path.as_bytes());
         match &member.kind {
+            kind if self.shows_secrets(path, kind) => {}
             MemberKind::File => self.file(&masked, member, wanted, members),
             MemberKind::Directory => {
                 self.report.directories += 1;
@@ -210,6 +224,26 @@ impl Sanitizer {
                 _ => self.captured[index] = Some(CapturedFile::NotRegular),
             }
         }
+    }
+
+    /// Whether a member has a secret in its name or target for which it is left out; counts it.
+    fn shows_secrets(&mut self, path: &ArchivePath, kind: &MemberKind) -> bool {
+        if self.options.secrets == SecretMembers::Mask {
+            return false;
+        }
+        let mut found = self.options.redactor.found_in(path.as_bytes());
+        if let MemberKind::Symlink(target) = kind {
+            found.extend(self.options.redactor.found_in(target));
+        }
+        self.leave_out(found)
+    }
+
+    /// Counts a member that is left out if these secrets were found in it.
+    fn leave_out(&mut self, found: BTreeSet<Arc<str>>) -> bool {
+        let is_left_out = !found.is_empty();
+        self.report.secrets.members += u64::from(is_left_out);
+        self.report.secrets.names.extend(found);
+        is_left_out
     }
 
     /// A name without secrets: of the same length, so within every limit.
@@ -234,17 +268,24 @@ impl Sanitizer {
         let mut kept = wanted.filter(|(_, most)| size <= *most).map(|_| Vec::new());
         let mut left = size;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut masking, mut masked) =
-            (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
+        let mut masking = self.options.redactor.stream(RedactionStyle::Mask);
+        let (mut scan, mut masked) = (self.options.redactor.scan(), Vec::new());
+        let masks = self.options.secrets == SecretMembers::Mask;
         while left > 0 {
             match members.read(&mut buffer) {
                 Ok(read) => {
+                    let bytes = &buffer[..read];
                     left -= read as u64;
-                    masking.push(&buffer[..read], &mut masked);
-                    self.write(|writer| writer.content(&masked));
-                    masked.clear();
+                    if masks {
+                        masking.push(bytes, &mut masked);
+                        self.write(|writer| writer.content(&masked));
+                        masked.clear();
+                    } else {
+                        scan.push(bytes);
+                        self.write(|writer| writer.content(bytes));
+                    }
                     if let Some(kept) = &mut kept {
-                        kept.extend_from_slice(&buffer[..read]);
+                        kept.extend_from_slice(bytes);
                     }
                 }
                 Err(cut) => {
@@ -254,16 +295,19 @@ impl Sanitizer {
             }
         }
         self.buffer = buffer;
-        if left > 0 {
-            // An incomplete file is left out.
+        // An incomplete file is left out.
+        if left > 0 || self.leave_out(scan.finish()) {
             self.write(|writer| mark.map_or(Ok(()), |mark| writer.roll_back(mark)));
+        } else {
+            masking.finish(&mut masked);
+            self.write(|writer| writer.content(&masked));
+            self.write(|writer| writer.end_file(size));
+            self.report.files += 1;
+            self.report.bytes += size;
+        }
+        if left > 0 {
             return;
         }
-        masking.finish(&mut masked);
-        self.write(|writer| writer.content(&masked));
-        self.write(|writer| writer.end_file(size));
-        self.report.files += 1;
-        self.report.bytes += size;
         if let Some((index, _)) = wanted {
             let found = kept.map(|bytes| CapturedFile::Found(Bytes::from(bytes)));
             self.captured[index] = Some(found.unwrap_or(CapturedFile::TooLarge(size)));

@@ -7,6 +7,7 @@ use rollout_protocol::digest::Digest;
 use super::context::{COPY_LIMIT, with_timeout};
 use crate::archive::{
     self, ArchiveLimits, ArchivePath, CapturedFile, ExcludePatterns, RootHandling, SanitizeOptions,
+    SecretMembers,
 };
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::secrets::Redactor;
@@ -88,6 +89,7 @@ pub async fn read_directory(
         faithful: false,
         captures: capture.into_iter().collect(),
         redactor: redactor.clone(),
+        secrets: SecretMembers::Mask,
     };
     read_sanitized(environment, path, to, options).await
 }

@@ -7,21 +7,28 @@ use rollout_protocol::template::{Template, UnsetVariable};
 use super::{Redactor, TrialVariables};
 
 impl TrialVariables {
-    /// A redactor for the values of the operator's variables that `templates` use.
+    /// A redactor for the declared secrets, and for those values of the operator's variables that
+    /// `templates` use and that look like secrets.
     ///
     /// # Errors
     /// [`UnsetVariable`] for the first variable that is not exported and has no default.
     pub fn redactor<'a>(
         &self,
         templates: impl Iterator<Item = &'a Template>,
+        declared: &BTreeSet<String>,
     ) -> Result<Redactor, UnsetVariable> {
         let mut used = BTreeSet::new();
         for template in templates {
             self.value(template)?;
-            let names = template.variables().into_iter().map(|(name, _)| name);
-            used.extend(names.filter(|name| self.0.contains_key(name)));
+            used.extend(template.variables().into_iter().map(|(name, _)| name));
         }
-        Ok(Redactor::new(used.iter().map(|name| (name.as_str(), &*self.0[name]))))
+        let masked = self.masked(used, declared);
+        Ok(Redactor::with_guessed(self.pairs(&masked.declared), self.pairs(&masked.guessed)))
+    }
+
+    /// Names and values.
+    fn pairs<'a>(&'a self, names: &'a BTreeSet<String>) -> impl Iterator<Item = (&'a str, &'a str)> {
+        names.iter().filter_map(|name| Some((name.as_str(), self.0.get(name)?.as_str())))
     }
 
     /// The expanded value of a template.

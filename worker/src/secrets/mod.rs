@@ -3,11 +3,14 @@
 //!
 //! Values exist only here and in the environments of scripts: specs, queue, journal and records
 //! contain templates. Everything that a script prints or leaves in its logs passes a [`Redactor`]
-//! before it is written to disk.
+//! before it is written to disk. It knows declared secrets and values that look like secrets;
+//! other values are never changed. Files that are kept as data pass the declared ones alone.
 
+mod classes;
 mod encodings;
 mod expand;
 mod redactor;
+mod scan;
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +18,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+pub use self::classes::{MaskedVariables, is_secret_name, looks_secret};
 pub use self::redactor::{RedactingStream, RedactionStyle, Redactor};
+pub use self::scan::SecretScan;
 
 /// Variables that trials may refer to, with their values. Its debug output has only names.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -6,18 +6,24 @@ use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
-use super::encodings;
+use super::{SecretScan, encodings};
 
 /// Matches secret values in all their forms. Cheap to clone; without secrets it does nothing.
 #[derive(Clone, Default)]
-pub struct Redactor(Option<Arc<SecretForms>>);
+pub struct Redactor {
+    all: Option<Arc<SecretForms>>,
+    /// Those of declared secrets alone.
+    declared: Option<Arc<SecretForms>>,
+}
 
-struct SecretForms {
-    search: AhoCorasick,
+pub(super) struct SecretForms {
+    pub(super) search: AhoCorasick,
     /// Replacement for the secret of each pattern.
     markers: Vec<Arc<[u8]>>,
+    /// Variable of the secret of each pattern.
+    pub(super) names: Vec<Arc<str>>,
     /// Length of the longest pattern in bytes.
-    longest: usize,
+    pub(super) longest: usize,
     /// The patterns that continue after the end of a line.
     of_lines: Vec<Vec<u8>>,
 }
@@ -33,42 +39,53 @@ pub enum RedactionStyle {
 
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let patterns = self.0.as_ref().map_or(0, |secrets| secrets.markers.len());
+        let patterns = self.all.as_ref().map_or(0, |secrets| secrets.markers.len());
         write!(f, "Redactor({patterns} patterns)")
     }
 }
 
 impl Redactor {
     /// Matches the values of these variables, given as names and values, in every form that
-    /// Rollout's own encodings produce. Values under four bytes are ignored.
+    /// Rollout's own encodings produce. Values under four bytes are ignored. All are declared
+    /// secrets.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let (mut patterns, mut markers) = (Vec::new(), Vec::new());
-        for (name, value) in secrets {
-            let marker: Arc<[u8]> = format!("[redacted:{name}]").into_bytes().into();
-            for form in encodings::encoded_forms(value) {
-                patterns.push(form);
-                markers.push(marker.clone());
-            }
+        let all = SecretForms::new(secrets).map(Arc::new);
+        Self { declared: all.clone(), all }
+    }
+
+    /// The same for declared secrets, and for values that look like secrets.
+    pub fn with_guessed<'a>(
+        declared: impl IntoIterator<Item = (&'a str, &'a str)>,
+        guessed: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let declared: Vec<_> = declared.into_iter().collect();
+        let guessed: Vec<_> = guessed.into_iter().collect();
+        let known = Self::new(declared.iter().copied());
+        if guessed.is_empty() {
+            return known;
         }
-        let Some(longest) = patterns.iter().map(Vec::len).max() else { return Self::default() };
-        let of_lines: Vec<Vec<u8>> =
-            patterns.iter().filter(|pattern| pattern.contains(&b'\n')).cloned().collect();
-        let search = AhoCorasick::builder()
-            // Not the faster automaton: its size is the product of pattern bytes and alphabet.
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(&patterns)
-            .expect("values of environment variables are far from the limits of the automaton");
-        Self(Some(Arc::new(SecretForms { search, markers, longest, of_lines })))
+        let all = SecretForms::new(declared.into_iter().chain(guessed)).map(Arc::new);
+        Self { all, ..known }
+    }
+
+    /// A redactor for the declared secrets alone.
+    pub fn declared(&self) -> Self {
+        Self { all: self.declared.clone(), declared: self.declared.clone() }
+    }
+
+    /// Starts a search for secrets in bytes that stay as they are.
+    pub fn scan(&self) -> SecretScan {
+        SecretScan::new(self.all.clone())
     }
 
     /// Whether there is nothing to redact.
     pub fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.all.is_none()
     }
 
     /// Bytes by which two adjacent pieces must overlap so that no secret is split at the border.
     pub fn overlap(&self) -> usize {
-        self.0.as_ref().map_or(0, |secrets| secrets.longest - 1)
+        self.all.as_ref().map_or(0, |secrets| secrets.longest - 1)
     }
 
     /// A copy of `text` without secrets.
@@ -82,7 +99,7 @@ impl Redactor {
     /// Appends `bytes` without secrets to `clean`, omitting the first `skip` bytes: they are passed
     /// only so that a secret across the border is found.
     pub fn bytes(&self, bytes: &[u8], skip: usize, clean: &mut Vec<u8>) {
-        let Some(secrets) = &self.0 else {
+        let Some(secrets) = &self.all else {
             clean.extend_from_slice(&bytes[skip..]);
             return;
         };
@@ -100,7 +117,7 @@ impl Redactor {
     /// Starts a stream.
     pub fn stream(&self, style: RedactionStyle) -> RedactingStream {
         RedactingStream {
-            secrets: self.0.clone(),
+            secrets: self.all.clone(),
             style,
             pending: Vec::new(),
             covered_bytes: 0,
@@ -117,6 +134,29 @@ struct SecretSpan {
 }
 
 impl SecretForms {
+    /// The forms of these values; `None` without any.
+    fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        let (mut patterns, mut markers, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, value) in secrets {
+            let marker: Arc<[u8]> = format!("[redacted:{name}]").into_bytes().into();
+            let name: Arc<str> = name.into();
+            for form in encodings::encoded_forms(value) {
+                patterns.push(form);
+                markers.push(marker.clone());
+                names.push(name.clone());
+            }
+        }
+        let longest = patterns.iter().map(Vec::len).max()?;
+        let of_lines: Vec<Vec<u8>> =
+            patterns.iter().filter(|pattern| pattern.contains(&b'\n')).cloned().collect();
+        let search = AhoCorasick::builder()
+            // Not the faster automaton: its size is the product of pattern bytes and alphabet.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(&patterns)
+            .expect("values of environment variables are far from the limits of the automaton");
+        Some(Self { search, markers, names, longest, of_lines })
+    }
+
     /// Number of bytes at the end of whole lines that may be the beginning of a secret.
     fn begun_at_end(&self, lines: &[u8]) -> usize {
         let begun = self.of_lines.iter().flat_map(|pattern| {

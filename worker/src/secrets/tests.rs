@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use data_encoding::{BASE64, BASE64URL, HEXLOWER};
 use proptest::prelude::*;
@@ -144,12 +144,29 @@ fn variable_not_exported_is_not_expanded() {
     }
     let pairs: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(pairs, ["A=agent", "B=Bearer k-123456", "C=none"]);
-    let redactor = variables.redactor(task.values().chain(agent.values())).expect("it is set");
+    let none = BTreeSet::new();
+    let templates = || task.values().chain(agent.values());
+    let redactor = variables.redactor(templates(), &none).expect("it is set");
     assert_eq!(redactor.text("k-123456 http://x none"), "[redacted:API_KEY] http://x none");
 
     let unset = layer(&[("X", "${HOME}")]);
     assert_eq!(variables.add(&unset, &mut env).expect_err("not exported").name, "HOME");
-    assert_eq!(variables.redactor(unset.values()).expect_err("not exported").name, "HOME");
+    assert_eq!(variables.redactor(unset.values(), &none).expect_err("not exported").name, "HOME");
+}
+
+#[test]
+fn redactor_of_variables_knows_declared_and_likely_secrets_only() {
+    let all = [("SEED", "1234"), ("HF_TOKEN", "hunter2"), ("REGION", "us-east-1"), ("B", "x-ray")];
+    let variables =
+        TrialVariables::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let env = ["${SEED}", "${HF_TOKEN}", "${REGION}"].map(Template::new);
+    let declared = ["REGION".to_owned(), "B".to_owned()].into();
+    let redactor = variables.redactor(env.iter(), &declared).expect("it is set");
+    let text = "0.1234 hunter2 us-east-1 x-ray";
+    let shown = "0.1234 [redacted:HF_TOKEN] [redacted:REGION] [redacted:B]";
+    assert_eq!(redactor.text(text), shown, "a declared secret needs no use");
+    let shown = "0.1234 hunter2 [redacted:REGION] [redacted:B]";
+    assert_eq!(redactor.declared().text(text), shown);
 }
 
 /// Which bytes belong to a form of a secret, found by brute force.

@@ -1,6 +1,6 @@
 //! Sample values of types with many fields.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -44,6 +44,7 @@ impl SampleRun {
             extra_instructions: Vec::new(),
             gateway: None,
             budget: None,
+            secrets: BTreeSet::new(),
         };
         let agent = AgentSpec {
             name: "agent".into(),

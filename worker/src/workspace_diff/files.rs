@@ -49,6 +49,7 @@ pub(super) fn write(
             }
             IndexEntry::Symlink { stays_inside: false, .. } => Some(FilesOmission::LinkOutside),
             IndexEntry::Special { .. } => Some(FilesOmission::Special),
+            IndexEntry::File { file, .. } if file.masked.is_some() => Some(FilesOmission::Masked),
             IndexEntry::File { mode, file } => match file.content {
                 Some(position) if written.bytes.saturating_add(file.size) <= most_bytes => {
                     archive.begin_file(path, mode & 0o111 != 0, file.size)?;

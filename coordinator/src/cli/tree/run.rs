@@ -18,6 +18,7 @@ use crate::cli::run_place;
 use crate::config::{
     ConfigWarning, Diagnostics, LogLevel, TreeFile, TreeOptions, env_vars, read_tree,
 };
+use crate::launch::masked;
 use crate::workloads::search::driver::{SearchDirectory, SearchError, check_baseline};
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::report::OutcomeCounts;
@@ -147,6 +148,9 @@ pub(in crate::cli) async fn run(
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
     validate_baseline(&tree, args.dry_run, printer).await?;
+    if let Some(line) = masked::of_search(&tree, args.is_remote()).line() {
+        printer.note(&line);
+    }
     let run = HintedRun::Directory(run_dir.clone());
     // A simulation does not store its command line.
     let named = (!tree.is_named).then(|| format!("--tree-run-id={}", tree.name));

@@ -53,7 +53,7 @@ pub(crate) fn templates(variables: BTreeMap<String, Variable>) -> BTreeMap<Strin
     variables.into_iter().map(|(name, variable)| (name, variable.template)).collect()
 }
 
-/// Names of variables (`task_env`).
+/// Names of variables (`task_env`, `secrets`).
 pub(crate) fn read_names(field: &Field<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for item in field.items().unwrap_or_default() {

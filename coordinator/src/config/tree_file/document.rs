@@ -75,6 +75,9 @@ pub fn document(tree: &TreeFile) -> Value {
     if let (Value::Object(fields), Some(config)) = (&mut document, &tree.gateway) {
         fields.insert("gateway".to_owned(), gateway(&config.spec));
     }
+    if let (Value::Object(fields), false) = (&mut document, tree.secrets.is_empty()) {
+        fields.insert("secrets".to_owned(), json!(tree.secrets));
+    }
     document
 }
 

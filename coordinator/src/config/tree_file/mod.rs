@@ -13,6 +13,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -24,7 +25,7 @@ use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::gateway::GatewayConfig;
 use super::elements::step_agent::StepAgentKeys;
 use super::elements::variables::Variable;
-use super::elements::{gateway, names, retry};
+use super::elements::{gateway, names, retry, variables};
 use super::profile::ScoringProfile;
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
@@ -63,6 +64,8 @@ keys! {
             "Directory with further agents of the catalogue, a TOML file each; relative to the file.";
         gateway: Value("table"), "none", "Model servers that agents call through their worker.",
             "gateway" => gateway::GatewayKeys::ALL;
+        secrets: Value("list of names"), "none",
+            "Variables whose values are secrets: masked in all output.";
         environment: Value("table"), "", "Environment of the commands.",
             "environment" => commands::PlaceKeys::ALL;
         retry: Value("table"), "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
@@ -132,6 +135,8 @@ pub struct TreeFile {
     pub commands: SearchCommands,
     /// The model servers of its agents: those of `gateway`, and those that their models need.
     pub gateway: Option<GatewayConfig>,
+    /// `secrets`: variables whose values are secrets.
+    pub secrets: BTreeSet<String>,
     /// `environment`, for commands without one of their own.
     pub environment: CommandEnvironment,
     /// `limits`.
@@ -186,6 +191,13 @@ impl TreeFile {
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         let keys = self.gateway.iter().flat_map(|gateway| &gateway.keys);
         self.commands.named().flat_map(|(_, command)| command.env.values()).chain(keys)
+    }
+
+    /// The names of these variables, and of declared secrets: only they are read from the
+    /// environment of this process.
+    pub fn variable_names(&self) -> BTreeSet<String> {
+        let named = self.variables().flat_map(|value| value.template.variables());
+        named.map(|(name, _)| name).chain(self.secrets.iter().cloned()).collect()
     }
 
     /// A path of the file, relative to the current directory.
@@ -265,6 +277,7 @@ fn read_fields(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) 
             .unwrap_or_else(|| RESULTS_FILE.to_owned()),
         commands,
         gateway,
+        secrets: variables::read_names(&fields.take(TreeKeys::secrets)),
         environment,
         limits: limits(&fields.take(TreeKeys::limits)),
         max_park_sec: max_park_sec(&fields.take(TreeKeys::retry)),

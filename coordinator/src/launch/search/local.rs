@@ -136,10 +136,9 @@ async fn end_together<T>(
     ran
 }
 
-/// The variables that commands and model servers name.
-fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
-    let named = tree.variables().flat_map(|value| value.template.variables());
-    let names: BTreeSet<String> = named.map(|(name, _)| name).collect();
+/// The variables that the search names.
+pub(in crate::launch) fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
+    let names = tree.variable_names();
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }
 

@@ -17,6 +17,7 @@ use rollout_worker::traces::Tracer;
 use tokio::sync::mpsc;
 
 use self::local::LocalSearch;
+pub(super) use self::local::variables;
 #[cfg(feature = "nats")]
 use self::remote::RemoteSearch;
 use super::LaunchError;

@@ -325,6 +325,7 @@ async fn with_files(run: &TestRun, settled: &Settlement) -> TrialRecord {
         archive: Some(run.archive("x", "kept").await),
         artifact_type: ArtifactType::default(),
         error: None,
+        possible_secrets: Vec::new(),
     };
     let archive = run.archive("agent/trajectory.json", "{}").await;
     let step = StepRecord {
@@ -472,6 +473,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
             archive: None,
             artifact_type: ArtifactType::default(),
             error: None,
+            possible_secrets: Vec::new(),
         }
     });
     let environment = text().prop_map(|id| EnvironmentRecord {

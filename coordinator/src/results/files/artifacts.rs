@@ -32,6 +32,8 @@ struct ArtifactEntry<'a> {
     service: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    possible_secrets: &'a [String],
 }
 
 /// Writes the artifacts and a manifest for each artifact directory below `trial`; overwrites
@@ -88,6 +90,7 @@ fn entry<'a>(artifact: &'a ArtifactRecord, below: &Path) -> ArtifactEntry<'a> {
         status: artifact.status,
         service: artifact.service.as_deref(),
         error: artifact.error.as_deref(),
+        possible_secrets: &artifact.possible_secrets,
     }
 }
 

@@ -112,6 +112,7 @@ impl TrialFixture {
             archive: Some(self.archive(files).await),
             artifact_type: rollout_protocol::artifact::ArtifactType::default(),
             error: None,
+            possible_secrets: Vec::new(),
         }
     }
 

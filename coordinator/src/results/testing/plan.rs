@@ -54,6 +54,7 @@ pub(crate) fn plan(
         extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
+        secrets: std::collections::BTreeSet::new(),
     };
     let agents = agents.iter().map(|name| agent(name)).collect();
     let tasks = tasks.iter().map(|name| task(name)).collect();

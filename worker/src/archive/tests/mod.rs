@@ -143,5 +143,6 @@ fn logs() -> SanitizeOptions {
         faithful: false,
         captures: vec![(reward(), 16)],
         redactor: Redactor::default(),
+        secrets: SecretMembers::Mask,
     }
 }

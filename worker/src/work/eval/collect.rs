@@ -52,7 +52,8 @@ impl EvalRun<'_> {
             }
         }
         if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {
-            self.collect_sweep_output(&redactor).await;
+            // Results are data: a value that only looks like a secret stays in them.
+            self.collect_sweep_output(&redactor.declared()).await;
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) struct TreeComparison<'a> {
     pub(super) tree: &'a Path,
     /// An empty directory for the content of new and changed files.
     pub(super) staging: &'a Path,
-    /// Masks secrets in new and changed files.
+    /// Masks declared secrets in new and changed files.
     pub(super) redactor: &'a Redactor,
 }
 

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
-use rollout_protocol::spec::gateway::GatewaySpec;
+use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
@@ -114,7 +114,8 @@ pub(super) fn expand(
     // One redactor knows the secrets of all commands.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     templates.extend(eval.gateway.iter().flat_map(GatewaySpec::keys));
-    let redactor = known.redactor(templates.into_iter())?;
+    let declared = declared_secrets(&eval.secrets, eval.gateway.as_ref());
+    let redactor = known.redactor(templates.into_iter(), &declared)?;
     Ok((EvalVariables { environment, sweep_environment, stages }, redactor))
 }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::time::Duration;
 
@@ -79,6 +79,7 @@ impl IdeasFixture {
             earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
             pack: packed(&store, &[("history.md", "# History\n")]).await,
             gateway: None,
+            secrets: BTreeSet::new(),
         };
         Self { store, repositories, rig, spec, dir, executions: 0, _user: user }
     }

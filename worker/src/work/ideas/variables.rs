@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rollout_protocol::spec::gateway::GatewaySpec;
+use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
 
@@ -97,6 +97,7 @@ pub(super) fn expand(
     }
     let templates = ideas.environment.env.values().chain(ideas.command.env.values());
     let templates = templates.chain(ideas.gateway.iter().flat_map(GatewaySpec::keys));
-    let redactor = known.redactor(templates)?;
+    let declared = declared_secrets(&ideas.secrets, ideas.gateway.as_ref());
+    let redactor = known.redactor(templates, &declared)?;
     Ok((IdeasVariables { environment, command }, redactor))
 }

@@ -11,14 +11,15 @@ use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
 use crate::archive::{
-    self, ArchiveLimits, ArchiveReport, ExcludePatterns, MemberKind, PackedArchive, RootHandling,
-    SanitizeOptions,
+    self, ArchiveLimits, ArchiveReport, ExcludePatterns, LeftOutSecrets, MemberKind, PackedArchive,
+    RootHandling, SanitizeOptions, SecretMembers,
 };
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
 use crate::fs_remove;
 use crate::secrets::Redactor;
+use crate::supervise;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
 
 /// In Harbor's format, files here are kept without being requested.
@@ -126,12 +127,17 @@ impl Artifacts {
         collected: &mut CollectedArtifacts,
     ) {
         let part = incomplete.is_some() && record.kind == Some(ArtifactKind::Directory);
-        if record.status == ArtifactStatus::Ok || (part && file.exists()) {
+        let is_kept = record.status == ArtifactStatus::Ok || (part && file.exists());
+        // A verifier also gets files that are not kept because they hold a secret.
+        let is_withheld = record.status == ArtifactStatus::Failed && incomplete.is_none();
+        if is_kept || is_withheld {
             collected.uploads.extend(merge_upload(
                 &record.source,
                 record.kind,
                 &unmasked_path(&file),
             ));
+        }
+        if is_kept {
             let role = FileRole::Artifact { index: self.records.len() };
             let digest = self.digests.remove(&file);
             self.files.push(RecordFile { file, media_type: MediaType::Tar, role, digest });
@@ -160,6 +166,7 @@ impl Artifacts {
             archive: None,
             artifact_type: artifact.artifact_type,
             error: None,
+            possible_secrets: Vec::new(),
         };
         let incomplete = match open_artifact(environment, artifact).await {
             Ok(None) => None,
@@ -170,7 +177,7 @@ impl Artifacts {
         };
         if let Some(IncompleteWork::TooLarge(why) | IncompleteWork::Unreadable(why)) = &incomplete {
             record.status = ArtifactStatus::Failed;
-            record.error = Some(redactor.text(why));
+            record.error = joined(record.error.take(), Some(redactor.text(why)));
         }
         (record, incomplete)
     }
@@ -199,8 +206,10 @@ impl Artifacts {
             faithful: true,
             captures: Vec::new(),
             redactor: Redactor::default(),
+            secrets: SecretMembers::Mask,
         };
-        // A verifier gets the files as the agent made them; the kept archive shows no secrets.
+        // A verifier gets the files as the agent made them; the kept archive holds no declared
+        // secret.
         let made = unmasked_path(file);
         self.unmasked.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
@@ -217,13 +226,16 @@ impl Artifacts {
             _ => None,
         };
         let kept = match clean.archive {
-            Ok(unmasked) => write_masked(file, redactor, unmasked).await,
+            Ok(unmasked) => keep_archive(file, redactor, unmasked).await,
             Err(error) => Err(crate::backoff::error_chain(&error)),
         };
-        match kept {
-            Ok(kept) => drop(self.digests.insert(file.to_owned(), kept.digest)),
+        let kept = match kept {
+            Ok(kept) => kept,
             Err(why) => return Some(IncompleteWork::Unreadable(why)),
-        }
+        };
+        record.error = kept.secrets.reason();
+        record.possible_secrets = kept.possible_secrets;
+        let is_kept = kept.digest.map(|digest| self.digests.insert(file.to_owned(), digest)).is_some();
         if let Some(cut) = clean.report.cut {
             let why = format!("it is incomplete: {cut}");
             return Some(if cut.is_limit() {
@@ -237,12 +249,15 @@ impl Artifacts {
             record.status = ArtifactStatus::Failed;
         } else if clean.report.files == 0 {
             record.status = ArtifactStatus::Empty;
+        } else if !is_kept {
+            record.status = ArtifactStatus::Failed;
         } else {
             record.status = ArtifactStatus::Ok;
             let skipped = clean.report.skipped.total();
-            record.error = (skipped > 0).then(|| {
+            let skipped = (skipped > 0).then(|| {
                 format!("{skipped} entries were left out: links that lead outside, devices")
             });
+            record.error = joined(record.error.take(), skipped);
         }
         None
     }
@@ -267,28 +282,73 @@ fn unmasked_path(file: &Path) -> PathBuf {
     file.with_extension("made.tar")
 }
 
-/// Makes the archive to keep from the unmasked one.
-async fn write_masked(
+/// The archive of an artifact that is kept.
+struct KeptArchive {
+    /// Its digest; `None` if nothing is left to keep.
+    digest: Option<Digest>,
+    /// Members that it lacks because they hold declared secrets.
+    secrets: LeftOutSecrets,
+    /// Variables of values in it that look like secrets.
+    possible_secrets: Vec<String>,
+}
+
+/// Makes the archive to keep from the unmasked one: without members that hold a declared secret.
+async fn keep_archive(
     file: &Path,
     redactor: &Redactor,
     unmasked: PackedArchive,
-) -> Result<PackedArchive, String> {
+) -> Result<KeptArchive, String> {
     let made = unmasked_path(file);
     let disk_error = |error: std::io::Error| format!("{}: {error}", made.display());
-    if redactor.is_empty() {
-        return tokio::fs::hard_link(&made, file).await.map(|()| unmasked).map_err(disk_error);
-    }
-    let options = SanitizeOptions {
-        limits: ArchiveLimits::ARTIFACTS,
-        root: RootHandling::Keep,
-        exclude: ExcludePatterns::default(),
-        faithful: true,
-        captures: Vec::new(),
-        redactor: redactor.clone(),
+    let declared = redactor.declared();
+    let (digest, secrets) = if declared.is_empty() {
+        tokio::fs::hard_link(&made, file).await.map_err(disk_error)?;
+        (Some(unmasked.digest), LeftOutSecrets::default())
+    } else {
+        let options = SanitizeOptions {
+            limits: ArchiveLimits::ARTIFACTS,
+            root: RootHandling::Keep,
+            exclude: ExcludePatterns::default(),
+            faithful: true,
+            captures: Vec::new(),
+            redactor: declared,
+            secrets: SecretMembers::LeaveOut,
+        };
+        let stream = tokio::fs::File::open(&made).await.map_err(disk_error)?;
+        let clean = archive::sanitize(Box::new(stream), file, options).await;
+        let packed = clean.archive.map_err(|error| crate::backoff::error_chain(&error))?;
+        let is_left = clean.report.files > 0 || clean.report.secrets.members == 0;
+        if !is_left {
+            fs_remove::remove(file).await.map_err(disk_error)?;
+        }
+        (is_left.then_some(packed.digest), clean.report.secrets)
     };
-    let stream = tokio::fs::File::open(&made).await.map_err(disk_error)?;
-    let clean = archive::sanitize(Box::new(stream), file, options).await;
-    clean.archive.map_err(|error| crate::backoff::error_chain(&error))
+    let possible_secrets = match digest {
+        Some(_) => possible_secrets(file, redactor).await.map_err(disk_error)?,
+        None => Vec::new(),
+    };
+    Ok(KeptArchive { digest, secrets, possible_secrets })
+}
+
+/// The variables of values that a kept archive holds and that look like secrets.
+pub(super) async fn possible_secrets(
+    archive: &Path,
+    redactor: &Redactor,
+) -> std::io::Result<Vec<String>> {
+    if redactor.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (archive, redactor) = (archive.to_owned(), redactor.clone());
+    let found = supervise::blocking(move || redactor.found_in_file(&archive)).await?;
+    Ok(found.iter().map(ToString::to_string).collect())
+}
+
+/// Both reasons, if there are two.
+fn joined(first: Option<String>, second: Option<String>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}; {second}")),
+        (first, second) => first.or(second),
+    }
 }
 
 /// Opens the source of an artifact; `None` when it does not exist.

@@ -100,7 +100,8 @@ fn sanitize_options(
         LogScope::Verifier => (RootHandling::Keep, ExcludePatterns::default()),
     };
     let limits = ArchiveLimits::LOGS;
-    SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
+    let (redactor, secrets) = (redactor.clone(), SecretMembers::Mask);
+    SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor, secrets }
 }
 
 /// Reads a reward file alone: the logs ended before it, or contained only its name.
@@ -124,6 +125,7 @@ async fn read_reward_file(environment: &dyn Environment, name: &str, logs: &Path
             .into_iter()
             .collect(),
         redactor: Redactor::default(),
+        secrets: SecretMembers::Mask,
     };
     let sanitizing = archive::sanitize(stream, &file, options);
     let captured = match tokio::time::timeout(COPY_LIMIT, sanitizing).await {

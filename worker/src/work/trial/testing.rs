@@ -1,6 +1,6 @@
 //! A fixture that runs trials over the scripted provider.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -322,6 +322,7 @@ pub fn settings() -> TrialSettings {
         extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
+        secrets: BTreeSet::new(),
     }
 }
 

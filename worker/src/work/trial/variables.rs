@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::gateway::GatewaySpec;
+use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 use rollout_protocol::template::{Template, UnsetVariable};
 
@@ -24,7 +24,9 @@ pub(super) fn redactor(
     let solutions = task.steps.iter().filter(|_| ctx.agent.kind == AgentKind::Oracle);
     let templates = task.templates().chain(ctx.agent.env.values()).chain(verifier.env.values());
     let templates = templates.chain(ctx.settings.gateway.iter().flat_map(GatewaySpec::keys));
-    variables.redactor(templates.chain(solutions.flat_map(|step| step.solution_env.values())))
+    let templates = templates.chain(solutions.flat_map(|step| step.solution_env.values()));
+    let declared = declared_secrets(&ctx.settings.secrets, ctx.settings.gateway.as_ref());
+    variables.redactor(templates, &declared)
 }
 
 fn add_expanded(

@@ -8,7 +8,7 @@ use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, StepSpec};
 
 use super::TrialContext;
-use super::artifacts::open_artifact;
+use super::artifacts::{open_artifact, possible_secrets};
 use super::outputs::step_prefix;
 use super::run::TrialRun;
 use crate::archive::ArchiveLimits;
@@ -42,7 +42,7 @@ impl TrialRun<'_> {
                 scratch: self.outputs.scratch().join("artifacts"),
                 limits: ArchiveLimits::WORKSPACE,
                 text_bytes,
-                redactor: self.attempt.redactor.clone(),
+                redactor: self.attempt.redactor.declared(),
             };
             let before = take(self.attempt.environment.expect_running(), artifact, options).await;
             if let Ok((snapshot, _)) = &before {
@@ -72,8 +72,13 @@ impl TrialRun<'_> {
                 }
                 Err(why) => Err(format!("before the agent: {why}")),
             };
-            let (record, finished) = record(&artifact, &prefix, finished, &self.attempt.redactor);
+            let redactor = &self.attempt.redactor;
+            let (mut record, finished) = record(&artifact, &prefix, finished, redactor);
             if let Some(diff) = &finished {
+                match possible_secrets(&file, redactor).await {
+                    Ok(found) => record.possible_secrets = found,
+                    Err(error) => tracing::warn!("cannot read {}: {error}", file.display()),
+                }
                 self.artifacts.changed_bytes += diff.files_bytes;
             }
             self.artifacts.keep(record, finished.map(|diff| (file, diff.archive.digest)));
@@ -140,7 +145,8 @@ fn record(
         Ok(None) => (ArtifactStatus::Skipped, None, None),
         Ok(Some(diff)) => {
             let why = diff.truncated_because.join("; ");
-            let error = (!why.is_empty()).then(|| format!("it is incomplete: {why}"));
+            let error = (!why.is_empty())
+                .then(|| redactor.text(&format!("it is incomplete: {why}")));
             (ArtifactStatus::Ok, error, Some(diff))
         }
         Err(why) => (ArtifactStatus::Failed, Some(redactor.text(&why)), None),
@@ -154,6 +160,7 @@ fn record(
         archive: None,
         artifact_type: artifact.artifact_type,
         error,
+        possible_secrets: Vec::new(),
     };
     (record, diff)
 }

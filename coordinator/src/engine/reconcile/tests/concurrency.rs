@@ -174,6 +174,7 @@ async fn spec(store: &FsStore) -> Digest {
         sweep_config_limit: None,
         env: BTreeMap::new(),
         gateway: None,
+        secrets: std::collections::BTreeSet::new(),
     };
     put_json(store, &spec).await.expect("stored").digest
 }

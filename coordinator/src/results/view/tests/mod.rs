@@ -72,6 +72,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         extra_instructions: Vec::new(),
         gateway: None,
         budget: None,
+        secrets: std::collections::BTreeSet::new(),
     };
     JobPlan::new(settings, vec![agent], tasks.iter().map(task).collect(), 1).expect("a plan")
 }

@@ -40,6 +40,7 @@ pub struct SearchPlan {
     sweep_config_limit: Option<u64>,
     ideas: IdeasCommand,
     gateway: Option<GatewaySpec>,
+    secrets: BTreeSet<String>,
 }
 
 /// The idea command and its environment.
@@ -99,6 +100,7 @@ impl SearchPlan {
         Ok(Self {
             ideas,
             gateway: tree.gateway.as_ref().map(|gateway| gateway.spec.clone()),
+            secrets: tree.secrets.clone(),
             tree: tree.name.clone(),
             commands: EvalCommands {
                 implement: command(&commands.implement),
@@ -181,6 +183,7 @@ impl SearchPlan {
             earlier,
             pack,
             gateway,
+            secrets: self.secrets.clone(),
         }
     }
 
@@ -233,6 +236,7 @@ impl SearchPlan {
             sweep_config_limit: self.sweep_config_limit,
             env: BTreeMap::new(),
             gateway: self.eval_gateway().cloned(),
+            secrets: self.secrets.clone(),
         }
     }
 }

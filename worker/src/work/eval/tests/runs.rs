@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -71,6 +71,7 @@ impl EvalFixture {
             sweep_config_limit: Some(100),
             env: BTreeMap::new(),
             gateway: None,
+            secrets: BTreeSet::new(),
         };
         Self { world, rig, spec, execution: 0, tickets: Arc::new(()) }
     }
@@ -236,6 +237,7 @@ async fn eval_reported_costs_are_summed_and_invalid_ignored() {
 async fn eval_secrets_are_redacted_in_outputs_and_commit() {
     let mut eval = EvalFixture::new().await;
     eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
+    eval.spec.secrets.insert("KEY".to_owned());
     let key = rollout_protocol::template::Template::new("${KEY}");
     eval.spec.commands.implement = EvalCommand {
         env: [("KEY".to_owned(), key)].into(),

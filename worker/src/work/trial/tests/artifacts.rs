@@ -86,7 +86,8 @@ async fn artifacts_are_collected_between_agent_and_verifier() {
     ];
     assert_eq!(found, expected);
     assert_eq!(kept(&finished, "/logs/artifacts"), pairs(&[("extra.txt", "x\n")]));
-    assert_eq!(kept(&finished, "/app/one.txt"), pairs(&[("one.txt", "**************\n")]));
+    assert_eq!(kept(&finished, "/app/one.txt"), pairs(&[("one.txt", "hunter2hunter2\n")]));
+    assert_eq!(finished.record.artifacts[1].possible_secrets, ["KEY"]);
     assert_eq!(kept(&finished, "/app/tree"), pairs(&[("k.txt", "k\n")]));
     assert!(finished.record.artifacts[6].error.as_deref().is_some_and(|e| e.contains("`db`")));
     assert_eq!(secondary_codes(&finished.record), Vec::<&str>::new());
@@ -150,19 +151,61 @@ async fn collect_hook_timeout_gives_error_and_no_reward() {
     assert!(error.message.contains("10s"), "{error}");
 }
 
-#[tokio::test]
-async fn artifact_with_secret_is_masked_and_original_removed() {
+/// A fixture whose agent has these variables, of which `secrets` are declared.
+async fn with_variables(variables: &[(&str, &str)], secrets: &[&str]) -> TrialFixture {
     let mut rig = TrialFixture::new().await;
-    rig.settings.artifacts = vec![artifact("/app/x")];
-    rig.variables = crate::secrets::TrialVariables::new([("TOKEN".into(), "s3cret-value".into())]);
-    rig.agent.env.insert("TOKEN".into(), rollout_protocol::template::Template::new("${TOKEN}"));
-    rig.set_scripts(None, Some("echo s3cret-value > /app/x"));
+    let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    rig.variables = TrialVariables::new(owned);
+    for (name, _) in variables {
+        let template = rollout_protocol::template::Template::new(format!("${{{name}}}"));
+        rig.agent.env.insert((*name).to_owned(), template);
+    }
+    rig.settings.secrets = secrets.iter().map(|name| (*name).to_owned()).collect();
+    rig
+}
+
+#[tokio::test]
+async fn artifact_with_declared_secret_is_left_out_with_reason() {
+    let mut rig = with_variables(&[("PIN", "s3cret-value")], &["PIN"]).await;
+    rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/tree")];
+    rig.set_scripts(
+        None,
+        Some(
+            "echo s3cret-value > /app/x; mkdir /app/tree; echo a > /app/tree/a
+            echo 1 $PIN > /app/tree/b; ln -s s3cret-value /app/tree/c; echo d > /app/tree/$PIN",
+        ),
+    );
     let finished = run(&rig).await;
-    let text = kept(&finished, "/app/x").into_iter().map(|(_, text)| text).collect::<String>();
-    assert!(!text.contains("s3cret") && text.len() == "s3cret-value\n".len(), "{text:?}");
-    // No separate verifier needs the unmasked archive.
-    let made = rig.dir.path().join("scratch/artifacts/0.made.tar");
-    assert!(!made.exists(), "an unmasked file is left");
+    let [alone, tree] = &finished.record.artifacts[..] else { panic!("{finished:?}") };
+    assert_eq!((alone.status, &alone.archive), (ArtifactStatus::Failed, &None));
+    let reason = "1 entries were left out: they hold the value of PIN";
+    assert_eq!(alone.error.as_deref(), Some(reason));
+    assert_eq!(tree.status, ArtifactStatus::Ok);
+    assert!(tree.error.as_deref().is_some_and(|e| e.starts_with("3 entries")), "{tree:?}");
+    assert_eq!(kept(&finished, "/app/tree"), pairs(&[("a", "a\n")]));
+    // No separate verifier needs the original archives.
+    for made in ["scratch/artifacts/0.made.tar", "scratch/artifacts/1.made.tar"] {
+        assert!(!rig.dir.path().join(made).exists(), "{made} is left");
+    }
+}
+
+#[tokio::test]
+async fn artifact_with_value_that_looks_secret_is_kept_and_flagged() {
+    let values = [("SEED", "1234"), ("ON", "true"), ("HF_TOKEN", "hunter2hunter2")];
+    let mut rig = with_variables(&values, &[]).await;
+    rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/m.json")];
+    let metrics = r#"{"loss": 0.1234, "ok": true}"#;
+    rig.set_scripts(
+        None,
+        Some(&format!("echo $HF_TOKEN > /app/x; echo '{metrics}' > /app/m.json; cat /app/m.json /app/x")),
+    );
+    let finished = run(&rig).await;
+    assert_eq!(kept(&finished, "/app/x"), pairs(&[("x", "hunter2hunter2\n")]));
+    assert_eq!(kept(&finished, "/app/m.json"), pairs(&[("m.json", &format!("{metrics}\n"))]));
+    let flags: Vec<_> = finished.record.artifacts.iter().map(|a| &a.possible_secrets[..]).collect();
+    assert_eq!(flags, [&["HF_TOKEN".to_owned()][..], &[]]);
+    let shown = super::output(&finished, "command/stdout.txt");
+    assert_eq!(shown, format!("{metrics}\n[redacted:HF_TOKEN]\n"));
 }
 
 #[tokio::test]
