@@ -22,7 +22,7 @@ use super::value_parsers;
 #[cfg(feature = "nats")]
 use super::worker_value_parsers;
 use crate::config::{LogLevel, env_vars};
-use crate::engine::{LockWaitPolicy, ReopenSelection};
+use crate::engine::{LockWaitPolicy, OutcomeFilter, ReopenSelection, TrialFilter};
 use crate::events::MaterializeMode;
 use crate::launch::parameters::RunSink;
 
@@ -455,9 +455,14 @@ impl Cli {
 /// Their former results are kept as superseded executions, and all other results stay. If the run's
 /// coordinator runs, the trials get another try within its session, and this command ends. If not,
 /// this command is the run's next session: pending trials run as well, and the job file must be
-/// where it was. Of a search, `--infra` retries the evals that the infrastructure failed.
+/// where it was. Agents, tasks and settings may be corrected before: other trials keep their results.
+/// Of a search, `--infra` retries the evals that the infrastructure failed.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which").required(true))]
+#[command(
+    group = ArgGroup::new("which"),
+    group = ArgGroup::new("selection").required(true).multiple(true)
+        .args(["failed", "infra", "trial", "agent", "task"])
+)]
 pub(super) struct RetryArgs {
     /// Directory of a run or a search; a run on a server: `nats://host:4222#RUN`, or with `--nats` its
     /// id; or in a catalog: `s3://bucket/prefix#RUN`
@@ -476,6 +481,15 @@ pub(super) struct RetryArgs {
     #[arg(long, value_name = "KEY", group = "which")]
     pub(super) trial: Vec<String>,
 
+    /// Only trials of this agent; without `--failed` and `--infra`, whatever their outcome; can be
+    /// repeated
+    #[arg(long, value_name = "NAME", conflicts_with = "trial")]
+    pub(super) agent: Vec<String>,
+
+    /// Only trials of this task, `task` or `dataset/task`; can be repeated
+    #[arg(long, value_name = "TASK", conflicts_with = "trial")]
+    pub(super) task: Vec<String>,
+
     /// Print the receipt of a running coordinator, or the events of a new session, as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -489,7 +503,39 @@ pub(super) struct RetryArgs {
     pub(super) options: Vec<String>,
 }
 
+impl RetryArgs {
+    /// The settled trials that run again.
+    pub(super) fn selection(&self) -> ReopenSelection {
+        let outcome = match (self.failed, self.infra) {
+            (true, _) => OutcomeFilter::Failed,
+            (false, true) => OutcomeFilter::Infrastructure,
+            (false, false) => OutcomeFilter::Any,
+        };
+        let (agents, tasks) = (self.agent.clone(), self.task.clone());
+        match outcome {
+            _ if !agents.is_empty() || !tasks.is_empty() => {
+                ReopenSelection::Filtered(TrialFilter { outcome, agents, tasks })
+            }
+            OutcomeFilter::Failed => ReopenSelection::Failed,
+            OutcomeFilter::Infrastructure => ReopenSelection::Infrastructure,
+            OutcomeFilter::Any => ReopenSelection::Trials(self.trial.clone()),
+        }
+    }
+}
+
 impl RunArgs {
+    /// Whether trials run on the workers of a server.
+    #[cfg(feature = "nats")]
+    pub(super) fn has_remote_workers(&self) -> bool {
+        self.nats.url.is_some()
+    }
+
+    /// Whether trials run on the workers of a server.
+    #[cfg(not(feature = "nats"))]
+    pub(super) const fn has_remote_workers(&self) -> bool {
+        false
+    }
+
     /// Policy for taking the run from an owner that may be dead.
     pub(super) fn lock_wait_policy(&self) -> LockWaitPolicy {
         let stale = self.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));

@@ -426,8 +426,9 @@ impl From<OpenError> for CliError {
                 let retry = RunAction::Retry(ReopenSelection::Failed);
                 let retry = hint_command::command(&HintedRun::Directory(root.clone()), &retry, &[]);
                 refused.hint(&format!(
-                    "use `--name` for a new run, undo the changes to resume this one, or, if these \
-                     trials failed, run them again with `{retry}`"
+                    "use `--name` for a new run, undo the changes to resume this one, or run \
+                     `{retry}`, which runs failed trials again with the changes and keeps the \
+                     other results"
                 ))
             }
             OpenError::Removed { differences, .. } => {

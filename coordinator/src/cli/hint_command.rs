@@ -6,7 +6,7 @@ use super::invocation::{self, Invocation};
 use super::output::quoted;
 use super::run_place::CatalogAddress;
 use crate::config::env_vars;
-use crate::engine::ReopenSelection;
+use crate::engine::{OutcomeFilter, ReopenSelection, TrialFilter};
 use crate::results::files::layout;
 
 /// Stands for a value that is not stored.
@@ -78,6 +78,16 @@ impl RunAction {
             Self::Retry(ReopenSelection::Trials(trials)) => {
                 let named = trials.iter().map(|trial| ["--trial".to_owned(), trial.clone()]);
                 named.flatten().collect()
+            }
+            Self::Retry(ReopenSelection::Filtered(TrialFilter { outcome, agents, tasks })) => {
+                let outcome = match outcome {
+                    OutcomeFilter::Any => None,
+                    OutcomeFilter::Failed => Some("--failed".to_owned()),
+                    OutcomeFilter::Infrastructure => Some("--infra".to_owned()),
+                };
+                let agents = agents.iter().map(|agent| ["--agent".to_owned(), agent.clone()]);
+                let tasks = tasks.iter().map(|task| ["--task".to_owned(), task.clone()]);
+                outcome.into_iter().chain(agents.chain(tasks).flatten()).collect()
             }
         }
     }

@@ -24,12 +24,8 @@ const SEARCH_HINT: &str = "`rollout retry DIR --infra` retries the evals of a se
 
 /// Runs the command.
 pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let RetryArgs { run: run_dir, failed, trial, json, server, mut options, .. } = args;
-    let reopen = match (failed, trial.is_empty()) {
-        (true, _) => ReopenSelection::Failed,
-        (false, true) => ReopenSelection::Infrastructure,
-        (false, false) => ReopenSelection::Trials(trial),
-    };
+    let reopen = args.selection();
+    let RetryArgs { run: run_dir, json, server, mut options, .. } = args;
     let text = run_dir.to_string_lossy();
     let is_search = RunLayout::is_search(&run_dir);
     if is_search {
@@ -180,16 +176,6 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
             error.hints = vec!["retry in the directory that has them".to_owned()];
             error
         }
-        // The plan may also lack trials with results, which its own hints say.
-        ExitCode::PlanMismatch if error.command_hints.is_empty() => {
-            let key = ReopenSelection::Trials(vec!["KEY".to_owned()]);
-            error.hints = vec![format!(
-                "undo the changes, or run these trials again as well: `{}`, with one `--trial` for \
-                 every trial that runs again",
-                command(&key, &[])
-            )];
-            error
-        }
         _ if error.hints.iter().any(names_option) => error.hint(&format!(
             "add options of `rollout run` after `--`, as in `{}`",
             command(reopen, &["--store", "URL"])
@@ -228,14 +214,34 @@ mod tests {
         for_retry(refused, Path::new("jobs/demo"), &ReopenSelection::Failed).hints
     }
 
+    /// The selection of `rollout retry DIR` with these options.
+    fn selection(options: &str) -> ReopenSelection {
+        let words = format!("rollout retry jobs/demo {options}");
+        match parse(words.split(' ').map(str::to_owned).collect()).expect("valid") {
+            Command::Retry(args) => args.selection(),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
-    fn retry_with_changed_plan_hints_trials_by_name() {
-        let run = "use `--name` for a new run, or `rollout retry jobs/demo --failed`";
-        assert_eq!(
-            hints(ExitCode::PlanMismatch, run),
-            ["undo the changes, or run these trials again as well: `rollout retry jobs/demo \
-              --trial KEY`, with one `--trial` for every trial that runs again"]
-        );
+    fn retry_options_give_selection_and_hint_gives_them_back() {
+        for options in [
+            "--failed",
+            "--infra",
+            "--trial a/d/t__1 --trial a/d/t__2",
+            "--agent a",
+            "--failed --agent a --agent b --task d/t",
+            "--infra --task t",
+        ] {
+            let (action, run) = (RunAction::Retry(selection(options)), Path::new("jobs/demo"));
+            let command = hint_command::command(&HintedRun::Directory(run.into()), &action, &[]);
+            assert_eq!(command, format!("rollout retry jobs/demo {options}"));
+        }
+        for refused in ["", "--failed --infra", "--agent a --trial k", "--failed --trial k"] {
+            let words = format!("rollout retry jobs/demo {refused}");
+            let words = words.split(' ').filter(|word| !word.is_empty()).map(str::to_owned);
+            assert!(parse(words.collect()).is_err(), "{refused}");
+        }
     }
 
     #[test]

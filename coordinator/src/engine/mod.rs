@@ -48,7 +48,7 @@ pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenRun, RunOpenOptions, open_run};
 pub use open_error::OpenError;
 pub use planner::{ItemLookup, Planner, PlannerDecisions};
-pub use reopen::ReopenSelection;
+pub use reopen::{OutcomeFilter, ReopenSelection, TrialFilter};
 pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};
 use super::manifest::RunManifest;
-use super::open_error::OpenError;
+use super::open_error::{self, OpenError};
 use super::records::{RecordsFileSet, RecordsWriter};
 use super::reopen::{ReopenSelection, SupersededResults};
 use super::replay::{CoreReplay, restore_executions};
@@ -187,7 +187,7 @@ fn open_locked(
     let replay = index.replay(&durable, extent, |at, record| replaying.apply(at, record));
     let replay = replay.map_err(damaged)?;
     replaying.send();
-    let JournalReplayer { replay: replayed, changed, removed, .. } = replaying;
+    let JournalReplayer { replay: replayed, changed, kept, removed, .. } = replaying;
     let (mut core, mut superseded) = replayed.into_parts();
     check_plan(&root, changed, removed, &superseded)?;
     let now = Timestamp::now();
@@ -208,6 +208,7 @@ fn open_locked(
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
     send_opened(events, grant.takeover.clone(), now);
+    warn_of_kept_results(&kept, events);
     warn_of_torn_tail(replay.as_ref(), events);
     Ok(OpenRun {
         layout,
@@ -348,6 +349,8 @@ struct JournalReplayer<'a> {
     started: bool,
     batch: Vec<RunEvent>,
     changed: Vec<String>,
+    /// Trials whose results of other settings or files are kept.
+    kept: Vec<String>,
     /// Settled trials of the last session's plan that this plan lacks.
     removed: BTreeSet<String>,
 }
@@ -371,6 +374,7 @@ impl<'a> JournalReplayer<'a> {
             started: false,
             batch: Vec::new(),
             changed: Vec::new(),
+            kept: Vec::new(),
             removed: BTreeSet::new(),
         }
     }
@@ -405,8 +409,11 @@ impl<'a> JournalReplayer<'a> {
         let name = self.planner.name(planned.ordinal);
         let Some(settled) = self.replay.superseded.take(settled, &name) else { return };
         if self.replay.core().settled_spec(&settled.item) != Some(planned.spec) {
-            self.changed.push(name.to_string());
-            return;
+            if !self.planner.keeps_result(&planned) {
+                self.changed.push(name.to_string());
+                return;
+            }
+            self.kept.push(name.to_string());
         }
         let at = settled.at;
         let commit = self.planner.commit(planned.ordinal);
@@ -463,6 +470,21 @@ fn send_started(
 ) {
     let kind = EventKind::RunStarted { run, job: job.to_owned(), epoch, total, started_at };
     send(events, vec![RunEvent { at: Timestamp::now(), kind }]);
+}
+
+/// Tells of results that other settings or files gave: the figures of the run mix both.
+fn warn_of_kept_results(kept: &[String], events: &mpsc::Sender<Vec<RunEvent>>) {
+    if kept.is_empty() {
+        return;
+    }
+    let names = &kept[..kept.len().min(MAX_NAMED_TRIALS)];
+    let message = format!(
+        "{} of other settings or files {} kept: {}",
+        if kept.len() == 1 { "1 result".to_owned() } else { format!("{} results", kept.len()) },
+        if kept.len() == 1 { "is" } else { "are" },
+        open_error::first_names(names, kept.len())
+    );
+    send(events, vec![RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } }]);
 }
 
 fn warn_of_torn_tail(replay: Option<&ReplaySummary>, events: &mpsc::Sender<Vec<RunEvent>>) {

@@ -80,7 +80,7 @@ fn settled_trials(count: usize) -> String {
 }
 
 /// The names of the first of `count` trials, and the number of the others.
-fn first_names(names: &[String], count: usize) -> String {
+pub(super) fn first_names(names: &[String], count: usize) -> String {
     let named = names.join(", ");
     match count.saturating_sub(names.len()) {
         0 => named,

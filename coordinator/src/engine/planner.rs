@@ -9,7 +9,7 @@ use rollout_protocol::farm::FarmRecord;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::limits::READY_AHEAD;
-use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::command::{ReopenSelection, TrialSelection};
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
 
@@ -17,9 +17,9 @@ use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::ConcurrencyLimiter;
 use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
 
-/// Finds the items of a plan that users name as `agent/dataset/task__attempt` or by their ids, by
-/// these keys. Goes through the whole plan: it blocks.
-pub type ItemLookup = Box<dyn FnOnce(&[String]) -> HashMap<String, ItemId> + Send>;
+/// Finds the items of a plan that a selection names, by its keys or their names; none for a selection
+/// by outcome alone. Goes through the whole plan: it blocks.
+pub type ItemLookup = Box<dyn FnOnce(&ReopenSelection) -> HashMap<String, ItemId> + Send>;
 
 /// Decisions of a workload with records of its own.
 #[derive(Debug, Default)]
@@ -56,6 +56,13 @@ pub trait Planner: Send {
     fn removed(&self, item: &ItemId) -> Option<ItemName> {
         let _not_known = item;
         None
+    }
+
+    /// Whether an item of the plan keeps a result of another spec: the user asks for it now, or the
+    /// last session had the same plan of this item, and kept the result.
+    fn keeps_result(&self, planned: &NewItem) -> bool {
+        let _refused = planned;
+        false
     }
 
     /// The offer of a try of an item.

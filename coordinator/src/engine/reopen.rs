@@ -6,28 +6,41 @@ use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{Execution, ItemOutcome};
-pub use rollout_protocol::wire::command::ReopenSelection;
+use rollout_protocol::spec::trial::TrialName;
+pub use rollout_protocol::wire::command::{OutcomeFilter, ReopenSelection, TrialFilter};
 
 use super::replay::{CoreReplay, reopened_items};
 use crate::engine::core::{CoreEffect, ItemSettlement};
 use crate::engine::journal::{JournalError, JournalPrefix, ReplayExtent, RunLayout, SegmentIndex};
 
-/// Whether a selection names a settlement. The name is asked for only if it matters.
-pub(super) fn selects(
-    selection: &ReopenSelection,
-    settled: &ItemSettlement,
-    name: impl FnOnce() -> String,
-) -> bool {
-    let failed = settled.verdict.outcome == ItemOutcome::Failed;
-    match selection {
-        ReopenSelection::Failed => failed,
-        ReopenSelection::Infrastructure => {
-            let error = settled.verdict.error.as_ref();
-            failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
-        }
+/// Whether a selection names the settlement of an item.
+fn selects(selection: &ReopenSelection, settled: &ItemSettlement, name: &ItemName) -> bool {
+    let is_named = match selection {
+        ReopenSelection::Failed | ReopenSelection::Infrastructure => true,
         ReopenSelection::Trials(keys) => {
-            let (name, item) = (name(), settled.item.to_string());
+            let (name, item) = (name.to_string(), settled.item.to_string());
             keys.iter().any(|key| *key == name || *key == item)
+        }
+        ReopenSelection::Filtered(filter) => name.trial().is_some_and(|trial| filter.names(trial)),
+    };
+    is_named && has_outcome(selection, settled)
+}
+
+/// Whether a settlement has an outcome that a selection takes.
+fn has_outcome(selection: &ReopenSelection, settled: &ItemSettlement) -> bool {
+    let outcome = match selection {
+        ReopenSelection::Failed => OutcomeFilter::Failed,
+        ReopenSelection::Infrastructure => OutcomeFilter::Infrastructure,
+        ReopenSelection::Trials(_) => OutcomeFilter::Any,
+        ReopenSelection::Filtered(filter) => filter.outcome,
+    };
+    let failed = settled.verdict.outcome == ItemOutcome::Failed;
+    let error = settled.verdict.error.as_ref();
+    match outcome {
+        OutcomeFilter::Any => true,
+        OutcomeFilter::Failed => failed,
+        OutcomeFilter::Infrastructure => {
+            failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
         }
     }
 }
@@ -44,7 +57,7 @@ pub(super) struct FoundSettlements {
 }
 
 /// Reads the settlements that a selection names from the durable part of a journal, which may grow.
-/// `items` are those of the selection's keys. Blocks.
+/// `items` are those that the selection names. Blocks.
 ///
 /// # Errors
 /// [`JournalError`].
@@ -71,18 +84,16 @@ pub(super) fn find_settlements(
             if is_named {
                 known.insert(item);
             }
-            let is_selected = match selection {
-                ReopenSelection::Trials(_) => is_named,
-                other => selects(other, &settled, String::new),
-            };
-            if is_selected {
+            let by_name =
+                matches!(selection, ReopenSelection::Trials(_) | ReopenSelection::Filtered(_));
+            if (is_named || !by_name) && has_outcome(selection, &settled) {
                 let tries = core.progress(&item).map_or(0, |progress| progress.tries);
                 found.settled.insert(item, (tries, *settled));
             }
         });
     })?;
-    found.named = named.len();
     if let ReopenSelection::Trials(keys) = selection {
+        found.named = named.len();
         let is_settled =
             |key: &&String| items.get(key.as_str()).is_some_and(|item| known.contains(item));
         found.unsettled = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
@@ -103,6 +114,8 @@ pub(super) struct SupersededResults {
     chosen: Vec<ItemId>,
     /// Names and items of the selected settlements, as users give them.
     names: HashSet<String>,
+    /// All settled trials, if the selection is by agent and task.
+    trials: Vec<TrialName>,
 }
 
 impl SupersededResults {
@@ -119,7 +132,10 @@ impl SupersededResults {
     ) -> Option<ItemSettlement> {
         let later = self.is_reopened_later(&settled.item);
         let selected = self.selection.as_ref();
-        let selected = selected.is_some_and(|of| selects(of, &settled, || name.to_string()));
+        if let (Some(ReopenSelection::Filtered(_)), Some(trial)) = (selected, name.trial()) {
+            self.trials.push(trial.clone());
+        }
+        let selected = selected.is_some_and(|of| selects(of, &settled, name));
         if !later && !selected {
             return Some(settled);
         }
@@ -163,12 +179,13 @@ impl SupersededResults {
         &self.chosen
     }
 
-    /// Requested trials that were never settled.
+    /// Requested trials that were never settled, and agents and tasks of none.
     pub(super) fn unknown(&self) -> Vec<String> {
         match &self.selection {
             Some(ReopenSelection::Trials(keys)) => {
                 keys.iter().filter(|key| !self.names.contains(*key)).cloned().collect()
             }
+            Some(ReopenSelection::Filtered(filter)) => filter.unknown(self.trials.iter()),
             Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }
     }
@@ -178,7 +195,6 @@ impl SupersededResults {
 mod tests {
     use rollout_protocol::Timestamp;
     use rollout_protocol::record::Verdict;
-    use rollout_protocol::spec::trial::TrialName;
 
     use super::*;
 
@@ -207,6 +223,23 @@ mod tests {
             assert!(results.chosen().is_empty());
             assert_eq!(results.unknown(), ["a/d/other__1"]);
         }
+    }
+
+    #[test]
+    fn filter_of_agent_and_task_selects_their_trials_and_names_unknown_ones() {
+        let filter = |agents: &[&str], tasks: &[&str], outcome| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let filter = TrialFilter { outcome, agents: owned(agents), tasks: owned(tasks) };
+            let selection = Some(ReopenSelection::Filtered(filter));
+            let mut results = SupersededResults::new(HashMap::new(), selection);
+            let _kept = results.take(settled(), &trial().into());
+            (results.chosen().len(), results.unknown())
+        };
+        let all = OutcomeFilter::Any;
+        assert_eq!(filter(&["a"], &["x", "t"], all), (1, vec!["x".to_owned()]));
+        assert_eq!(filter(&[], &["d/t"], all), (1, Vec::new()));
+        assert_eq!(filter(&["b"], &["t"], all), (0, vec!["b".to_owned()]));
+        assert_eq!(filter(&["a"], &[], OutcomeFilter::Failed), (0, Vec::new()), "it completed");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
-use crate::launch::session::{ExtentChange, JobSession};
+use crate::launch::session::{PlanNotice, JobSession};
 use crate::launch::slot_pool::{PooledRunner, SlotShare};
 use crate::plan::{self, JobPlan};
 use crate::workloads::job::read_previous_plan;
@@ -55,7 +55,7 @@ impl LocalJob {
         let documents = session.documents(&plan);
         let queue = Arc::new(EmbeddedQueue::default());
         let planner = session.planner(&plan, previous_plan.as_ref(), queue.clone());
-        let change = ExtentChange::new(previous_plan.as_deref(), &plan);
+        let change = PlanNotice::new(previous_plan.as_deref(), &plan);
         let JobSession { parameters, store, events, stops, tracer, .. } = session;
         let variables = variables(&job, environment);
         let equip = equip(&job, &layout, host, Arc::clone(&store), variables, slots);

@@ -24,7 +24,7 @@ use crate::engine::{
     atomic_file,
 };
 use crate::plan::{self, JobPlan, PlanDocument};
-use crate::workloads::job::JobPlanner;
+use crate::workloads::job::{AcceptedChanges, JobPlanner};
 
 /// Documents of a session, written when it owns the run and before anything is offered.
 #[derive(Debug)]
@@ -64,18 +64,22 @@ impl SessionDocuments {
     }
 }
 
-/// How a plan differs in its extent from that of the last session, to be told to the user.
+/// How a plan differs from that of the last session, to be told to the user.
 #[derive(Debug)]
-pub(super) struct ExtentChange {
+pub(super) struct PlanNotice {
     message: Option<String>,
 }
 
-impl ExtentChange {
+impl PlanNotice {
     /// Most differences that are told.
     const MAX_LINES: usize = 10;
 
     pub(super) fn new(former: Option<&JobPlan>, plan: &JobPlan) -> Self {
-        let lines = former.map(|former| plan::compare(former, plan).extent_lines());
+        let lines = former.map(|former| {
+            let change = plan::compare(former, plan);
+            let extent = change.extent_lines().into_iter();
+            extent.chain(change.lines()).collect::<Vec<_>>()
+        });
         let lines = lines.filter(|lines| !lines.is_empty());
         let message = lines.map(|mut lines| {
             let others = lines.len().saturating_sub(Self::MAX_LINES);
@@ -156,11 +160,14 @@ impl JobSession {
         control: Arc<dyn RunControl>,
     ) -> JobPlanner {
         let by_agent = !self.parameters.budget.agent.is_unlimited();
-        // The user of trials on demand asks for what it wants.
-        let former = former.filter(|_| !self.accept_changed && self.on_demand.is_none());
+        let changes = AcceptedChanges {
+            // The user of trials on demand asks for what it wants.
+            removed: self.accept_changed || self.on_demand.is_some(),
+            kept: self.reopen.is_some(),
+        };
         let planner = JobPlanner::new(Arc::clone(plan), by_agent)
             .with_rate_limit(self.parameters.rate_limits)
-            .with_former(former.cloned());
+            .with_former(former.cloned(), changes);
         match self.on_demand.take() {
             Some(on_demand) => on_demand.attach(planner, plan, Arc::clone(&self.store), control),
             None => planner,

@@ -4,6 +4,8 @@
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::trial::TrialName;
+
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -101,6 +103,58 @@ pub enum ReopenSelection {
     Infrastructure,
     /// These, whatever their result: by name (`agent/dataset/task__attempt`) or by item.
     Trials(Vec<String>),
+    /// Those of some agents and tasks.
+    Filtered(TrialFilter),
+}
+
+/// Settled trials by agent, task and outcome.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialFilter {
+    /// Which outcomes.
+    #[serde(default)]
+    pub outcome: OutcomeFilter,
+    /// Agents; all when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
+    /// Tasks, as `task` or `dataset/task`; all when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<String>,
+}
+
+/// Outcomes of settled trials.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeFilter {
+    /// All.
+    #[default]
+    Any,
+    /// Failed.
+    Failed,
+    /// Failed because of the infrastructure.
+    Infrastructure,
+}
+
+impl TrialFilter {
+    /// Whether a trial is of its agents and tasks.
+    pub fn names(&self, trial: &TrialName) -> bool {
+        let is_agent = |agent: &String| *agent == trial.agent;
+        let is_task = |task: &String| is_task(task, trial);
+        (self.agents.is_empty() || self.agents.iter().any(is_agent))
+            && (self.tasks.is_empty() || self.tasks.iter().any(is_task))
+    }
+
+    /// Its agents and tasks that no trial has.
+    pub fn unknown<'a>(&self, trials: impl Iterator<Item = &'a TrialName> + Clone) -> Vec<String> {
+        let agents = self.agents.iter().filter(|agent| !trials.clone().any(|t| t.agent == **agent));
+        let tasks = self.tasks.iter().filter(|task| !trials.clone().any(|t| is_task(task, t)));
+        agents.chain(tasks).cloned().collect()
+    }
+}
+
+/// Whether a user's name of a task, as `task` or `dataset/task`, is that of a trial.
+fn is_task(task: &str, trial: &TrialName) -> bool {
+    let of_dataset = task.strip_suffix(&*trial.task).and_then(|rest| rest.strip_suffix('/'));
+    task == trial.task || of_dataset == Some(&*trial.dataset)
 }
 
 /// Result of a command. Sent once the command is journalled: it takes effect even if a process dies

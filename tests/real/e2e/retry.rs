@@ -78,6 +78,61 @@ fn retry_of_failed_trial_keeps_previous_record() {
     assert_nothing_left(&project);
 }
 
+/// A job whose agent runs `script` in the two tasks.
+fn job_of(script: &str) -> String {
+    format!(
+        "name: needy\nenvironment: {{type: process}}\nagents:\n  - name: a\n    execute: |\n      \
+         {script}\ndatasets:\n  - path: tasks\n"
+    )
+}
+
+#[test]
+fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
+    let wrong = "grep -q alone \"$ROLLOUT_TASK_INSTRUCTION\"";
+    let project = with_two_tasks(project()).write("job.yaml", &job_of(wrong));
+    let _failed = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let results = project.results("needy");
+    let spec = |task: &str| results.trial("a", task).result["spec"].clone();
+    let (kept, former) = (spec("alone"), spec("needs"));
+    assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
+
+    let project = project.write("job.yaml", &job_of("true"));
+    let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let refused = refused.expect_code(ExitCode::PlanMismatch);
+    assert!(refused.stderr.contains("rollout retry jobs/needy --failed"), "{}", refused.stderr);
+    let unknown = ["retry", "jobs/needy", "--failed", "--agent", "b"];
+    let unknown = project.rollout(&unknown).wait(DEADLINE).expect_code(ExitCode::Config);
+    assert!(unknown.stderr.contains("no settled trial b"), "{}", unknown.stderr);
+
+    let again = ["retry", "jobs/needy", "--failed", "--agent", "a", "--task", "tasks/needs"];
+    let again = project.rollout(&again).wait(DEADLINE).expect_code(ExitCode::Success);
+    let told = "1 result of other settings or files is kept: a/tasks/alone__1";
+    for text in [told, "agent a: execute changed"] {
+        assert!(again.stderr.contains(text), "no {text:?} in {}", again.stderr);
+    }
+    assert_eq!(results.trial("a", "needs").reward(), Some(1.0));
+    assert_eq!(spec("alone"), kept, "its result stays");
+    assert_ne!(spec("needs"), former, "it ran under the corrected script");
+    let superseded = &results.trial("a", "needs").result["superseded"];
+    assert_eq!(superseded.as_array().map(Vec::len), Some(1), "{superseded}");
+    assert_adds_up(&results, 2);
+
+    // Later sessions know what this one kept; the former script is another change.
+    for words in [&["resume", "jobs/needy"][..], &["run", "job.yaml"]] {
+        let ended = project.rollout(words).wait(DEADLINE).expect_code(ExitCode::Success);
+        assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    }
+    let project = project.write("job.yaml", &job_of(wrong));
+    let back = project.rollout(&["resume", "jobs/needy"]).wait(DEADLINE);
+    drop(back.expect_code(ExitCode::PlanMismatch));
+    let project = project.write("job.yaml", &job_of("true"));
+    let all = ["retry", "jobs/needy", "--agent", "a"];
+    let all = project.rollout(&all).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(!all.stderr.contains("is kept"), "{}", all.stderr);
+    assert_ne!(spec("alone"), kept, "a filter alone selects every outcome");
+    assert_nothing_left(&project);
+}
+
 /// Fails unless the results of both trials are unchanged after another run of the job.
 fn assert_as_before(project: &Project, before: &[Value]) {
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);

@@ -13,7 +13,7 @@ use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, Run
 use crate::launch::control_socket::ControlSocket;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
-use crate::launch::session::{ExtentChange, JobSession};
+use crate::launch::session::{PlanNotice, JobSession};
 use crate::workloads::job::read_previous_plan;
 
 /// A job to be run by remote workers.
@@ -66,7 +66,7 @@ impl RemoteJob {
         let opened = engine::open_run(options, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, previous_plan.as_deref(), &plan))?;
-        ExtentChange::new(previous_plan.as_deref(), &plan).tell(&events).await;
+        PlanNotice::new(previous_plan.as_deref(), &plan).tell(&events).await;
         if let Err(error) = documents.write_for(&run).await {
             let _lost = lock.release(Some(RunState::Stopped)).await;
             return Err(error);

@@ -1,6 +1,7 @@
 //! `result.json` of a trial.
 
 use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
@@ -50,6 +51,9 @@ pub(super) struct TrialResult<'a> {
     #[serde(rename = "try")]
     try_id: Option<TryId>,
     exec: Option<ExecId>,
+    /// Digest of everything it ran under: agent, task files and settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<Digest>,
     worker: Option<&'a WorkerId>,
     host: Option<&'a str>,
     environment: Option<&'a EnvironmentRecord>,
@@ -112,6 +116,7 @@ impl<'a> TrialResult<'a> {
             item: settlement.item,
             try_id: by.map(|by| by.try_id),
             exec: by.map(|by| by.exec),
+            spec: record.map(|r| r.spec),
             worker: by.map(|by| &by.worker),
             host: record.map(|r| r.host.as_str()),
             environment: record.and_then(|r| r.environment.as_ref()),

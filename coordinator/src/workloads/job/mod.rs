@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::command::{ReopenSelection, TrialSelection};
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use tokio::sync::Notify;
 
@@ -33,16 +33,26 @@ pub struct JobPlanner {
     rate_limits: RunRateLimits,
     /// The trials to dispatch; `None` for all trials of the plan.
     requests: Option<Arc<TrialRequests>>,
-    /// The plan of the last session, if its results must stay planned.
+    /// The plan of the last session.
     former: Option<FormerPlan>,
+    changes: AcceptedChanges,
 }
 
 /// The plan of the last session.
 #[derive(Debug)]
 struct FormerPlan {
     plan: Arc<JobPlan>,
-    /// Ordinals by key. Built only if the journal has an item that the plan lacks.
+    /// Ordinals by key. Built only if the journal has a result that this plan does not make.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
+}
+
+/// Differences between the plan of the last session and this one that are no errors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AcceptedChanges {
+    /// Trials with results may be planned no longer.
+    pub removed: bool,
+    /// Trials that do not run again keep results of other settings or files.
+    pub kept: bool,
 }
 
 impl JobPlanner {
@@ -58,15 +68,15 @@ impl JobPlanner {
             rate_limits,
             requests: None,
             former: None,
+            changes: AcceptedChanges::default(),
         }
     }
 
-    /// Refuses the loss of trials that the plan of the last session has and whose results are known.
+    /// Compares known results with the plan of the last session.
     #[must_use]
-    pub fn with_former(self, former: Option<Arc<JobPlan>>) -> Self {
-        let former = former.filter(|former| former.digest() != self.plan.digest());
+    pub fn with_former(self, former: Option<Arc<JobPlan>>, changes: AcceptedChanges) -> Self {
         let former = former.map(|plan| FormerPlan { plan, ordinals: OnceLock::new() });
-        Self { former, ..self }
+        Self { former, changes, ..self }
     }
 
     /// Sets the rate limits that workers observe for its trials.
@@ -104,16 +114,32 @@ impl JobPlanner {
     }
 }
 
+impl FormerPlan {
+    fn place(&self, item: &ItemId) -> Option<PlanPlace> {
+        let known = self.ordinals.get_or_init(|| ordinals(&self.plan));
+        self.plan.place(*known.get(item)?)
+    }
+}
+
 /// Ordinals of all trials, by key.
 fn ordinals(plan: &JobPlan) -> HashMap<ItemId, u64> {
     plan.trials().map(|trial| (trial.item, trial.ordinal)).collect()
 }
 
-/// The trials that keys name: each key is a name or an item.
-fn lookup(plan: &JobPlan, keys: &[String]) -> HashMap<String, ItemId> {
-    if keys.is_empty() {
-        return HashMap::new();
+/// The trials that a selection names.
+fn lookup(plan: &JobPlan, selection: &ReopenSelection) -> HashMap<String, ItemId> {
+    match selection {
+        ReopenSelection::Trials(keys) => lookup_keys(plan, keys),
+        ReopenSelection::Filtered(filter) => {
+            let named = plan.trials().filter(|trial| filter.names(&trial.name));
+            named.map(|trial| (trial.name.to_string(), trial.item)).collect()
+        }
+        ReopenSelection::Failed | ReopenSelection::Infrastructure => HashMap::new(),
     }
+}
+
+/// The trials that keys name: each key is a name or an item.
+fn lookup_keys(plan: &JobPlan, keys: &[String]) -> HashMap<String, ItemId> {
     let names: HashSet<&str> = keys.iter().map(String::as_str).collect();
     let mut found = HashMap::new();
     for trial in plan.trials() {
@@ -147,9 +173,16 @@ impl Planner for JobPlanner {
     }
 
     fn removed(&self, item: &ItemId) -> Option<ItemName> {
-        let FormerPlan { plan, ordinals: known } = self.former.as_ref()?;
-        let ordinal = known.get_or_init(|| ordinals(plan)).get(item)?;
-        Some(plan.name_at(plan.place(*ordinal)?).into())
+        let former = self.former.as_ref().filter(|_| !self.changes.removed)?;
+        Some(former.plan.name_at(former.place(item)?).into())
+    }
+
+    fn keeps_result(&self, planned: &NewItem) -> bool {
+        let same = |former: &FormerPlan| {
+            let place = former.place(&planned.item)?;
+            Some(former.plan.trial_ref_at(place).digest() == planned.spec)
+        };
+        self.changes.kept || self.former.as_ref().and_then(same).unwrap_or(false)
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
@@ -202,9 +235,9 @@ impl Planner for JobPlanner {
 
     fn item_lookup(&self) -> Option<ItemLookup> {
         let (plan, known) = (Arc::clone(&self.plan), Arc::clone(&self.ordinals));
-        Some(Box::new(move |keys| {
+        Some(Box::new(move |selection| {
             known.get_or_init(|| ordinals(&plan));
-            lookup(&plan, keys)
+            lookup(&plan, selection)
         }))
     }
 
@@ -260,7 +293,8 @@ mod tests {
         let [small, large] = &plans;
         let trials: Vec<_> = large.trials().collect();
         let names = |former: Option<&Arc<JobPlan>>| {
-            let planner = JobPlanner::new(Arc::clone(small), false).with_former(former.cloned());
+            let planner = JobPlanner::new(Arc::clone(small), false)
+                .with_former(former.cloned(), AcceptedChanges::default());
             let unplanned = trials.iter().filter(|trial| planner.find(&trial.item).is_none());
             let removed = unplanned.filter_map(|trial| planner.removed(&trial.item));
             removed.map(|name| name.to_string()).collect::<Vec<_>>()
@@ -278,7 +312,8 @@ mod tests {
         let [first, second] = [0, 1].map(|ordinal| planner.plan.trial(ordinal).expect("planned"));
         let ((name, item), (other_name, _)) = (key(&first), key(&second));
         let keys = [name, item, other_name, "a/d/unknown__1".to_owned()];
-        let found = planner.item_lookup().expect("trials run again")(&keys);
+        let selection = ReopenSelection::Trials(keys.to_vec());
+        let found = planner.item_lookup().expect("trials run again")(&selection);
         let items = [first.item, first.item, second.item];
         assert_eq!(found, keys[..3].iter().cloned().zip(items).collect());
         assert!(planner.ordinals.get().is_some(), "the next search by item is fast");
