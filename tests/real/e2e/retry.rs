@@ -96,7 +96,7 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     let (kept, former) = (spec("alone"), spec("needs"));
     assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
 
-    let project = project.write("job.yaml", &job_of("true"));
+    project.write_file("job.yaml", &job_of("true"));
     let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
     let refused = refused.expect_code(ExitCode::PlanMismatch);
     assert!(refused.stderr.contains("rollout retry jobs/needy --failed"), "{}", refused.stderr);
@@ -113,7 +113,7 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     assert_eq!(results.trial("a", "needs").reward(), Some(1.0));
     assert_eq!(spec("alone"), kept, "its result stays");
     assert_ne!(spec("needs"), former, "it ran under the corrected script");
-    let superseded = &results.trial("a", "needs").result["superseded"];
+    let superseded = results.trial("a", "needs").result["superseded"].clone();
     assert_eq!(superseded.as_array().map(Vec::len), Some(1), "{superseded}");
     assert_adds_up(&results, 2);
 
@@ -122,10 +122,10 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
         let ended = project.rollout(words).wait(DEADLINE).expect_code(ExitCode::Success);
         assert!(ended.stderr.contains(told), "{}", ended.stderr);
     }
-    let project = project.write("job.yaml", &job_of(wrong));
+    project.write_file("job.yaml", &job_of(wrong));
     let back = project.rollout(&["resume", "jobs/needy"]).wait(DEADLINE);
     drop(back.expect_code(ExitCode::PlanMismatch));
-    let project = project.write("job.yaml", &job_of("true"));
+    project.write_file("job.yaml", &job_of("true"));
     let all = ["retry", "jobs/needy", "--agent", "a"];
     let all = project.rollout(&all).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(!all.stderr.contains("is kept"), "{}", all.stderr);
