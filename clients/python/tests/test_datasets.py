@@ -13,11 +13,15 @@ import pytest
 from daemon import DEADLINE_SEC, Daemon
 from proxy import Proxy
 from rollout_client import Client, errors
-from rollout_client._datasets import _pack, upload
+from rollout_client._archive import pack
+from rollout_client._datasets import upload
 from rollout_client._effects import Reply
 from script import CUT, Script, problem
 
 DONE = Reply(204, {}, b"")
+
+KNOWN_DIGEST = "f0346950ea4e827e73d65b8d22906f613e313e3797f8a7d024d9217e6dcc9779"
+"""Of an archive that the tests of the command pack, too."""
 
 
 @pytest.fixture
@@ -25,6 +29,11 @@ def tasks(tmp_path: Path) -> Path:
     tree = tmp_path / "tasks"
     (tree / "t" / ".git").mkdir(parents=True)
     (tree / "t" / ".git" / "config").write_text("secret")
+    (tree / "t" / "task.toml").write_text("")
+    (tree / "t" / "environment" / ".git").mkdir(parents=True)
+    (tree / "t" / "environment" / ".git" / "HEAD").write_text("kept")
+    (tree / "t-x").mkdir()
+    (tree / ".git").mkdir()
     (tree / "t" / "b é").write_text("text")
     (tree / "t" / "run").write_text("#!/bin/sh\n")
     (tree / "t" / "run").chmod(0o700)
@@ -37,28 +46,44 @@ def test_equal_trees_give_equal_archives(tasks: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(tasks, copy, symlinks=True)
     os.utime(copy / "t" / "run", (1, 1))
-    first, second = (_pack(tree, "tasks", tmp_path / f"{tree.name}.tar") for tree in (tasks, copy))
+    first, second = (pack(tree, "tasks", tmp_path / f"{tree.name}.tar") for tree in (tasks, copy))
     assert (first.digest, first.size_bytes) == (second.digest, second.size_bytes)
     with tarfile.open(first.path) as archive:
         members = {member.name: (member.type, member.mode) for member in archive}
         assert list(members) == [
             "tasks",
             "tasks/t",
+            "tasks/t-x",
             "tasks/t/b é",
+            "tasks/t/environment",
+            "tasks/t/environment/.git",
+            "tasks/t/environment/.git/HEAD",
             "tasks/t/link",
             "tasks/t/" + "long" * 40,
             "tasks/t/run",
+            "tasks/t/task.toml",
         ]
     assert members["tasks/t/run"] == (tarfile.REGTYPE, 0o755)
     assert members["tasks/t/link"][0] == tarfile.SYMTYPE
     (copy / "t" / "run").chmod(0o600)
-    assert _pack(copy, "tasks", tmp_path / "other.tar").digest != first.digest
+    assert pack(copy, "tasks", tmp_path / "other.tar").digest != first.digest
+
+
+def test_archive_has_known_digest(tmp_path: Path) -> None:
+    tree = tmp_path / "tasks"
+    (tree / "t" / "tests").mkdir(parents=True)
+    (tree / "t-x").mkdir()
+    (tree / "t" / "task.toml").write_text("version = '1.0'\n")
+    (tree / "t" / "tests" / "test.sh").write_text("true\n")
+    (tree / "t" / "tests" / "test.sh").chmod(0o755)
+    (tree / "t" / ("long" * 40)).symlink_to("task.toml")
+    assert pack(tree, "tasks", tmp_path / "tasks.tar").digest == KNOWN_DIGEST
 
 
 def test_special_file_is_refused(tasks: Path, tmp_path: Path) -> None:
     os.mkfifo(tasks / "pipe")
     with pytest.raises(ValueError, match="no file, directory or link"):
-        _pack(tasks, "tasks", tmp_path / "x.tar")
+        pack(tasks, "tasks", tmp_path / "x.tar")
 
 
 def test_directory_is_sent_only_if_the_server_lacks_it(tasks: Path) -> None:

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
-use super::args::RunArgs;
+use super::args::{RunArgs, with_run};
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
 use super::invocation::Invocation;
 use super::output::Printer;
+use super::remote_api::RemoteRun;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
 use crate::config::{ConfigWarning, Job, JobOptions, LogLevel};
 use crate::engine::ReopenSelection;
@@ -26,6 +27,9 @@ use crate::results::report::JobResult;
 /// Runs the command.
 pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     executor::resolve(&mut args)?;
+    if args.executor.has_api_server() {
+        remote_api::check_options(with_run(std::env::args_os().collect()))?;
+    }
     let args = Arc::new(args);
     let read = Arc::clone(&args);
     let prepared = supervise::blocking(move || prepare(&read)).await?;
@@ -36,8 +40,10 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     let level = level(&args, prepared.job.log_level);
     logging::start(level, args.log, screen.clone(), printer.err);
     if let Some(server) = args.executor.api_server()?.filter(|_| !args.dry_run) {
-        let detach = args.executor.is_detached();
-        return remote_api::run(server, prepared.job, detach, args.json, printer).await;
+        let (detach, json) = (args.executor.is_detached(), args.json);
+        let fail_under = args.fail_under;
+        let run = RemoteRun { server, prepared, detach, json, fail_under };
+        return Box::pin(remote_api::run(run, printer)).await;
     }
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await

@@ -128,7 +128,12 @@ fn dataset(dataset: &DatasetRef) -> Value {
         }
     };
     let format = dataset.format.map(|format| format.to_string());
-    let words = [("name", &dataset.name), ("version", &dataset.version), ("format", &format)];
+    let words = [
+        ("name", &dataset.name),
+        ("version", &dataset.version),
+        ("format", &format),
+        ("git_commit_id", &dataset.commit),
+    ];
     let mut document = optional(source, words);
     if let (Value::Object(fields), false) = (&mut document, dataset.selection.is_all()) {
         let TaskSelection { names, exclude, max_tasks } = &dataset.selection;
@@ -141,7 +146,9 @@ fn dataset(dataset: &DatasetRef) -> Value {
 
 fn task(task: &TaskRef) -> Value {
     let source = match &task.source {
-        TaskSource::Path(path) => json!({ "path": path }),
+        TaskSource::Path(path) => {
+            optional(json!({ "path": path }), [("git_commit_id", &task.commit)])
+        }
         TaskSource::Git { url, commit, path } => optional(
             json!({ "git_url": without_secrets(url) }),
             [("git_commit_id", commit), ("path", path)],

@@ -40,9 +40,9 @@ impl DocumentPolicy {
         found.extend(self.environment(&job.settings.environment.provider));
         let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
-        found.extend(job.variables().into_iter().filter(|name| !variables.contains(name)).map(|name| {
-            format!("${{{name}}}: your token may not use this variable of the server")
-        }));
+        found.extend(job.variables().into_iter().filter(|name| !variables.contains(name)).map(
+            |name| format!("${{{name}}}: your token may not use this variable of the server"),
+        ));
         found
     }
 

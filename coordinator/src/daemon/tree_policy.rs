@@ -22,9 +22,11 @@ impl DocumentPolicy {
             environments.extend(self.environment(&command.environment.provider));
         }
         found.extend(environments);
-        found.extend(tree.variable_names().into_iter().filter(|name| !variables.contains(name)).map(|name| {
-            format!("${{{name}}}: your token may not use this variable of the server")
-        }));
+        found.extend(
+            tree.variable_names().into_iter().filter(|name| !variables.contains(name)).map(
+                |name| format!("${{{name}}}: your token may not use this variable of the server"),
+            ),
+        );
         found
     }
 }

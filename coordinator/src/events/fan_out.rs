@@ -52,6 +52,12 @@ impl FanOut {
         Ok(Self { sinks: all, warnings })
     }
 
+    /// Starts the sinks of a job whose files are elsewhere.
+    pub(super) fn for_hosted_job(facts: &JobFacts, sinks: Vec<SinkStarter>) -> io::Result<Self> {
+        let sinks = sinks.into_iter().map(|start| start(Workload::Job(facts)).map(deliver));
+        Ok(Self { sinks: sinks.collect::<Result<_, _>>()?, warnings: SinkWarnings::default() })
+    }
+
     /// Starts the sinks of a search.
     pub(super) fn for_search(sinks: Vec<SinkStarter>) -> io::Result<Self> {
         let sinks = sinks.into_iter().map(|start| start(Workload::Search).map(deliver));

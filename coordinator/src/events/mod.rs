@@ -136,8 +136,24 @@ impl Reporter {
         store: Arc<dyn BlobStore>,
         sinks: Vec<SinkStarter>,
     ) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
-        let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
         let fan_out = FanOut::for_job(&facts, store, sinks)?;
+        Ok(Self::with_outputs(facts, fan_out))
+    }
+
+    /// The same for a job on a server, which keeps the files of the run.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn start_hosted(
+        facts: JobFacts,
+        sinks: Vec<SinkStarter>,
+    ) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
+        let fan_out = FanOut::for_hosted_job(&facts, sinks)?;
+        Ok(Self::with_outputs(facts, fan_out))
+    }
+
+    fn with_outputs(facts: JobFacts, fan_out: FanOut) -> (mpsc::Sender<Vec<RunEvent>>, Self) {
+        let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
         let mut job = JobFold::new(facts, fan_out);
         let task = supervise::spawn("reporter", async move {
             while let Some(batch) = receiver.recv().await {
@@ -145,7 +161,7 @@ impl Reporter {
             }
             job.finish().await
         });
-        Ok((batches, Self { task }))
+        (batches, Self { task })
     }
 
     /// Waits until every sender is dropped and everything is reported.

@@ -15,7 +15,7 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
-use crate::launch::session::{PlanNotice, JobSession};
+use crate::launch::session::{JobSession, PlanNotice};
 use crate::launch::slot_pool::{PooledRunner, SlotShare};
 use crate::plan::{self, JobPlan};
 use crate::workloads::job::read_previous_plan;

@@ -23,6 +23,12 @@ const DATASET: &str = "datasets: [{path: tasks}]";
 
 /// Keys whose effect is in a plan.
 const KEY_CASES: &[KeyCase] = &[
+    (
+        "datasets[].git_commit_id",
+        "datasets: [{path: tasks, git_commit_id: '1111111111111111111111111111111111111111'}]",
+        "/plan/tasks/0/git_commit_id",
+        || json!("1".repeat(40)),
+    ),
     ("secrets", "secrets: [B_PIN, A_PIN]", "/plan/settings/secrets", || json!(["A_PIN", "B_PIN"])),
     ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
     ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),

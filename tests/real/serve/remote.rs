@@ -14,11 +14,17 @@ use crate::serve::{DEADLINE, DaemonProcess, project};
 fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {
     let values = [("PROVIDER", "process"), ("ATTEMPTS", attempts)];
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
+    let (daemon, url) = daemon_in(&project);
+    (project, daemon, url)
+}
+
+/// A daemon in a project, and its URL.
+fn daemon_in(project: &Project) -> (DaemonProcess, String) {
     let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
     let words = [&words[..], &["--allow-provider", "process"]].concat();
     let daemon = DaemonProcess::started(project.rollout(&words));
     let port = daemon.client.connect().peer_addr().expect("an address").port();
-    (project, daemon, format!("http://127.0.0.1:{port}"))
+    (daemon, format!("http://127.0.0.1:{port}"))
 }
 
 #[test]
@@ -27,15 +33,21 @@ fn job_and_its_datasets_are_sent_once_and_followed_to_the_end() {
     let run = ["run", "job.yaml", "--executor", "remote", "--remote-endpoint", &url];
     let first = project.rollout(&run).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(first.stdout.matches("trial_settled").count(), 3, "{}", first.stdout);
-    assert!(first.stdout.contains("3 of 3 trials settled"), "{}", first.stdout);
+    for text in ["3 trials: 3 completed", "Results: http://127.0.0.1:"] {
+        assert!(first.stdout.contains(text), "no {text:?} in {}", first.stdout);
+    }
     let uploads =
         || fs::read_dir(project.path().join("state/datasets")).expect("a directory").count();
     assert_eq!(uploads(), 1);
     let again = project.rollout(&[&run[..], &["--json"]].concat()).wait(DEADLINE);
     let again = again.expect_code(ExitCode::Success);
     assert_eq!(uploads(), 1, "the server has the dataset");
-    let last: serde_json::Value =
-        serde_json::from_str(again.stdout.lines().last().expect("a line")).expect("JSON");
+    let mut lines = again.stdout.lines().rev();
+    let mut next = || -> serde_json::Value {
+        serde_json::from_str(lines.next().expect("a line")).expect("JSON")
+    };
+    let (result, last) = (next(), next());
+    assert_eq!((&result["event"], &result["completed_trials"]), (&json!("result"), &json!(3)));
     assert_eq!(last["state"], json!("completed"));
     let items = format!("/v1/runs/{}/items", last["id"].as_str().expect("an id"));
     let items = daemon.client.get(&items).expect(200).json();
@@ -82,6 +94,59 @@ fn following_outlives_a_restart_of_the_server() {
     let _daemon = DaemonProcess::started(project.rollout(&words));
     let ended = following.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(ended.stdout.matches("trial_settled").count(), 8, "{}", ended.stdout);
+}
+
+/// The lines of the summary between the headline, which has the time, and the place of the results.
+fn figures(stdout: &str) -> Vec<&str> {
+    let lines = stdout.lines().skip_while(|line| !line.contains(" trial: "));
+    lines.skip(1).take_while(|line| !line.starts_with("Results: ")).collect()
+}
+
+#[test]
+fn run_on_a_server_ends_as_a_run_on_this_host() {
+    let project = project().tasks(["slow/second"], &[]).commit();
+    // A part of a task is packed whole.
+    project.write_file("tasks/second/environment/.git/HEAD", "kept\n");
+    project.write_file("tasks/second/tests/test.sh", "echo 0.5 >/logs/verifier/reward.txt\n");
+    let (_daemon, url) = daemon_in(&project);
+    let words = ["run", "-p", "tasks", "-a", "oracle", "-e", "process", "--name"];
+    for (least, code) in [("0", ExitCode::Success), ("1", ExitCode::FailUnder)] {
+        let run = |name: &str, place: &[&str]| {
+            let words = [&words[..], &[name, "--fail-under", least], place].concat();
+            project.rollout(&words).wait(DEADLINE)
+        };
+        let here = run(&format!("here-{least}"), &[]).expect_code(code);
+        let there = run(&format!("there-{least}"), &["--remote-endpoint", &url]).expect_code(code);
+        assert!(!figures(&here.stdout).is_empty(), "{}", here.stdout);
+        assert_eq!(figures(&there.stdout), figures(&here.stdout));
+    }
+    let of_host = project.results("here-1").trial("oracle", "second").result;
+    let jobs = project.path().join("state/jobs");
+    let mut found = fs::read_dir(&jobs).expect("runs").map(|run| run.expect("readable").path());
+    let run = found.find(|run| run.join("result.json").is_file()).expect("a run");
+    let trial = run.join("oracle/tasks/second__1/result.json");
+    let of_server = fs::read(&trial).expect("a result");
+    let of_server: serde_json::Value = serde_json::from_slice(&of_server).expect("JSON");
+    // The same files, agent and settings, and the same commit.
+    assert!(of_host["task_git_commit_id"].is_string(), "{of_host:#}");
+    for key in ["spec", "task_git_commit_id", "reward"] {
+        assert_eq!(of_server[key], of_host[key], "{key}");
+    }
+}
+
+#[test]
+fn option_without_effect_on_a_server_is_refused_before_anything_is_sent() {
+    let (project, daemon, url) = with_daemon("1");
+    for option in ["--jobs-dir", "--materialize", "--sink"] {
+        let value = if option == "--jobs-dir" { "out" } else { "none" };
+        let value = if option == "--sink" { "local" } else { value };
+        let words = ["run", "job.yaml", "--remote-endpoint", &url, option, value];
+        let refused = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Usage);
+        assert!(refused.stderr.contains(option), "{}", refused.stderr);
+    }
+    let uploads = fs::read_dir(project.path().join("state/datasets"));
+    assert_eq!(uploads.map_or(0, Iterator::count), 0);
+    daemon.stop();
 }
 
 #[test]

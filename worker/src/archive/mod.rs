@@ -119,7 +119,8 @@ impl LeftOutSecrets {
     pub fn reason(&self) -> Option<String> {
         let names: Vec<&str> = self.names.iter().map(AsRef::as_ref).collect();
         let (members, names) = (self.members, names.join(", "));
-        (members > 0).then(|| format!("{members} entries were left out: they hold the value of {names}"))
+        (members > 0)
+            .then(|| format!("{members} entries were left out: they hold the value of {names}"))
     }
 }
 

@@ -6,9 +6,8 @@ use super::TrialVariables;
 use super::encodings::MIN_SECRET_BYTES;
 
 /// Words that mark a variable as a secret as one word of its name.
-const WORDS: &[&str] = &[
-    "KEY", "KEYS", "TOKEN", "PASS", "AUTH", "PAT", "DSN", "COOKIE", "COOKIES", "PASSCODE",
-];
+const WORDS: &[&str] =
+    &["KEY", "KEYS", "TOKEN", "PASS", "AUTH", "PAT", "DSN", "COOKIE", "COOKIES", "PASSCODE"];
 
 /// Words that mark it also inside of a word: `PGPASSWORD`.
 const PARTS: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
@@ -18,9 +17,32 @@ const PLACES: &[&str] = &["FILE", "PATH", "DIR"];
 
 /// Beginnings of keys of well-known services.
 const PREFIXES: &[&str] = &[
-    "sk-", "sk_live_", "sk_test_", "rk_live_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-    "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "AKIA", "ASIA", "AIza", "ya29.", "hf_",
-    "gsk_", "xai-", "npm_", "pypi-", "dop_v1_", "eyJ", "-----BEGIN",
+    "sk-",
+    "sk_live_",
+    "sk_test_",
+    "rk_live_",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "xoxa-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "ya29.",
+    "hf_",
+    "gsk_",
+    "xai-",
+    "npm_",
+    "pypi-",
+    "dop_v1_",
+    "eyJ",
+    "-----BEGIN",
 ];
 
 /// Fewest bytes after such a beginning.
@@ -56,8 +78,9 @@ impl MaskedVariables {
         };
         let declared = (!self.declared.is_empty())
             .then(|| format!("{} in all output (declared secrets)", list(&self.declared)));
-        let guessed = (!self.guessed.is_empty())
-            .then(|| format!("{} in logs and errors (they look like secrets)", list(&self.guessed)));
+        let guessed = (!self.guessed.is_empty()).then(|| {
+            format!("{} in logs and errors (they look like secrets)", list(&self.guessed))
+        });
         let parts: Vec<String> = declared.into_iter().chain(guessed).collect();
         (!parts.is_empty()).then(|| format!("masked: {}", parts.join("; ")))
     }
@@ -163,14 +186,32 @@ mod tests {
     #[test]
     fn variable_with_name_of_a_secret_looks_secret() {
         for name in [
-            "OPENAI_API_KEY", "token", "HF_TOKEN", "DB_PASSWORD", "AWS_ACCESS_KEY_ID", "PGPASSWORD",
-            "GH_PAT", "SENTRY_DSN", "BASIC_AUTH", "DB_PASS", "SESSION_COOKIE", "apiKey",
+            "OPENAI_API_KEY",
+            "token",
+            "HF_TOKEN",
+            "DB_PASSWORD",
+            "AWS_ACCESS_KEY_ID",
+            "PGPASSWORD",
+            "GH_PAT",
+            "SENTRY_DSN",
+            "BASIC_AUTH",
+            "DB_PASS",
+            "SESSION_COOKIE",
+            "apiKey",
         ] {
             assert!(looks_secret(name, "hunter2"), "{name}");
         }
         for name in [
-            "MODEL", "MAX_TOKENS", "KEYBOARD", "AUTHOR", "TOKENIZER", "API_KEY_FILE", "PATH",
-            "COMPASS", "PATTERN", "PASSED",
+            "MODEL",
+            "MAX_TOKENS",
+            "KEYBOARD",
+            "AUTHOR",
+            "TOKENIZER",
+            "API_KEY_FILE",
+            "PATH",
+            "COMPASS",
+            "PATTERN",
+            "PASSED",
         ] {
             assert!(!looks_secret(name, "hunter2"), "{name}");
         }
@@ -183,10 +224,14 @@ mod tests {
     #[test]
     fn value_of_a_secrets_form_looks_secret() {
         for value in [
-            "sk-proj-abcdefgh", "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
-            "postgres://app:pw@db:5432/x", "https://user:p%40ss@host/path",
-            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1",
-            "d41d8cd9-8f00-3204-a980-0998ecf8427e", "eyJhbGciOiJIUzI1NiJ9.e30.x7",
+            "sk-proj-abcdefgh",
+            "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+            "postgres://app:pw@db:5432/x",
+            "https://user:p%40ss@host/path",
+            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
+            "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1",
+            "d41d8cd9-8f00-3204-a980-0998ecf8427e",
+            "eyJhbGciOiJIUzI1NiJ9.e30.x7",
         ] {
             assert!(looks_secret("X", value), "{value}");
         }
@@ -195,11 +240,23 @@ mod tests {
     #[test]
     fn plain_value_does_not_look_secret() {
         for value in [
-            "1234", "true", "us-east-1", "accuracy", "claude-sonnet-4-20250514", "sk-learn",
-            "Meta-Llama-3.1-8B-Instruct-4bit", "Qwen2.5-Coder-32B-Instruct", "gpt-4o-mini-2024-07-18",
-            "https://api.example.com:8443/v1", "nats://user@host:4222", "/data/runs/exp2024/step100",
-            "2026-11-29T10:57:38.123Z", "production_environment_name", "0.123456789012345678901234",
-            "registry.example.com:5000/team/image:1.2", "a b c d e f 1 2 3 4 5 6 7 8 9",
+            "1234",
+            "true",
+            "us-east-1",
+            "accuracy",
+            "claude-sonnet-4-20250514",
+            "sk-learn",
+            "Meta-Llama-3.1-8B-Instruct-4bit",
+            "Qwen2.5-Coder-32B-Instruct",
+            "gpt-4o-mini-2024-07-18",
+            "https://api.example.com:8443/v1",
+            "nats://user@host:4222",
+            "/data/runs/exp2024/step100",
+            "2026-11-29T10:57:38.123Z",
+            "production_environment_name",
+            "0.123456789012345678901234",
+            "registry.example.com:5000/team/image:1.2",
+            "a b c d e f 1 2 3 4 5 6 7 8 9",
             "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa1",
         ] {
             assert!(!looks_secret("X", value), "{value}");
@@ -208,7 +265,8 @@ mod tests {
 
     #[test]
     fn masked_variables_are_named_by_class() {
-        let all = [("SEED", "1234"), ("HF_TOKEN", "hunter2"), ("REGION", "us-east-1"), ("A", "abc")];
+        let all =
+            [("SEED", "1234"), ("HF_TOKEN", "hunter2"), ("REGION", "us-east-1"), ("A", "abc")];
         let variables =
             TrialVariables::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let declared = ["REGION".to_owned(), "A".to_owned(), "ABSENT".to_owned()].into();

@@ -27,7 +27,10 @@ impl TrialVariables {
     }
 
     /// Names and values.
-    fn pairs<'a>(&'a self, names: &'a BTreeSet<String>) -> impl Iterator<Item = (&'a str, &'a str)> {
+    fn pairs<'a>(
+        &'a self,
+        names: &'a BTreeSet<String>,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
         names.iter().filter_map(|name| Some((name.as_str(), self.0.get(name)?.as_str())))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -14,7 +14,9 @@ use super::client::{RunUrl, exit_code, texts};
 use crate::cli::error::CliError;
 use crate::cli::events::line;
 use crate::cli::output::Printer;
-use crate::launch::signals;
+use crate::events::sinks::terminal::summary;
+use crate::events::{JobFacts, Reporter, RunReport};
+use crate::launch::{exit, signals};
 use crate::results::view::NumberedEvent;
 
 /// Events that wait to be printed.
@@ -25,6 +27,18 @@ const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a server may be out of reach.
 const OUT_OF_REACH: Duration = Duration::from_secs(60);
+
+/// A run that is followed.
+pub(super) struct Following {
+    /// The run.
+    pub(super) run: RunUrl,
+    /// Its facts, for the summary.
+    pub(super) facts: JobFacts,
+    /// Whether lines of JSON are printed.
+    pub(super) json: bool,
+    /// Least pass rate.
+    pub(super) fail_under: Option<f64>,
+}
 
 /// A message of a stream.
 enum StreamMessage {
@@ -41,11 +55,11 @@ enum StreamMessage {
 ///
 /// # Errors
 /// [`CliError`]: that of the run, or of the server.
-pub(super) async fn follow(
-    run: RunUrl,
-    json: bool,
-    printer: &Printer,
-) -> Result<ExitCode, CliError> {
+pub(super) async fn follow(following: Following, printer: &Printer) -> Result<ExitCode, CliError> {
+    let Following { run, facts, json, fail_under } = following;
+    let started = Reporter::start_hosted(facts, Vec::new());
+    let (events, reporter) =
+        started.map_err(|error| CliError::failure("cannot follow the run", &error))?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let (mut after, mut reached_at) = (0, Instant::now());
@@ -63,9 +77,17 @@ pub(super) async fn follow(
             StreamMessage::Event(document) => {
                 reached_at = Instant::now();
                 after = document["seq"].as_u64().unwrap_or(after);
-                print_event(document, json, printer)?;
+                let event = print_event(document, json, printer)?;
+                if let Some(event) = event {
+                    // A reporter that ended returns its own error.
+                    let _gone = events.send(vec![event]).await;
+                }
             }
-            StreamMessage::End => return ended(&run, json, printer).await,
+            StreamMessage::End => {
+                drop(events);
+                let report = reporter.finish().await?;
+                return ended(&run, &report, (json, fail_under), printer).await;
+            }
             StreamMessage::Broken(error) => {
                 if let Some(error) = error
                     && (error.code != ExitCode::OutOfReach || reached_at.elapsed() > OUT_OF_REACH)
@@ -79,21 +101,40 @@ pub(super) async fn follow(
     }
 }
 
-fn print_event(document: Value, json: bool, printer: &Printer) -> Result<(), CliError> {
+/// Prints an event, and returns it if this program knows it: a newer server may send others.
+fn print_event(
+    document: Value,
+    json: bool,
+    printer: &Printer,
+) -> Result<Option<RunEvent>, CliError> {
     if json {
-        return printer.data(&format!("{document}\n"));
+        printer.data(&format!("{document}\n"))?;
     }
     let seq = document["seq"].as_u64().unwrap_or_default();
-    // A newer server may send events that this program does not know.
-    let Ok(event) = serde_json::from_value::<RunEvent>(document) else { return Ok(()) };
-    printer.data(&format!("{}\n", line(&NumberedEvent { seq, event })))
+    let Ok(event) = serde_json::from_value::<RunEvent>(document) else { return Ok(None) };
+    let numbered = NumberedEvent { seq, event };
+    if !json && !printer.is_quiet() {
+        printer.data(&format!("{}\n", line(&numbered)))?;
+    }
+    Ok(Some(numbered.event))
 }
 
-/// The end of a run that has stopped.
-async fn ended(run: &RunUrl, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+/// The end of a run that has stopped: what a run on this host prints, and its exit code.
+async fn ended(
+    run: &RunUrl,
+    report: &RunReport,
+    (json, fail_under): (bool, Option<f64>),
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
     let shown = run.server.document(&run.path("")).await?;
     if json {
         printer.data(&format!("{shown}\n"))?;
+        if let Some(result) = &report.result {
+            // As the last line of a run on this host.
+            let mut line = json!(**result);
+            line["event"] = json!("result");
+            printer.data(&format!("{line}\n"))?;
+        }
     }
     let failure = &shown["failure"];
     if let Some(message) = failure["message"].as_str() {
@@ -102,10 +143,23 @@ async fn ended(run: &RunUrl, json: bool, printer: &Printer) -> Result<ExitCode, 
         error.hints = texts(&failure["hints"]);
         return Err(error);
     }
-    if !json {
-        printer.data(&super::commands::summary(&shown))?;
+    if !json && !printer.is_quiet() {
+        let url = run.server.run_url(&run.id);
+        let text = match &report.result {
+            Some(result) => summary::render_hosted(report, result, &url, printer.out),
+            None => super::commands::summary(&shown),
+        };
+        printer.data(&text)?;
     }
-    Ok(exit_code(&shown["code"]))
+    Ok(match exit_code(&shown["code"]) {
+        // The results decide.
+        ExitCode::Success | ExitCode::Infrastructure | ExitCode::NothingMeasured
+            if fail_under.is_some() =>
+        {
+            exit::for_run(false, &report.tally, fail_under)
+        }
+        code => code,
+    })
 }
 
 /// Opens a stream of events after a number.

@@ -1,67 +1,139 @@
 //! Submission of a job: its datasets by digest, only those that the server lacks, then its document.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision, PackedArchive};
 use rollout_worker::supervise;
 use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};
-use super::follow;
+use super::follow::{self, Following};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::config::{DatasetSource, Job, RegistryRef, TaskSource, job_document};
+use crate::events::{JobFacts, MaterializeMode, never_stopped};
+use crate::launch::facts::dataset_facts;
+use crate::plan::PreparedJob;
+use crate::results::metrics::AgentTotal;
+use crate::sources::datasets::{Dataset, TASK_FILE, checked_out_commit};
 
-/// Submits a job, and follows its run unless `detach` is set.
+/// A run of a job on a server.
+pub(in crate::cli) struct RemoteRun {
+    /// The server.
+    pub(in crate::cli) server: ApiServerClient,
+    /// The job, with its datasets as they are on this host.
+    pub(in crate::cli) prepared: PreparedJob,
+    /// Whether the command ends after the submission.
+    pub(in crate::cli) detach: bool,
+    /// Whether it prints lines of JSON.
+    pub(in crate::cli) json: bool,
+    /// Least pass rate.
+    pub(in crate::cli) fail_under: Option<f64>,
+}
+
+/// Submits a job, and follows its run unless it is detached.
 ///
 /// # Errors
 /// [`CliError`].
-pub(in crate::cli) async fn run(
-    server: ApiServerClient,
-    job: Job,
-    detach: bool,
-    json: bool,
-    printer: &Printer,
-) -> Result<ExitCode, CliError> {
-    let submitting = server.clone();
-    let run = supervise::blocking(move || submit(&submitting, &job)).await?;
+pub(in crate::cli) async fn run(run: RemoteRun, printer: &Printer) -> Result<ExitCode, CliError> {
+    let RemoteRun { server, prepared, detach, json, fail_under } = run;
+    check_sources(&prepared.job)?;
+    let commits: Vec<_> = prepared.datasets.iter().map(common_commit).collect();
+    for (dataset, commit) in prepared.datasets.iter().zip(&commits) {
+        if commit.is_none() && dataset.tasks.iter().any(|task| task.git_commit_id.is_some()) {
+            printer.warning(&format!(
+                "the tasks of `{}` are of different commits: their results name none",
+                dataset.name
+            ));
+        }
+    }
+    let facts = facts(&prepared);
+    let (submitting, job) = (server.clone(), prepared.job);
+    let run = supervise::blocking(move || submit(&submitting, &job, &commits)).await?;
     let id = run["id"].as_str().unwrap_or_default().to_owned();
     let url = server.run_url(&id);
     if json {
         printer.data(&format!("{run}\n"))?;
-    } else {
+    } else if !printer.is_quiet() || detach {
         printer.data(&format!("submitted {url}\n"))?;
     }
     if detach {
         return Ok(ExitCode::Success);
     }
-    follow::follow(RunUrl { server, id }, json, printer).await
+    let following = Following { run: RunUrl { server, id }, facts, json, fail_under };
+    follow::follow(following, printer).await
 }
 
-/// Uploads and submits. Blocks.
-fn submit(server: &ApiServerClient, job: &Job) -> Result<Value, CliError> {
+/// Refuses sources of tasks that cannot be sent.
+fn check_sources(job: &Job) -> Result<(), CliError> {
+    for dataset in &job.datasets {
+        if let DatasetSource::Registry(RegistryRef::Path(path)) = &dataset.source {
+            let what = format!("cannot send the registry {} to the server", path.display());
+            return Err(CliError::refused(what).hint("name it by its URL"));
+        }
+    }
+    Ok(())
+}
+
+/// The commit of all tasks of a dataset, if it is one.
+fn common_commit(dataset: &Dataset) -> Option<String> {
+    let mut commits = dataset.tasks.iter().map(|task| task.git_commit_id.as_ref());
+    let first = commits.next().flatten()?;
+    commits.all(|commit| commit == Some(first)).then(|| first.clone())
+}
+
+/// The facts for the summary.
+fn facts(prepared: &PreparedJob) -> JobFacts {
+    let (job, datasets) = (&prepared.job, &prepared.datasets);
+    let tasks: usize = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+    let total = tasks as u64 * u64::from(job.n_attempts);
+    let agents = job.agents.iter().map(|agent| agent.spec.name.clone());
+    JobFacts {
+        run_dir: job.run_dir(),
+        agents: agents.map(|name| AgentTotal { name, total }).collect(),
+        metrics: job.metrics.clone(),
+        guardrails: job.guardrails.clone(),
+        materialize: MaterializeMode::None,
+        config: Value::Null,
+        store: None,
+        datasets: dataset_facts(job, datasets, &[]),
+        tasks: Arc::default(),
+        invocation: None,
+        stopped_at_once: never_stopped(),
+    }
+}
+
+/// Uploads and submits. `commits` are those of the datasets, of which the one of single tasks is the
+/// last. Blocks.
+fn submit(
+    server: &ApiServerClient,
+    job: &Job,
+    commits: &[Option<String>],
+) -> Result<Value, CliError> {
     let mut document = job_document(job);
     if let Value::Object(fields) = &mut document {
         fields.remove("jobs_dir");
     }
     for (at, dataset) in job.datasets.iter().enumerate() {
-        match &dataset.source {
-            DatasetSource::Path(path) => {
-                let name = upload(server, &job.base_dir().join(path))?;
-                document["datasets"][at]["path"] = json!(name);
+        if let DatasetSource::Path(path) = &dataset.source {
+            let name = upload(server, &job.base_dir().join(path))?;
+            document["datasets"][at]["path"] = json!(name);
+            if let Some(commit) = commits.get(at).and_then(Option::as_ref) {
+                document["datasets"][at]["git_commit_id"] = json!(commit);
             }
-            DatasetSource::Registry(RegistryRef::Path(path)) => {
-                let what = format!("cannot send the registry {} to the server", path.display());
-                return Err(CliError::refused(what).hint("name it by its URL"));
-            }
-            DatasetSource::Registry(RegistryRef::Url(_)) | DatasetSource::Repository { .. } => {}
         }
     }
     for (at, task) in job.tasks.iter().enumerate() {
         if let TaskSource::Path(path) = &task.source {
-            document["tasks"][at]["path"] = json!(upload(server, &job.base_dir().join(path))?);
+            let directory = job.base_dir().join(path);
+            document["tasks"][at]["path"] = json!(upload(server, &directory)?);
+            if let Some(commit) = task.commit.clone().or_else(|| checked_out_commit(&directory)) {
+                document["tasks"][at]["git_commit_id"] = json!(commit);
+            }
         }
     }
     let submission = json!({ "document": document, "name": job.name });
@@ -71,21 +143,10 @@ fn submit(server: &ApiServerClient, job: &Job) -> Result<Value, CliError> {
 /// Uploads a directory, below its own name, unless the server has it. Returns its name in documents.
 /// Blocks.
 fn upload(server: &ApiServerClient, directory: &Path) -> Result<String, CliError> {
-    let what = || format!("cannot pack {}", directory.display());
-    let failed = |error: std::io::Error| CliError::failure(what(), &error);
-    let full = directory.canonicalize().map_err(failed)?;
-    let (Some(parent), Some(own)) = (full.parent(), full.file_name()) else {
-        return Err(CliError::refused(format!("{}: it has no name", what())));
-    };
+    let failed = |error: std::io::Error| CliError::failure(cannot_pack(directory), &error);
     let scratch = tempfile::tempdir().map_err(failed)?;
     let archive = scratch.path().join("dataset.tar");
-    let filter = |path: &Path, _is_dir: bool| {
-        let is_inside = path.components().next().is_some_and(|first| first.as_os_str() == own);
-        let is_git = path.file_name().is_some_and(|name| name == ".git");
-        if is_inside && !is_git { FilterDecision::Include } else { FilterDecision::Exclude }
-    };
-    let packed = archive::pack(parent, &archive, ArchiveLimits::BUNDLE, &filter)
-        .map_err(|error| CliError::config(what(), &error))?;
+    let (packed, own) = pack(directory, &archive)?;
     let hex = packed.digest.hex();
     let path = format!("/v1/datasets/{hex}");
     if server.get(&path).is_err() {
@@ -93,4 +154,95 @@ fn upload(server: &ApiServerClient, directory: &Path) -> Result<String, CliError
         server.put(&path, packed.size_bytes, &mut file)?;
     }
     Ok(format!("dataset:{hex}/{}", own.to_string_lossy()))
+}
+
+fn cannot_pack(directory: &Path) -> String {
+    format!("cannot pack {}", directory.display())
+}
+
+/// Packs a directory below its own name, which is returned. Blocks.
+fn pack(directory: &Path, archive: &Path) -> Result<(PackedArchive, OsString), CliError> {
+    let what = || cannot_pack(directory);
+    let full = directory.canonicalize().map_err(|error| CliError::failure(what(), &error))?;
+    let (Some(parent), Some(own)) = (full.parent(), full.file_name()) else {
+        return Err(CliError::refused(format!("{}: it has no name", what())));
+    };
+    let filter = |path: &Path, _is_dir: bool| {
+        let is_inside = path.components().next().is_some_and(|first| first.as_os_str() == own);
+        if is_inside && is_packed(parent, path) {
+            FilterDecision::Include
+        } else {
+            FilterDecision::Exclude
+        }
+    };
+    let packed = archive::pack(parent, archive, ArchiveLimits::BUNDLE, &filter)
+        .map_err(|error| CliError::config(what(), &error))?;
+    Ok((packed, own.to_owned()))
+}
+
+/// Whether a path of an upload is packed. Repositories are left out, except inside the parts of a
+/// task, which a run packs whole. The Python client decides alike.
+fn is_packed(parent: &Path, path: &Path) -> bool {
+    if path.file_name().is_none_or(|name| name != ".git") {
+        return true;
+    }
+    let is_task = |dir: &Path| parent.join(dir).join(TASK_FILE).symlink_metadata().is_ok();
+    // The uploaded directory, then its entries.
+    let above: Vec<&Path> = path.ancestors().skip(1).filter(|dir| *dir != Path::new("")).collect();
+    match above[..] {
+        [.., _, root] if is_task(root) => true,
+        [_, .., task, _] => is_task(task),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The archive of a tree that the tests of the Python client pack, too.
+    #[test]
+    fn archive_has_digest_of_python_client() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+        let parent = tempfile::tempdir().expect("a directory");
+        let tasks = parent.path().join("tasks");
+        for dir in ["t/tests", "t-x"] {
+            std::fs::create_dir_all(tasks.join(dir)).expect("made");
+        }
+        std::fs::write(tasks.join("t/task.toml"), "version = '1.0'\n").expect("written");
+        let script = tasks.join("t/tests/test.sh");
+        std::fs::write(&script, "true\n").expect("written");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).expect("changed");
+        symlink("task.toml", tasks.join("t").join("long".repeat(40))).expect("linked");
+        let (packed, own) = pack(&tasks, &parent.path().join("tasks.tar")).expect("packed");
+        assert_eq!(own, "tasks");
+        let known = "f0346950ea4e827e73d65b8d22906f613e313e3797f8a7d024d9217e6dcc9779";
+        assert_eq!(packed.digest.hex().to_string(), known);
+    }
+
+    #[test]
+    fn repository_is_packed_only_inside_of_parts_of_tasks() {
+        let parent = tempfile::tempdir().expect("a directory");
+        for dir in ["tasks/t/environment/deep", "tasks/docs/a", "alone/tests"] {
+            std::fs::create_dir_all(parent.path().join(dir)).expect("made");
+        }
+        for task in ["tasks/t", "alone"] {
+            std::fs::write(parent.path().join(task).join("task.toml"), "").expect("written");
+        }
+        for (path, expected) in [
+            ("tasks/.git", false),
+            ("tasks/t/.git", false),
+            ("tasks/t/environment/.git", true),
+            ("tasks/t/environment/deep/.git", true),
+            ("tasks/docs/.git", false),
+            ("tasks/docs/a/.git", false),
+            ("tasks/t/environment/.github", true),
+            ("alone/.git", false),
+            ("alone/tests/.git", true),
+        ] {
+            assert_eq!(is_packed(parent.path(), Path::new(path)), expected, "{path}");
+        }
+    }
 }

@@ -20,6 +20,8 @@ keys! {
         repo: Source("text", HostSource::RepositoryAtReference), "",
             "Git repository with tasks anywhere in it: URL or URL@ref; a path is relative to the file.";
         reference as "ref": Value("text"), "HEAD", "Branch, tag or full commit id of `repo`.";
+        git_commit_id: Value("text"), "that of its repository",
+            "With `path`, full commit id of its tasks, for their results: an uploaded directory has no repository.";
         name: Value("text"), "directory name",
             "Name of the dataset in the results; with `registry`, the name to look up. If the job has several versions of it, `@` and the version are appended.";
         version: Value("text"), "head, else the highest, else the last",
@@ -44,7 +46,8 @@ keys! {
         path: Source("path", HostSource::Path), "required, or the root of `git_url`",
             "Directory of the task; with `git_url`, the directory inside the repository.";
         git_url: Source("text", HostSource::Repository), "none", "Git repository with the task.";
-        git_commit_id: Value("text"), "HEAD", "Full commit id, branch or tag.";
+        git_commit_id: Value("text"), "HEAD",
+            "Full commit id, branch or tag; without `git_url`, full commit id of the task, for its results.";
         format: Value("auto|rollout|harbor"), "auto", "Format of the task.";
     }
 }
@@ -61,6 +64,8 @@ const FORMATS: &[(&str, Option<TaskFormat>)] =
 pub struct DatasetRef {
     /// Source of its tasks.
     pub source: DatasetSource,
+    /// Commit of the tasks in a directory, for their results; that of its repository if absent.
+    pub commit: Option<String>,
     /// Name in the results, instead of the source's; for a registry, the name to look up.
     pub name: Option<String>,
     /// Version: informational, or for a registry, the version to look up.
@@ -127,6 +132,8 @@ pub struct TaskSelection {
 pub struct TaskRef {
     /// Source of the task.
     pub source: TaskSource,
+    /// Commit of a task in a directory, for its results; that of its repository if absent.
+    pub commit: Option<String>,
     /// Its format; detected if absent.
     pub format: Option<TaskFormat>,
     /// Location of its source in the job file.
@@ -180,6 +187,8 @@ pub(crate) fn read_tasks(field: &Field<'_>) -> Vec<TaskRef> {
 fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let mut fields = item.mapping()?;
     let found = source(&mut fields);
+    let commit_field = fields.take(DatasetKeys::git_commit_id);
+    let commit = commit_id(&commit_field);
     let name_field = fields.take(DatasetKeys::name);
     let name = names::read(&name_field);
     let version = fields.take(DatasetKeys::version).text();
@@ -198,12 +207,25 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     };
     fields.finish();
     let (source, location) = found?;
+    if commit_field.is_present() && !matches!(source, DatasetSource::Path(_)) {
+        let found = "a commit of tasks that are fetched";
+        commit_field.reject(ErrorKind::Conflict, found, "it with `path` alone");
+    }
     if matches!(source, DatasetSource::Registry(_))
         && !name_field.required("the name of a dataset of the registry")
     {
         return None;
     }
-    Some(DatasetRef { source, name, version, format, selection, location, pattern_locations })
+    Some(DatasetRef {
+        source,
+        commit,
+        name,
+        version,
+        format,
+        selection,
+        location,
+        pattern_locations,
+    })
 }
 
 fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, SourceLocation)> {
@@ -343,13 +365,10 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
     let format = format(&fields.take(TaskRefKeys::format));
     fields.finish();
     if !url.is_present() {
-        if commit.is_present() {
-            let found = "a commit without `git_url`";
-            commit.reject(ErrorKind::Conflict, found, "both or neither");
-        }
+        let commit = commit_id(&commit);
         path.required("the directory of a task, local or in `git_url`");
         let source = TaskSource::Path(path.path()?);
-        return Some(TaskRef { source, format, location: path.location() });
+        return Some(TaskRef { source, commit, format, location: path.location() });
     }
     let address = url.non_empty_string()?;
     check_url(&url, &address)?;
@@ -359,7 +378,17 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
     }
     let directory = path.non_empty_string().filter(|_| check_inside(&path));
     let source = TaskSource::Git { url: address, commit: wanted, path: directory };
-    Some(TaskRef { source, format, location: url.location() })
+    Some(TaskRef { source, commit: None, format, location: url.location() })
+}
+
+/// Reads a full commit id.
+fn commit_id(field: &Field<'_>) -> Option<String> {
+    let text = field.non_empty_string()?;
+    let good = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if !good {
+        field.bad_value("a full commit id: 40 or 64 hexadecimal digits");
+    }
+    good.then(|| text.to_ascii_lowercase())
 }
 
 fn format(field: &Field<'_>) -> Option<TaskFormat> {

@@ -13,7 +13,7 @@ use crate::engine::{self, DurableStateListener, KvLockOptions, RunEntryInfo, Run
 use crate::launch::control_socket::ControlSocket;
 use crate::launch::embedded::FinishedSession;
 use crate::launch::local::explain;
-use crate::launch::session::{PlanNotice, JobSession};
+use crate::launch::session::{JobSession, PlanNotice};
 use crate::workloads::job::read_previous_plan;
 
 /// A job to be run by remote workers.

@@ -137,7 +137,10 @@ async fn end_together<T>(
 }
 
 /// The variables that the search names.
-pub(in crate::launch) fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
+pub(in crate::launch) fn variables(
+    tree: &TreeFile,
+    environment: Vec<(String, String)>,
+) -> TrialVariables {
     let names = tree.variable_names();
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }

@@ -40,6 +40,11 @@ impl CheckedOutCommits {
     }
 }
 
+/// The commit checked out in the repository around a directory, if there is one.
+pub(crate) fn checked_out_commit(dir: &Path) -> Option<String> {
+    CheckedOutCommits::default().find(dir)
+}
+
 /// The git directory of a repository with its root at `dir`. Worktrees and submodules have a file
 /// there with its path.
 fn git_dir(dir: &Path) -> Option<PathBuf> {

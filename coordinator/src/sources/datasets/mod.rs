@@ -46,6 +46,7 @@ pub use planned_formats::read_planned_formats;
 
 pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
+pub(crate) use git::checked_out_commit;
 pub(crate) use instruction::read as read_instruction;
 pub(crate) use spec::task_spec as specification;
 

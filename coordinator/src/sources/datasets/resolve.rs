@@ -53,7 +53,7 @@ pub(super) struct TaskCandidate {
     pub(super) source: String,
     /// Its files that are only Git LFS pointers.
     pub(super) pointers: Vec<String>,
-    /// Commit that it was fetched at; `None` for a local directory.
+    /// Commit that it was fetched at, or that the job names for a local directory.
     pub(super) commit: Option<String>,
     /// The format set by the job or the registry.
     pub(super) format: Option<TaskFormat>,
@@ -206,8 +206,10 @@ impl DatasetResolver<'_> {
                     source.name = found.name.unwrap_or_default();
                 }
                 source.skipped = found.skipped;
-                source.tasks =
-                    found.tasks.into_iter().map(|dir| local_task(dir, reference.format)).collect();
+                let commit = || reference.commit.clone();
+                let task =
+                    |dir| TaskCandidate { commit: commit(), ..local_task(dir, reference.format) };
+                source.tasks = found.tasks.into_iter().map(task).collect();
                 Some(PendingDataset { dataset: source, pending: Vec::new() })
             }
             DatasetSource::Registry(place) => self.registry_dataset(reference, place, source),
@@ -348,13 +350,13 @@ impl DatasetResolver<'_> {
             skipped: Vec::new(),
         };
         let mut pending = Vec::new();
-        for TaskRef { source: place, format, location } in &self.job.tasks {
+        for TaskRef { source: place, commit: known, format, location } in &self.job.tasks {
             match place {
                 TaskSource::Path(path) => {
                     let Some(found) = self.discover_tasks(path, location) else { continue };
-                    source
-                        .tasks
-                        .extend(found.tasks.into_iter().map(|dir| local_task(dir, *format)));
+                    let task =
+                        |dir| TaskCandidate { commit: known.clone(), ..local_task(dir, *format) };
+                    source.tasks.extend(found.tasks.into_iter().map(task));
                 }
                 TaskSource::Git { url, commit, path } => {
                     let request = FetchRequest {

@@ -144,7 +144,8 @@ impl Checkout {
         made.map_err(|source| EvalFilesError::disk_error("create", &staging, source))?;
         let mut unknown = self.withheld.clone();
         unknown.extend(tree.left_out.iter().map(|path| path.as_bytes().to_vec()));
-        let (entries, tree, redactor) = (self.entries.clone(), tree.dir.clone(), redactor.declared());
+        let (entries, tree, redactor) =
+            (self.entries.clone(), tree.dir.clone(), redactor.declared());
         let work = move || {
             let entries = entries.iter().map(|entry| (&entry.path[..], entry)).collect();
             let (base, tree, staging) = (&base, &tree, &staging);

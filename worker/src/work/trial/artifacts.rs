@@ -235,7 +235,8 @@ impl Artifacts {
         };
         record.error = kept.secrets.reason();
         record.possible_secrets = kept.possible_secrets;
-        let is_kept = kept.digest.map(|digest| self.digests.insert(file.to_owned(), digest)).is_some();
+        let is_kept =
+            kept.digest.map(|digest| self.digests.insert(file.to_owned(), digest)).is_some();
         if let Some(cut) = clean.report.cut {
             let why = format!("it is incomplete: {cut}");
             return Some(if cut.is_limit() {

@@ -145,8 +145,8 @@ fn record(
         Ok(None) => (ArtifactStatus::Skipped, None, None),
         Ok(Some(diff)) => {
             let why = diff.truncated_because.join("; ");
-            let error = (!why.is_empty())
-                .then(|| redactor.text(&format!("it is incomplete: {why}")));
+            let error =
+                (!why.is_empty()).then(|| redactor.text(&format!("it is incomplete: {why}")));
             (ArtifactStatus::Ok, error, Some(diff))
         }
         Err(why) => (ArtifactStatus::Failed, Some(redactor.text(&why)), None),

@@ -16,6 +16,21 @@ use crate::results::report::{AgentSummary, JobResult, KeyFigures, OrderedMap};
 
 /// Renders the result. `run_dir` is the directory of its files.
 pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Style) -> String {
+    let path = run_dir.join(layout::RESULT).to_string_lossy().into_owned();
+    render_with(report, result, (run_dir, &path), style)
+}
+
+/// Renders the result of a run on a server, whose files are at `url`.
+pub fn render_hosted(report: &RunReport, result: &JobResult, url: &str, style: Style) -> String {
+    render_with(report, result, (Path::new(url), url), style)
+}
+
+fn render_with(
+    report: &RunReport,
+    result: &JobResult,
+    (run_dir, place): (&Path, &str),
+    style: Style,
+) -> String {
     let mut text = String::new();
     let mut line = |content: String| {
         text.push_str(content.trim_end());
@@ -44,8 +59,7 @@ pub fn render(report: &RunReport, result: &JobResult, run_dir: &Path, style: Sty
         line(failures(report, run_dir, report.has_trial_files));
     }
     line(String::new());
-    let path = run_dir.join(layout::RESULT).to_string_lossy().into_owned();
-    line(format!("Results: {}", escape::line(&path)));
+    line(format!("Results: {}", escape::line(place)));
     text
 }
 

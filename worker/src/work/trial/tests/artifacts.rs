@@ -197,7 +197,9 @@ async fn artifact_with_value_that_looks_secret_is_kept_and_flagged() {
     let metrics = r#"{"loss": 0.1234, "ok": true}"#;
     rig.set_scripts(
         None,
-        Some(&format!("echo $HF_TOKEN > /app/x; echo '{metrics}' > /app/m.json; cat /app/m.json /app/x")),
+        Some(&format!(
+            "echo $HF_TOKEN > /app/x; echo '{metrics}' > /app/m.json; cat /app/m.json /app/x"
+        )),
     );
     let finished = run(&rig).await;
     assert_eq!(kept(&finished, "/app/x"), pairs(&[("x", "hunter2hunter2\n")]));
