@@ -13,6 +13,7 @@ use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
 use crate::config::agent_keys::{AGENT_CASES, OWN_AGENT};
+use crate::config::dataset_keys::DATASET_CASES;
 use crate::config::gateway_keys::GATEWAY_CASES;
 
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
@@ -23,12 +24,6 @@ const DATASET: &str = "datasets: [{path: tasks}]";
 
 /// Keys whose effect is in a plan.
 const KEY_CASES: &[KeyCase] = &[
-    (
-        "datasets[].git_commit_id",
-        "datasets: [{path: tasks, git_commit_id: '1111111111111111111111111111111111111111'}]",
-        "/plan/tasks/0/git_commit_id",
-        || json!("1".repeat(40)),
-    ),
     ("secrets", "secrets: [B_PIN, A_PIN]", "/plan/settings/secrets", || json!(["A_PIN", "B_PIN"])),
     ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
     ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),
@@ -374,54 +369,6 @@ const KEY_CASES: &[KeyCase] = &[
         "/shown/config/agents/0/harness/bindings/a/0",
         || json!(1),
     ),
-    ("datasets[].name", "datasets: [{path: tasks, name: d}]", "/shown/tasks/0/dataset", || {
-        json!("d")
-    }),
-    (
-        "datasets[].version",
-        "datasets: [{path: tasks, version: 3}]",
-        "/shown/config/datasets/0/version",
-        || json!("3"),
-    ),
-    (
-        "datasets[].format",
-        "datasets: [{path: tasks, format: harbor}]",
-        "/shown/tasks/0/format/name",
-        || json!("harbor"),
-    ),
-    (
-        "datasets[].exclude_task_names",
-        "datasets: [{path: tasks, exclude_task_names: ['b*']}]",
-        "/shown/tasks/0/task",
-        || json!("named"),
-    ),
-    ("datasets[].n_tasks", "datasets: [{path: tasks, n_tasks: 1}]", "/shown/counts/tasks", || {
-        json!(1)
-    }),
-    (
-        "datasets[].registry.path",
-        "datasets: [{registry: {path: registry.json}, name: r}]",
-        "/shown/tasks/0/dataset",
-        || json!("r"),
-    ),
-    (
-        "datasets[].registry.url",
-        "datasets: [{registry: {url: 'file://@HERE@/registry.json'}, name: r}]",
-        "/shown/tasks/0/dataset",
-        || json!("r"),
-    ),
-    (
-        "tasks[].path",
-        "tasks: [{path: tasks/built}]\ndatasets: []",
-        "/shown/tasks/0/dataset",
-        || json!("tasks"),
-    ),
-    (
-        "tasks[].format",
-        "tasks: [{path: tasks/built, format: harbor}]\ndatasets: []",
-        "/shown/tasks/0/format/name",
-        || json!("harbor"),
-    ),
     (
         "guardrails[].metric_id",
         "guardrails: [{metric_id: turn_count}]",
@@ -538,7 +485,7 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
 }
 
 fn key_cases() -> impl Iterator<Item = &'static KeyCase> {
-    KEY_CASES.iter().chain(AGENT_CASES).chain(GATEWAY_CASES)
+    KEY_CASES.iter().chain(DATASET_CASES).chain(AGENT_CASES).chain(GATEWAY_CASES)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! warning, and invalid files give all their errors at once.
 
 mod agent_keys;
+mod dataset_keys;
 mod gateway_keys;
 mod keys;
 mod reference;

@@ -28,60 +28,78 @@ const ANOTHER: OptionUse = OptionUse::Refused(
     "every command submits a run of its own, which the server resumes by itself",
 );
 
+/// Options that set keys of the document, or select the tasks that are sent.
+const DOCUMENT: &[&str] = &[
+    "job",
+    "config",
+    "path",
+    "dataset",
+    "registry",
+    "repo",
+    "task_name",
+    "exclude_task_name",
+    "n_tasks",
+    "format",
+    "agent",
+    "model",
+    "base_url",
+    "key_env",
+    "dialect",
+    "agents",
+    "agent_key",
+    "allow_agent_host",
+    "resume_trajectory",
+    "extra_instruction",
+    "extra_instruction_path",
+    "agent_env",
+    "verifier_env",
+    "task_env",
+    "n_attempts",
+    "max_retries",
+    "n_concurrent_trials",
+    "n_concurrent_agents",
+    "environment",
+    "force_build",
+    "preserve_env",
+    "no_delete",
+    "override_cpus",
+    "override_memory",
+    "override_storage",
+    "override_gpus",
+    "timeout_multiplier",
+    "agent_timeout_multiplier",
+    "verifier_timeout_multiplier",
+    "agent_setup_timeout_multiplier",
+    "environment_build_timeout_multiplier",
+    "disable_verification",
+    "reward_key",
+    "artifact",
+    "name",
+    "set",
+    "yes",
+];
+
+/// Options with an effect in this command.
+const HERE: &[&str] = &[
+    "dry_run",
+    "json",
+    "fail_under",
+    "strict",
+    "quiet",
+    "verbose",
+    "log_level",
+    "log_format",
+    "executor",
+    "remote_endpoint",
+    "remote_token_env",
+    "detach",
+];
+
 /// The effect of an option; `None` for an unknown one.
 fn use_of(id: &str) -> Option<OptionUse> {
     Some(match id {
-        "job"
-        | "config"
-        | "path"
-        | "dataset"
-        | "registry"
-        | "repo"
-        | "task_name"
-        | "exclude_task_name"
-        | "n_tasks"
-        | "format"
-        | "agent"
-        | "model"
-        | "base_url"
-        | "key_env"
-        | "dialect"
-        | "agents"
-        | "agent_key"
-        | "allow_agent_host"
-        | "resume_trajectory"
-        | "extra_instruction"
-        | "extra_instruction_path"
-        | "agent_env"
-        | "verifier_env"
-        | "task_env"
-        | "n_attempts"
-        | "max_retries"
-        | "n_concurrent_trials"
-        | "n_concurrent_agents"
-        | "environment"
-        | "force_build"
-        | "preserve_env"
-        | "no_delete"
-        | "override_cpus"
-        | "override_memory"
-        | "override_storage"
-        | "override_gpus"
-        | "timeout_multiplier"
-        | "agent_timeout_multiplier"
-        | "verifier_timeout_multiplier"
-        | "agent_setup_timeout_multiplier"
-        | "environment_build_timeout_multiplier"
-        | "disable_verification"
-        | "reward_key"
-        | "artifact"
-        | "name"
-        | "set"
-        | "yes" => OptionUse::Document,
-        "dry_run" | "json" | "fail_under" | "strict" | "quiet" | "verbose" | "log_level"
-        | "log_format" | "executor" | "remote_endpoint" | "remote_token_env" | "detach" => {
-            OptionUse::Here
-        }
+        id if DOCUMENT.contains(&id) => OptionUse::Document,
+        id if HERE.contains(&id) => OptionUse::Here,
         "jobs_dir" | "materialize" | "sink" => FILES,
         "store"
         | "store_cache"

@@ -237,30 +237,7 @@ impl Artifacts {
         record.possible_secrets = kept.possible_secrets;
         let is_kept =
             kept.digest.map(|digest| self.digests.insert(file.to_owned(), digest)).is_some();
-        if let Some(cut) = clean.report.cut {
-            let why = format!("it is incomplete: {cut}");
-            return Some(if cut.is_limit() {
-                IncompleteWork::TooLarge(why)
-            } else {
-                IncompleteWork::Unreadable(why)
-            });
-        }
-        if record.kind.is_none() {
-            record.error = Some("it is neither a file nor a directory".to_owned());
-            record.status = ArtifactStatus::Failed;
-        } else if clean.report.files == 0 {
-            record.status = ArtifactStatus::Empty;
-        } else if !is_kept {
-            record.status = ArtifactStatus::Failed;
-        } else {
-            record.status = ArtifactStatus::Ok;
-            let skipped = clean.report.skipped.total();
-            let skipped = (skipped > 0).then(|| {
-                format!("{skipped} entries were left out: links that lead outside, devices")
-            });
-            record.error = joined(record.error.take(), skipped);
-        }
-        None
+        set_status(record, &clean.report, is_kept)
     }
 
     /// Removes the unmasked archives: no verifier needs them any more.
@@ -276,6 +253,37 @@ impl Artifacts {
         self.entries += report.files + report.directories + report.skipped.total();
         self.bytes += report.bytes;
     }
+}
+
+/// Sets the status of an artifact that was read; returns why a part is missing.
+fn set_status(
+    record: &mut ArtifactRecord,
+    report: &ArchiveReport,
+    is_kept: bool,
+) -> Option<IncompleteWork> {
+    if let Some(cut) = &report.cut {
+        let why = format!("it is incomplete: {cut}");
+        return Some(if cut.is_limit() {
+            IncompleteWork::TooLarge(why)
+        } else {
+            IncompleteWork::Unreadable(why)
+        });
+    }
+    if record.kind.is_none() {
+        record.error = Some("it is neither a file nor a directory".to_owned());
+        record.status = ArtifactStatus::Failed;
+    } else if report.files == 0 {
+        record.status = ArtifactStatus::Empty;
+    } else if !is_kept {
+        record.status = ArtifactStatus::Failed;
+    } else {
+        record.status = ArtifactStatus::Ok;
+        let skipped = report.skipped.total();
+        let skipped = (skipped > 0)
+            .then(|| format!("{skipped} entries were left out: links that lead outside, devices"));
+        record.error = joined(record.error.take(), skipped);
+    }
+    None
 }
 
 /// Path of the unmasked archive of an artifact, for a verifier.
