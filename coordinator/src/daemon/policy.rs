@@ -274,6 +274,9 @@ mod tests {
             ..DocumentPolicy::default()
         };
         assert_eq!(violations(&policy, &text, &["PLAIN", "SECRET"]), "");
+        // A mask would tell whether a text is the value.
+        let declared = with("secrets: [HIDDEN]\ndatasets: [{repo: 'https://h/r'}]");
+        assert!(violations(&DocumentPolicy::default(), &declared, &[]).contains("${HIDDEN}"));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod resume;
 mod retry;
 mod run_views;
 mod s3;
+mod secrets;
 mod tables;
 mod task_commit;
 mod traces;
