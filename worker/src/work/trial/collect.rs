@@ -10,7 +10,7 @@ use super::rewards::{RewardFiles, score_from_files};
 use super::score::VerifierScore;
 use crate::archive::{
     self, ArchiveLimits, ArchivePath, ArchiveTruncation, CapturedFile, ExcludePatterns,
-    RootHandling, SanitizeOptions,
+    RootHandling, SanitizeOptions, SecretMembers,
 };
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, CollectionFailure};
