@@ -219,7 +219,7 @@ mod tests {
         let (packed, own) = pack(&tasks, &parent.path().join("tasks.tar")).expect("packed");
         assert_eq!(own, "tasks");
         let known = "f0346950ea4e827e73d65b8d22906f613e313e3797f8a7d024d9217e6dcc9779";
-        assert_eq!(packed.digest.hex().to_string(), known);
+        assert_eq!(packed.digest.hex(), known);
     }
 
     #[test]
