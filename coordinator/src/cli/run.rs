@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
 use super::invocation::Invocation;
 use super::output::Printer;
-use super::remote_api::RemoteRun;
+use super::remote_api::ServerSubmission;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
 use crate::config::{ConfigWarning, Job, JobOptions, LogLevel};
 use crate::engine::ReopenSelection;
@@ -42,7 +42,7 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if let Some(server) = args.executor.api_server()?.filter(|_| !args.dry_run) {
         let (detach, json) = (args.executor.is_detached(), args.json);
         let fail_under = args.fail_under;
-        let run = RemoteRun { server, prepared, detach, json, fail_under };
+        let run = ServerSubmission { server, prepared, detach, json, fail_under };
         return Box::pin(remote_api::run(run, printer)).await;
     }
     if args.dry_run {

@@ -40,7 +40,7 @@ const SECRETS: &[(&str, &str)] = &[
 
 /// Files and bytes that were read, and files with a value, by the variable.
 #[derive(Default)]
-struct Hits {
+struct HitCounts {
     files: u64,
     bytes: u64,
     changed: [u64; 2],
@@ -76,7 +76,7 @@ fn measure(words: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let is_masked = |name: &str| masked.guessed.contains(name);
     let some = PLAIN.iter().chain(SECRETS).copied().filter(|(name, _)| is_masked(name));
     let redactors = [Redactor::new(PLAIN.iter().chain(SECRETS).copied()), Redactor::new(some)];
-    let mut hits = Hits::default();
+    let mut hits = HitCounts::default();
     for directory in &directories {
         visit(directory, &redactors, most, &mut hits);
     }
@@ -85,7 +85,7 @@ fn measure(words: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
 }
 
 /// Reads the files below a directory; what cannot be read is left out.
-fn visit(path: &Path, redactors: &[Redactor; 2], most: u64, hits: &mut Hits) {
+fn visit(path: &Path, redactors: &[Redactor; 2], most: u64, hits: &mut HitCounts) {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
     if hits.bytes >= most {
     } else if metadata.is_dir() {
@@ -108,7 +108,7 @@ fn visit(path: &Path, redactors: &[Redactor; 2], most: u64, hits: &mut Hits) {
     }
 }
 
-fn report(hits: &Hits, masked: &BTreeSet<String>) -> io::Result<()> {
+fn report(hits: &HitCounts, masked: &BTreeSet<String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{} files, {} MiB", hits.files, hits.bytes >> 20)?;
     writeln!(out, "taken for secrets: {masked:?}")?;

@@ -29,7 +29,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 const OUT_OF_REACH: Duration = Duration::from_secs(60);
 
 /// A run that is followed.
-pub(super) struct Following {
+pub(super) struct FollowedRun {
     /// The run.
     pub(super) run: RunUrl,
     /// Its facts, for the summary.
@@ -55,8 +55,11 @@ enum StreamMessage {
 ///
 /// # Errors
 /// [`CliError`]: that of the run, or of the server.
-pub(super) async fn follow(following: Following, printer: &Printer) -> Result<ExitCode, CliError> {
-    let Following { run, facts, json, fail_under } = following;
+pub(super) async fn follow(
+    following: FollowedRun,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let FollowedRun { run, facts, json, fail_under } = following;
     let started = Reporter::start_hosted(facts, Vec::new());
     let (events, reporter) =
         started.map_err(|error| CliError::failure("cannot follow the run", &error))?;

@@ -12,4 +12,4 @@ pub(super) use self::client::{ApiServerClient, RunUrl, is_api_url};
 pub(super) use self::commands::{cancel, logs, status};
 pub(super) use self::export::export;
 pub(super) use self::options::check_options;
-pub(super) use self::submit::{RemoteRun, run};
+pub(super) use self::submit::{ServerSubmission, run};

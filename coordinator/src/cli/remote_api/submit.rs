@@ -11,7 +11,7 @@ use rollout_worker::supervise;
 use serde_json::{Value, json};
 
 use super::client::{ApiServerClient, RunUrl};
-use super::follow::{self, Following};
+use super::follow::{self, FollowedRun};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::config::{DatasetSource, Job, RegistryRef, TaskSource, job_document};
@@ -21,8 +21,8 @@ use crate::plan::PreparedJob;
 use crate::results::metrics::AgentTotal;
 use crate::sources::datasets::{Dataset, TASK_FILE, checked_out_commit};
 
-/// A run of a job on a server.
-pub(in crate::cli) struct RemoteRun {
+/// A job for a server, and how its run is followed.
+pub(in crate::cli) struct ServerSubmission {
     /// The server.
     pub(in crate::cli) server: ApiServerClient,
     /// The job, with its datasets as they are on this host.
@@ -39,8 +39,11 @@ pub(in crate::cli) struct RemoteRun {
 ///
 /// # Errors
 /// [`CliError`].
-pub(in crate::cli) async fn run(run: RemoteRun, printer: &Printer) -> Result<ExitCode, CliError> {
-    let RemoteRun { server, prepared, detach, json, fail_under } = run;
+pub(in crate::cli) async fn run(
+    run: ServerSubmission,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let ServerSubmission { server, prepared, detach, json, fail_under } = run;
     check_sources(&prepared.job)?;
     let commits: Vec<_> = prepared.datasets.iter().map(common_commit).collect();
     for (dataset, commit) in prepared.datasets.iter().zip(&commits) {
@@ -64,7 +67,7 @@ pub(in crate::cli) async fn run(run: RemoteRun, printer: &Printer) -> Result<Exi
     if detach {
         return Ok(ExitCode::Success);
     }
-    let following = Following { run: RunUrl { server, id }, facts, json, fail_under };
+    let following = FollowedRun { run: RunUrl { server, id }, facts, json, fail_under };
     follow::follow(following, printer).await
 }
 
