@@ -198,7 +198,7 @@ async fn artifact_with_value_that_looks_secret_is_kept_and_flagged() {
     rig.set_scripts(
         None,
         Some(&format!(
-            "echo $HF_TOKEN > /app/x; echo '{metrics}' > /app/m.json; cat /app/m.json /app/x"
+            "echo $HF_TOKEN > /app/x; echo '{metrics}' > /app/m.json; cat /app/m.json; cat /app/x"
         )),
     );
     let finished = run(&rig).await;
