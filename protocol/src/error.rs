@@ -226,6 +226,10 @@ pub struct TrialError {
     pub phase: Phase,
     /// Whether a retry could help.
     pub retry: RetryClass,
+    /// The failure is the task's, and no command of the agent had begun: it says nothing about the
+    /// agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_agent: bool,
 }
 
 impl TrialError {
@@ -238,7 +242,7 @@ impl TrialError {
         message: impl Into<String>,
     ) -> Self {
         let message = limits::shorten(message.into(), limits::ERROR_MESSAGE_BYTES);
-        Self { kind, message, code, class, phase: kind.phase(), retry }
+        Self { kind, message, code, class, phase: kind.phase(), retry, before_agent: false }
     }
 
     /// The task requires something that its environment does not support.
@@ -309,6 +313,17 @@ mod tests {
         let found = (error.kind, error.class, error.code.as_str());
         let code = "unsupported_by_environment";
         assert_eq!(found, (ErrorType::TaskInvalid, ErrorClass::Task, code));
+    }
+
+    #[test]
+    fn error_of_earlier_program_counts_for_the_agent() {
+        let error = TrialError::unsupported("no graphics processors");
+        let error = serde_json::to_value(error).expect("serializable");
+        assert!(error.get("before_agent").is_none(), "{error}");
+        let read: TrialError = serde_json::from_value(error).expect("an error");
+        assert!(!read.before_agent);
+        let early = TrialError { before_agent: true, ..read };
+        assert_eq!(serde_json::to_value(early).expect("serializable")["before_agent"], true);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Results {
         let trials = self.trials();
         assert_eq!(Some(trials.len()), job["results"].as_array().map(Vec::len), "{job:#}");
         let (mut scored, mut passed, mut single, mut several) = (0, 0, 0, 0);
-        let (mut failures, mut sum) = (BTreeMap::new(), 0.0);
+        let (mut failures, mut sum, mut before_agent) = (BTreeMap::new(), 0.0, 0);
         for trial in &trials {
             match trial.result["outcome"].as_str() {
                 Some("completed") => {
@@ -71,7 +71,7 @@ impl Results {
                     let reward = trial.reward();
                     let whole = trial.result["unverified_steps"].is_null();
                     passed += u64::from(reward == Some(1.0) && whole);
-                    sum += reward.unwrap_or(0.0);
+                    sum += reward.map_or(0.0, |reward| if whole { reward } else { reward.min(0.0) });
                     *(if reward.is_some() { &mut single } else { &mut several }) += 1;
                 }
                 Some("failed") => {
@@ -80,7 +80,10 @@ impl Results {
                         _ => trial.result["error"]["class"].as_str().expect("a class"),
                     };
                     *failures.entry(failure.to_owned()).or_insert(0u64) += 1;
-                    scored += u64::from(!["infrastructure", "unsupported"].contains(&failure));
+                    let is_early = trial.result["error"]["before_agent"] == true;
+                    before_agent += u64::from(is_early);
+                    let uncounted = ["infrastructure", "unsupported"].contains(&failure);
+                    scored += u64::from(!uncounted && !is_early);
                 }
                 _ => {}
             }
@@ -96,6 +99,7 @@ impl Results {
             None => job["scored"]["mean_reward"].is_null() && mean.is_none(),
         };
         assert!(same, "mean reward {mean:?}: {job:#}");
+        assert_eq!(job["task_failures_before_agent"], before_agent, "{job:#}");
         for (kind, found) in job["failures"].as_object().expect("failures") {
             let expected = failures.get(kind).copied().unwrap_or_default();
             assert_eq!(found.as_u64(), Some(expected), "{kind}: {job:#}");

@@ -21,7 +21,7 @@ def test_job_runs_to_its_end(shared: Daemon, client: Client) -> None:
     assert (ended.id, ended.state, ended.code, ended.failure) == (run.id, "completed", 0, None)
     progress = ended.progress
     assert (progress.total, progress.completed, progress.mean_reward) == (1, 1, 0.5)
-    assert progress.scored == Score(trials=1, passed=0, pass_rate=0.0, mean_reward=0.5)
+    assert progress.scored == Score(1, 0, 0.0, 0.5, pass_rate_low=0.0, pass_rate_high=0.0)
     assert ended.ended_at is not None
     assert ended.ended_at > ended.created_at
     assert client.run(run.id) == ended

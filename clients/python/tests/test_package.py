@@ -68,7 +68,10 @@ def test_programs_of_the_readme_run(start: Callable[..., Daemon], tmp_path: Path
         for program in code_blocks("python")
     ]
     assert len(printed) == 6
-    scored = "Score(trials=1, passed=0, pass_rate=0.0, mean_reward=0.5)"
+    scored = (
+        "Score(trials=1, passed=0, pass_rate=0.0, mean_reward=0.5, pass_rate_low=0.0, "
+        "pass_rate_high=0.0)"
+    )
     assert f"completed {scored}\nprinter/tasks/second__1 0.5\n" in printed[0]
     assert printed[0].startswith("1 run_started\n")
     assert printed[1] == "1\n"

@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser as _};
-use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::{ItemOutcome, Verdict};
 use rollout_worker::archive::ArchiveError;
@@ -145,6 +145,7 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
                 with_error: false,
                 step_unverified: false,
                 failure: *failure,
+                before_agent: false,
                 model_use: rollout_protocol::spec::budget::ModelUse::NONE,
                 cost: 0.0,
                 retries: 0,
@@ -189,12 +190,22 @@ fn exit_code_of_run_without_scored_trial_is_never_success() {
         tally
     };
     let lost = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "lost");
+    let (class, retry) = (ErrorClass::Task, RetryClass::Permanent);
+    let invalid = (ErrorType::TaskInvalid, ErrorCode::MISSING_FILE);
+    let invalid = TrialError::new(invalid.0, invalid.1, class, retry, "no tests");
+    let early = TrialError { before_agent: true, ..invalid };
     let unsupported = TrialError::unsupported("no graphics processors");
     let cases = [
         (ItemOutcome::Failed, Some(lost), ExitCode::Infrastructure, ExitCode::Infrastructure),
         (
             ItemOutcome::Failed,
             Some(unsupported),
+            ExitCode::NothingMeasured,
+            ExitCode::NothingMeasured,
+        ),
+        (
+            ItemOutcome::Failed,
+            Some(early),
             ExitCode::NothingMeasured,
             ExitCode::NothingMeasured,
         ),

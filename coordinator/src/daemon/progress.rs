@@ -251,7 +251,7 @@ mod tests {
             assert_eq!((seen.settled, seen.failed, seen.infrastructure_failures), (6, 2, 1));
         }
         let score = tally.score();
-        assert_eq!((score.passed, score.trials, score.mean_reward), (1, 5, Some(0.95)));
+        assert_eq!((score.passed, score.trials, score.mean_reward), (1, 5, Some(0.75)));
     }
 
     #[test]

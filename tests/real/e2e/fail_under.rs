@@ -1,6 +1,7 @@
 //! `--fail-under`: exit code and headline of runs with failed trials.
 
 use rollout_protocol::exit::ExitCode;
+use serde_json::json;
 
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
@@ -34,8 +35,15 @@ fn fail_under_that_failed_task_could_change_is_undecided() {
         let run = project.rollout(&["run", "job.yaml", "--fail-under", least]);
         let _ended = run.wait(DEADLINE).expect_code(code);
     }
-    let job = project.results("faults").job();
-    assert_eq!((&job["failures"]["task"], &job["scored"]["trials"]), (&1.into(), &2.into()));
+    let results = project.results("faults");
+    assert_adds_up(&results, 2);
+    let job = results.job();
+    assert_eq!((&job["failures"]["task"], &job["task_failures_before_agent"]), (&1.into(), &1.into()));
+    let scored = json!({
+        "trials": 1, "passed": 1, "pass_rate": 1.0, "pass_rate_low": 0.5, "pass_rate_high": 1.0,
+        "mean_reward": 1.0,
+    });
+    assert_eq!(job["scored"], scored);
 }
 
 #[test]

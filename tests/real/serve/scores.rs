@@ -12,7 +12,10 @@ fn score_of_run_is_the_same_in_files_commands_and_api() {
     let tasks = tasks.iter().map(String::as_str);
     let project = project().tasks(tasks, &[]).job("faults.yaml", &[("PROVIDER", "process")]);
     let daemon = DaemonProcess::start(&project, &[]);
-    let expected = json!({"trials": 4, "passed": 1, "pass_rate": 0.25, "mean_reward": 0.25});
+    let expected = json!({
+        "trials": 4, "passed": 1, "pass_rate": 0.25, "pass_rate_low": 0.25, "pass_rate_high": 0.25,
+        "mean_reward": 0.25,
+    });
     let shown = "passed 1 of 4 (25%), mean reward 0.25\n";
 
     let local = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);

@@ -34,7 +34,8 @@ ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor", "atif", "t
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a run: over completed trials and the failures of agents, verifiers and tasks."""
+    """Score of a run: over completed trials and the failures of agents, verifiers and tasks that
+    count."""
 
     trials: int
     """Trials that count."""
@@ -45,6 +46,11 @@ class Score:
     mean_reward: float | None = None
     """Mean reward of these, with 0 for a failure; `None` when no trial counts or verifiers report
     no single reward."""
+    pass_rate_low: float | None = None
+    """The share if all infrastructure failures, and all failures of tasks before the agent began,
+    counted as not passed; `None` without a trial, and of earlier servers."""
+    pass_rate_high: float | None = None
+    """The share if all of them had passed."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ impl FailureParty {
         })
     }
 
-    /// Whether the trial counts as not passed.
+    /// Whether the trial counts as not passed, unless its task failed before the agent began.
     pub const fn is_counted(self) -> bool {
         match self {
             Self::Agent | Self::Verifier | Self::Task => true,
@@ -104,7 +104,7 @@ impl FailureCounts {
         }
     }
 
-    /// Failures that count as not passed.
+    /// Failures of the parties whose failures count as not passed.
     pub fn counted(&self) -> u64 {
         let counted = FailureParty::ALL.iter().filter(|failure| failure.is_counted());
         counted.map(|failure| self.get(*failure)).sum()

@@ -8,8 +8,9 @@
 //! * Retries and lost executions are counted when their trial settles, from its record, so that a
 //!   resumed run counts the same as an uninterrupted one.
 //! * Every failed trial has exactly one [`FailureParty`]. The headline ([`Score`]) is over
-//!   completed trials and failures that count; infrastructure failures and unsupported, unverified,
-//!   cancelled and pending trials are in no mean and no denominator.
+//!   completed trials and failures that count; infrastructure failures, failures of tasks before the
+//!   agent began, and unsupported, unverified, cancelled and pending trials are in no mean and no
+//!   denominator.
 //! * The order of events affects at most the last bits of sums; final results are folded again in
 //!   the plan's order and do not depend on the order of events.
 //! * A completed trial counts even with an error beside its reward. Several rewards are aggregated

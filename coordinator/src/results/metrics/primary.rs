@@ -23,7 +23,15 @@ pub struct PrimaryMetric<'a> {
 impl TrialScore {
     /// Whether the trial counts in the headline [`Score`].
     pub fn is_scored(&self) -> bool {
-        self.outcome == ItemOutcome::Completed || self.failure.is_some_and(FailureParty::is_counted)
+        let is_counted = self.failure.is_some_and(FailureParty::is_counted) && !self.before_agent;
+        self.outcome == ItemOutcome::Completed || is_counted
+    }
+
+    /// The part of the reward that the headline does not count. A trial with a step that could not
+    /// be verified has at most 0 in it: its reward is that of the other steps, and an agent can
+    /// break the step.
+    pub(super) fn uncounted_reward(&self) -> f64 {
+        self.reward.filter(|_| self.step_unverified).map_or(0.0, |reward| reward.max(0.0))
     }
 
     /// The primary metric: the objective that the harness gave; without one the reward, and without
@@ -32,7 +40,9 @@ impl TrialScore {
     pub fn primary<'a>(&self, objective: Option<&'a Objective>) -> Option<PrimaryMetric<'a>> {
         self.is_scored().then(|| match (objective, self.reward) {
             (Some(objective), _) => PrimaryMetric { name: &objective.name, value: objective.value },
-            (None, Some(value)) => PrimaryMetric { name: REWARD_KEY, value },
+            (None, Some(reward)) => {
+                PrimaryMetric { name: REWARD_KEY, value: reward - self.uncounted_reward() }
+            }
             (None, None) => {
                 PrimaryMetric { name: SUCCESS, value: f64::from(u8::from(self.passed)) }
             }

@@ -15,8 +15,10 @@ pub struct Score {
     pub mean_reward: Option<f64>,
     /// Infrastructure failures, which do not count.
     infrastructure: u64,
-    /// Failures of tasks, which count as not passed though they say nothing about the agent.
-    task: u64,
+    /// Failures of tasks before the agent began, which do not count.
+    before_agent: u64,
+    /// Later failures of tasks, which count as not passed though the task may be their cause.
+    after_agent: u64,
 }
 
 /// Outcome of comparing a run with a minimum share of passed trials.
@@ -42,8 +44,9 @@ impl Tally {
 impl Score {
     /// The headline score of `tally`.
     pub fn from_tally(tally: &Tally) -> Self {
-        let counted = tally.failures.counted();
-        let rewards = &tally.rewards;
+        let before_agent = tally.before_agent;
+        let counted = tally.failures.counted().saturating_sub(before_agent);
+        let rewards = tally.scored_rewards();
         // Verifiers that report several numbers without a single reward define no mean.
         let known = rewards.count() > 0 || tally.completed == 0;
         let over = rewards.count() + counted;
@@ -53,7 +56,8 @@ impl Score {
             passed: tally.passed,
             mean_reward: (known && over > 0).then_some(mean),
             infrastructure: tally.failures.infrastructure,
-            task: tally.failures.task,
+            before_agent,
+            after_agent: tally.failures.task.saturating_sub(before_agent),
         }
     }
 
@@ -62,15 +66,38 @@ impl Score {
         (self.trials > 0).then(|| self.passed as f64 / self.trials as f64)
     }
 
+    /// The pass rate if every trial without a verdict on the agent counted as not passed; `None`
+    /// without any trial.
+    pub fn pass_rate_low(&self) -> Option<f64> {
+        self.bound(0)
+    }
+
+    /// The pass rate if every trial without a verdict on the agent had passed; `None` without any
+    /// trial.
+    pub fn pass_rate_high(&self) -> Option<f64> {
+        self.bound(self.without_verdict())
+    }
+
+    /// Failures that do not count and could have passed.
+    fn without_verdict(&self) -> u64 {
+        self.infrastructure + self.before_agent
+    }
+
+    /// The share of passed trials with `more` passed ones, over all that count or could.
+    fn bound(&self, more: u64) -> Option<f64> {
+        let trials = self.trials + self.without_verdict();
+        (trials > 0).then(|| (self.passed + more) as f64 / trials as f64)
+    }
+
     /// Compares the pass rate with a minimum. A run without a scored trial reaches none.
     pub fn compare_with_threshold(&self, threshold: f64) -> ThresholdOutcome {
-        let trials = self.trials + self.infrastructure;
-        let reaches = |passed: u64| passed as f64 / trials as f64 >= threshold;
-        if trials == 0 {
+        let reaches =
+            |more: u64| self.bound(more).is_some_and(|pass_rate| pass_rate >= threshold);
+        if self.trials == 0 && self.infrastructure == 0 {
             ThresholdOutcome::NothingScored
-        } else if self.trials > 0 && reaches(self.passed) {
+        } else if self.trials > 0 && reaches(0) {
             ThresholdOutcome::Reached
-        } else if reaches(self.passed + self.infrastructure + self.task) {
+        } else if reaches(self.without_verdict() + self.after_agent) {
             ThresholdOutcome::Undecided
         } else {
             ThresholdOutcome::Missed

@@ -23,6 +23,8 @@ pub struct TrialScore {
     pub step_unverified: bool,
     /// The responsible party, if it failed.
     pub failure: Option<FailureParty>,
+    /// Whether the task failed before the agent began: no verdict on the agent.
+    pub before_agent: bool,
     /// Cost of all its executions.
     pub cost: f64,
     /// Use of the model calls of all its executions.
@@ -52,13 +54,16 @@ impl TrialScore {
             }
         }
         let completed = verdict.outcome == ItemOutcome::Completed;
+        let failure = FailureParty::from_verdict(verdict);
+        let is_early = verdict.error.as_ref().is_some_and(|error| error.before_agent);
         Self {
             outcome: verdict.outcome,
             reward: verdict.reward.filter(|_| completed),
             passed: verdict.passed(),
             with_error: completed && verdict.error.is_some(),
             step_unverified: completed && !verdict.unverified_steps.is_empty(),
-            failure: FailureParty::from_verdict(verdict),
+            failure,
+            before_agent: is_early && failure == Some(FailureParty::Task),
             cost: cost_of(verdict, superseded),
             model_use: model_use(verdict, superseded),
             retries,
@@ -201,6 +206,8 @@ pub struct Tally {
     pub steps_unverified: u64,
     /// Failed trials by responsible party.
     pub failures: FailureCounts,
+    /// Failures of tasks before the agent began, part of `failures`.
+    pub before_agent: u64,
     /// Executions that failed and were retried.
     pub retries: u64,
     /// Executions that ended without a verdict.
@@ -211,6 +218,8 @@ pub struct Tally {
     pub rewards: Rewards,
     /// Use of model calls.
     pub model_use: ModelUse,
+    /// The part of the rewards that the headline does not count.
+    uncounted: NeumaierSum,
     cost: NeumaierSum,
 }
 
@@ -221,6 +230,7 @@ impl Tally {
         if let Some(reward) = scored.reward {
             self.rewards.add(reward);
         }
+        self.uncounted.add(scored.uncounted_reward());
         self.model_use = self.model_use.plus(scored.model_use);
         self.cost.add(scored.cost);
     }
@@ -231,6 +241,7 @@ impl Tally {
         if let Some(reward) = scored.reward {
             self.rewards.remove(reward);
         }
+        self.uncounted.add(-scored.uncounted_reward());
         self.model_use = self.model_use.minus(scored.model_use);
         self.cost.add(-scored.cost);
     }
@@ -252,12 +263,20 @@ impl Tally {
             (&mut self.passed, u64::from(scored.passed)),
             (&mut self.with_error, u64::from(scored.with_error)),
             (&mut self.steps_unverified, u64::from(scored.step_unverified)),
+            (&mut self.before_agent, u64::from(scored.before_agent)),
             (&mut self.retries, u64::from(scored.retries)),
             (&mut self.lost, u64::from(scored.lost)),
             (&mut self.unreachable, u64::from(scored.unreachable)),
         ] {
             *count = change(*count, by);
         }
+    }
+
+    /// The rewards of completed trials as the headline counts them. The extremes are those of all.
+    pub(super) fn scored_rewards(&self) -> Rewards {
+        let mut rewards = self.rewards;
+        rewards.sum.add(-self.uncounted.value());
+        rewards
     }
 
     /// Trials with a terminal record.

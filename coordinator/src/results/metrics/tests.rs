@@ -11,7 +11,9 @@ use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
 use crate::results::testing;
-use crate::results::testing::strategies::{error, execution_end, unsupported, verdict};
+use crate::results::testing::strategies::{
+    before_agent, error, execution_end, unsupported, verdict,
+};
 
 fn settlement() -> impl Strategy<Value = Settlement> {
     let superseded = prop::collection::vec(execution_end(), 0..3);
@@ -69,6 +71,7 @@ struct ReferenceScore {
     counted: u64,
     infrastructure: u64,
     unsupported: u64,
+    before_agent: u64,
     task: u64,
     /// Contribution of each trial to the mean.
     rewards: Vec<f64>,
@@ -85,10 +88,11 @@ impl ReferenceScore {
                 ItemOutcome::Cancelled | ItemOutcome::Unverified => continue,
                 ItemOutcome::Completed => {
                     reference.counted += 1;
-                    reference.rewards.extend(verdict.reward);
+                    let whole = verdict.unverified_steps.is_empty();
+                    let counted = |reward: f64| if whole { reward } else { reward.min(0.0) };
+                    reference.rewards.extend(verdict.reward.map(counted));
                     reference.single |= verdict.reward.is_some();
                     reference.several |= verdict.reward.is_none();
-                    let whole = verdict.unverified_steps.is_empty();
                     reference.passed += u64::from(verdict.reward == Some(1.0) && whole);
                 }
                 ItemOutcome::Failed => {
@@ -97,6 +101,8 @@ impl ReferenceScore {
                         reference.infrastructure += 1;
                     } else if error.code == ErrorCode::UNSUPPORTED_BY_ENVIRONMENT {
                         reference.unsupported += 1;
+                    } else if error.before_agent {
+                        reference.before_agent += 1;
                     } else {
                         reference.counted += 1;
                         reference.task += u64::from(error.class == ErrorClass::Task);
@@ -115,13 +121,23 @@ impl ReferenceScore {
         Some(self.rewards.iter().sum::<f64>() / self.rewards.len() as f64)
     }
 
+    /// The pass rates with every number of failures of the infrastructure, and of tasks before the
+    /// agent began, as passed.
+    fn bounds(&self) -> Vec<f64> {
+        let uncounted = self.infrastructure + self.before_agent;
+        let trials = (self.counted + uncounted) as f64;
+        let rates = (0..=uncounted).map(|lucky| (self.passed + lucky) as f64 / trials);
+        rates.filter(|rate| !rate.is_nan()).collect()
+    }
+
     /// Tries every number of failures of the infrastructure and of tasks as passed.
     fn compare_with_threshold(&self, least: f64) -> ThresholdOutcome {
-        let trials = self.counted + self.infrastructure;
-        if trials == 0 {
+        let uncounted = self.infrastructure + self.before_agent;
+        let trials = self.counted + uncounted;
+        if self.counted + self.infrastructure == 0 {
             return ThresholdOutcome::NothingScored;
         }
-        let mut reached: Vec<bool> = (0..=self.infrastructure + self.task)
+        let mut reached: Vec<bool> = (0..=uncounted + self.task)
             .map(|lucky| (self.passed + lucky) as f64 / trials as f64 >= least)
             .collect();
         // Without a scored trial there is no rate that could be reached.
@@ -192,6 +208,10 @@ proptest! {
             prop_assert_eq!((score.passed, score.trials), (plain.passed, plain.counted));
             prop_assert!(close(score.mean_reward, plain.mean()));
             prop_assert_eq!(tally.passed, plain.passed);
+            let bounds = plain.bounds();
+            prop_assert!(close(score.pass_rate_low(), bounds.first().copied()));
+            prop_assert!(close(score.pass_rate_high(), bounds.last().copied()));
+            prop_assert_eq!(tally.before_agent, plain.before_agent);
             let failures = FailureParty::ALL.iter().map(|failure| tally.failures.get(*failure));
             prop_assert_eq!(failures.sum::<u64>(), tally.failed);
             prop_assert_eq!(tally.failures.infrastructure, plain.infrastructure);
@@ -243,31 +263,28 @@ fn stats_without_completed_trials_are_none() {
     }
 }
 
+fn tally(verdicts: &[(usize, Verdict)]) -> Tally {
+    let mut tally = Tally::default();
+    for (count, verdict) in verdicts {
+        let scored = TrialScore::from_verdict(verdict, &[]);
+        (0..*count).for_each(|_| tally.add(&scored));
+    }
+    tally
+}
+
 #[test]
 fn score_counts_agent_failures_but_not_infrastructure_failures() {
-    let mut tally = Tally::default();
-    let mut add = |count: usize, verdict: Verdict| {
-        let trial =
-            TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 };
-        let settlement = Settlement {
-            item: trial.item(),
-            name: trial.into(),
-            by: None,
-            verdict,
-            superseded: Vec::new(),
-            settled_at: Timestamp::UNIX_EPOCH,
-            task_git_commit_id: None,
-        };
-        (0..count).for_each(|_| tally.add(&TrialScore::from_settlement(&settlement)));
-    };
-    add(14, Verdict::completed(1.0));
-    add(2, Verdict::failed(error(ErrorClass::Agent)));
-    add(4, Verdict::failed(error(ErrorClass::Infrastructure)));
-    add(3, Verdict::failed(unsupported()));
+    let tally = tally(&[
+        (14, Verdict::completed(1.0)),
+        (2, Verdict::failed(error(ErrorClass::Agent))),
+        (4, Verdict::failed(error(ErrorClass::Infrastructure))),
+        (3, Verdict::failed(unsupported())),
+    ]);
     assert_eq!((tally.pass_rate(), tally.rewards.mean()), (Some(1.0), Some(1.0)));
     let score = tally.score();
     assert_eq!((score.passed, score.trials), (14, 16));
     assert_eq!((score.pass_rate(), score.mean_reward), (Some(0.875), Some(0.875)));
+    assert_eq!((score.pass_rate_low(), score.pass_rate_high()), (Some(0.7), Some(0.9)));
     let against = [0.7, 0.71, 0.9, 0.91].map(|least| score.compare_with_threshold(least));
     let expected = [
         ThresholdOutcome::Reached,
@@ -276,6 +293,45 @@ fn score_counts_agent_failures_but_not_infrastructure_failures() {
         ThresholdOutcome::Missed,
     ];
     assert_eq!(against, expected);
+}
+
+#[test]
+fn score_leaves_out_task_failures_before_agent() {
+    let tally = tally(&[
+        (6, Verdict::completed(1.0)),
+        (2, Verdict::completed(0.0)),
+        (2, Verdict::failed(before_agent())),
+    ]);
+    let score = tally.score();
+    assert_eq!((tally.failures.task, tally.before_agent), (2, 2));
+    assert_eq!((score.passed, score.trials), (6, 8));
+    assert_eq!((score.pass_rate(), score.mean_reward), (Some(0.75), Some(0.75)));
+    assert_eq!((score.pass_rate_low(), score.pass_rate_high()), (Some(0.6), Some(0.8)));
+    let against = [0.6, 0.75, 0.81].map(|least| score.compare_with_threshold(least));
+    let expected =
+        [ThresholdOutcome::Reached, ThresholdOutcome::Undecided, ThresholdOutcome::Missed];
+    assert_eq!(against, expected);
+}
+
+#[test]
+fn agent_gains_nothing_by_what_it_breaks() {
+    let unverified = |reward| Verdict {
+        unverified_steps: vec!["two".into()],
+        ..Verdict::completed(reward)
+    };
+    let honest = tally(&[(1, Verdict::completed(1.0)), (1, Verdict::completed(0.0))]).score();
+    for broken in [
+        Verdict::failed(error(ErrorClass::Verifier)),
+        Verdict::failed(error(ErrorClass::Task)),
+        Verdict::failed(error(ErrorClass::Agent)),
+        unverified(1.0),
+    ] {
+        let score = tally(&[(1, Verdict::completed(1.0)), (1, broken.clone())]).score();
+        assert_eq!(score.pass_rate(), honest.pass_rate(), "{broken:?}");
+        assert_eq!(score.mean_reward, honest.mean_reward, "{broken:?}");
+        assert_eq!(score.pass_rate_high(), honest.pass_rate_high(), "{broken:?}");
+    }
+    assert_eq!(tally(&[(1, unverified(-2.0))]).score().mean_reward, Some(-2.0));
 }
 
 #[test]

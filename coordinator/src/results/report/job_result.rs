@@ -158,13 +158,15 @@ pub struct Headline {
     pub completed_with_unverified_step_trials: u64,
     /// Failed trials by responsible party.
     pub failures: FailureCounts,
+    /// Failures of tasks before the agent began, part of the failures of tasks: not counted.
+    pub task_failures_before_agent: u64,
     /// Passed trials and mean reward over all trials that count for the agent.
     pub scored: ScoreFigures,
 }
 
 /// Figures over completed trials and the failures of agents, verifiers and tasks. A failure counts
-/// as not passed, with reward 0. Infrastructure failures, unsupported, unverified, cancelled and
-/// skipped trials do not count.
+/// as not passed, with reward 0. Infrastructure failures, failures of tasks before the agent began,
+/// unsupported, unverified, cancelled and skipped trials do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScoreFigures {
@@ -174,6 +176,13 @@ pub struct ScoreFigures {
     pub passed: u64,
     /// Share of these that passed; `None` when no trial counts.
     pub pass_rate: Option<f64>,
+    /// The share if all infrastructure failures, and all failures of tasks before the agent began,
+    /// counted as not passed.
+    #[serde(default)]
+    pub pass_rate_low: Option<f64>,
+    /// The share if all of them had passed.
+    #[serde(default)]
+    pub pass_rate_high: Option<f64>,
     /// Mean reward of these; `None` when no trial counts or verifiers report no single reward.
     pub mean_reward: Option<f64>,
 }
@@ -349,6 +358,7 @@ impl Headline {
             passed_trials: tally.passed,
             completed_with_unverified_step_trials: tally.steps_unverified,
             failures: tally.failures,
+            task_failures_before_agent: tally.before_agent,
             scored: tally.score().into(),
         }
     }
@@ -360,6 +370,8 @@ impl From<Score> for ScoreFigures {
             trials: score.trials,
             passed: score.passed,
             pass_rate: score.pass_rate(),
+            pass_rate_low: score.pass_rate_low(),
+            pass_rate_high: score.pass_rate_high(),
             mean_reward: score.mean_reward,
         }
     }

@@ -53,10 +53,13 @@ impl Table for AgentSummaries {
         "agent_failures": Integer = |row| count(row.of.agent.tally.failures.agent);
         "verifier_failures": Integer = |row| count(row.of.agent.tally.failures.verifier);
         "task_failures": Integer = |row| count(row.of.agent.tally.failures.task);
+        "task_failures_before_agent": Integer = |row| count(row.of.agent.tally.before_agent);
         "unsupported_failures": Integer = |row| count(row.of.agent.tally.failures.unsupported);
         "scored": Integer = |row| count(row.of.score.trials);
         "passed": Integer = |row| count(row.of.score.passed);
         "success_rate": Number = |row| row.of.score.pass_rate();
+        "success_rate_low": Number = |row| row.of.score.pass_rate_low();
+        "success_rate_high": Number = |row| row.of.score.pass_rate_high();
         "scored_mean_reward": Number = |row| row.of.score.mean_reward.and_then(finite);
         "mean_reward": Number = |row| row.of.agent.tally.rewards.mean().and_then(finite);
         "primary_metric_name": Text = |row| row.of.primary.map(|metric| metric.name);

@@ -26,6 +26,11 @@ pub(crate) fn unsupported() -> TrialError {
     TrialError { code: ErrorCode::UNSUPPORTED_BY_ENVIRONMENT, ..error(ErrorClass::Task) }
 }
 
+/// An error of a task before the agent began.
+pub(crate) fn before_agent() -> TrialError {
+    TrialError { before_agent: true, ..error(ErrorClass::Task) }
+}
+
 /// Results of harnesses, with and without an objective and events.
 fn harness() -> impl Strategy<Value = HarnessSummary> {
     let name = prop_oneof![9 => Just("score"), 1 => Just("loss")];
@@ -65,13 +70,14 @@ pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
             _ => completed,
         }
     });
-    let other = (0..7usize, cost).prop_map(|(which, cost)| {
+    let other = (0..8usize, cost).prop_map(|(which, cost)| {
         let (outcome, error) = [
             (ItemOutcome::Failed, Some(error(ErrorClass::Infrastructure))),
             (ItemOutcome::Failed, Some(error(ErrorClass::Agent))),
             (ItemOutcome::Failed, Some(error(ErrorClass::Verifier))),
             (ItemOutcome::Failed, Some(error(ErrorClass::Task))),
             (ItemOutcome::Failed, Some(unsupported())),
+            (ItemOutcome::Failed, Some(before_agent())),
             (ItemOutcome::Cancelled, None),
             (ItemOutcome::Unverified, None),
         ][which]

@@ -18,6 +18,7 @@ impl TrialRun<'_> {
         };
         let installed = install_in_image(provider, &image, installation).await;
         self.is_installed = installed.is_some();
+        self.agent_began |= self.is_installed;
         installed.unwrap_or(image)
     }
 }

@@ -184,6 +184,7 @@ impl TrialRun<'_> {
         script: Option<PlannedScript>,
     ) -> Result<(), PhaseInterrupt> {
         let Some(script) = script else { return Ok(()) };
+        self.agent_began = true;
         let capture = self.outputs.start_capture(stage, None, &self.attempt.redactor);
         let ended = run_agent_script(
             self.attempt.environment.expect_running(),

@@ -1,5 +1,6 @@
 //! The record of a finished execution.
 
+use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::budget::ModelUse;
@@ -33,11 +34,18 @@ impl TrialRun<'_> {
             reward,
             rewards,
             cost,
-            error: self.attempt.first_error.clone(),
+            error: self.cause(),
             unverified_steps,
             harness: self.harness.as_ref().map(|harness| Box::new(harness.summary())),
             model_use,
         }
+    }
+
+    /// The first cause of failure.
+    fn cause(&self) -> Option<TrialError> {
+        let error = self.attempt.first_error.clone()?;
+        let is_of_task = error.class == ErrorClass::Task && !error.is_unsupported();
+        Some(TrialError { before_agent: is_of_task && !self.agent_began, ..error })
     }
 
     /// Cost of all its environments.

@@ -67,6 +67,9 @@ pub(super) struct TrialRun<'a> {
     pub(super) shell_session: KeptSession,
     /// Whether the image has the agent installed.
     pub(super) is_installed: bool,
+    /// Whether a command of the agent ran, or began to: in the environment, or to install it in the
+    /// image.
+    pub(super) agent_began: bool,
     /// The result of verification.
     pub(super) score: Option<VerifierScore>,
     /// The steps with names that ran.
@@ -104,6 +107,7 @@ impl<'a> TrialRun<'a> {
             serves_gateway: false,
             shell_session: KeptSession::default(),
             is_installed: false,
+            agent_began: false,
             score: None,
             steps: Vec::new(),
             survived_error: None,

@@ -142,6 +142,8 @@ impl TrialRun<'_> {
         let prior = Box::pin(self.prior_conversation(index, step)).await?;
         let work = execute.map(|work| self.script_work(work, prior)).transpose()?;
         if work.is_none() {
+            // The turn of an agent that does nothing is over.
+            self.agent_began = true;
             return Ok(None);
         }
         let network = agent_network(self.ctx, step);
@@ -154,6 +156,7 @@ impl TrialRun<'_> {
         let redactor = &self.attempt.redactor;
         let mut monitor = HarnessMonitor::new(self.ctx, harness.as_ref(), index, redactor);
         let overdue = monitor.wait_until_overdue(environment);
+        self.agent_began = true;
         let ended = run_agent_script(environment, script, capture.clone(), overdue).await;
         drop(permit);
         self.attempt.timing.leave();

@@ -69,7 +69,7 @@ fn counts(view: &JobView) -> String {
         (view.run.running.len() as u64, "running"),
     ];
     let text = |count: u64, word: &str| match word {
-        "failed" => score::failed(count, &tally.failures),
+        "failed" => score::failed(count, &tally.failures, tally.before_agent),
         _ => format!("{count} {word}"),
     };
     let shown: Vec<String> = (counts.iter().enumerate())

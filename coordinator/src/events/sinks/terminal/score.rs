@@ -64,10 +64,13 @@ pub(super) fn unreachable(result: &JobResult) -> Vec<String> {
         .collect()
 }
 
-/// `3 failed`, with the number of failures that do not count.
-pub(super) fn failed(count: u64, failures: &FailureCounts) -> String {
-    let kinds =
-        [(failures.infrastructure, "infrastructure"), (failures.unsupported, "unsupported")];
+/// `3 failed`, with the number of failures that do not count; `before_agent` are those of tasks.
+pub(super) fn failed(count: u64, failures: &FailureCounts, before_agent: u64) -> String {
+    let kinds = [
+        (failures.infrastructure, "infrastructure"),
+        (before_agent, "task before the agent"),
+        (failures.unsupported, "unsupported"),
+    ];
     let kinds: Vec<String> = (kinds.iter().filter(|(count, _)| *count > 0))
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
@@ -77,10 +80,20 @@ pub(super) fn failed(count: u64, failures: &FailureCounts) -> String {
     format!("{count} failed ({})", kinds.join(", "))
 }
 
-/// `passed 3 of 4 (75%), mean reward 0.75`: the score of a run, wherever people see it.
+/// `passed 3 of 4 (75%), mean reward 0.75`: the score of a run, wherever people see it. The bounds of
+/// the pass rate follow it where failures do not count.
 pub(crate) fn scored(figures: &ScoreFigures) -> String {
-    let ScoreFigures { trials, passed: count, pass_rate, mean_reward } = *figures;
-    format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))
+    let passed = passed(figures.passed, figures.trials, figures.pass_rate);
+    format!("{passed}{}, {}", bounds(figures), mean(figures.mean_reward))
+}
+
+/// `, 60% to 80% with the failures that do not count`; empty where there are none.
+fn bounds(figures: &ScoreFigures) -> String {
+    let (low, high) = (figures.pass_rate_low, figures.pass_rate_high);
+    if low >= high {
+        return String::new();
+    }
+    format!(", {} to {} with the failures that do not count", percent(low), percent(high))
 }
 
 fn mean(mean: Option<f64>) -> String {
@@ -114,8 +127,11 @@ pub(super) fn headline(result: &JobResult) -> Vec<String> {
     }
     let failures = &result.headline.failures;
     let infrastructure = plural(failures.infrastructure, "infrastructure failure");
+    let before_agent = result.headline.task_failures_before_agent;
+    let of_tasks = format!("{} before the agent began", plural(before_agent, "task failure"));
     let uncounted: Vec<String> = [
         (failures.infrastructure, infrastructure),
+        (before_agent, of_tasks),
         (failures.unsupported, format!("{} unsupported", failures.unsupported)),
         (result.unverified_trials, format!("{} unverified", result.unverified_trials)),
         (result.cancelled_trials, format!("{} cancelled", result.cancelled_trials)),

@@ -76,7 +76,9 @@ fn counts(result: &JobResult) -> String {
         if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
     let mut counts = vec![format!("{} completed{beside}", result.completed_trials)];
     if result.failed_trials > 0 {
-        counts.push(score::failed(result.failed_trials, &result.headline.failures));
+        let headline = &result.headline;
+        let early = headline.task_failures_before_agent;
+        counts.push(score::failed(result.failed_trials, &headline.failures, early));
     }
     for (count, word) in [
         (result.cancelled_trials, "cancelled"),
@@ -104,13 +106,15 @@ type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 fn agents(result: &JobResult) -> String {
     let failures = &result.headline.failures;
     let differs = score::has_own_completed_score(result);
-    let columns: [AgentColumn; 16] = [
+    let early = result.headline.task_failures_before_agent;
+    let columns: [AgentColumn; 17] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),
         ("failed", true, |a| a.failed_trials.to_string()),
         ("infrastructure", failures.infrastructure > 0, |a| {
             a.headline.failures.infrastructure.to_string()
         }),
+        ("task before agent", early > 0, |a| a.headline.task_failures_before_agent.to_string()),
         ("unsupported", failures.unsupported > 0, |a| a.headline.failures.unsupported.to_string()),
         ("cancelled", result.cancelled_trials > 0, |a| a.cancelled_trials.to_string()),
         ("unverified", result.unverified_trials > 0, |a| a.unverified_trials.to_string()),

@@ -260,7 +260,7 @@ fn summary_with_failures_never_says_that_everything_passed() {
     let text = summary_of(&[], verdicts);
     let expected = "\
 j: done in 3.0s: 18 trials: 14 completed, 3 failed (1 infrastructure), 1 cancelled
-passed 14 of 16 (87.5%), mean reward 0.875
+passed 14 of 16 (87.5%), 82.4% to 88.2% with the failures that do not count, mean reward 0.875
 of the 14 completed: 100% passed, mean reward 1
 not counted, of 18 trials: 1 infrastructure failure, 1 cancelled
 
@@ -270,6 +270,28 @@ cpe        18         14       3               1          1   14/16      87.5%  
 Failures
 2  agent_execution_timeout  agent           cpe/data/t__15
 1  internal_error           infrastructure  cpe/data/t__17
+
+Results: jobs/j/result.json
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn summary_with_task_failures_before_agent_has_bounds_of_pass_rate() {
+    let error = error(ErrorType::TaskInvalid, ErrorClass::Task, "no tests");
+    let early = failed(TrialError { before_agent: true, ..error.clone() });
+    let text = summary_of(&[], vec![passed(1.0), failed(error), early.clone(), early]);
+    let expected = "\
+j: done in 3.0s: 4 trials: 1 completed, 3 failed (2 task before the agent)
+passed 1 of 2 (50%), 25% to 75% with the failures that do not count, mean reward 0.5
+of the 1 completed: 100% passed, mean reward 1
+not counted, of 4 trials: 2 task failures before the agent began
+
+agent  trials  completed  failed  task before agent  passed  pass rate  mean reward  completed: pass rate  mean
+cpe         4          1       3                  2     1/2        50%          0.5                  100%     1
+
+Failures
+3  task_invalid  task  cpe/data/t__2
 
 Results: jobs/j/result.json
 ";

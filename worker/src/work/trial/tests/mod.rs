@@ -1,6 +1,7 @@
 //! Trials over the scripted provider.
 
 mod artifacts;
+mod before_agent;
 mod faults;
 mod harness;
 mod harness_control;
