@@ -69,6 +69,30 @@ impl ItemOutcome {
     }
 }
 
+/// Why a trial could have another verdict if its task were read in the other format. Only trials of
+/// tasks whose format is a guess have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FormatDoubt {
+    /// The test script ended with a code other than 0, and left a reward other than 0.
+    TestExit,
+    /// The agent failed: one format ends the trial then, the other verifies it.
+    AgentError,
+    /// The formats prefer different reward files, whose rewards differ.
+    RewardFiles,
+}
+
+impl FormatDoubt {
+    /// The name used in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TestExit => "test_exit",
+            Self::AgentError => "agent_error",
+            Self::RewardFiles => "reward_files",
+        }
+    }
+}
+
 /// The result of an execution, in numbers: part of every report and record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -98,6 +122,9 @@ pub struct Verdict {
     /// Use of its model calls; its cost is part of `cost`.
     #[serde(default, skip_serializing_if = "ModelUse::is_none")]
     pub model_use: ModelUse,
+    /// Why the guessed format of the task decides this verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format_doubt: Option<FormatDoubt>,
 }
 
 /// Numbers of a verifier, by their keys.
@@ -118,6 +145,7 @@ impl Verdict {
             unverified_steps: Vec::new(),
             harness: None,
             model_use: ModelUse::NONE,
+            format_doubt: None,
         }
     }
 
@@ -132,6 +160,7 @@ impl Verdict {
             unverified_steps: Vec::new(),
             harness: None,
             model_use: ModelUse::NONE,
+            format_doubt: None,
         }
     }
 
@@ -146,6 +175,7 @@ impl Verdict {
             unverified_steps: Vec::new(),
             harness: None,
             model_use: ModelUse::NONE,
+            format_doubt: None,
         }
     }
 

@@ -71,12 +71,13 @@ fn provider(text: &str) -> Result<ProviderKind, String> {
     found.ok_or_else(|| format!("expected {}", descriptor::names()))
 }
 
-/// The findings as text. Of several tasks only those with findings are shown.
+/// The findings as text. Of several tasks only those with findings or a guessed format are shown.
 fn render(report: &CheckReport) -> String {
     let alone = report.tasks.len() == 1;
     let mut lines = Vec::new();
     for task in &report.tasks {
-        if alone || !task.errors.is_empty() || !task.warnings.is_empty() {
+        let is_guess = task.explained.as_ref().is_some_and(|explained| explained.format.guessed);
+        if alone || is_guess || !task.errors.is_empty() || !task.warnings.is_empty() {
             lines.extend(task_lines(task, alone));
         }
     }

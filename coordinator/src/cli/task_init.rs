@@ -88,6 +88,7 @@ fn files(name: &str, format: InitFormat) -> [(&'static str, String); 5] {
 }
 
 const ROLLOUT: &str = "\
+format = \"rollout\"
 version = \"1.0\"
 
 [agent]
@@ -166,7 +167,7 @@ mod tests {
                 let report = check(&asked).expect("checked");
                 assert_eq!((report.n_errors(), report.n_warnings()), (0, 0), "{report:#?}");
                 let explained = report.tasks[0].explained.as_ref().expect("read");
-                assert_eq!(explained.format.name, expected);
+                assert_eq!((explained.format.name, explained.format.guessed), (expected, false));
             }
             let again = write(&path, "new", format).expect_err("there is something");
             assert_eq!(again.kind(), io::ErrorKind::DirectoryNotEmpty);

@@ -50,6 +50,7 @@ pub async fn build(
             resources: task.spec.environment.resources,
             variables: required(task.spec.templates()),
             format: Some(task.spec.format),
+            format_guessed: task.spec.other_rules.is_some(),
             about: task.metadata,
         });
         specs.push(task.spec);

@@ -96,6 +96,9 @@ pub struct PlannedTask {
     /// Format of the task; absent in plans of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<TaskFormat>,
+    /// Whether the format is a guess; absent in plans of older versions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub format_guessed: bool,
     /// Metadata of its file.
     #[serde(default)]
     pub about: TaskMetadata,

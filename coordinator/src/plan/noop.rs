@@ -58,6 +58,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         resources: task.environment.resources,
         variables: BTreeSet::new(),
         format: None,
+        format_guessed: false,
         about: TaskMetadata::default(),
     };
     Ok((JobPlan::new(settings, vec![agent], vec![planned], items)?, documents))

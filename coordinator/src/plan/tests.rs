@@ -59,6 +59,7 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
         resources: Resources::default(),
         variables: BTreeSet::new(),
         format: None,
+        format_guessed: false,
         about: TaskMetadata::default(),
     }
 }

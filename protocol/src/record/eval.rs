@@ -106,8 +106,17 @@ impl EvalRecord {
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
         let calls = self.gateway.values().map(GatewaySummary::model_use);
         let (harness, model_use) = (None, calls.fold(ModelUse::NONE, ModelUse::plus));
-        let reward = None;
-        Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
+        Verdict {
+            outcome,
+            reward: None,
+            rewards,
+            cost,
+            error,
+            unverified_steps,
+            harness,
+            model_use,
+            format_doubt: None,
+        }
     }
 }
 

@@ -86,9 +86,17 @@ impl IdeasRecord {
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
         let model_use = self.gateway.as_ref().map_or(ModelUse::NONE, |calls| calls.model_use());
-        let harness = None;
-        let reward = None;
-        Verdict { outcome, reward, rewards, cost, error, unverified_steps, harness, model_use }
+        Verdict {
+            outcome,
+            reward: None,
+            rewards,
+            cost,
+            error,
+            unverified_steps,
+            harness: None,
+            model_use,
+            format_doubt: None,
+        }
     }
 }
 

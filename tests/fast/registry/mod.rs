@@ -4,5 +4,6 @@
 mod clone_cache;
 mod command_line;
 mod fixture;
+mod formats;
 mod remote_registry;
 mod repositories;

@@ -88,9 +88,9 @@ fn dataset_versions_run_side_by_side() {
     fixture.job(&format!("{}, {}", version("1.0"), version("2.0")));
     let ended = fixture.start(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let ended_with_first =
-        ended.expect_stderr("dataset bench@1.0: 2 tasks, format harbor (2 guessed; ");
+        ended.expect_stderr("dataset bench@1.0: 2 tasks, format rollout (2 guessed; ");
     let _said =
-        ended_with_first.expect_stderr("dataset bench@2.0: 2 tasks, format harbor (2 guessed; ");
+        ended_with_first.expect_stderr("dataset bench@2.0: 2 tasks, format rollout (2 guessed; ");
     let result = fixture.project.results("j").job();
     let datasets = result["datasets"].as_array().expect("a list");
     let shown: Vec<_> = (datasets.iter())

@@ -22,6 +22,7 @@ mod schemathesis;
 mod scores;
 mod search;
 mod share;
+mod task_formats;
 mod tls;
 mod tokens;
 mod trainer_log;

@@ -27,7 +27,7 @@ keys! {
         version: Value("text"), "head, else the highest, else the last",
             "With `registry`, the version to look up; else informational.";
         format: Value("auto|rollout|harbor"), "auto",
-            "Format of its tasks; auto detects it from each task's keys, else guesses it from its files and source.";
+            "Format of its tasks; auto detects it from each task's keys, else guesses it from its files.";
         task_names: Value("list of patterns"), "all",
             "Select tasks whose name matches a pattern; `*`, `?`, `[a-z]`.";
         exclude_task_names: Value("list of patterns"), "none",

@@ -11,12 +11,18 @@ use super::super::value::{ConfigNode, ConfigValue};
 use super::TASK_REFERENCE;
 use super::harbor_detection::{self, TaskFileError};
 
+/// Words of `format`.
+const FORMATS: &[(&str, TaskFormat)] =
+    &[("rollout", TaskFormat::Rollout), ("harbor", TaskFormat::Harbor)];
+
 keys! {
-    /// Versions of the formats.
+    /// The format and its version.
     pub(crate) table VersionKeys {
         schema_version (Harbor): Value("text"), "1.4", "Version of the format.";
         version: Value("text"), "1.0",
             "Version of the format; in Harbor the older spelling of `schema_version`.";
+        format: Value("rollout|harbor"), "guessed from other keys and files",
+            "Format of the file and of the task's scripts.";
     }
 }
 
@@ -36,10 +42,10 @@ pub enum FormatReason {
     Requested,
     /// Recorded in the run's plan.
     Planned,
-    /// The file has this key, which only this format defines.
+    /// Guessed when the run was planned, and recorded in its plan.
+    PlannedGuess,
+    /// The file has this key, which states the format or which only this format defines.
     SpecificKey(String),
-    /// No key is specific to a format; the task was fetched from a registry or a repository.
-    Fetched,
     /// No key is specific to a format; this file indicates Harbor.
     HarborEvidence(String),
     /// No key is specific to a format and no file indicates Harbor.
@@ -53,8 +59,6 @@ pub struct FormatHints {
     pub requested: Option<TaskFormat>,
     /// The format in the plan of the resumed run.
     pub planned: PlannedFormat,
-    /// Whether the task comes from a registry or a repository.
-    pub fetched: bool,
 }
 
 /// The format of a task in the plan of a resumed run.
@@ -67,14 +71,16 @@ pub enum PlannedFormat {
     ByKeys,
     /// The recorded format.
     Recorded(TaskFormat),
+    /// The recorded format, which was a guess.
+    Guessed(TaskFormat),
 }
 
 impl FormatChoice {
     /// Chooses the format. A requested format wins, then that of the run's plan, then the keys:
-    /// Harbor for `schema_version`, Rollout for a key that only it defines, Harbor for one that
-    /// only it defines. The reference says which format defines a key. Without such keys the format
-    /// is guessed: Harbor for a fetched task and for one with files that indicate it in `dir`, else
-    /// Rollout.
+    /// `format`, Harbor for `schema_version`, Rollout for a key that only it defines, Harbor for one
+    /// that only it defines. The reference says which format defines a key. Without such keys the
+    /// format is guessed: Harbor for a task with files that indicate it in `dir`, else Rollout. The
+    /// source of the task has no influence.
     ///
     /// # Errors
     /// If the files of the task cannot be read.
@@ -87,25 +93,29 @@ impl FormatChoice {
             hints.requested.map(|format| Self { format, reason: FormatReason::Requested });
         let planned = match hints.planned {
             PlannedFormat::Recorded(format) => Some(Self { format, reason: FormatReason::Planned }),
+            PlannedFormat::Guessed(format) => {
+                Some(Self { format, reason: FormatReason::PlannedGuess })
+            }
             PlannedFormat::ByKeys | PlannedFormat::Absent => None,
         };
         if let Some(choice) = requested.or(planned).or_else(|| Self::from_keys(root)) {
             return Ok(choice);
         }
-        let harbor = |reason| Ok(Self { format: TaskFormat::Harbor, reason });
-        if hints.planned != PlannedFormat::ByKeys {
-            if hints.fetched {
-                return harbor(FormatReason::Fetched);
-            }
-            if let Some(sign) = harbor_detection::find_harbor_evidence(dir)? {
-                return harbor(FormatReason::HarborEvidence(sign));
-            }
+        if hints.planned != PlannedFormat::ByKeys
+            && let Some(sign) = harbor_detection::find_harbor_evidence(dir)?
+        {
+            let reason = FormatReason::HarborEvidence(sign);
+            return Ok(Self { format: TaskFormat::Harbor, reason });
         }
         Ok(Self { format: TaskFormat::Rollout, reason: FormatReason::NoEvidence })
     }
 
     /// The format that the keys of the file determine.
     fn from_keys(root: &ConfigNode) -> Option<Self> {
+        if let Some(format) = stated_format(root) {
+            let key = VersionKeys::format.name.to_owned();
+            return Some(Self { format, reason: FormatReason::SpecificKey(key) });
+        }
         let mut keys = Vec::new();
         collect_key_paths(root, "", &mut keys);
         let first_of = |format| keys.iter().find(|key| format_of_key(key) == Some(format)).cloned();
@@ -121,7 +131,7 @@ impl FormatChoice {
 impl FormatReason {
     /// Whether the format is set by neither the job, the task file nor a plan.
     pub const fn is_guess(&self) -> bool {
-        matches!(self, Self::Fetched | Self::HarborEvidence(_) | Self::NoEvidence)
+        matches!(self, Self::PlannedGuess | Self::HarborEvidence(_) | Self::NoEvidence)
     }
 }
 
@@ -131,19 +141,24 @@ impl fmt::Display for FormatReason {
             Self::Requested => f.write_str("as requested"),
             Self::Planned => f.write_str("as recorded in the run's plan"),
             Self::SpecificKey(key) => write!(f, "because of `{key}`"),
-            Self::Fetched => f.write_str(
-                "guessed: fetched from a registry or a repository; set `format: rollout` to read it \
-                 as a Rollout task",
-            ),
+            Self::PlannedGuess => f.write_str("as guessed when the run was planned"),
             Self::HarborEvidence(sign) => {
-                write!(f, "guessed: {sign}; set `format: rollout` to read it as a Rollout task")
+                write!(f, "guessed: {sign}; write `format = \"rollout\"` if it is a Rollout task")
             }
             Self::NoEvidence => f.write_str(
-                "guessed: no key or file specific to Harbor; set `format: harbor` to read it as a \
-                 Harbor task",
+                "guessed: no key, file or command is specific to Harbor; write `format = \
+                 \"harbor\"` if it is a Harbor task",
             ),
         }
     }
+}
+
+/// The format that the file states; an invalid word is an error of the key.
+fn stated_format(root: &ConfigNode) -> Option<TaskFormat> {
+    let ConfigValue::Mapping(entries) = &root.value else { return None };
+    let entry = entries.iter().find(|entry| entry.key == VersionKeys::format.name)?;
+    let ConfigValue::String(word) = &entry.node.value else { return None };
+    FORMATS.iter().find(|(known, _)| known == word).map(|(_, format)| *format)
 }
 
 fn format_of_key(key: &str) -> Option<TaskFormat> {
@@ -211,9 +226,10 @@ impl FormatDefaults {
     }
 }
 
-/// Checks `version` or `schema_version`; each format also accepts the other's key.
+/// Checks `format`, and `version` or `schema_version`; each format also accepts the other's key.
 pub(super) fn version(choice: &FormatChoice, fields: &mut Fields<'_>) {
     let format = choice.format;
+    let _stated = fields.take(VersionKeys::format).keyword(FORMATS);
     let version = fields.take(VersionKeys::version);
     let schema = fields.take(VersionKeys::schema_version);
     let given = if version.is_present() { &version } else { &schema };

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::host_file;
+use super::script_commands;
 
 /// Files and directories that only Harbor tasks have.
 const HARBOR_ENTRIES: [&str; 6] = [
@@ -16,10 +17,10 @@ const HARBOR_ENTRIES: [&str; 6] = [
     ".harborignore",
 ];
 
-/// Directories of scripts that may mention Harbor-only paths.
+/// Directories of scripts that may use Harbor-only paths.
 const SCRIPT_DIRS: [&str; 2] = ["tests", "solution"];
 
-/// Words of Harbor scripts. A path counts only at its beginning.
+/// Words of commands in Harbor scripts. A path counts only at its beginning.
 const HARBOR_WORDS: [&str; 4] = ["/solution", "/logs/artifacts", "reward.json", "ctrf.json"];
 
 /// Largest file searched; scripts are smaller.
@@ -48,7 +49,7 @@ pub(super) fn find_harbor_evidence(dir: &Path) -> Result<Option<String>, TaskFil
     for scripts in SCRIPT_DIRS {
         if let Some((file, word)) = find_word_below(&dir.join(scripts))? {
             let file = file.strip_prefix(dir).unwrap_or(&file);
-            return Ok(Some(format!("`{}` mentions `{word}`", file.display())));
+            return Ok(Some(format!("a command of `{}` uses `{word}`", file.display())));
         }
     }
     Ok(None)
@@ -61,8 +62,8 @@ fn exists(path: &Path) -> Result<bool, TaskFileError> {
     }
 }
 
-/// The first file below a directory, by name, that contains one of the words. Symlinks are not
-/// followed.
+/// The first script below a directory, by name, of which a command uses one of the words. Symlinks
+/// are not followed.
 fn find_word_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, TaskFileError> {
     let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
     while let Some(dir) = dirs.pop() {
@@ -110,7 +111,8 @@ fn find_word_in(file: &Path) -> Result<Option<&'static str>, TaskFileError> {
         return Ok(None);
     }
     let text = String::from_utf8_lossy(&bytes);
-    Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&text, word)))
+    let Some(commands) = script_commands::commands(file, &text) else { return Ok(None) };
+    Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&commands, word)))
 }
 
 /// Whether a text contains a word that is not part of a longer one.
@@ -175,11 +177,19 @@ mod tests {
             ("cat myreward.json reward.jsonl", false),
             ("echo 1 > /logs/verifier/reward.txt", false),
         ] {
-            assert_eq!(sign(&[("tests/deep/check.py", text)]).is_some(), found, "{text}");
+            assert_eq!(sign(&[("tests/deep/check.sh", text)]).is_some(), found, "{text}");
         }
         let said = sign(&[("solution/solve.sh", "cat /solution/a"), ("tests/test.sh", "true")]);
-        assert_eq!(said.as_deref(), Some("`solution/solve.sh` mentions `/solution`"));
-        assert_eq!(sign(&[("tests/data.bin", "\0 reward.json")]), None);
+        assert_eq!(said.as_deref(), Some("a command of `solution/solve.sh` uses `/solution`"));
+        for (file, text) in [
+            ("tests/data.bin", "\0 reward.json"),
+            ("tests/expected.json", "{\"file\": \"reward.json\"}"),
+            ("tests/README.md", "Writes reward.json."),
+            ("tests/test.sh", "# reward.json is not written\ntrue"),
+            ("tests/check.py", "x = 1  # see /solution"),
+        ] {
+            assert_eq!(sign(&[(file, text)]), None, "{file}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod healthcheck;
 mod mcp;
 mod metadata;
 mod network;
+mod script_commands;
 mod steps;
 #[cfg(test)]
 mod tests;

@@ -60,6 +60,9 @@ fn task_format_is_as_requested_or_as_own_keys_say() {
         ("version = '1.0'", Some(Harbor), Harbor, FormatReason::Requested),
         ("schema_version = '1.4'", None, Harbor, own("schema_version")),
         ("schema_version = '1.4'", Some(Rollout), Rollout, FormatReason::Requested),
+        ("format = 'rollout'\nschema_version = '1.4'", None, Rollout, own("format")),
+        ("format = 'harbor'", None, Harbor, own("format")),
+        ("format = 'rollout'", Some(Harbor), Harbor, FormatReason::Requested),
         ("[environment]\nworkdir = '/x'", None, Harbor, own("environment.workdir")),
         ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoEvidence),
         ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoEvidence),
@@ -75,6 +78,8 @@ fn task_format_is_as_requested_or_as_own_keys_say() {
         let task = read(text, asked).0.expect("a task");
         assert_eq!(task.format, FormatChoice { format, reason }, "{text}");
     }
+    let (_, faults, _) = read("format = 'other'", None);
+    assert_eq!(faults, [("format".to_owned(), ErrorKind::BadValue)]);
 }
 
 #[test]
@@ -84,35 +89,34 @@ fn task_format_without_own_keys_is_guessed_unless_planned() {
                 [verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 1\nmemory = '2G'\n";
     let sign = || FormatReason::HarborEvidence("the task has `trajectory.json`".to_owned());
     let none = FormatHints::default();
-    let fetched = FormatHints { fetched: true, ..none };
-    let planned = |planned| FormatHints { planned, fetched: true, ..none };
+    let planned = |planned| FormatHints { planned, ..none };
     let install = "[agent]\ninstall_timeout_sec = 1";
     let beside = Some("trajectory.json");
     for (text, hints, beside, format, reason) in [
         (text, none, None, Rollout, FormatReason::NoEvidence),
         (text, none, beside, Harbor, sign()),
-        (text, fetched, None, Harbor, FormatReason::Fetched),
         (
             text,
-            FormatHints { requested: Some(Rollout), ..fetched },
+            FormatHints { requested: Some(Rollout), ..none },
             beside,
             Rollout,
             FormatReason::Requested,
         ),
         (
             install,
-            fetched,
+            none,
             beside,
             Rollout,
             FormatReason::SpecificKey("agent.install_timeout_sec".to_owned()),
         ),
         (text, planned(PlannedFormat::Recorded(Rollout)), beside, Rollout, FormatReason::Planned),
         (text, planned(PlannedFormat::Recorded(Harbor)), None, Harbor, FormatReason::Planned),
+        (text, planned(PlannedFormat::Guessed(Harbor)), None, Harbor, FormatReason::PlannedGuess),
         (text, planned(PlannedFormat::ByKeys), beside, Rollout, FormatReason::NoEvidence),
     ] {
         let task = read_with(text, hints, beside).0.expect("a task");
-        let guess =
-            matches!(reason, FormatReason::NoEvidence | FormatReason::Fetched) || reason == sign();
+        let guess = matches!(reason, FormatReason::NoEvidence | FormatReason::PlannedGuess)
+            || reason == sign();
         assert_eq!(reason.is_guess(), guess);
         assert_eq!(task.format, FormatChoice { format, reason }, "{hints:?}");
     }

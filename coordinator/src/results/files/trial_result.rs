@@ -5,8 +5,9 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    ArtifactRecord, Durations, EnvironmentRecord, Execution, GatewaySummary, HarnessRecord,
-    ItemOutcome, LogsRecord, OutputFile, Rewards, Settlement, StepRecord, Timestamps, TrialRecord,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, FormatDoubt, GatewaySummary,
+    HarnessRecord, ItemOutcome, LogsRecord, OutputFile, Rewards, Settlement, StepRecord,
+    Timestamps, TrialRecord,
 };
 use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub(super) struct TrialResult<'a> {
     /// Steps that ran and could not be verified.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     unverified_steps: &'a [String],
+    /// Why the guessed format of the task decides the verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format_doubt: Option<FormatDoubt>,
     /// Cost of all executions of the trial.
     cost: f64,
     /// With outcome `completed`, an error beside the reward.
@@ -103,6 +107,7 @@ impl<'a> TrialResult<'a> {
             rewards: &settlement.verdict.rewards,
             passed: settlement.verdict.passed(),
             unverified_steps: &settlement.verdict.unverified_steps,
+            format_doubt: settlement.verdict.format_doubt,
             cost: total_cost(settlement),
             error: settlement.verdict.error.as_ref(),
             durations: durations.cloned().unwrap_or_default(),

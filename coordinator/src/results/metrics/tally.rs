@@ -35,6 +35,8 @@ pub struct TrialScore {
     pub lost: u32,
     /// Whether an execution has no verdict because a model server did not answer.
     pub unreachable: bool,
+    /// Whether the guessed format of the task decides the verdict.
+    pub format_doubt: bool,
 }
 
 impl TrialScore {
@@ -69,6 +71,7 @@ impl TrialScore {
             retries,
             lost,
             unreachable: reported(verdict, superseded).any(is_unreachable),
+            format_doubt: verdict.format_doubt.is_some(),
         }
     }
 }
@@ -214,6 +217,8 @@ pub struct Tally {
     pub lost: u64,
     /// Trials with an execution that has no verdict because a model server did not answer.
     pub unreachable: u64,
+    /// Trials whose verdict is decided by the guessed format of the task.
+    pub format_doubts: u64,
     /// Rewards of completed trials.
     pub rewards: Rewards,
     /// Use of model calls.
@@ -267,6 +272,7 @@ impl Tally {
             (&mut self.retries, u64::from(scored.retries)),
             (&mut self.lost, u64::from(scored.lost)),
             (&mut self.unreachable, u64::from(scored.unreachable)),
+            (&mut self.format_doubts, u64::from(scored.format_doubt)),
         ] {
             *count = change(*count, by);
         }

@@ -160,6 +160,9 @@ pub struct Headline {
     pub failures: FailureCounts,
     /// Failures of tasks before the agent began, part of the failures of tasks: not counted.
     pub task_failures_before_agent: u64,
+    /// Trials that could have another verdict in the other format of their task, which is a guess.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub format_doubt_trials: u64,
     /// Passed trials and mean reward over all trials that count for the agent.
     pub scored: ScoreFigures,
 }
@@ -211,6 +214,9 @@ pub struct TrialSummary {
     pub error_type: Option<ErrorType>,
     /// The responsible party, if it failed.
     pub failure: Option<FailureParty>,
+    /// Whether the guessed format of the task decides the verdict.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub format_doubt: bool,
 }
 
 /// A mapping that serializes in insertion order.
@@ -359,6 +365,7 @@ impl Headline {
             completed_with_unverified_step_trials: tally.steps_unverified,
             failures: tally.failures,
             task_failures_before_agent: tally.before_agent,
+            format_doubt_trials: tally.format_doubts,
             scored: tally.score().into(),
         }
     }
@@ -390,6 +397,7 @@ impl From<super::ledger::LedgerEntry<'_>> for TrialSummary {
             outcome: entry.score.outcome,
             error_type: entry.error,
             failure: entry.score.failure,
+            format_doubt: entry.score.format_doubt,
         }
     }
 }

@@ -55,6 +55,7 @@ impl Table for AgentSummaries {
         "task_failures": Integer = |row| count(row.of.agent.tally.failures.task);
         "task_failures_before_agent": Integer = |row| count(row.of.agent.tally.before_agent);
         "unsupported_failures": Integer = |row| count(row.of.agent.tally.failures.unsupported);
+        "format_doubts": Integer = |row| count(row.of.agent.tally.format_doubts);
         "scored": Integer = |row| count(row.of.score.trials);
         "passed": Integer = |row| count(row.of.score.passed);
         "success_rate": Number = |row| row.of.score.pass_rate();

@@ -107,7 +107,7 @@ fn trials_row_has_result_task_and_totals_of_executions() {
         "outcome": "completed", "success": true, "failure": null, "reward": 1.0, "rewards": null,
         "primary_metric_name": "reward", "primary_metric_value": 1.0, "error_type": null,
         "error_code": null, "error_class": null, "error_phase": null, "error_message": null,
-        "unverified_steps": null, "cost": 1.75, "tries": 3, "retries": 1, "lost_executions": 1,
+        "unverified_steps": null, "format_doubt": null, "cost": 1.75, "tries": 3, "retries": 1, "lost_executions": 1,
         "total_sec": 2.5, "environment_setup_sec": null, "agent_setup_sec": null,
         "agent_execution_sec": null, "verifier_sec": null, "started_at": "2025-06-15T15:06:41Z",
         "ended_at": "2025-06-15T15:06:41Z", "settled_at": "2025-06-15T15:06:49Z",

@@ -32,6 +32,7 @@ impl Table for Trials {
         "error_phase": Text = |row| error(row).map(|error| error.phase.as_str());
         "error_message": Text = |row| error(row).map(|error| error.message.as_str());
         "unverified_steps": Text = |row| unverified_steps(row);
+        "format_doubt": Text = |row| row.settlement.verdict.format_doubt.map(|doubt| doubt.as_str());
         "cost": Number = |row| finite(row.score.cost);
         "tries": Integer = |row| Some(row.tries());
         "retries": Integer = |row| Some(row.score.retries);

@@ -39,6 +39,7 @@ pub(crate) fn plan(
         resources: Default::default(),
         variables: [].into(),
         format: None,
+        format_guessed: false,
         about: about(name),
     };
     let settings = TrialSettings {

@@ -194,9 +194,8 @@ fn explain(job: &Job, task: &DatasetTask) -> TaskExplanation {
         None => image,
     };
     let used = task.file.variables.iter().chain(&task.file.solution_variables);
-    let format = &task.file.format;
     TaskExplanation {
-        format: FormatView { name: format.format, reason: format.reason.to_string() },
+        format: FormatView::new(&task.file.format),
         image,
         resources: spec.environment.resources,
         timeouts: Timeouts::for_task(&spec),

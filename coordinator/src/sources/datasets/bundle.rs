@@ -179,7 +179,9 @@ async fn prepare(
     sink: &BundleSink,
 ) -> Result<PreparedTask, PrepareError> {
     let mut spec = spec::task_spec(job, dataset, &task);
-    let rules = Digest::sha256_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
+    // The doubt about a format changes no trial.
+    let same = TaskSpec { git_commit_id: None, other_rules: None, ..spec.clone() };
+    let rules = Digest::sha256_json(&same)?;
     let task = Arc::new(task);
     let mut files = None;
     if spec.fault.is_none() {

@@ -11,16 +11,22 @@ use crate::config::FormatChoice;
 pub struct FormatView {
     /// The format.
     pub name: TaskFormat,
+    /// Whether it is a guess.
+    pub guessed: bool,
     /// Reason for the choice.
     pub reason: String,
+}
+
+impl FormatView {
+    /// The display form of a choice.
+    pub(crate) fn new(choice: &FormatChoice) -> Self {
+        let FormatChoice { format, reason } = choice;
+        Self { name: *format, guessed: reason.is_guess(), reason: reason.to_string() }
+    }
 }
 
 /// The formats of the tasks of all datasets, in plan order.
 pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
     let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
-    let view = |task: &DatasetTask| {
-        let FormatChoice { format, reason } = &task.file.format;
-        FormatView { name: *format, reason: reason.to_string() }
-    };
-    tasks.map(view).collect()
+    tasks.map(|task: &DatasetTask| FormatView::new(&task.file.format)).collect()
 }

@@ -39,7 +39,6 @@ pub fn load(
             let format = FormatHints {
                 requested: candidate.format,
                 planned: planned.get(&key).copied().unwrap_or_default(),
-                fetched: candidate.fetched,
             };
             let context = TaskLoadContext { job, options, dataset: &name, format };
             tasks.extend(load_one(&context, candidate, &mut taken, &mut commits, problems));

@@ -20,6 +20,8 @@ struct PlannedTaskFormat {
     name: String,
     #[serde(default)]
     format: Option<TaskFormat>,
+    #[serde(default)]
+    format_guessed: bool,
 }
 
 /// The formats recorded in a plan document; empty if the file is missing or unreadable. Resuming
@@ -30,7 +32,11 @@ pub fn read_planned_formats(plan: &Path) -> PlannedFormats {
         return PlannedFormats::new();
     };
     let format = |task: PlannedTaskFormat| {
-        let format = task.format.map_or(PlannedFormat::ByKeys, PlannedFormat::Recorded);
+        let recorded = match task.format_guessed {
+            true => PlannedFormat::Guessed,
+            false => PlannedFormat::Recorded,
+        };
+        let format = task.format.map_or(PlannedFormat::ByKeys, recorded);
         ((task.dataset, task.name), format)
     };
     plan.tasks.into_iter().map(format).collect()

@@ -57,8 +57,6 @@ pub(super) struct TaskCandidate {
     pub(super) commit: Option<String>,
     /// The format set by the job or the registry.
     pub(super) format: Option<TaskFormat>,
-    /// Whether it comes from a registry or a repository.
-    pub(super) fetched: bool,
 }
 
 /// A dataset with tasks that may have to be fetched.
@@ -308,7 +306,7 @@ impl DatasetResolver<'_> {
             let base = base.as_deref().unwrap_or(Path::new("/"));
             let Some(url) = &task.git_url else {
                 let task = local_task(base.join(path), format);
-                source.tasks.push(TaskCandidate { name, fetched: true, ..task });
+                source.tasks.push(TaskCandidate { name, ..task });
                 continue;
             };
             let request = FetchRequest {
@@ -396,7 +394,6 @@ impl DatasetResolver<'_> {
                             pointers: pointers.clone(),
                             commit,
                             format,
-                            fetched: true,
                         });
                     }
                 }
@@ -433,7 +430,7 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
 fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {
     let place = dir.display().to_string();
     let (pointers, commit) = (Vec::new(), None);
-    TaskCandidate { name: None, dir, source: place, pointers, commit, format, fetched: false }
+    TaskCandidate { name: None, dir, source: place, pointers, commit, format }
 }
 
 fn file_name(dir: &Path) -> String {

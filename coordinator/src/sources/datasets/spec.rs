@@ -9,13 +9,16 @@ use crate::config::{Job, TaskTimeouts};
 /// The spec of a task in a job, with the effective time limits and resources.
 pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskSpec {
     let file = &task.file;
+    let format = file.format.format;
+    let rules = |format| job.rule_overrides.apply(ScriptRules::for_format(format));
     let mut spec = TaskSpec {
         git_commit_id: task.git_commit_id.clone(),
-        format: file.format.format,
+        format,
         environment: environment(job, &file.environment, task.parts.compose.clone()),
         steps: file.steps.clone(),
         strategy: file.strategy,
-        rules: job.rule_overrides.apply(ScriptRules::for_format(file.format.format)),
+        rules: rules(format),
+        other_rules: file.format.reason.is_guess().then(|| rules(format.other())),
         mcp_servers: file.mcp_servers.clone(),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),

@@ -42,6 +42,9 @@ pub struct TaskSpec {
     /// How the results of its scripts are interpreted.
     #[serde(default)]
     pub rules: ScriptRules,
+    /// The rules under the other format, if the format is a guess.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_rules: Option<ScriptRules>,
     /// Tool servers that agents may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<McpServer>,
@@ -128,6 +131,7 @@ impl TaskSpec {
             steps: vec![step],
             strategy: StepStrategy::Mean,
             rules: ScriptRules::for_format(TaskFormat::Rollout),
+            other_rules: None,
             mcp_servers: Vec::new(),
             skills_dir: None,
             fault: None,

@@ -24,6 +24,15 @@ impl TaskFormat {
             Self::Harbor => "harbor",
         }
     }
+
+    /// The other format.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Rollout => Self::Harbor,
+            Self::Harbor => Self::Rollout,
+        }
+    }
 }
 
 impl fmt::Display for TaskFormat {

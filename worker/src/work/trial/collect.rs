@@ -35,6 +35,8 @@ pub(super) struct CollectedLogs {
     pub(super) logs: Option<CleanArchive>,
     /// The verifier's score, when it was requested.
     pub(super) score: Option<Result<VerifierScore, RewardError>>,
+    /// The score under the other format, when one was requested and the format is a guess.
+    pub(super) other_score: Option<VerifierScore>,
     /// Why the archive is missing or incomplete.
     pub(super) failure: Option<CollectionFailure>,
 }
@@ -73,7 +75,8 @@ async fn collect_once(
     let reading = executor::read_sanitized(environment, path, file.clone(), options).await;
     let mut captured = reading.captured;
     let failure = reading.failure.map(|why| (why, reading.shortage));
-    let mut collected = CollectedLogs { logs: reading.archive, score: None, failure };
+    let mut collected =
+        CollectedLogs { logs: reading.archive, failure, ..CollectedLogs::default() };
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
             // An archive has the content of a hard-linked file only at its first name; read alone,
@@ -84,6 +87,7 @@ async fn collect_once(
         }
         let linked = "it is a hard link and cannot be read alone";
         let why = collected.failure.as_ref().map_or(linked, |(why, _)| why);
+        collected.other_score = wanted.other_score(&captured, redactor);
         collected.score = Some(score_from_files(wanted, captured, redactor, why));
     }
     collected

@@ -8,6 +8,7 @@
 mod artifacts;
 mod collect;
 mod failure;
+mod format_doubt;
 mod full_disk;
 mod gateway;
 mod harness;

@@ -212,6 +212,9 @@ impl TrialRun<'_> {
             Ok(exit) => return Ok(exit),
             Err(failure) => failure,
         };
+        if let (ScriptStage::Verify, ScriptError::Exit { code, .. }) = (stage, &error) {
+            self.test_exit = *code;
+        }
         // The agent's processes live on, and the error itself says so.
         let tainted = processes_left.is_some() || matches!(error, ScriptError::ProcessesLeft(_));
         self.script_environment().tainted |= tainted;

@@ -38,6 +38,7 @@ impl TrialRun<'_> {
             unverified_steps,
             harness: self.harness.as_ref().map(|harness| Box::new(harness.summary())),
             model_use,
+            format_doubt: self.format_doubt(),
         }
     }
 
@@ -63,6 +64,7 @@ impl TrialRun<'_> {
             verdict.reward = None;
             verdict.rewards = Rewards::new();
             verdict.unverified_steps = Vec::new();
+            verdict.format_doubt = None;
         } else if verdict.outcome == ItemOutcome::Failed && verdict.error.is_none() {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";

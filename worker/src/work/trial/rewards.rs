@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rollout_protocol::limits;
 use rollout_protocol::spec::settings::VerifierSettings;
-use rollout_protocol::spec::task::TaskFormat;
+use rollout_protocol::spec::task::{TaskFormat, TaskSpec};
 
 use super::failure::RewardError;
 use super::score::VerifierScore;
@@ -16,17 +16,36 @@ use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
 pub(super) struct RewardFiles<'a> {
     /// Files below the verifier's logs; the first that exists counts.
     pub(super) files: &'static [&'static str],
+    /// The files in the order of the other format, if the format is a guess.
+    other: Option<&'static [&'static str]>,
     key: Option<&'a str>,
 }
 
+/// The files in the order of a format.
+const fn ordered_files(format: TaskFormat) -> &'static [&'static str] {
+    match format {
+        TaskFormat::Rollout => &[REWARD_FILE, KEYED_FILE],
+        TaskFormat::Harbor => &[KEYED_FILE, REWARD_FILE],
+    }
+}
+
 impl<'a> RewardFiles<'a> {
-    /// Both files, in the order of the format: the first that exists counts.
-    pub(super) fn for_format(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
-        let files: &[&str] = match format {
-            TaskFormat::Rollout => &[REWARD_FILE, KEYED_FILE],
-            TaskFormat::Harbor => &[KEYED_FILE, REWARD_FILE],
-        };
-        Self { files, key: settings.reward_key.as_deref() }
+    /// Both files, in the order of the task's format: the first that exists counts.
+    pub(super) fn for_task(task: &TaskSpec, settings: &'a VerifierSettings) -> Self {
+        let other = task.other_rules.map(|_| ordered_files(task.format.other()));
+        let key = settings.reward_key.as_deref();
+        Self { files: ordered_files(task.format), other, key }
+    }
+
+    /// The score under the other format, if the format is a guess and there is one.
+    pub(super) fn other_score(
+        &self,
+        captured: &[CapturedFile],
+        redactor: &Redactor,
+    ) -> Option<VerifierScore> {
+        let wanted = Self { files: self.other?, other: None, key: self.key };
+        let captured = captured.iter().rev().cloned().collect();
+        score_from_files(&wanted, captured, redactor, "").ok()
     }
 
     /// The files in an archive of the logs, with their size limits.

@@ -2,7 +2,7 @@
 
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{EnvironmentRecord, HarnessRecord, TrialRecord};
+use rollout_protocol::record::{EnvironmentRecord, FormatDoubt, HarnessRecord, TrialRecord};
 use rollout_protocol::spec::budget::ModelUse;
 use tokio::sync::SemaphorePermit;
 
@@ -87,6 +87,10 @@ pub(super) struct TrialRun<'a> {
     pub(super) verified: bool,
     /// The exit code of the test script.
     pub(super) test_exit: i32,
+    /// Whether the agent failed in a step.
+    pub(super) agent_failed: bool,
+    /// Why the format of the task decides about a score, if it is a guess.
+    pub(super) score_doubt: Option<FormatDoubt>,
 }
 
 impl<'a> TrialRun<'a> {
@@ -117,6 +121,8 @@ impl<'a> TrialRun<'a> {
             parts: Vec::new(),
             verified: false,
             test_exit: 0,
+            agent_failed: false,
+            score_doubt: None,
         }
     }
 
@@ -151,8 +157,9 @@ impl<'a> TrialRun<'a> {
         }
         let separate = self.verifier_logs.is_some() || !self.step_logs.is_empty();
         let what = if separate { LogScope::WithoutVerifier } else { LogScope::All };
-        let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
-        let wanted = self.verified.then_some(&wanted);
+        let wanted = RewardFiles::for_task(&self.ctx.task, &self.ctx.settings.verifier);
+        let is_wanted = self.verified || !separate && self.is_exit_in_doubt();
+        let wanted = is_wanted.then_some(&wanted);
         let file = self.outputs.scratch().join("logs.tar");
         Ok(collect::collect(
             self.attempt.environment.expect_running(),
@@ -165,7 +172,10 @@ impl<'a> TrialRun<'a> {
     }
 
     async fn apply_collected(&mut self, collected: CollectedLogs) {
-        match collected.score {
+        let score = collected.score.filter(|_| self.verified);
+        let valid = score.as_ref().and_then(|score| score.as_ref().ok());
+        self.compare_formats(valid, collected.other_score);
+        match score {
             Some(Ok(score)) => self.score = Some(score),
             Some(Err(error)) => {
                 let error = self.reward_error(error);

@@ -93,6 +93,7 @@ impl TrialRun<'_> {
             }
         }
         if let Some(error) = error {
+            self.agent_failed = true;
             if ctx.task.rules.after_agent_error == AfterAgentError::EndTrial {
                 self.attempt.secondary_errors.extend(collected.err());
                 return Err(error.into());
@@ -266,8 +267,8 @@ impl TrialRun<'_> {
         &mut self,
         verified: Result<(), TrialError>,
     ) -> Result<VerifierScore, TrialError> {
-        let wanted = RewardFiles::for_format(self.ctx.task.format, &self.ctx.settings.verifier);
-        let wanted = verified.is_ok().then_some(&wanted);
+        let wanted = RewardFiles::for_task(&self.ctx.task, &self.ctx.settings.verifier);
+        let wanted = (verified.is_ok() || self.is_exit_in_doubt()).then_some(&wanted);
         let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
         let environment_in_use =
             self.verifier_environment.as_deref().unwrap_or(&self.attempt.environment);
@@ -284,8 +285,11 @@ impl TrialRun<'_> {
         if let Some(logs) = collected.logs {
             self.keep_logs(logs);
         }
+        let score = collected.score.filter(|_| verified.is_ok());
+        let valid = score.as_ref().and_then(|score| score.as_ref().ok());
+        self.compare_formats(valid, collected.other_score);
         verified?;
-        let score = collected.score.expect("it was asked for");
+        let score = score.expect("it was asked for");
         score.map_err(|error| self.reward_error(error))
     }
 

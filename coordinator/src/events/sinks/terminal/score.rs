@@ -28,6 +28,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
         parts.push(format!("not passed: step not verified: {steps}"));
     }
     parts.extend(verdict.error.as_ref().map(ToString::to_string));
+    parts.extend(verdict.format_doubt.map(|doubt| format!("format in doubt: {}", doubt.as_str())));
     parts.join("; ")
 }
 
@@ -62,6 +63,18 @@ pub(super) fn unreachable(result: &JobResult) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// The line about trials whose verdict the guessed format of the task decides, if there are any.
+pub(super) fn format_doubt(result: &JobResult) -> Option<String> {
+    let count = result.headline.format_doubt_trials;
+    (count > 0).then(|| {
+        format!(
+            "{} could have another verdict in the other format of their task, which is a guess: run \
+             `rollout check` for the reason, and write `format` in task.toml",
+            plural(count, "trial")
+        )
+    })
 }
 
 /// `3 failed`, with the number of failures that do not count; `before_agent` are those of tasks.

@@ -40,8 +40,8 @@ fn render_with(
     for score in score::headline(result) {
         line(score);
     }
-    for agent in score::unreachable(result) {
-        line(agent);
+    for warning in score::format_doubt(result).into_iter().chain(score::unreachable(result)) {
+        line(warning);
     }
     line(String::new());
     line(agents(result));
@@ -107,7 +107,8 @@ fn agents(result: &JobResult) -> String {
     let failures = &result.headline.failures;
     let differs = score::has_own_completed_score(result);
     let early = result.headline.task_failures_before_agent;
-    let columns: [AgentColumn; 17] = [
+    let doubts = result.headline.format_doubt_trials;
+    let columns: [AgentColumn; 18] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),
         ("failed", true, |a| a.failed_trials.to_string()),
@@ -119,6 +120,7 @@ fn agents(result: &JobResult) -> String {
         ("cancelled", result.cancelled_trials > 0, |a| a.cancelled_trials.to_string()),
         ("unverified", result.unverified_trials > 0, |a| a.unverified_trials.to_string()),
         ("skipped", result.skipped_trials > 0, |a| a.skipped_trials.to_string()),
+        ("format in doubt", doubts > 0, |a| a.headline.format_doubt_trials.to_string()),
         ("passed", true, |a| format!("{}/{}", a.headline.scored.passed, a.headline.scored.trials)),
         ("pass rate", true, |a| percent(a.headline.scored.pass_rate)),
         ("mean reward", true, |a| number_or_dash(a.headline.scored.mean_reward)),

@@ -8,7 +8,7 @@ use rollout_protocol::event::{EventKind, TakeoverReason};
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Verdict;
+use rollout_protocol::record::{FormatDoubt, Verdict};
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 
@@ -296,6 +296,17 @@ Failures
 Results: jobs/j/result.json
 ";
     assert_eq!(text, expected);
+}
+
+#[test]
+fn summary_marks_verdicts_that_guessed_format_decides() {
+    let doubtful = Verdict { format_doubt: Some(FormatDoubt::TestExit), ..passed(1.0) };
+    let text = summary_of(&[], vec![passed(1.0), doubtful]);
+    let line = "\n1 trial could have another verdict in the other format of their task, which is a \
+                guess: run `rollout check` for the reason, and write `format` in task.toml\n";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("  format in doubt  "), "{text}");
+    assert!(!summary_of(&[], vec![passed(1.0)]).contains("format"));
 }
 
 #[test]

@@ -57,6 +57,7 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         resources: Default::default(),
         variables: [].into(),
         format: None,
+        format_guessed: false,
         about: Default::default(),
     };
     let settings = TrialSettings {

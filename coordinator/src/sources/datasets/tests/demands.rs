@@ -6,6 +6,7 @@ use rollout_protocol::limits::TRAJECTORY_BYTES;
 
 use super::*;
 use crate::config::{FormatReason, PlannedFormat};
+use crate::sources::datasets::specification;
 
 /// Demands of the Harbor tasks that a process sandbox lacks, by task and key.
 const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
@@ -227,24 +228,34 @@ fn compose_file_with_invalid_yaml_is_task_fault() {
 #[test]
 fn task_format_in_plan_is_used_and_not_guessed_again() {
     let project = DatasetProject::new(&job("{path: ./set}"));
-    for task in ["set/a", "set/b", "set/c"] {
+    for task in ["set/a", "set/b", "set/c", "set/d"] {
         project.task(task);
         project.write(&format!("{task}/tests/test.sh"), "cat /solution/x\n");
     }
-    let planned =
-        [("a", PlannedFormat::Recorded(TaskFormat::Rollout)), ("b", PlannedFormat::ByKeys)];
+    let planned = [
+        ("a", PlannedFormat::Recorded(TaskFormat::Rollout)),
+        ("b", PlannedFormat::ByKeys),
+        ("d", PlannedFormat::Guessed(TaskFormat::Rollout)),
+    ];
     let planned = planned.map(|(task, format)| (("set".to_owned(), task.to_owned()), format));
-    let (_, datasets, _) = project.load_planned(true, &planned.into()).expect("no faults");
+    let (loaded, datasets, _) = project.load_planned(true, &planned.into()).expect("no faults");
     let found: Vec<_> = (datasets[0].tasks.iter())
         .map(|task| (task.file.format.format, task.file.format.reason.clone()))
         .collect();
-    let sign = FormatReason::HarborEvidence("`tests/test.sh` mentions `/solution`".to_owned());
+    let sign = FormatReason::HarborEvidence("a command of `tests/test.sh` uses `/solution`".to_owned());
     assert_eq!(
         found,
         [
             (TaskFormat::Rollout, FormatReason::Planned),
             (TaskFormat::Rollout, FormatReason::NoEvidence),
             (TaskFormat::Harbor, sign),
+            (TaskFormat::Rollout, FormatReason::PlannedGuess),
         ]
     );
+    let other: Vec<_> = (datasets[0].tasks.iter())
+        .map(|task| specification(&loaded, "set".to_owned(), task).other_rules)
+        .collect();
+    let rules = |format| Some(ScriptRules::for_format(format));
+    let harbor = rules(TaskFormat::Harbor);
+    assert_eq!(other, [None, harbor, rules(TaskFormat::Rollout), harbor]);
 }

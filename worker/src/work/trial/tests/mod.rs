@@ -3,6 +3,7 @@
 mod artifacts;
 mod before_agent;
 mod faults;
+mod format_doubt;
 mod harness;
 mod harness_control;
 mod harness_live;
