@@ -48,7 +48,7 @@ error_types! {
     EnvironmentStartFailed = "environment_start_failed", EnvironmentSetup;
     /// The platform cannot provide the requested cpus, memory or storage.
     EnvironmentResourceAllocationFailed = "environment_resource_allocation_failed", EnvironmentSetup;
-    /// The install script ended with a non-zero code.
+    /// The install script ended with a non-zero code: the infrastructure's failure.
     AgentInstallFailed = "agent_install_failed", AgentSetup;
     /// The install script exceeded `agent.install_timeout_sec`.
     AgentInstallTimeout = "agent_install_timeout", AgentSetup;
@@ -192,6 +192,8 @@ error_codes! {
     NOT_PERMITTED = "not_permitted";
     /// A variable that the trial needs was not exported to trials by the worker's operator.
     VARIABLE_UNSET = "variable_unset";
+    /// A registry does not have the package of an agent.
+    PACKAGE_MISSING = "package_missing";
     /// A bug in Rollout.
     BUG = "bug";
 }

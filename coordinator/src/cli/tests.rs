@@ -151,6 +151,7 @@ fn exit_code_of_run_follows_tally_and_fail_under() {
                 retries: 0,
                 lost: 0,
                 unreachable: false,
+                not_installed: false,
                 format_doubt: false,
             });
         }

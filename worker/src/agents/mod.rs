@@ -32,6 +32,12 @@ pub const SCRIPT_DIR: &str = "/rollout";
 /// Variable with the path of the instruction file, set for every script.
 pub const INSTRUCTION_VARIABLE: &str = "ROLLOUT_TASK_INSTRUCTION";
 
+/// Exit code of an install script in an image that cannot carry the agent.
+pub const INSTALL_UNSUPPORTED: i32 = 120;
+
+/// Exit code of an install script that asked a registry for a package that it does not have.
+pub const INSTALL_PACKAGE_MISSING: i32 = 121;
+
 /// Directories of a task's solution for the oracle: first the one of the task's format, from which
 /// it runs, then the one of the other format.
 pub const fn solution_dirs(format: TaskFormat) -> [&'static str; 2] {

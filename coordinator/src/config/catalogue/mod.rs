@@ -5,6 +5,8 @@
 //! it began with, and workers need no catalogue.
 
 mod entry;
+#[cfg(test)]
+mod install_tests;
 mod prices;
 mod providers;
 mod session;

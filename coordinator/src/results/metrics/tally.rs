@@ -1,6 +1,7 @@
 //! Counts and sums over settled trials.
 
-use rollout_protocol::error::ErrorCode;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement, Verdict};
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::metric::MetricKind;
@@ -35,6 +36,8 @@ pub struct TrialScore {
     pub lost: u32,
     /// Whether an execution has no verdict because a model server did not answer.
     pub unreachable: bool,
+    /// Whether an execution has no verdict because the agent could not be installed.
+    pub not_installed: bool,
     /// Whether the guessed format of the task decides the verdict.
     pub format_doubt: bool,
 }
@@ -71,6 +74,7 @@ impl TrialScore {
             retries,
             lost,
             unreachable: reported(verdict, superseded).any(is_unreachable),
+            not_installed: reported(verdict, superseded).any(is_not_installed),
             format_doubt: verdict.format_doubt.is_some(),
         }
     }
@@ -90,6 +94,16 @@ fn reported<'a>(
 
 fn is_unreachable(verdict: &Verdict) -> bool {
     verdict.error.as_ref().is_some_and(|error| error.code == ErrorCode::MODEL_UNREACHABLE)
+}
+
+/// Whether the installation of the agent failed, also in an image that cannot carry it.
+fn is_not_installed(verdict: &Verdict) -> bool {
+    let is_of_install = |error: &TrialError| {
+        let failed = [ErrorType::AgentInstallFailed, ErrorType::AgentInstallTimeout];
+        failed.contains(&error.kind)
+            || error.is_unsupported() && error.phase == Phase::AgentSetup
+    };
+    verdict.outcome == ItemOutcome::Failed && verdict.error.as_ref().is_some_and(is_of_install)
 }
 
 /// The cost of a trial: the reported costs of the execution that settled it and of earlier ones.
@@ -217,6 +231,8 @@ pub struct Tally {
     pub lost: u64,
     /// Trials with an execution that has no verdict because a model server did not answer.
     pub unreachable: u64,
+    /// Trials with an execution that has no verdict because the agent could not be installed.
+    pub not_installed: u64,
     /// Trials whose verdict is decided by the guessed format of the task.
     pub format_doubts: u64,
     /// Rewards of completed trials.
@@ -272,6 +288,7 @@ impl Tally {
             (&mut self.retries, u64::from(scored.retries)),
             (&mut self.lost, u64::from(scored.lost)),
             (&mut self.unreachable, u64::from(scored.unreachable)),
+            (&mut self.not_installed, u64::from(scored.not_installed)),
             (&mut self.format_doubts, u64::from(scored.format_doubt)),
         ] {
             *count = change(*count, by);

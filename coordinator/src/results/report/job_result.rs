@@ -147,6 +147,9 @@ pub struct AgentSummary {
     /// Trials with an execution that has no verdict because a model server did not answer.
     #[serde(skip_serializing_if = "is_zero")]
     pub model_unreachable_trials: u64,
+    /// Trials with an execution that has no verdict because the agent could not be installed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_installed_trials: u64,
 }
 
 /// The headline of a run or an agent, and the counts behind it.
@@ -354,6 +357,7 @@ impl AgentSummary {
             total_cost: tally.cost(),
             model_use: tally.model_use,
             model_unreachable_trials: tally.unreachable,
+            not_installed_trials: tally.not_installed,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{
     BUG, ErrorReason, INFRASTRUCTURE, UNSUPPORTED, environment_lost_reason, placement_reason,
     trial_error,
 };
+use crate::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::executor::files::FilesError;
 use crate::secrets::Redactor;
@@ -46,9 +47,24 @@ impl ScriptStage {
     const fn class(self) -> Class {
         match self {
             Self::Prepare => Class::Task,
-            Self::Install | Self::Execute => Class::Agent,
+            // An outage while an agent is installed says nothing about the agent.
+            Self::Install => INFRASTRUCTURE,
+            Self::Execute => Class::Agent,
             Self::Verify => Class::Verifier,
         }
+    }
+
+    /// Whether a script that failed may succeed at the next try.
+    const fn retry(self) -> Retry {
+        match self {
+            Self::Install => Retry::Transient,
+            Self::Prepare | Self::Execute | Self::Verify => Retry::Permanent,
+        }
+    }
+
+    /// Whether an exit code is one that the install script of an agent ends with for a reason.
+    fn ends_with_code(self, code: i32, reason: i32) -> bool {
+        self == Self::Install && code == reason
     }
 
     const fn script(self) -> &'static str {
@@ -131,11 +147,17 @@ impl ScriptError {
     fn reason(&self, stage: ScriptStage) -> ErrorReason {
         let (failed, class) = (stage.failed_type(), stage.class());
         match self {
+            Self::Exit { code, .. } if stage.ends_with_code(*code, INSTALL_UNSUPPORTED) => {
+                UNSUPPORTED
+            }
+            Self::Exit { code, .. } if stage.ends_with_code(*code, INSTALL_PACKAGE_MISSING) => {
+                (failed, Code::PACKAGE_MISSING, class, Retry::Permanent)
+            }
             Self::Exit { code, oom_killed, .. } => {
-                (failed, exit_code_meaning(*code, *oom_killed).0, class, Retry::Permanent)
+                (failed, exit_code_meaning(*code, *oom_killed).0, class, stage.retry())
             }
             Self::TimedOut { .. } | Self::StopIgnored { .. } => {
-                (stage.timed_out_type(), Code::TIMED_OUT, class, Retry::Permanent)
+                (stage.timed_out_type(), Code::TIMED_OUT, class, stage.retry())
             }
             Self::Exec(failure) => exec_reason(stage, failure.kind),
             Self::Place { failure, .. } => placement_reason(failed, failure.kind),
@@ -208,6 +230,8 @@ fn exit_code_meaning(code: i32, oom_killed: bool) -> (Code, String) {
 fn exec_reason(stage: ScriptStage, kind: Kind) -> ErrorReason {
     let (failed, class) = (stage.failed_type(), stage.class());
     match kind {
+        // The image has no shell, or not that of the agent.
+        Kind::NotStarted | Kind::Unusable if stage == ScriptStage::Install => UNSUPPORTED,
         Kind::NotStarted | Kind::Unusable => {
             (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
         }

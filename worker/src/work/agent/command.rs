@@ -175,5 +175,5 @@ impl InstallScript {
 
 /// The error of an agent that could not be installed: it says nothing about an idea.
 pub(in crate::work) fn not_installed(error: TrialError) -> TrialError {
-    TrialError { class: Class::Infrastructure, retry: Retry::Transient, ..error }
+    TrialError { class: Class::Infrastructure, ..error }
 }

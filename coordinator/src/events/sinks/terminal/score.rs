@@ -65,6 +65,23 @@ pub(super) fn unreachable(result: &JobResult) -> Vec<String> {
         .collect()
 }
 
+/// The agents that could not be installed in some trials. The cause may be the agent, which then has no
+/// verdicts.
+pub(super) fn not_installed(result: &JobResult) -> Vec<String> {
+    let agents = result.agents.0.iter().filter(|(_, agent)| agent.not_installed_trials > 0);
+    agents
+        .map(|(name, agent)| {
+            format!(
+                "`{}` could not be installed in {} of {}: check its registry, the images, and whether \
+                 its packages end the installation",
+                escape::line(name),
+                agent.not_installed_trials,
+                plural(agent.total_trials, "trial"),
+            )
+        })
+        .collect()
+}
+
 /// The line about trials whose verdict the guessed format of the task decides, if there are any.
 pub(super) fn format_doubt(result: &JobResult) -> Option<String> {
     let count = result.headline.format_doubt_trials;

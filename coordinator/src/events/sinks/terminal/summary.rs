@@ -40,7 +40,8 @@ fn render_with(
     for score in score::headline(result) {
         line(score);
     }
-    for warning in score::format_doubt(result).into_iter().chain(score::unreachable(result)) {
+    let warnings = score::format_doubt(result).into_iter().chain(score::unreachable(result));
+    for warning in warnings.chain(score::not_installed(result)) {
         line(warning);
     }
     line(String::new());

@@ -326,6 +326,19 @@ fn summary_names_agent_that_often_gets_no_answer_of_model_server() {
 }
 
 #[test]
+fn summary_names_agent_that_could_not_be_installed() {
+    let (kind, code) = (ErrorType::AgentInstallFailed, ErrorCode::NON_ZERO_EXIT);
+    let refused = TrialError::transient(kind, code, "curl: (60)");
+    let image = TrialError::unsupported("no shell").in_phase(Phase::AgentSetup);
+    let other = TrialError::unsupported("no graphics processors");
+    let text = summary_of(&[], vec![passed(1.0), failed(refused), failed(image), failed(other)]);
+    let line = "\n`cpe` could not be installed in 2 of 4 trials: check its registry, the images, and \
+                whether its packages end the installation\n";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("passed 1 of 1 (100%), 50% to 100% with"), "{text}");
+}
+
+#[test]
 fn summary_without_failures_has_one_pass_rate() {
     let text = summary_of(&[], vec![passed(1.0), passed(0.0)]);
     assert!(text.contains("passed 1 of 2 (50%), mean reward 0.5\n\nagent"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::agent::AgentKind;
@@ -15,6 +15,7 @@ use super::super::testing::TrialFixture;
 use super::{
     error, error_summary, is_bare, log_names, logs, output, outputs, run, secondary_codes, verdict,
 };
+use crate::agents;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::RequestedImage;
@@ -127,6 +128,32 @@ async fn verifier_logs_written_by_agent_are_removed() {
     assert!(!log_names(&finished).iter().any(|name| name.ends_with("x.txt")));
 }
 
+#[tokio::test(start_paused = true)]
+async fn failed_installation_is_no_verdict_on_agent() {
+    let missing = "agent_install_failed package_missing infrastructure permanent";
+    let unsupported = "task_invalid unsupported_by_environment task permanent";
+    let (image, package) = (agents::INSTALL_UNSUPPORTED, agents::INSTALL_PACKAGE_MISSING);
+    for (script, expected) in [
+        ("exit 60".to_owned(), "agent_install_failed non_zero_exit infrastructure transient"),
+        ("sleep 1000".to_owned(), "agent_install_timeout timed_out infrastructure transient"),
+        (format!("exit {package}"), missing),
+        (format!("exit {image}"), unsupported),
+    ] {
+        let mut rig = TrialFixture::new().await;
+        rig.set_scripts(Some(&script), Some("echo never"));
+        let finished = run(&rig).await;
+        assert_eq!(error_summary(error(&finished)), expected, "{script}");
+        assert_eq!((error(&finished).phase, error(&finished).before_agent), (Phase::AgentSetup, false));
+        // The attempt of a task may end with any code.
+        rig.set_scripts(None, Some(&script));
+        assert_eq!(error(&run(&rig).await).class, ErrorClass::Agent, "{script}");
+    }
+    let rig = TrialFixture::new().await;
+    let not_started = FaultEffect::Fail(FailureKind::NotStarted);
+    rig.provider.fault(FaultTrigger::Any(2), not_started);
+    assert_eq!(error_summary(error(&run(&rig).await)), unsupported, "no shell");
+}
+
 #[tokio::test]
 async fn script_exit_code_or_signal_maps_to_error() {
     for (script, error_text, message) in [
@@ -153,8 +180,12 @@ async fn script_exit_code_or_signal_maps_to_error() {
             }
             let finished = run(&rig).await;
             let mut expected = format!("{kind} {error_text} {retry}");
-            if stage == "verify" {
-                expected = expected.replace(" agent ", " verifier ");
+            match stage {
+                "verify" => expected = expected.replace(" agent ", " verifier "),
+                "install" => {
+                    expected = expected.replace(" agent permanent", " infrastructure transient");
+                }
+                _ => {}
             }
             assert_eq!(error_summary(error(&finished)), expected, "{stage}: {script}");
             assert!(error(&finished).message.contains(message), "{}", error(&finished).message);
