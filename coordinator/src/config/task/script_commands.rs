@@ -155,7 +155,7 @@ impl ShellLine {
     /// Reads a line; `quote` is the quotation in which it begins, and then that in which it ends.
     fn read(line: &str, quote: &mut Option<char>) -> Self {
         let mut read = Self::default();
-        let mut chars = line.char_indices().peekable();
+        let mut chars = line.char_indices();
         let mut before = ' ';
         while let Some((at, c)) = chars.next() {
             match *quote {
