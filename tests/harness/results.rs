@@ -71,7 +71,8 @@ impl Results {
                     let reward = trial.reward();
                     let whole = trial.result["unverified_steps"].is_null();
                     passed += u64::from(reward == Some(1.0) && whole);
-                    sum += reward.map_or(0.0, |reward| if whole { reward } else { reward.min(0.0) });
+                    sum +=
+                        reward.map_or(0.0, |reward| if whole { reward } else { reward.min(0.0) });
                     *(if reward.is_some() { &mut single } else { &mut several }) += 1;
                 }
                 Some("failed") => {

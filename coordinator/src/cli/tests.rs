@@ -205,12 +205,7 @@ fn exit_code_of_run_without_scored_trial_is_never_success() {
             ExitCode::NothingMeasured,
             ExitCode::NothingMeasured,
         ),
-        (
-            ItemOutcome::Failed,
-            Some(early),
-            ExitCode::NothingMeasured,
-            ExitCode::NothingMeasured,
-        ),
+        (ItemOutcome::Failed, Some(early), ExitCode::NothingMeasured, ExitCode::NothingMeasured),
         (ItemOutcome::Cancelled, None, ExitCode::NothingMeasured, ExitCode::NothingMeasured),
         // The job disables verification: it asks for no score.
         (ItemOutcome::Unverified, None, ExitCode::Success, ExitCode::NothingMeasured),

@@ -34,9 +34,7 @@ fn write_tasks(fixture: &RegistryFixture) {
     }
     fixture.git("formats", &["add", "-A"]);
     fixture.git("formats", &["commit", "-qm", "tasks"]);
-    let entry = |(name, ..): &(&str, &str, &str, &str)| {
-        json!({"git_url": fixture.url("formats"), "path": format!("tasks/{name}")})
-    };
+    let entry = |(name, ..): &(&str, &str, &str, &str)| json!({"git_url": fixture.url("formats"), "path": format!("tasks/{name}")});
     let tasks: Vec<_> = TASKS.iter().map(entry).collect();
     fixture.registry(&json!([{"name": "formats", "tasks": tasks}]));
 }

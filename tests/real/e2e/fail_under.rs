@@ -38,7 +38,10 @@ fn fail_under_that_failed_task_could_change_is_undecided() {
     let results = project.results("faults");
     assert_adds_up(&results, 2);
     let job = results.job();
-    assert_eq!((&job["failures"]["task"], &job["task_failures_before_agent"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (&job["failures"]["task"], &job["task_failures_before_agent"]),
+        (&1.into(), &1.into())
+    );
     let scored = json!({
         "trials": 1, "passed": 1, "pass_rate": 1.0, "pass_rate_low": 0.5, "pass_rate_high": 1.0,
         "mean_reward": 1.0,

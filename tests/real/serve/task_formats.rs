@@ -11,7 +11,8 @@ fn uploaded_task_has_the_verdict_of_its_directory() {
     let write = |task: &str, name: &str, text: &str| {
         project.write_file(&format!("tasks/{task}/{name}"), text);
     };
-    for (task, first) in [("comment", "# reward.json"), ("bench", "true /logs/verifier/ctrf.json")] {
+    for (task, first) in [("comment", "# reward.json"), ("bench", "true /logs/verifier/ctrf.json")]
+    {
         write(task, "task.toml", "version = '1.0'\n");
         write(task, "instruction.md", "Do it.\n");
         let tests = format!("{first}\necho 1 > /logs/verifier/reward.txt\nexit 1\n");

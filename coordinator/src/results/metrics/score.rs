@@ -91,8 +91,7 @@ impl Score {
 
     /// Compares the pass rate with a minimum. A run without a scored trial reaches none.
     pub fn compare_with_threshold(&self, threshold: f64) -> ThresholdOutcome {
-        let reaches =
-            |more: u64| self.bound(more).is_some_and(|pass_rate| pass_rate >= threshold);
+        let reaches = |more: u64| self.bound(more).is_some_and(|pass_rate| pass_rate >= threshold);
         if self.trials == 0 && self.infrastructure == 0 {
             ThresholdOutcome::NothingScored
         } else if self.trials > 0 && reaches(0) {

@@ -100,8 +100,7 @@ fn is_unreachable(verdict: &Verdict) -> bool {
 fn is_not_installed(verdict: &Verdict) -> bool {
     let is_of_install = |error: &TrialError| {
         let failed = [ErrorType::AgentInstallFailed, ErrorType::AgentInstallTimeout];
-        failed.contains(&error.kind)
-            || error.is_unsupported() && error.phase == Phase::AgentSetup
+        failed.contains(&error.kind) || error.is_unsupported() && error.phase == Phase::AgentSetup
     };
     verdict.outcome == ItemOutcome::Failed && verdict.error.as_ref().is_some_and(is_of_install)
 }

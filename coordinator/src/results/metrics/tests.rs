@@ -315,10 +315,8 @@ fn score_leaves_out_task_failures_before_agent() {
 
 #[test]
 fn agent_gains_nothing_by_what_it_breaks() {
-    let unverified = |reward| Verdict {
-        unverified_steps: vec!["two".into()],
-        ..Verdict::completed(reward)
-    };
+    let unverified =
+        |reward| Verdict { unverified_steps: vec!["two".into()], ..Verdict::completed(reward) };
     let honest = tally(&[(1, Verdict::completed(1.0)), (1, Verdict::completed(0.0))]).score();
     for broken in [
         Verdict::failed(error(ErrorClass::Verifier)),

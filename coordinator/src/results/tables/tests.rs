@@ -316,7 +316,7 @@ fn assert_close(found: Option<f64>, expected: &Value) {
 }
 
 /// Columns of `agent_summary`, and the same figures of an agent in `result.json`.
-const SAME_FIGURES: [(&str, &str); 19] = [
+const SAME_FIGURES: [(&str, &str); 22] = [
     ("total", "/total_trials"),
     ("completed", "/completed_trials"),
     ("failed", "/failed_trials"),

@@ -242,7 +242,8 @@ fn task_format_in_plan_is_used_and_not_guessed_again() {
     let found: Vec<_> = (datasets[0].tasks.iter())
         .map(|task| (task.file.format.format, task.file.format.reason.clone()))
         .collect();
-    let sign = FormatReason::HarborEvidence("a command of `tests/test.sh` uses `/solution`".to_owned());
+    let sign =
+        FormatReason::HarborEvidence("a command of `tests/test.sh` uses `/solution`".to_owned());
     assert_eq!(
         found,
         [

@@ -123,7 +123,10 @@ async fn collect_hook_that_agent_delays_is_failure_after_agent_began() {
         let finished = run(&rig).await;
         assert!(!finished.record.verdict.passed());
         let expected = "verifier_failed collection_failed task permanent";
-        assert_eq!((error_summary(error(&finished)), is_early(&finished)), (expected.into(), false));
+        assert_eq!(
+            (error_summary(error(&finished)), is_early(&finished)),
+            (expected.into(), false)
+        );
     }
 }
 

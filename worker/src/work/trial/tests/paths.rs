@@ -143,7 +143,10 @@ async fn failed_installation_is_no_verdict_on_agent() {
         rig.set_scripts(Some(&script), Some("echo never"));
         let finished = run(&rig).await;
         assert_eq!(error_summary(error(&finished)), expected, "{script}");
-        assert_eq!((error(&finished).phase, error(&finished).before_agent), (Phase::AgentSetup, false));
+        assert_eq!(
+            (error(&finished).phase, error(&finished).before_agent),
+            (Phase::AgentSetup, false)
+        );
         // The attempt of a task may end with any code.
         rig.set_scripts(None, Some(&script));
         assert_eq!(error(&run(&rig).await).class, ErrorClass::Agent, "{script}");
