@@ -4,6 +4,7 @@
 mod atif;
 mod eval;
 mod execution;
+mod format_doubt;
 mod harness;
 mod ideas;
 mod model_call;
@@ -30,6 +31,7 @@ pub use atif::{
 };
 pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
+pub use format_doubt::FormatDoubt;
 pub use harness::{
     HarnessEventCounts, HarnessEvents, HarnessRecord, HarnessSummary, OutputSource, StepEventLog,
 };
@@ -65,30 +67,6 @@ impl ItemOutcome {
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::Unverified => "unverified",
-        }
-    }
-}
-
-/// Why a trial could have another verdict if its task were read in the other format. Only trials of
-/// tasks whose format is a guess have one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FormatDoubt {
-    /// The test script ended with a code other than 0, and left a reward other than 0.
-    TestExit,
-    /// The agent failed: one format ends the trial then, the other verifies it.
-    AgentError,
-    /// The formats prefer different reward files, whose rewards differ.
-    RewardFiles,
-}
-
-impl FormatDoubt {
-    /// The name used in documents.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::TestExit => "test_exit",
-            Self::AgentError => "agent_error",
-            Self::RewardFiles => "reward_files",
         }
     }
 }
