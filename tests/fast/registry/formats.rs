@@ -50,7 +50,7 @@ fn task_has_one_verdict_whatever_its_source() {
         ("registry", vec!["-d", "formats", "--registry", "registry.json"]),
     ] {
         let common = ["run", "-a", "nop", "-e", "process", "--name", source];
-        let words = [&common[..], &words].concat();
+        let words = [&common[..], &words[..]].concat();
         let ended = fixture.start(&words).wait(DEADLINE).expect_code(ExitCode::Success);
         let results = fixture.project.results(source);
         for (task, _, _, outcome) in TASKS {
