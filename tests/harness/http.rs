@@ -109,16 +109,25 @@ impl HttpClient {
         self.send("POST", path, &headers, &body).expect("an answer")
     }
 
+    /// Sends the head of a request, whose body the caller sends.
+    ///
+    /// # Panics
+    /// When the server does not accept a connection.
+    pub fn begin(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+        let mut stream = self.connect();
+        let head = self.head(method, path, headers) + "\r\n";
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream
+    }
+
     /// Gets a path whose answer does not end, and reads its head.
     ///
     /// # Panics
     /// Without an answer of status 200.
     pub fn follow(&self, path: &str, headers: &[(&str, &str)]) -> HttpLines {
-        let mut stream = self.connect();
         // Without it the server would wait for another request at the end.
-        let head = self.head("GET", path, headers) + "connection: close\r\n\r\n";
-        stream.write_all(head.as_bytes()).expect("sent");
-        let mut lines = HttpLines(BufReader::new(stream));
+        let headers = [headers, &[("connection", "close")]].concat();
+        let mut lines = HttpLines(BufReader::new(self.begin("GET", path, &headers)));
         let status = lines.next().expect("a status");
         assert!(status.contains(" 200 "), "{status}");
         while lines.next().is_some_and(|line| !line.is_empty()) {}

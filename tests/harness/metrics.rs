@@ -39,17 +39,26 @@ pub fn get(port: u16, path: &str) -> Option<(u16, String)> {
 pub fn scrape(port: u16) -> Option<Samples> {
     let (status, text) = get(port, "/metrics")?;
     assert_eq!(status, 200, "{text}");
-    assert!(text.ends_with("# EOF\n"), "cut off: {text}");
-    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    let families = families.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
-    let values = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
-        let (name, value) = line.rsplit_once(' ').expect("a value");
-        (name.to_owned(), value.parse().expect("a number"))
-    });
-    Some(Samples { values: values.collect(), families })
+    Some(Samples::parse(&text))
 }
 
 impl Samples {
+    /// The samples of a text of metrics.
+    ///
+    /// # Panics
+    /// When it is cut off or malformed.
+    pub fn parse(text: &str) -> Self {
+        assert!(text.ends_with("# EOF\n"), "cut off: {text}");
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let families =
+            families.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+        let values = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        });
+        Self { values: values.collect(), families }
+    }
+
     /// The sum of the samples of a name whose labels contain `labels`; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &str) -> f64 {
         let matches = |sample: &str| match sample.split_once('{') {

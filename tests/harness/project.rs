@@ -1,9 +1,11 @@
 //! A temporary project directory for each test.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
@@ -22,6 +24,8 @@ pub struct Project {
     program: PathBuf,
     runs: AtomicU32,
     kept: AtomicBool,
+    /// Variables of all commands.
+    variables: Mutex<BTreeMap<String, String>>,
 }
 
 impl Project {
@@ -35,7 +39,13 @@ impl Project {
             fs::create_dir(directory.path().join(name)).expect("a directory");
         }
         let (runs, kept) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self { directory, program: program.into(), runs, kept }
+        Self { directory, program: program.into(), runs, kept, variables: Mutex::default() }
+    }
+
+    /// Sets a variable of all commands that are started from now on.
+    pub fn set_variable(&self, name: &str, value: &str) {
+        let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        variables.insert(name.to_owned(), value.to_owned());
     }
 
     /// Keeps the directory, as for a failed test.
@@ -185,6 +195,7 @@ impl Project {
         }
         command.env("HOME", self.path().join("home")).env("TMPDIR", self.path().join("tmp"));
         command.env("RUST_BACKTRACE", "1");
+        command.envs(&*self.variables.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(program) = crate::docker::compose_program() {
             command.env("ROLLOUT_DOCKER_COMPOSE", program);
         }

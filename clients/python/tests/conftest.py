@@ -62,4 +62,4 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Client]]:
 @pytest.fixture
 def client(shared: Daemon, connect: Callable[..., Client]) -> Client:
     """Return a client of the shared server."""
-    return connect(shared.url)
+    return connect(shared.url, shared.token)

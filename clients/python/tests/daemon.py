@@ -51,6 +51,11 @@ class Daemon:
         """Its URL."""
         return f"http://{self._address}"
 
+    @property
+    def token(self) -> str:
+        """The token that it made."""
+        return (self.directory / "state" / "token").read_text().strip()
+
     def start(self) -> None:
         """Start it, and wait until it listens."""
         self._starts += 1
@@ -75,7 +80,7 @@ class Daemon:
             return output.read_text().startswith(prefix) and output.read_text().endswith("\n")
 
         wait_until(listens, "the server listens")
-        self._address = output.read_text().removeprefix(prefix).strip()
+        self._address = output.read_text().splitlines()[0].removeprefix(prefix)
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""

@@ -101,11 +101,11 @@ def test_directory_is_sent_only_if_the_server_lacks_it(tasks: Path) -> None:
 
 def test_uploaded_tasks_run(start: Callable[..., Daemon], connect: Callable[..., Client]) -> None:
     daemon = start()
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     # Larger than the buffers of sockets, so that a lost connection cuts it.
     (daemon.tasks / "second" / "environment" / "large").write_bytes(os.urandom(4_000_000))
     with Proxy(daemon.url, lost_answers=2) as proxy:
-        path = connect(proxy.url).upload(daemon.tasks)
+        path = connect(proxy.url, daemon.token).upload(daemon.tasks)
     assert client.upload(str(daemon.tasks)) == path
     run = client.submit(daemon.job("echo", datasets=[{"path": path}]))
     assert client.wait(run, timeout_sec=DEADLINE_SEC).state == "completed"

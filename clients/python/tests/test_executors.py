@@ -133,7 +133,7 @@ def test_calls_and_events_outlive_a_kill_of_the_server(
     start: Callable[..., Daemon], connect: Callable[..., Client]
 ) -> None:
     daemon = start()
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     executor = client.executors.create(executor_job(daemon))
     trials = planned(executor)
     for agent in ("heeds", "waits"):

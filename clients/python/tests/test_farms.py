@@ -150,7 +150,7 @@ def test_iterators_and_submissions_outlive_a_kill_of_the_server(
     start: Callable[..., Daemon], connect: Callable[..., Client]
 ) -> None:
     daemon = start()
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     farm = opened(client, daemon, "sleep 0.5")
     for number in range(4):
         farm.submit(TASK, 2, group=f"g{number}")
@@ -173,7 +173,7 @@ def test_new_iterator_begins_with_the_oldest_one_without_acknowledgement(
     start: Callable[..., Daemon], connect: Callable[..., Client]
 ) -> None:
     daemon = start()
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     farm = opened(client, daemon)
     farm.submit(TASK, 3)
     completions = farm.completions(wait_sec=5)
@@ -181,7 +181,7 @@ def test_new_iterator_begins_with_the_oldest_one_without_acknowledgement(
     farm.ack(second)
     completions.close()
     daemon.restart_meanwhile().join()
-    again = connect(daemon.url).farms.open(farm.id)
+    again = connect(daemon.url, daemon.token).farms.open(farm.id)
     again.close()
     assert [one.cursor for one in again.completions()] == [first.cursor, 3]
 
@@ -191,7 +191,7 @@ def test_calls_of_a_sample_become_a_row_of_a_trainer(
 ) -> None:
     with ModelServer() as model:
         daemon = start("--allow-model-server", model.origin)
-        client = connect(daemon.url)
+        client = connect(daemon.url, daemon.token)
         farm = opened(client, daemon, AGENT, settings={"gateway": model.gateway()})
         farm.submit(TASK, 2, policy_version=3)
         (group,) = _first_groups(farm, 1)
@@ -209,7 +209,7 @@ def test_calls_of_a_sample_become_a_row_of_a_trainer(
 def test_waiting_iterator_ends_when_the_farm_is_closed(
     farm: Farm, client: Client, shared: Daemon
 ) -> None:
-    with Client(shared.url) as other:
+    with Client(shared.url, shared.token) as other:
         closing = threading.Thread(target=lambda: other.farms.open(farm.id).close())
         completions = farm.completions(wait_sec=1)
         farm.submit(TASK, 1)

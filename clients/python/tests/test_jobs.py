@@ -48,7 +48,7 @@ def test_invalid_job_is_refused_with_every_fault(shared: Daemon, client: Client)
 
 
 def test_same_key_gives_the_same_run(shared: Daemon, connect: Callable[..., Client]) -> None:
-    client, other = connect(shared.url), connect(shared.url)
+    client, other = connect(shared.url, shared.token), connect(shared.url, shared.token)
     key = f"key-{id(client)}"
     run = client.submit(shared.job(), idempotency_key=key)
     assert other.submit(shared.job(), idempotency_key=key).id == run.id
@@ -60,7 +60,7 @@ def test_same_key_gives_the_same_run(shared: Daemon, connect: Callable[..., Clie
 
 def test_runs_are_listed_over_pages(start: Callable[..., Daemon], connect: Any) -> None:
     daemon = start("--max-running", "1")
-    client: Client = connect(daemon.url)
+    client: Client = connect(daemon.url, daemon.token)
     ids = [client.submit(daemon.job(), name=f"n{number % 2}").id for number in range(5)]
     assert [run.id for run in client.runs(page_size=2)] == ids[::-1]
     assert [run.id for run in client.runs(name="n1", page_size=1)] == [ids[3], ids[1]]

@@ -20,13 +20,13 @@ def test_submission_whose_answer_is_lost_runs_once(
 ) -> None:
     daemon = start()
     with Proxy(daemon.url, lost_answers=3) as proxy:
-        run = connect(proxy.url).submit(daemon.job())
+        run = connect(proxy.url, daemon.token).submit(daemon.job())
         assert proxy.connections == 4
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     assert [found.id for found in client.runs()] == [run.id]
     client.wait(run, timeout_sec=DEADLINE_SEC)
     with Proxy(daemon.url, lost_answers=1) as proxy:
-        connect(proxy.url).delete(run)
+        connect(proxy.url, daemon.token).delete(run)
     assert list(client.runs()) == []
 
 
@@ -36,9 +36,9 @@ def test_submission_without_key_is_not_sent_again(
     daemon = start()
     with Proxy(daemon.url, lost_answers=1) as proxy:
         with pytest.raises(errors.TransportError) as caught:
-            connect(proxy.url).submit(daemon.job(), idempotency_key="")
+            connect(proxy.url, daemon.token).submit(daemon.job(), idempotency_key="")
         assert (caught.value.may_have_arrived, proxy.connections) == (True, 1)
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     (run,) = client.runs()
     client.wait(run, timeout_sec=DEADLINE_SEC)
 
@@ -47,7 +47,7 @@ def test_events_survive_kills_of_the_server(
     start: Callable[..., Daemon], connect: Callable[..., Client]
 ) -> None:
     daemon = start()
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     run = client.submit(daemon.job(n_attempts=8, n_concurrent_trials=2))
     received, restarts = [], []
     for event in client.events(run):
@@ -69,7 +69,7 @@ def test_calls_and_waiting_survive_a_kill_of_the_server(
     start: Callable[..., Daemon], connect: Callable[..., Client]
 ) -> None:
     daemon = start("--max-running", "1")
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     run = client.submit(daemon.job(n_attempts=4, n_concurrent_trials=1))
     restart = daemon.restart_meanwhile()
     other = client.submit(daemon.job())
@@ -85,7 +85,7 @@ def test_stream_that_is_left_closes_its_connection(
 ) -> None:
     # Half of the connections may be streams.
     daemon = start("--max-connections", "8")
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     run = client.submit(daemon.job("sleep 60"))
     for _ in range(12):
         for _event in client.events(run):
@@ -96,7 +96,7 @@ def test_stream_that_is_left_closes_its_connection(
 
 def test_many_streams_share_a_client(shared: Daemon) -> None:
     async def follow() -> None:
-        async with AsyncClient(shared.url) as client:
+        async with AsyncClient(shared.url, shared.token) as client:
             run = await client.submit(shared.job(n_attempts=3))
 
             async def read() -> list[int]:
@@ -113,7 +113,7 @@ def test_many_streams_share_a_client(shared: Daemon) -> None:
 
 def test_cancelled_task_ends_its_stream(shared: Daemon) -> None:
     async def follow() -> None:
-        async with AsyncClient(shared.url) as client:
+        async with AsyncClient(shared.url, shared.token) as client:
             run = await client.submit(shared.job("sleep 60"))
             first = asyncio.Event()
 
@@ -140,7 +140,7 @@ def test_certificate_is_checked(
         patient = RetryPolicy(total_sec=60)
         began = time.monotonic()
         with pytest.raises(errors.TransportError, match="CERTIFICATE_VERIFY_FAILED"):
-            connect(proxy.url, retry=patient).runs_page()
+            connect(proxy.url, shared.token, retry=patient).runs_page()
         assert time.monotonic() - began < 30, "tried again"
-        assert connect(proxy.url, verify=certificate[0]).runs_page()
-        assert connect(proxy.url, verify=False).runs_page()
+        assert connect(proxy.url, shared.token, verify=certificate[0]).runs_page()
+        assert connect(proxy.url, shared.token, verify=False).runs_page()

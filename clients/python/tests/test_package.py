@@ -55,6 +55,7 @@ def test_programs_of_the_readme_run(start: Callable[..., Daemon], tmp_path: Path
     environment = {
         **os.environ,
         "ROLLOUT_API_URL": daemon.url,
+        "ROLLOUT_API_TOKEN": daemon.token,
         "PYTHONPATH": str(PROJECT / "src"),
     }
     printed = [

@@ -79,7 +79,7 @@ def test_search_is_submitted_and_its_results_are_shown(
     start: Callable[..., Daemon], connect: Callable[..., Client], tmp_path: Path
 ) -> None:
     daemon = start("--allow-path", str(tmp_path / "examples"))
-    client = connect(daemon.url)
+    client = connect(daemon.url, daemon.token)
     run = client.submit(example_search(tmp_path), kind="tree", name="integrate")
     assert (run.kind, run.name) == ("tree", "integrate")
     kinds = [event.kind for event in client.events(run)]

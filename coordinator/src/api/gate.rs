@@ -1,6 +1,5 @@
 //! The gate of every request: its id, its user, and the form of errors.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use rollout_protocol::exit::ExitCode;
 
 use super::ApiState;
 use super::problem::ApiProblem;
-use crate::daemon::{AllowedVariables, Principal, Role};
+use crate::daemon::{Principal, Role};
 
 /// Header with the id of a request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,9 +21,6 @@ const MAX_REQUEST_ID: usize = 128;
 
 /// Paths that need no token: probes have none.
 const PUBLIC: [&str; 2] = ["/healthz", "/readyz"];
-
-/// User of a daemon without tokens.
-const LOCAL_USER: &str = "local";
 
 /// Gives a request its id and its user, and puts errors in their form.
 pub(super) async fn pass(
@@ -86,11 +82,6 @@ fn user(
     if PUBLIC.contains(&path) {
         return Ok(None);
     }
-    let Some(tokens) = &state.tokens else {
-        check_local(headers)?;
-        let (name, role) = (LOCAL_USER.to_owned(), Role::Admin);
-        return Ok(Some(Principal { name, role, variables: AllowedVariables::All }));
-    };
     let refused = |message| {
         ApiProblem::new(StatusCode::UNAUTHORIZED, "unauthorized", ExitCode::Config, message)
     };
@@ -100,35 +91,8 @@ fn user(
     };
     let token = value.to_str().ok().and_then(|value| value.split_once(' '));
     let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let user = token.and_then(|(_, token)| tokens.find(token.trim()));
+    let user = token.and_then(|(_, token)| state.tokens.find(token.trim()));
     user.map(Some).ok_or_else(|| refused("cannot accept the token: the server does not know it"))
-}
-
-/// Without tokens, every process of this host is an administrator, but no web page that a browser of
-/// this host shows may be: it has an origin, or it has this address under another name.
-fn check_local(headers: &HeaderMap) -> Result<(), ApiProblem> {
-    let refused = |message| {
-        Err(ApiProblem::new(StatusCode::FORBIDDEN, "forbidden", ExitCode::Config, message)
-            .hint("start the server with `--tokens FILE`, and send a token"))
-    };
-    if headers.contains_key(header::ORIGIN) {
-        return refused("cannot accept requests of web pages without tokens");
-    }
-    let mut hosts = headers.get_all(header::HOST).iter();
-    if hosts.all(|host| host.to_str().is_ok_and(is_loopback)) {
-        return Ok(());
-    }
-    refused("cannot accept this `Host` without tokens")
-}
-
-/// Whether a host, with or without a port, is this one.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    let is_address = name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    name.is_empty() || name.eq_ignore_ascii_case("localhost") || is_address
 }
 
 /// Refuses a user without a role.
@@ -146,16 +110,6 @@ pub(super) fn require(user: &Principal, role: Role) -> Result<(), ApiProblem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_names_of_this_host_are_local() {
-        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:4280", "[::1]:4280", "127.9.9.9"] {
-            assert!(is_loopback(host), "{host}");
-        }
-        for host in ["evil.example", "localhost.evil.example:1", "10.0.0.1", "[::2]:1"] {
-            assert!(!is_loopback(host), "{host}");
-        }
-    }
 
     #[test]
     fn ids_of_clients_are_kept_if_they_are_plain() {

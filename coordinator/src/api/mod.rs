@@ -65,8 +65,8 @@ use crate::daemon::Daemon;
 pub struct ApiOptions {
     /// Address to listen on; port 0 chooses a free port.
     pub address: SocketAddr,
-    /// Users; without them, every local client is an administrator.
-    pub tokens: Option<TokenFile>,
+    /// Users.
+    pub tokens: TokenFile,
     /// Certificate and key; without them, connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// Largest body of a request, bytes.
@@ -80,9 +80,6 @@ pub struct ApiOptions {
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Other hosts could use it without a token.
-    #[error("cannot listen on {0} without tokens: other hosts could use it")]
-    NeedsTokens(SocketAddr),
     /// The address cannot be used.
     #[error("cannot listen on {address}")]
     Listen {
@@ -98,7 +95,7 @@ pub enum ApiError {
 #[derive(Debug)]
 struct ApiState {
     daemon: Arc<Daemon>,
-    tokens: Option<TokenFile>,
+    tokens: TokenFile,
     max_body_bytes: usize,
     max_dataset_bytes: u64,
     metrics: ApiMetrics,
@@ -121,9 +118,6 @@ impl ApiServer {
     pub async fn start(options: ApiOptions, daemon: Arc<Daemon>) -> Result<Self, ApiError> {
         let ApiOptions { address, tokens, tls, max_body_bytes, max_dataset_bytes, .. } = options;
         let max_connections = options.max_connections;
-        if tokens.is_none() && !address.ip().is_loopback() {
-            return Err(ApiError::NeedsTokens(address));
-        }
         let failed = |source| ApiError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;

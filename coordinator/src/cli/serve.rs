@@ -13,13 +13,16 @@ use rollout_worker::supervise;
 use super::error::CliError;
 use super::logging::LogArgs;
 use super::output::Printer;
-use super::value_parsers;
-use super::{logging, store_url};
+use super::server_user::{ServerUser, ServerUsers};
+use super::{logging, store_url, value_parsers};
 use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
 use crate::config::{LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
 use crate::launch::host::StateDir;
 use crate::launch::signals;
+
+/// Name of the user of a server without a file of users.
+const USER: &str = "local";
 
 /// Beginning of errors before the server runs.
 pub(super) const CANNOT_START: &str = "cannot start the server";
@@ -30,9 +33,10 @@ pub(super) const CANNOT_START: &str = "cannot start the server";
 /// `kill -9`, continues every run that has not ended. The first SIGTERM or Ctrl-C lets running
 /// trials finish their phase; the second ends them at once.
 ///
-/// Without `--tokens`, it listens on an address of this host only, and every process of this host is
-/// an administrator. Documents may name no path of this host, no process sandbox, no setting of a
-/// provider and no registry, unless an option lists it.
+/// Without `--tokens` it has one user, an administrator, whose token it makes: `client.env` in its
+/// directory has the address and the token, and `. DIR/client.env` exports them for clients. The token
+/// stays the same when the server is started again. Documents may name no path of this host, no
+/// process sandbox, no setting of a provider and no registry, unless an option lists it.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Directory of records and runs [default: $XDG_STATE_HOME/rollout/serve or
@@ -47,6 +51,10 @@ pub(super) struct ServeArgs {
     /// File of users: names, roles and the SHA-256 of their bearer tokens; read again when it changes
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
+
+    /// Variable of the server that documents of its one user may use
+    #[arg(long, value_name = "NAME", conflicts_with = "tokens")]
+    variable: Vec<String>,
 
     /// Certificate for HTTPS, in PEM, with its chain; read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -159,20 +167,19 @@ pub(super) struct ServerSetup {
     pub(super) max_dataset: u32,
     /// Connections at a time.
     pub(super) max_connections: u16,
+    /// Who may use it.
+    pub(super) users: ServerUsers,
 }
 
 impl ServerSetup {
-    /// Runs the server until it is stopped. `tokens` gives the file of users, once the daemon has its
-    /// directory; `announce` is called with its URL when it listens.
-    pub(super) async fn run(
-        self,
-        tokens: impl FnOnce() -> Result<Option<PathBuf>, CliError> + Send + 'static,
-        announce: impl FnOnce(&str) -> Result<(), CliError>,
-    ) -> Result<ExitCode, CliError> {
-        let Self { daemon, tls, listen, max_body, max_dataset, max_connections } = self;
+    /// Runs the server until it is stopped, and prints its URL when it listens.
+    pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
+        let Self { daemon, tls, listen, max_body, max_dataset, max_connections, users } = self;
+        let file_of = users.clone();
         let opened = supervise::blocking(move || {
+            // It locks the directory: a second server changes no file of the first one.
             let daemon = Daemon::open(daemon)?;
-            let tokens = tokens()?.map(|path| TokenFile::open(&path)).transpose();
+            let tokens = TokenFile::open(&file_of.prepare()?);
             let tokens = tokens.map_err(|error| CliError::config(CANNOT_START, &error))?;
             let tls = tls.map(|(certificate, key)| TlsFiles::open(&certificate, &key));
             let tls = tls.transpose().map_err(|error| CliError::config(CANNOT_START, &error))?;
@@ -191,7 +198,9 @@ impl ServerSetup {
         let (stops, _listening) = signals::listen()
             .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
         let server = ApiServer::start(options, std::sync::Arc::clone(&daemon)).await?;
-        announce(&format!("{scheme}://{}", server.address()))?;
+        let url = format!("{scheme}://{}", server.address());
+        let announcement = supervise::blocking(move || users.announcement(&url)).await?;
+        printer.data(&announcement)?;
         daemon.run(stops).await;
         Ok(ExitCode::Success)
     }
@@ -200,15 +209,13 @@ impl ServerSetup {
 /// Runs the command.
 pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     logging::start(args.log_level, args.log, printer.screen(), printer.err);
-    if args.tokens.is_none() && args.allow_provider.contains(&ProviderKind::Process) {
-        tracing::warn!(
-            "an agent in a process sandbox with the network `host` is an administrator of this \
-             server: name a file of tokens with `--tokens`"
-        );
-    }
     let directory = match args.dir {
         Some(directory) => directory,
         None => default_directory("serve")?,
+    };
+    let users = match args.tokens {
+        Some(file) => ServerUsers::File(file),
+        None => ServerUsers::One(ServerUser::new(&directory, USER, args.variable)),
     };
     let daemon = DaemonOptions {
         directory,
@@ -240,9 +247,9 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         max_body: args.max_body,
         max_dataset: args.max_dataset,
         max_connections: args.max_connections,
+        users,
     };
-    let tokens = args.tokens;
-    setup.run(move || Ok(tokens), |url| printer.data(&format!("listening on {url}\n"))).await
+    setup.run(printer).await
 }
 
 /// The directory of the server of a command, in the user's state directory.
@@ -284,12 +291,7 @@ impl From<RecordError> for CliError {
 
 impl From<ApiError> for CliError {
     fn from(error: ApiError) -> Self {
-        let hint = match &error {
-            ApiError::NeedsTokens(_) => "name a file of tokens with `--tokens`",
-            ApiError::Listen { .. } => {
-                "choose an address of this host and a free port with `--listen`"
-            }
-        };
-        Self::from_cause(ExitCode::Config, CANNOT_START, &error).hint(hint)
+        Self::from_cause(ExitCode::Config, CANNOT_START, &error)
+            .hint("choose an address of this host and a free port with `--listen`")
     }
 }

@@ -27,6 +27,8 @@ pub use error::ExecutorError;
 pub use plan_run::{PlanTrial, run_plan, write_tables};
 pub use recorded_events::{BlobReader, EventLogs, recorded_events};
 #[cfg(feature = "serve")]
-pub use remote::{RemoteExecutor, RemoteExecutorOptions, RemoteRunEnd, RemoteSubmission};
+pub use remote::{
+    RemoteExecutor, RemoteExecutorOptions, RemoteRunEnd, RemoteSubmission, TokenSource,
+};
 pub use run::RunExecutor;
 pub use traits::{TrialEvent, TrialEventStream, TrialExecutor};

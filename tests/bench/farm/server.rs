@@ -34,6 +34,7 @@ pub(crate) fn work(config: Option<String>) -> Result<(), FarmBenchError> {
 pub(crate) struct FarmServer {
     /// A client of it.
     pub(crate) client: HttpClient,
+    token: String,
     // Dropped in this order.
     worker: Option<OwnedChild>,
     process: RunningProgram,
@@ -73,12 +74,14 @@ impl FarmServer {
         let mut port = None;
         wait::until(START_DEADLINE, "the server listens", || {
             let text = process.stdout();
-            port = text.trim().rsplit(':').next().and_then(|text| text.parse().ok());
+            let line = text.lines().find(|line| line.starts_with("listening on "));
+            port = line.and_then(|line| line.rsplit(':').next()?.parse().ok());
             port.is_some()
         });
         let port = port.expect("a port");
-        let client = HttpClient::new(port);
-        Ok(Self { client, worker: None, process, nats, port, project })
+        let token = std::fs::read_to_string(project.path().join("state/token"))?.trim().to_owned();
+        let client = HttpClient::new(port).with_token(&token);
+        Ok(Self { client, token, worker: None, process, nats, port, project })
     }
 
     /// Opens a farm whose samples do nothing, and returns its path.
@@ -135,6 +138,7 @@ impl FarmServer {
         command.args([bench.groups, bench.samples, bench.slots].map(|number| number.to_string()));
         command.env("PYTHONPATH", repository.join("clients/python/src"));
         command.env("ROLLOUT_API_URL", format!("http://127.0.0.1:{}", self.port));
+        command.env("ROLLOUT_API_TOKEN", &self.token);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
         Ok(Training { process: OwnedChild(child), output })

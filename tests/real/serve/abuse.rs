@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::serve::{DaemonProcess, project, submission, submitted};
 
+/// The header of a body without a stated size.
+const CHUNKED: (&str, &str) = ("transfer-encoding", "chunked");
+
 #[test]
 fn malformed_requests_get_errors_of_the_client() {
     let project = project().tasks(["slow/second"], &[]);
@@ -71,16 +74,12 @@ fn malformed_requests_get_errors_of_the_client() {
 fn large_body_is_refused_before_it_is_read() {
     let project = project();
     let daemon = DaemonProcess::start(&project, &["--max-body", "1"]);
-    let mut stream = daemon.client.connect();
-    let head = "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1073741824\r\n\r\n";
-    stream.write_all(head.as_bytes()).expect("sent");
+    let mut stream = daemon.client.begin("POST", "/v1/runs", &[("content-length", "1073741824")]);
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 413");
 
-    let mut stream = daemon.client.connect();
-    let head = "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
-    stream.write_all(head.as_bytes()).expect("sent");
+    let mut stream = daemon.client.begin("POST", "/v1/runs", &[CHUNKED]);
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     while stream.write_all(chunk.as_bytes()).is_ok() {}
     let _open = daemon.client.get("/healthz").expect(200);
@@ -93,13 +92,9 @@ fn body_without_a_stated_size_is_cut_and_takes_little_memory() {
     let daemon = DaemonProcess::start(&project, &["--max-body", "1", "--max-dataset", "16"]);
     let before = processes::memory_kib(daemon.process.pid(), "VmRSS");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
-    for target in
-        ["POST /v1/runs", "POST /v1/farms", &format!("PUT /v1/datasets/{}", "0".repeat(64))]
-    {
-        let mut stream = daemon.client.connect();
-        let head =
-            format!("{target} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("sent");
+    let dataset = format!("/v1/datasets/{}", "0".repeat(64));
+    for (method, target) in [("POST", "/v1/runs"), ("POST", "/v1/farms"), ("PUT", &dataset)] {
+        let mut stream = daemon.client.begin(method, target, &[CHUNKED]);
         let mut sent = 0;
         while sent < BODY_BYTES && stream.write_all(chunk.as_bytes()).is_ok() {
             sent += chunk.len();

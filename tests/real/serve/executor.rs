@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use rollout_coordinator::executor::{
-    ExecutorError, RemoteExecutor, RemoteExecutorOptions, RemoteSubmission, TrialExecutor as _,
+    ExecutorError, RemoteExecutor, RemoteExecutorOptions, RemoteSubmission, TokenSource,
+    TrialExecutor as _,
 };
 use rollout_protocol::error::RetryClass;
 use rollout_protocol::executor::StartTrial;
@@ -43,8 +44,14 @@ fn submission_of(project: &Project, key: &str) -> RemoteSubmission {
     RemoteSubmission { document, key, name: None, priority: 0 }
 }
 
-fn options(daemon: &DaemonProcess) -> RemoteExecutorOptions {
-    RemoteExecutorOptions::new(daemon.url())
+/// A client of the server of a project, with the token that the server made.
+fn options(project: &Project, port: u16) -> RemoteExecutorOptions {
+    let token = Some(TokenSource::File(project.path().join("state/token")));
+    RemoteExecutorOptions { token, ..without_token(port) }
+}
+
+fn without_token(port: u16) -> RemoteExecutorOptions {
+    RemoteExecutorOptions::new(format!("http://127.0.0.1:{port}"))
 }
 
 fn runtime() -> Runtime {
@@ -64,9 +71,9 @@ fn remote_executor_passes_contract() {
         // This process has no store of the server: the plan is made from the job alone.
         let plan = executor::plan(&project, Arc::new(MemoryStore::default())).await;
         let submission = submission_of(&project, "contract");
-        let executor = RemoteExecutor::submit(&options(&daemon), submission.clone()).await;
+        let executor = RemoteExecutor::submit(&options(&project, daemon.port()), submission.clone()).await;
         let executor = executor.expect("submitted");
-        let again = RemoteExecutor::submit(&options(&daemon), submission).await.expect("known");
+        let again = RemoteExecutor::submit(&options(&project, daemon.port()), submission).await.expect("known");
         assert_eq!(again.id(), executor.id());
         contract::run_all(&executor, &plan).await;
         let id = executor.id().to_owned();
@@ -87,7 +94,7 @@ fn started_trial_is_started_once_though_the_daemon_is_killed() {
     let (port, runtime) = (daemon.port(), runtime());
     let executor = runtime.block_on(async {
         let submission = submission_of(&project, "killed");
-        let executor = RemoteExecutor::submit(&options(&daemon), submission).await;
+        let executor = RemoteExecutor::submit(&options(&project, daemon.port()), submission).await;
         let executor = executor.expect("submitted");
         for agent in [WRITES, WAITS] {
             let start = planned(&executor, agent).await;
@@ -116,7 +123,7 @@ fn started_trial_is_started_once_though_the_daemon_is_killed() {
         assert_eq!(end.state, "completed", "{end:?}");
 
         // Blobs of results can be read after the end, by any client, and calls have ended.
-        let later = RemoteExecutor::attach(&options(&daemon), &id).expect("an id");
+        let later = RemoteExecutor::attach(&options(&project, daemon.port()), &id).expect("an id");
         let mut content = Vec::new();
         let mut reader = later.read_artifact(&blob).await.expect("stored");
         reader.read_to_end(&mut content).await.expect("read");
@@ -142,12 +149,12 @@ fn call_outlives_a_restart_and_an_unreachable_server_is_a_passing_error() {
     let (port, runtime) = (daemon.port(), runtime());
     let executor = runtime.block_on(async {
         let submission = submission_of(&project, "restart");
-        RemoteExecutor::submit(&options(&daemon), submission).await.expect("submitted")
+        RemoteExecutor::submit(&options(&project, daemon.port()), submission).await.expect("submitted")
     });
     let start = runtime.block_on(planned(&executor, WRITES));
     daemon.process.signal(Signal::KILL);
     let _killed = daemon.process.wait(DEADLINE);
-    let impatient = RemoteExecutorOptions { patience: Duration::ZERO, ..options_of(port) };
+    let impatient = RemoteExecutorOptions { patience: Duration::ZERO, ..options(&project, port) };
     let impatient = RemoteExecutor::attach(&impatient, executor.id()).expect("an id");
     let refused = runtime.block_on(impatient.trial_status(start.item())).expect_err("no server");
     assert!(matches!(refused, ExecutorError::Unreachable { .. }), "{refused}");
@@ -168,10 +175,6 @@ fn call_outlives_a_restart_and_an_unreachable_server_is_a_passing_error() {
     daemon.stop();
 }
 
-fn options_of(port: u16) -> RemoteExecutorOptions {
-    RemoteExecutorOptions::new(format!("http://127.0.0.1:{port}"))
-}
-
 #[test]
 fn token_and_owner_decide_who_may_use_an_executor() {
     let project = executor_project();
@@ -185,14 +188,14 @@ fn token_and_owner_decide_who_may_use_an_executor() {
     let trials = format!("/v1/runs/{id}/trials");
     let _hidden = daemon.client.with_token("bob-token").get(&trials).expect(404);
     let missing = runtime().block_on(async {
-        let attached = RemoteExecutor::attach(&options(&daemon), &id).expect("an id");
+        let attached = RemoteExecutor::attach(&without_token(daemon.port()), &id).expect("an id");
         attached.planned().await.expect_err("no token")
     });
     assert!(matches!(missing, ExecutorError::Server { status: 401, .. }), "{missing}");
     assert_eq!(missing.retry_class(), RetryClass::Permanent);
     let named = RemoteExecutorOptions {
-        token_variable: Some("ROLLOUT_TEST_NO_SUCH_TOKEN".to_owned()),
-        ..options(&daemon)
+        token: Some(TokenSource::Variable("ROLLOUT_TEST_NO_SUCH_TOKEN".to_owned())),
+        ..without_token(daemon.port())
     };
     let unset = RemoteExecutor::attach(&named, &id).expect_err("the variable is not set");
     assert!(unset.to_string().contains("ROLLOUT_TEST_NO_SUCH_TOKEN"), "{unset}");

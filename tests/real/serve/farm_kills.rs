@@ -115,9 +115,9 @@ fn is_whole(answer: &HttpAnswer) -> bool {
 fn killed_server_loses_and_repeats_no_completion() {
     let (project, port, groups) = (farm_project(), free_port(), groups());
     let read = AtomicUsize::new(0);
-    let trainer = Trainer { client: HttpClient::new(port), read: &read };
+    let mut daemon = DaemonProcess::start_on(&project, port, &[]);
+    let trainer = Trainer { client: daemon.client.clone(), read: &read };
     let (mut daemon, (path, seen)) = thread::scope(|scope| {
-        let mut daemon = DaemonProcess::start_on(&project, port, &[]);
         let training = scope.spawn(|| trainer.train(&project, groups));
         for kill in 1..=KILLS {
             let until = kill * groups * N / (KILLS + 1);

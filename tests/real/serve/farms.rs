@@ -1,6 +1,5 @@
 //! Farms over HTTP: groups, completions and control.
 
-use std::io::Write as _;
 
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::leak_check::assert_no_leaks;
@@ -327,9 +326,7 @@ fn reader_that_goes_frees_its_place() {
     let path = opened(&daemon.client, &farm_request(&project, "true"));
     wait_for(&daemon.client, &path, "running");
     for _ in 0..6 {
-        let mut stream = daemon.client.connect();
-        let head = format!("GET {path}/completions?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("sent");
+        let _gone = daemon.client.begin("GET", &format!("{path}/completions?wait=60"), &[]);
     }
     wait::until(LONG_DEADLINE, "a reader has a place", || {
         daemon.client.get(&format!("{path}/completions?wait=1")).status == 200

@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::leak_check::assert_no_leaks;
-use rollout_tests::metrics;
+use rollout_tests::metrics::Samples;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -135,8 +135,7 @@ fn daemon_shows_health_and_metrics() {
     submitted(&daemon.client, &submission(&project, 1));
     assert_eq!(daemon.client.get("/healthz").expect(200).text(), "ok\n");
     assert_eq!(daemon.client.get("/readyz").expect(200).text(), "ok\n");
-    let port = daemon.client.connect().peer_addr().expect("an address").port();
-    let samples = metrics::scrape(port).expect("metrics");
+    let samples = Samples::parse(&daemon.client.get("/metrics").expect(200).text());
     assert_eq!(samples.sum("rollout_daemon_runs", "state=\"queued\""), 1.0);
     assert!(samples.sum("rollout_http_answers_total", "status=\"201\"") >= 1.0);
 }

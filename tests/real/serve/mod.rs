@@ -28,6 +28,8 @@ mod tokens;
 mod trainer_log;
 mod up;
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use rollout_tests::http::HttpClient;
@@ -82,18 +84,26 @@ impl DaemonProcess {
             "process",
         ];
         words.extend(options);
-        Self::started(start(&words))
+        Self::started(project, start(&words))
     }
 
-    fn started(process: RunningProgram) -> Self {
+    /// Waits until a daemon of a project listens. Its client, and later commands of the project, have
+    /// the token that it made, if it made one.
+    fn started(project: &Project, process: RunningProgram) -> Self {
         let mut port = None;
         wait::until(wait::LONG_DEADLINE, "the daemon listens", || {
             let text = process.stdout();
             let line = text.lines().find(|line| line.starts_with("listening on "));
             port = line.and_then(|line| line.rsplit(':').next()?.parse().ok());
-            port.is_some()
+            port.is_some() && text.ends_with('\n')
         });
-        Self { process, client: HttpClient::new(port.expect("a port")) }
+        let mut client = HttpClient::new(port.expect("a port"));
+        if let Some(variables) = client_variables(project, &process.stdout()) {
+            let token = &variables["ROLLOUT_API_TOKEN"];
+            project.set_variable("ROLLOUT_API_TOKEN", token);
+            client = client.with_token(token);
+        }
+        Self { process, client }
     }
 
     /// The port that it listens on.
@@ -123,6 +133,17 @@ impl DaemonProcess {
         assert!(reached, "not {states:?}: {run:#}\n{}", self.process.stderr());
         run
     }
+}
+
+/// The variables that a shell gets from the file for clients that the output of a server names.
+fn client_variables(project: &Project, output: &str) -> Option<BTreeMap<String, String>> {
+    let file = output.lines().find_map(|line| line.split_once(" with: . "))?.1;
+    let script = format!(". {file} && env");
+    let mut command = project.command_of(Path::new("/bin/sh"), &["-c", &script]);
+    let output = command.output().expect("a shell");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let variables = text.lines().filter_map(|line| line.split_once('='));
+    Some(variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// A submission of a job that runs every task of the project.

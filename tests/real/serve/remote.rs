@@ -22,7 +22,7 @@ fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {
 fn daemon_in(project: &Project) -> (DaemonProcess, String) {
     let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
     let words = [&words[..], &["--allow-provider", "process"]].concat();
-    let daemon = DaemonProcess::started(project.rollout(&words));
+    let daemon = DaemonProcess::started(&project, project.rollout(&words));
     let port = daemon.client.connect().peer_addr().expect("an address").port();
     (daemon, format!("http://127.0.0.1:{port}"))
 }
@@ -91,7 +91,7 @@ fn following_outlives_a_restart_of_the_server() {
     let port = url.rsplit(':').next().expect("a port").to_owned();
     let address = format!("127.0.0.1:{port}");
     let words = ["serve", "--dir", "state", "--listen", &address, "--allow-provider", "process"];
-    let _daemon = DaemonProcess::started(project.rollout(&words));
+    let _daemon = DaemonProcess::started(&project, project.rollout(&words));
     let ended = following.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(ended.stdout.matches("trial_settled").count(), 8, "{}", ended.stdout);
 }

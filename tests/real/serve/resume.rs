@@ -132,7 +132,7 @@ fn restart_without_an_option_fails_a_run_and_one_with_it_completes_it() {
     let _killed = daemon.process.wait(DEADLINE);
 
     let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
-    let mut daemon = DaemonProcess::started(project.rollout(&words));
+    let mut daemon = DaemonProcess::started(&project, project.rollout(&words));
     let failed = daemon.wait_for(&id, &["failed"]);
     assert_eq!(failed["is_final"], json!(false), "{failed:#}");
     daemon.process.signal(Signal::KILL);

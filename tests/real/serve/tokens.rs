@@ -1,12 +1,14 @@
 //! Users by bearer tokens.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use rollout_protocol::digest::Digest;
-use rollout_protocol::exit::ExitCode;
+use rollout_tests::http::HttpClient;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 use serde_json::{Value, json};
 
-use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
+use crate::serve::{DaemonProcess, client_variables, project, submission, submitted};
 
 /// Entries of a file of tokens: name, role, token.
 pub(crate) fn tokens(entries: &[(&str, &str, &str)]) -> String {
@@ -91,16 +93,52 @@ fn changed_tokens_count_without_a_restart() {
     let _removed = daemon.client.with_token("ada-token").get("/v1/runs").expect(401);
 }
 
-#[test]
-fn daemon_without_tokens_listens_on_this_host_only() {
-    let project = project().tasks(["slow/second"], &[]);
-    let refused = project.rollout(&["serve", "--dir", "state", "--listen", "0.0.0.0:0"]);
-    let _refused = refused.wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr("--tokens");
-    let daemon = DaemonProcess::start(&project, &[]);
-    for header in [("origin", "https://evil.example"), ("host", "evil.example")] {
-        let refused = daemon.client.send("GET", "/v1/runs", &[header], b"").expect("an answer");
-        assert!(matches!(refused.status, 400 | 403), "{header:?}: {}", refused.text());
+/// Asserts that a server without a file of users has made a token, which its file for shells has and
+/// no other user of this host can read. Returns the token.
+pub(crate) fn assert_own_token(
+    project: &Project,
+    daemon: &DaemonProcess,
+    directory: &str,
+) -> String {
+    let directory = project.path().join(directory);
+    for name in ["client.env", "token", "user.toml"] {
+        let mode = std::fs::metadata(directory.join(name)).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
     }
+    let users = std::fs::read_to_string(directory.join("user.toml")).expect("a file");
+    let variables = client_variables(project, &daemon.process.stdout()).expect("a file");
+    let token = variables["ROLLOUT_API_TOKEN"].clone();
+    assert!(!users.contains(&token));
+    assert!(variables["ROLLOUT_API_URL"].ends_with(&format!(":{}", daemon.port())));
+    let _shown = daemon.client.with_token(&token).get("/v1/runs").expect(200);
+    let stranger = HttpClient::new(daemon.port());
+    for header in [("host", "localhost"), ("origin", "https://evil.example")] {
+        let refused = stranger.send("GET", "/v1/runs", &[header], b"").expect("an answer");
+        assert!(matches!(refused.status, 400 | 401), "{header:?}: {}", refused.text());
+    }
+    token
+}
+
+#[test]
+fn server_without_users_makes_a_token_that_stays() {
+    let project = project().tasks(["slow/second"], &[]);
+    let daemon = DaemonProcess::start(&project, &["--variable", "PATH"]);
+    let token = assert_own_token(&project, &daemon, "state");
+    let mut job = submission(&project, 1);
+    job["document"]["task_env"] = json!(["PATH", "HOME"]);
+    let refused = daemon.client.post("/v1/runs", &[], &job).expect(422).text();
+    assert!(refused.contains("${HOME}") && !refused.contains("${PATH}"), "{refused}");
+    let id = submitted(&daemon.client, &submission(&project, 1));
+    daemon.stop();
+    // The directory may hold a file of users of the operator.
+    project.write_file("state/tokens.toml", &tokens(&[("ada", "admin", "ada-token")]));
+    let daemon = DaemonProcess::start(&project, &["--tokens", "state/tokens.toml"]);
+    let _unknown = daemon.client.with_token(&token).get("/v1/runs").expect(401);
+    let _shown = daemon.client.with_token("ada-token").get(&format!("/v1/runs/{id}")).expect(200);
+    daemon.stop();
+    let daemon = DaemonProcess::start(&project, &[]);
+    assert_eq!(assert_own_token(&project, &daemon, "state"), token);
+    daemon.stop();
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod errors;
 mod event_stream;
 mod transport;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,17 +41,26 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 pub struct RemoteExecutorOptions {
     /// Its URL, such as `https://host:4280`.
     pub endpoint: String,
-    /// The variable of this process that has the token; without one, none is sent.
-    pub token_variable: Option<String>,
+    /// Where the token is; without a place, none is sent.
+    pub token: Option<TokenSource>,
     /// How long a call is repeated while the server is out of reach.
     pub patience: Duration,
+}
+
+/// Where a token is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// In this variable of this process.
+    Variable(String),
+    /// In this file, such as `token` in the directory of a server of this host.
+    File(PathBuf),
 }
 
 impl RemoteExecutorOptions {
     /// The options of a server, without a token and with a minute of patience.
     pub fn new(endpoint: impl Into<String>) -> Self {
         let patience = Duration::from_secs(60);
-        Self { endpoint: endpoint.into(), token_variable: None, patience }
+        Self { endpoint: endpoint.into(), token: None, patience }
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::crypto::ring;
 
-use super::RemoteExecutorOptions;
+use super::{RemoteExecutorOptions, TokenSource};
 use crate::executor::ExecutorError;
 
 /// Longest time to connect.
@@ -120,7 +120,7 @@ impl ApiTransport {
             Some("http") => false,
             _ => return Err(refused(format!("`{base}` is not the URL of a server"))),
         };
-        let token = options.token_variable.as_deref().map(token).transpose().map_err(refused)?;
+        let token = options.token.as_ref().map(authorization).transpose().map_err(refused)?;
         let connector = connector(is_https)
             .map_err(|error| refused(format!("cannot read the certificates: {error}")))?;
         let client = Client::builder(TokioExecutor::new())
@@ -212,12 +212,17 @@ impl ApiTransport {
     }
 }
 
-/// The header of the token in a variable.
-fn token(variable: &str) -> Result<HeaderValue, String> {
-    let token = std::env::var(variable);
-    let token = token.map_err(|_| format!("the variable {variable} has no token"))?;
+/// The header with the token of a source.
+fn authorization(source: &TokenSource) -> Result<HeaderValue, String> {
+    let (place, token) = match source {
+        TokenSource::Variable(name) => (format!("the variable {name}"), std::env::var(name).ok()),
+        TokenSource::File(path) => {
+            (format!("the file {}", path.display()), std::fs::read_to_string(path).ok())
+        }
+    };
+    let token = token.ok_or_else(|| format!("{place} has no token"))?;
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
-        .map_err(|_| format!("the variable {variable} has no valid token"))?;
+        .map_err(|_| format!("{place} has no valid token"))?;
     value.set_sensitive(true);
     Ok(value)
 }
