@@ -29,7 +29,11 @@ pub struct HttpAnswer {
 
 /// The lines of an answer that does not end.
 #[derive(Debug)]
-pub struct HttpLines(BufReader<TcpStream>);
+pub struct HttpLines {
+    reader: BufReader<TcpStream>,
+    /// Status of the answer.
+    pub status: u16,
+}
 
 impl HttpClient {
     /// A client without a token.
@@ -125,11 +129,22 @@ impl HttpClient {
     /// # Panics
     /// Without an answer of status 200.
     pub fn follow(&self, path: &str, headers: &[(&str, &str)]) -> HttpLines {
+        let lines = self.open(path, headers);
+        assert_eq!(lines.status, 200);
+        lines
+    }
+
+    /// Gets a path whose answer may not end, and reads its head, of any status.
+    ///
+    /// # Panics
+    /// Without an answer.
+    pub fn open(&self, path: &str, headers: &[(&str, &str)]) -> HttpLines {
         // Without it the server would wait for another request at the end.
         let headers = [headers, &[("connection", "close")]].concat();
-        let mut lines = HttpLines(BufReader::new(self.begin("GET", path, &headers)));
-        let status = lines.next().expect("a status");
-        assert!(status.contains(" 200 "), "{status}");
+        let reader = BufReader::new(self.begin("GET", path, &headers));
+        let mut lines = HttpLines { reader, status: 0 };
+        let head = lines.next().expect("a status");
+        lines.status = head.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("a status");
         while lines.next().is_some_and(|line| !line.is_empty()) {}
         lines
     }
@@ -141,7 +156,7 @@ impl Iterator for HttpLines {
 
     fn next(&mut self) -> Option<String> {
         let mut line = String::new();
-        match self.0.read_line(&mut line) {
+        match self.reader.read_line(&mut line) {
             Ok(0) | Err(_) => None,
             Ok(_) => Some(line.trim_end_matches(['\r', '\n']).to_owned()),
         }

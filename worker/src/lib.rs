@@ -23,6 +23,7 @@ pub mod rate_limit;
 pub mod removal_limits;
 pub mod secrets;
 pub mod service;
+pub mod shared_limit;
 pub mod shortage;
 pub mod spool;
 pub mod store;

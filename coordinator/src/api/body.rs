@@ -1,39 +1,73 @@
-//! Bodies of requests, bounded in size and time.
+//! Bodies of requests, bounded in size and time, and in their bytes over all requests.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::LengthLimitError;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::shared_limit::{LimitShares, SharedLimit, SharedPlace};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::ApiState;
 use super::problem::ApiProblem;
+use crate::daemon::Principal;
 
 /// Time to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reads a body.
+/// Bytes of the bodies of all requests that are read or used, or four of the largest if these are more.
+const BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
+
+/// The limit of the bytes of all bodies, of which the largest one has `most`.
+pub(super) fn bytes_in_flight(most: usize) -> Arc<SharedLimit> {
+    SharedLimit::new(LimitShares::new(BYTES_IN_FLIGHT.max(most.saturating_mul(4)) as u64))
+}
+
+/// A body, whose bytes count as long as this lives.
+#[derive(Debug)]
+pub(super) struct BodyBytes {
+    bytes: Bytes,
+    _room: SharedPlace,
+}
+
+impl Deref for BodyBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Reads a body of a user, when there is room for it. The role of the user was checked before.
 ///
 /// # Errors
-/// 413 for one with more than `most` bytes, 408 for one that takes too long.
+/// 413 for one that is too large, 408 for one that takes too long.
 pub(super) async fn read(
+    state: &ApiState,
+    user: &Principal,
     headers: &HeaderMap,
     body: Body,
-    most: usize,
-) -> Result<Bytes, ApiProblem> {
+) -> Result<BodyBytes, ApiProblem> {
+    let most = state.max_body_bytes;
     let too_large = || {
         let message = format!("cannot read the body: it has more than {most} bytes");
         ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", ExitCode::Usage, message)
     };
-    let stated = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let stated: Option<u64> = stated.and_then(|text| text.parse().ok());
+    let stated = stated_length(headers);
     if stated.is_some_and(|stated| stated > most as u64) {
         return Err(too_large());
     }
-    match timeout(BODY_TIMEOUT, axum::body::to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
+    let expected = stated.unwrap_or(most as u64).max(1);
+    let reading = async {
+        let room = state.body_bytes.acquire(&user.limit_user(), 0, expected).await;
+        axum::body::to_bytes(body, most).await.map(|bytes| BodyBytes { bytes, _room: room })
+    };
+    match timeout(BODY_TIMEOUT, reading).await {
+        Ok(Ok(read)) => Ok(read),
         Ok(Err(error)) if is_too_long(&error) => Err(too_large()),
         Ok(Err(error)) => Err(ApiProblem::bad_request(format!("cannot read the body: {error}"))),
         Err(_) => {
@@ -46,6 +80,12 @@ pub(super) async fn read(
             ))
         }
     }
+}
+
+/// The size of a body that a client states.
+pub(super) fn stated_length(headers: &HeaderMap) -> Option<u64> {
+    let stated = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    stated.and_then(|text| text.parse().ok())
 }
 
 fn is_too_long(error: &axum::Error) -> bool {

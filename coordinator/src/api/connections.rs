@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 
+use super::gate::RequestPlace;
 use super::tls::{self, TlsFiles};
 
 /// Time in which a client must send the head of its next request.
@@ -164,11 +165,16 @@ where
         let busy = BusyConnection::begin(&activity);
         let answer = service.call(request.map(Body::new));
         async move {
-            let answer = answer.await?;
+            let mut answer = answer.await?;
+            let place = answer.extensions_mut().remove::<RequestPlace>();
             if answer.extensions().get::<LongAnswer>().is_some() {
                 busy.0.set(ActivityState::Long);
             }
-            Ok::<_, std::convert::Infallible>(answer.map(|inner| BusyBody { inner, _busy: busy }))
+            Ok::<_, std::convert::Infallible>(answer.map(|inner| BusyBody {
+                inner,
+                _busy: busy,
+                _place: place,
+            }))
         }
     });
     let serving = http1::Builder::new()
@@ -199,6 +205,7 @@ impl Drop for BusyConnection {
 struct BusyBody {
     inner: Body,
     _busy: BusyConnection,
+    _place: Option<RequestPlace>,
 }
 
 impl HttpBody for BusyBody {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use rollout_protocol::digest::{Digest, DigestHasher};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::gate::require;
 use super::problem::ApiProblem;
-use super::{ApiState, events};
+use super::{ApiState, body, events};
 use crate::daemon::{DaemonError, Principal, Role};
 
 /// Longest time between two parts of an upload.
@@ -65,11 +65,15 @@ pub(super) async fn upload(
     State(state): State<Arc<ApiState>>,
     Extension(user): Extension<Principal>,
     Path(digest): Path<String>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let digest = parsed(&digest)?;
-    let _permit = events::stream_permit(&state)?;
+    let _permit = events::stream_permit(&state, &user)?;
+    let expected = body::stated_length(&headers).unwrap_or(state.max_dataset_bytes);
+    let most = expected.min(state.max_dataset_bytes);
+    let mut room = state.daemon.dataset_room(&user, most.max(1)).await?;
     let daemon = Arc::clone(&state.daemon);
     let opened = supervise::blocking(move || daemon.dataset_file()).await;
     let mut file = opened.map_err(DaemonError::from)?;
@@ -109,7 +113,8 @@ pub(super) async fn upload(
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         return Err(ApiProblem::new(status, "digest-mismatch", ExitCode::Config, message));
     }
-    state.daemon.store_dataset(digest, file).await?;
+    room.shrink_to(bytes);
+    state.daemon.store_dataset(digest, file, room).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

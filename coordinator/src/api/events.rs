@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use rollout_protocol::exit::ExitCode;
+use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 #[cfg(feature = "openapi")]
 use utoipa::IntoParams;
@@ -27,9 +27,6 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Longest time between two looks at a run.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-
-/// When a client may ask for a stream again that was refused.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Where a stream begins.
 #[derive(Debug, Default, Deserialize)]
@@ -73,12 +70,20 @@ pub(super) async fn events(
     let run = runs::find(&state, &user, &id)?;
     let EventsQuery { after } = body::query(query.as_deref())?;
     let after = last_event_id(&headers)?.unwrap_or(after);
-    let permit = stream_permit(&state)?;
+    let permit = stream_permit(&state, &user)?;
     let changes = run.changes();
     let daemon = Arc::clone(&state.daemon);
     let ready = VecDeque::new();
-    let reader =
-        EventReader { daemon, run, after, changes, ready, is_over: false, _permit: permit };
+    let reader = EventReader {
+        daemon,
+        user: user.limit_user(),
+        run,
+        after,
+        changes,
+        ready,
+        is_over: false,
+        _permit: permit,
+    };
     let events = stream::unfold(reader, EventReader::step);
     let mut response =
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
@@ -97,16 +102,14 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiProbl
     number.map(Some).ok_or_else(|| ApiProblem::bad_request(wrong))
 }
 
-/// A place among the answers that last.
+/// A place of a user among the answers that last.
 ///
 /// # Errors
-/// 429 when there are too many.
-pub(super) fn stream_permit(state: &ApiState) -> Result<OwnedSemaphorePermit, ApiProblem> {
-    Arc::clone(&state.streams).try_acquire_owned().map_err(|_| {
+/// 429 when there are too many, or too many of this user.
+pub(super) fn stream_permit(state: &ApiState, user: &Principal) -> Result<SharedPlace, ApiProblem> {
+    state.streams.try_acquire(&user.limit_user(), 1).map_err(|reached| {
         let message = "cannot open the stream: the server has as many as it can";
-        let status = StatusCode::TOO_MANY_REQUESTS;
-        ApiProblem::new(status, "too-many-streams", ExitCode::OutOfReach, message)
-            .retry_after(RETRY_AFTER)
+        ApiProblem::limit_reached("too-many-streams", message, "streams", reached)
     })
 }
 
@@ -114,13 +117,14 @@ pub(super) fn stream_permit(state: &ApiState) -> Result<OwnedSemaphorePermit, Ap
 /// costs a batch and holds up nothing.
 struct EventReader {
     daemon: Arc<Daemon>,
+    user: LimitUser,
     run: Arc<HostedRun>,
     /// Number of the last event of the batch.
     after: u64,
     changes: watch::Receiver<u64>,
     ready: VecDeque<HostedEvent>,
     is_over: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: SharedPlace,
 }
 
 impl EventReader {
@@ -137,7 +141,7 @@ impl EventReader {
             self.changes.mark_unchanged();
             // Before the look: events that come with the end must not be missed.
             let was_over = self.run.is_over();
-            match self.daemon.events(&self.run, self.after).await {
+            match self.daemon.events(&self.user, &self.run, self.after).await {
                 Ok(events) if events.is_empty() && was_over => {
                     self.is_over = true;
                     return Some((Ok(Event::default().event("end").data("{}")), self));

@@ -111,9 +111,9 @@ pub(super) async fn export(
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
     let ExportQuery { format, min_reward } = body::query(query.as_deref())?;
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     let exported =
-        state.daemon.export(&run, format.into(), min_reward.unwrap_or(DEFAULT_MIN_REWARD)).await?;
+        state.daemon.export(&user, &run, format.into(), min_reward.unwrap_or(DEFAULT_MIN_REWARD)).await?;
     let media = match format {
         ExportedFormat::Jsonl | ExportedFormat::TracesJsonl | ExportedFormat::Sft => {
             "application/jsonl"

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::shared_limit::SharedPlace;
 
 use super::ApiState;
 use super::problem::ApiProblem;
@@ -31,11 +32,14 @@ pub(super) async fn pass(
     let began = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = match user(&state, request.headers(), &path) {
-        Ok(user) => {
-            request.extensions_mut().extend(user.map(with_principal).unwrap_or_default());
-            next.run(request).await
+    let mut response = match admit(&state, request.headers(), &path) {
+        Ok(Some((user, place))) => {
+            request.extensions_mut().insert(user);
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(place);
+            response
         }
+        Ok(None) => next.run(request).await,
         Err(problem) => axum::response::IntoResponse::into_response(problem),
     };
     let problem = response.extensions_mut().remove::<ApiProblem>();
@@ -58,10 +62,24 @@ fn unexplained(path: &str, status: StatusCode) -> Option<ApiProblem> {
     is_refused.then(|| ApiProblem::new(status, "bad-request", ExitCode::Usage, message))
 }
 
-fn with_principal(user: Principal) -> axum::http::Extensions {
-    let mut extensions = axum::http::Extensions::new();
-    extensions.insert(user);
-    extensions
+/// The place of a request among those that are served, until its answer is sent.
+#[derive(Debug, Clone)]
+pub(super) struct RequestPlace {
+    _place: Arc<SharedPlace>,
+}
+
+/// The user of a request, and its place; `None` for a path that needs none.
+fn admit(
+    state: &ApiState,
+    headers: &HeaderMap,
+    path: &str,
+) -> Result<Option<(Principal, RequestPlace)>, ApiProblem> {
+    let Some(user) = user(state, headers, path)? else { return Ok(None) };
+    let place = state.requests.try_acquire(&user.limit_user(), 1).map_err(|reached| {
+        let message = "cannot serve the request: the server serves as many as it can";
+        ApiProblem::limit_reached("busy", message, "requests", reached)
+    })?;
+    Ok(Some((user, RequestPlace { _place: Arc::new(place) })))
 }
 
 /// The id that the client gave, if it can be repeated in logs, or a new one.

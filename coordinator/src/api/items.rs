@@ -9,11 +9,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 #[cfg(feature = "openapi")]
 use utoipa::{IntoParams, ToSchema};
 
@@ -119,7 +120,7 @@ pub(super) async fn list(
         skip: query.cursor.unwrap_or_default(),
         limit: query.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT),
     };
-    let page = state.daemon.items(&run, query).await?;
+    let page = state.daemon.items(&user, &run, query).await?;
     let items = page.items.into_iter().map(ItemDocument::from).collect();
     Ok(json(&ItemList { items, next: page.next }))
 }
@@ -155,7 +156,7 @@ pub(super) async fn show(
     }
 
     let run = runs::find(&state, &user, &id)?;
-    let found = state.daemon.item(&run, &item).await?;
+    let found = state.daemon.item(&user, &run, &item).await?;
     Ok(json(&ShownItem { detail: found.detail, executions: found.executions }))
 }
 
@@ -179,7 +180,7 @@ pub(super) async fn outputs(
     Path((id, item)): Path<(String, String)>,
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
-    let files = state.daemon.item_files(&run, &item, None).await?;
+    let files = state.daemon.item_files(&user, &run, &item, None).await?;
     let outputs = files.record.outputs.iter().map(OutputDocument::from).collect();
     Ok(json(&OutputList { outputs }))
 }
@@ -209,17 +210,17 @@ pub(super) async fn logs(
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
     let OutputQuery { name, number, follow } = body::query(query.as_deref())?;
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     let (pieces, received) = mpsc::channel(WAITING_PIECES);
     if follow {
         // An unknown item is an error, not an empty stream.
-        state.daemon.item(&run, &item).await?;
+        state.daemon.item(&user, &run, &item).await?;
         let daemon = Arc::clone(&state.daemon);
-        let follower = output_follower::follow(daemon, run, item, name, pieces);
+        let follower = output_follower::follow(daemon, user, run, item, name, pieces);
         let sending = supervise::spawn("followed output", follower);
         return Ok(text_stream(received, (sending, permit)));
     }
-    let files = state.daemon.item_files(&run, &item, number).await?;
+    let files = state.daemon.item_files(&user, &run, &item, number).await?;
     let found = state.daemon.captured_files(&files, name.as_deref())?;
     let sending = supervise::spawn("captured output", async move {
         send_files(&files.store, &found, &pieces).await;
@@ -285,7 +286,7 @@ pub(super) async fn artifacts(
     Path((id, item)): Path<(String, String)>,
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
-    let files = state.daemon.item_files(&run, &item, None).await?;
+    let files = state.daemon.item_files(&user, &run, &item, None).await?;
     Ok(json(&ArtifactList::from(files.references.artifacts)))
 }
 
@@ -314,9 +315,9 @@ pub(super) async fn artifact(
 ) -> Result<Response, ApiProblem> {
     let run = runs::find(&state, &user, &id)?;
     let ArtifactQuery { path } = body::query(query.as_deref())?;
-    let files = state.daemon.item_files(&run, &item, None).await?;
+    let files = state.daemon.item_files(&user, &run, &item, None).await?;
     let (digest, size_bytes) = files.artifact(&path).ok_or(DaemonError::NoFiles)?;
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     blob_stream(&*files.store, &digest, size_bytes, permit).await
 }
 
@@ -325,7 +326,7 @@ pub(super) async fn blob_stream(
     store: &dyn BlobStore,
     digest: &Digest,
     size_bytes: u64,
-    permit: OwnedSemaphorePermit,
+    permit: SharedPlace,
 ) -> Result<Response, ApiProblem> {
     let reader = store.get(digest).await.map_err(|error| {
         tracing::error!("cannot read a blob: {error}");

@@ -45,10 +45,10 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::shared_limit::{LimitShares, SharedLimit};
 use rollout_worker::supervise::{self, Task};
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 #[cfg(feature = "openapi")]
 pub use self::openapi::openapi;
@@ -100,7 +100,11 @@ struct ApiState {
     max_dataset_bytes: u64,
     metrics: ApiMetrics,
     /// Answers that last.
-    streams: Arc<Semaphore>,
+    streams: Arc<SharedLimit>,
+    /// Requests that are served.
+    requests: Arc<SharedLimit>,
+    /// Bytes of bodies that are read or used.
+    body_bytes: Arc<SharedLimit>,
 }
 
 /// A server of the API. It ends when this is dropped.
@@ -123,9 +127,18 @@ impl ApiServer {
         let local = listener.local_addr().map_err(failed)?;
         let metrics = ApiMetrics::new();
         // Streams leave room for other requests.
-        let streams = Arc::new(Semaphore::new((max_connections / 2).max(1)));
-        let state =
-            ApiState { daemon, tokens, max_body_bytes, max_dataset_bytes, metrics, streams };
+        let shared = |places| SharedLimit::new(LimitShares::new(places as u64));
+        let (streams, requests) = (shared((max_connections / 2).max(1)), shared(max_connections));
+        let state = ApiState {
+            daemon,
+            tokens,
+            max_body_bytes,
+            max_dataset_bytes,
+            metrics,
+            streams,
+            requests,
+            body_bytes: body::bytes_in_flight(max_body_bytes),
+        };
         let router = router(Arc::new(state));
         let serving = Connections::new(max_connections, tls).serve(listener, router);
         Ok(Self { address: local, _serving: supervise::spawn("API", serving) })

@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::daemon::{
-    Daemon, DaemonError, HostedRun, ItemDetail, LiveOutput, LivePiece, ShownOutput, is_output,
+    Daemon, DaemonError, HostedRun, ItemDetail, LiveOutput, LivePiece, Principal, ShownOutput,
+    is_output,
 };
 use crate::results::view::{CapturedFile, CapturedSource, TrialState, read_captured};
 
@@ -21,6 +22,7 @@ const PAUSE_PER_LOOK: u32 = 4;
 
 /// Follows the output of one item.
 struct OutputFollower {
+    user: Principal,
     run: Arc<HostedRun>,
     pieces: mpsc::Sender<Bytes>,
     output: LiveOutput,
@@ -32,15 +34,17 @@ struct OutputFollower {
 /// The client has gone.
 struct ClientGone;
 
-/// Sends the output of an item until it is settled or its run has no session.
+/// Sends a user the output of an item until it is settled or its run has no session.
 pub(super) async fn follow(
     daemon: Arc<Daemon>,
+    user: Principal,
     run: Arc<HostedRun>,
     item: String,
     name: Option<String>,
     pieces: mpsc::Sender<Bytes>,
 ) {
     let mut follower = OutputFollower {
+        user,
         run: Arc::clone(&run),
         pieces,
         output: LiveOutput::default(),
@@ -50,7 +54,7 @@ pub(super) async fn follow(
     loop {
         let began = Instant::now();
         let was_over = run.is_over();
-        let found = match daemon.item(&run, &item).await {
+        let found = match daemon.item(&follower.user, &run, &item).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!("cannot follow the output of {item}: {error}");
@@ -122,7 +126,7 @@ impl OutputFollower {
 
     /// Sends the output of the execution that settled the item, except what was sent before.
     async fn send_recorded(&mut self, daemon: &Daemon, item: &str) -> Result<(), DaemonError> {
-        let files = match daemon.item_files(&self.run, item, None).await {
+        let files = match daemon.item_files(&self.user, &self.run, item, None).await {
             Err(DaemonError::NoFiles) => return Ok(()),
             found => found?,
         };

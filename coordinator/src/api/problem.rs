@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::shared_limit::LimitReached;
 use serde::Serialize;
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
@@ -17,6 +18,9 @@ const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Beginning of the types of problems.
 const TYPE_PREFIX: &str = "urn:rollout:problem:";
+
+/// When a request may be sent again for which there was no room.
+const LIMIT_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// An error of a request.
 #[derive(Debug, Clone)]
@@ -88,6 +92,20 @@ impl ApiProblem {
     /// A request that cannot be understood.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", ExitCode::Usage, message)
+    }
+
+    /// A limit that is reached, or the part of it that the user may have.
+    pub(super) fn limit_reached(
+        kind: &'static str,
+        message: &str,
+        limit: &'static str,
+        reached: LimitReached,
+    ) -> Self {
+        let LimitReached { own, held, total } = reached;
+        let message = format!("{message}: {held} of {total}, {own} of them yours");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, kind, ExitCode::OutOfReach, message)
+            .retry_after(LIMIT_RETRY_AFTER)
+            .busy(BusyMembers { limit, depth: held, max: total })
     }
 
     /// Something that does not exist, or not for this user.
@@ -208,6 +226,12 @@ impl From<DaemonError> for ApiProblem {
             DaemonError::Busy { retry_after, .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", ExitCode::OutOfReach, text)
                     .retry_after(retry_after)
+            }
+            DaemonError::NoDisk(reached) => {
+                let mut problem = Self::limit_reached("no-disk", &text, "disk", reached);
+                problem.status = StatusCode::INSUFFICIENT_STORAGE;
+                problem.retry_after = None;
+                problem.hint("ask the operator to remove datasets, or to raise `--user-disk`")
             }
             DaemonError::Stopping => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", ExitCode::OutOfReach, text)

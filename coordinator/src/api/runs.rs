@@ -73,7 +73,7 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let key = idempotency_key(&headers)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let parameters: SubmitQuery = body::query(query.as_deref())?;
     let media = media_type(&headers);
     let sha256 = sha256([media.as_bytes(), query.unwrap_or_default().as_bytes(), &bytes]);

@@ -135,7 +135,7 @@ pub(super) async fn start(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let run = runs::find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let start: StartDocument = body::json(&bytes)?;
     let executor = state.daemon.executor(&run)?;
     let (handle, is_new) = executor.start(start.into()).await.map_err(|error| match error {
@@ -207,7 +207,7 @@ pub(super) async fn events(
     let item = item_of(&item)?;
     // An unknown trial is an error, not an empty stream.
     executor.calls().trial_status(item).await?;
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     let found = executor.calls().trial_events(item, from);
     let end = stream::iter([None]);
     let messages = found.map(Some).chain(end).scan(false, |has_failed, message| {
@@ -270,7 +270,7 @@ pub(super) async fn control(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let run = runs::find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let document: ControlDocument = body::json(&bytes)?;
     let control = document.into_request(&user.name).ok_or_else(|| {
         ApiProblem::bad_request("cannot wait for more than an hour for an acknowledgement")
@@ -383,8 +383,8 @@ pub(super) async fn blob(
     let digest: Digest = digest.parse().map_err(|_| {
         ApiProblem::bad_request("cannot read the digest: expected `sha256:` and 64 digits")
     })?;
-    let (store, size_bytes) = state.daemon.blob(&run, &digest).await?;
-    let permit = events::stream_permit(&state)?;
+    let (store, size_bytes) = state.daemon.blob(&user, &run, &digest).await?;
+    let permit = events::stream_permit(&state, &user)?;
     items::blob_stream(&*store, &digest, size_bytes, permit).await
 }
 

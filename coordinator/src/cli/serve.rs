@@ -24,6 +24,9 @@ use crate::launch::signals;
 /// Name of the user of a server without a file of users.
 const USER: &str = "local";
 
+/// Disk for uploads and exports unless an option says otherwise.
+const USER_DISK: &str = "64g";
+
 /// Beginning of errors before the server runs.
 pub(super) const CANNOT_START: &str = "cannot start the server";
 
@@ -64,20 +67,25 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Runs at a time; others wait
+    /// Runs at a time; others wait. Those of the user with the fewest start first, and no user has all
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_running: u16,
 
-    /// Runs that wait; further submissions are refused with 429
+    /// Runs that wait; further submissions, and those beyond a user's part, are refused with 429
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_queued: u16,
 
-    /// Farms that have not ended; further ones are refused with 429. They do not count as runs
+    /// Farms that have not ended; further ones, and those beyond a user's part, are refused with 429.
+    /// They do not count as runs
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_farms: u16,
 
-    /// Trials of all runs at a time; free slots go to runs with the highest priority, then to the user
-    /// who holds the fewest [default: one per processor]
+    /// Disk for uploaded datasets and for exports until they are sent; no user has all of it
+    #[arg(long, value_name = "SIZE", default_value = USER_DISK, value_parser = value_parsers::size)]
+    user_disk: u64,
+
+    /// Trials of all runs at a time; free slots go to the user who holds the fewest, then to runs with
+    /// the highest priority [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
 
@@ -126,6 +134,10 @@ pub(super) struct ServeArgs {
     /// Let documents have settings of providers (`environment.provider_config`)
     #[arg(long, help_heading = "Rules for documents")]
     allow_provider_settings: bool,
+
+    /// Pool of workers that documents may name beside `default`
+    #[arg(long, value_name = "NAME", help_heading = "Rules for documents")]
+    allow_pool: Vec<String>,
 
     #[cfg(feature = "nats")]
     #[command(flatten)]
@@ -224,6 +236,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         max_running: usize::from(args.max_running),
         max_queued: usize::from(args.max_queued),
         max_farms: usize::from(args.max_farms),
+        disk_bytes: args.user_disk.saturating_mul(1024 * 1024),
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: args.removal_wait,
         policy: DocumentPolicy {
@@ -232,6 +245,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
             model_servers: args.allow_model_server,
             providers: args.allow_provider.into_iter().collect(),
             provider_settings: args.allow_provider_settings,
+            pools: args.allow_pool.into_iter().collect(),
             uploads: None,
         },
         host: None,

@@ -76,6 +76,7 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
         max_running: 8,
         max_queued: 1000,
         max_farms: 1000,
+        disk_bytes: u64::MAX / 2,
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: REMOVAL_WAIT,
         policy: DocumentPolicy {
@@ -84,6 +85,7 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
             model_servers: any_url(),
             providers: [ProviderKind::Process].into_iter().collect(),
             provider_settings: true,
+            pools: std::collections::BTreeSet::new(),
             uploads: None,
         },
         host: None,

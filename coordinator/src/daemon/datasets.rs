@@ -4,14 +4,17 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
+use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::supervise;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
+use super::principal::Principal;
 use super::record::RecordError;
 use super::{Daemon, DaemonError};
 
@@ -34,7 +37,21 @@ impl Daemon {
         NamedTempFile::new_in(&uploads).map_err(RecordError::file("write", &uploads))
     }
 
-    /// Unpacks the archive of a dataset. Its digest must have been checked.
+    /// Room on the disk for the archive of a dataset.
+    ///
+    /// # Errors
+    /// [`DaemonError::NoDisk`].
+    pub async fn dataset_room(
+        &self,
+        user: &Principal,
+        bytes: u64,
+    ) -> Result<SharedPlace, DaemonError> {
+        let (disk, user) = (Arc::clone(&self.disk), user.limit_user());
+        supervise::blocking(move || disk.room(&user, bytes)).await
+    }
+
+    /// Unpacks the archive of a dataset. Its digest must have been checked. It is a part of the disk of
+    /// the user whose room it has.
     ///
     /// # Errors
     /// [`DaemonError::BadQuery`] for an archive that has other members than files, directories and
@@ -43,6 +60,7 @@ impl Daemon {
         &self,
         digest: Digest,
         archive: NamedTempFile,
+        room: SharedPlace,
     ) -> Result<(), DaemonError> {
         let (uploads, path) = (self.dir.uploads(), self.dataset_path(&digest.hex()));
         let failed = |action| RecordError::file(action, &uploads);
@@ -63,6 +81,8 @@ impl Daemon {
         let parent = uploads.clone();
         let moved = supervise::blocking(move || move_durably(&content, &path, &parent));
         moved.await.map_err(failed("store in"))?;
+        let disk = Arc::clone(&self.disk);
+        supervise::blocking(move || disk.keep(&digest.hex(), room)).await?;
         Ok(())
     }
 

@@ -16,6 +16,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
+#[cfg(feature = "nats")]
+use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
 use super::progress::{SessionProgress, SessionStage};
 use super::record::{
@@ -33,15 +35,12 @@ use crate::launch::exit;
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
+use crate::launch::slot_pool::SlotShare;
 use crate::plan::{self, BuildError, PreparedJob};
 use crate::sources::datasets::BundleError;
 
 /// Stops that wait for a session.
 pub(super) const STOP_CAPACITY: usize = 4;
-
-/// Pool of jobs that name none.
-#[cfg(feature = "nats")]
-const DEFAULT_POOL: &str = "default";
 
 /// Pause between two attempts to reach a session.
 const COMMAND_PAUSE: Duration = Duration::from_millis(200);
@@ -282,7 +281,11 @@ fn request(
         host: options.host.clone(),
         kubernetes_config: options.kubernetes_config.clone(),
         tracer: Tracer::default(),
-        slots: Some(daemon.slots.share(run.user(), run.view().record.priority)),
+        slots: Some(SlotShare {
+            slots: Arc::clone(&daemon.slots),
+            user: run.limit_user(),
+            priority: run.view().record.priority,
+        }),
     };
     Ok(request)
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout_worker::shared_limit::LimitReached;
+
 use super::failure::RunFailure;
 use super::record::RecordError;
 
@@ -63,6 +65,9 @@ pub enum DaemonError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// There is no disk for an upload or an export, for this user.
+    #[error("cannot store the files on the server's disk")]
+    NoDisk(LimitReached),
     /// The daemon is stopping.
     #[error("cannot accept the run: the daemon is stopping")]
     Stopping,

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollout_worker::shared_limit::{LimitUser, SharedLimit, SharedPlace};
 use rollout_worker::supervise;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::failure::RunFault;
@@ -42,6 +43,19 @@ pub struct HostedEvent {
     pub kind: Arc<str>,
     /// Its document: a line of `rollout events --json`.
     pub json: Arc<str>,
+}
+
+/// The turns of a user to read journals.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadTurns<'a> {
+    pub(super) limit: &'a Arc<SharedLimit>,
+    pub(super) user: &'a LimitUser,
+}
+
+impl ReadTurns<'_> {
+    pub(super) async fn next(self) -> SharedPlace {
+        self.limit.acquire(self.user, 0, 1).await
+    }
 }
 
 /// Where the durable events of a run are.
@@ -111,7 +125,7 @@ impl EventFeed {
     pub(super) async fn next(
         &self,
         after: u64,
-        reads: &Semaphore,
+        reads: ReadTurns<'_>,
     ) -> Result<Vec<HostedEvent>, RunFault> {
         if self.ring().end <= after {
             self.look(after, reads).await?;
@@ -123,31 +137,31 @@ impl EventFeed {
             }
         }
         let source = self.source.clone();
-        // It is never closed.
-        let _permit = reads.acquire().await.ok();
+        let _turn = reads.next().await;
         supervise::blocking(move || read_batch(&source, after)).await
     }
 
     /// Reads new events from the journal, unless that was just done.
-    async fn look(&self, after: u64, reads: &Semaphore) -> Result<(), RunFault> {
-        let _turn = self.looking.lock().await;
-        let change = *self.changes.borrow();
-        let (end, last) = {
-            let ring = self.ring();
-            (ring.end, ring.last_look)
-        };
-        if end > after {
-            return Ok(());
-        }
+    async fn look(&self, after: u64, reads: ReadTurns<'_>) -> Result<(), RunFault> {
+        let last = self.ring().last_look;
         if let Some(last) = last {
-            let is_news = change != last.change || last.at.elapsed() > RELOOK_INTERVAL;
-            if !is_news {
+            if !self.has_news(&last) {
                 return Ok(());
             }
             let pause = LOOK_INTERVAL.max(last.took * PAUSE_PER_LOOK);
             tokio::time::sleep_until(last.at + pause).await;
         }
-        let _permit = reads.acquire().await.ok();
+        // Before the lock: a reader who waits for a turn keeps no reader of another user waiting.
+        let _turn = reads.next().await;
+        let _looking = self.looking.lock().await;
+        let (end, last) = {
+            let ring = self.ring();
+            (ring.end, ring.last_look)
+        };
+        // Another reader has looked meanwhile.
+        if end > after || last.is_some_and(|last| !self.has_news(&last)) {
+            return Ok(());
+        }
         let (began, change) = (Instant::now(), *self.changes.borrow());
         let source = self.source.clone();
         let found = supervise::blocking(move || read_newest(&source, end)).await?;
@@ -155,6 +169,11 @@ impl EventFeed {
         ring.last_look = Some(LastLook { at: Instant::now(), took: began.elapsed(), change });
         ring.append(found);
         Ok(())
+    }
+
+    /// Whether there may be events that a look did not see.
+    fn has_news(&self, last: &LastLook) -> bool {
+        *self.changes.borrow() != last.change || last.at.elapsed() > RELOOK_INTERVAL
     }
 
     fn ring(&self) -> MutexGuard<'_, EventRing> {

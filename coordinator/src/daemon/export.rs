@@ -1,21 +1,29 @@
 //! Results of a run in the formats of other tools.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
+use rollout_worker::shared_limit::{LimitReached, SharedPlace};
 use rollout_worker::supervise;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
+use super::disk::bytes_in;
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;
+use super::principal::Principal;
 use super::record::HostedKind;
 use super::{Daemon, DaemonError, RecordError};
 use crate::launch::export as launch;
 use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
 
 /// Exports at a time: each takes a processor and space on the disk.
-pub(super) const CONCURRENT_EXPORTS: usize = 2;
+pub(super) const CONCURRENT_EXPORTS: u64 = 4;
+
+/// Time between two looks at the size of an export that is being made.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Limits of an archive: none, because everything in it is in the blob store.
 const NO_LIMITS: ArchiveLimits = ArchiveLimits { entries: u64::MAX, bytes: u64::MAX };
@@ -33,21 +41,25 @@ pub struct HostedExport {
     pub is_archive: bool,
     /// Holds the file.
     _directory: TempDir,
+    /// Its part of the disk.
+    _room: SharedPlace,
 }
 
 /// Why an export failed.
 enum ExportFault {
     Export(ExportError),
     Record(RecordError),
+    Daemon(DaemonError),
 }
 
 impl Daemon {
-    /// Exports the results of a run.
+    /// Exports the results of a run for a user.
     ///
     /// # Errors
     /// [`DaemonError`].
     pub async fn export(
         &self,
+        user: &Principal,
         run: &HostedRun,
         format: ExportFormat,
         min_reward: f64,
@@ -56,8 +68,7 @@ impl Daemon {
             let reason = "it is a search, whose results are in its overview";
             return Err(DaemonError::Conflict { action: "export", reason });
         }
-        // It is never closed.
-        let _turn = self.exports.acquire().await.ok();
+        let _turn = self.exports.acquire(&user.limit_user(), 0, 1).await;
         let run_dir = run.directory().clone();
         if !run_dir.join("plan.json").exists() {
             return Err(DaemonError::Conflict { action: "export", reason: "it has not begun" });
@@ -65,18 +76,25 @@ impl Daemon {
         let store = self.store_of(run).await?;
         let scratch = self.dir.uploads();
         let runtime = Handle::current();
+        let (disk, user) = (Arc::clone(&self.disk), user.limit_user());
         let exported = supervise::blocking(move || {
             let request = ExportRequest { run_dir, store, format, out: None, min_reward };
-            runtime.block_on(export(request, &scratch))
+            let room = disk.room(&user, 1).map_err(ExportFault::Daemon)?;
+            runtime.block_on(export(request, &scratch, room))
         });
         exported.await.map_err(|fault| match fault {
             ExportFault::Export(error) => self.failed(RunFault::Export(error)),
             ExportFault::Record(error) => error.into(),
+            ExportFault::Daemon(error) => error,
         })
     }
 }
 
-async fn export(request: ExportRequest, scratch: &Path) -> Result<HostedExport, ExportFault> {
+async fn export(
+    request: ExportRequest,
+    scratch: &Path,
+    mut room: SharedPlace,
+) -> Result<HostedExport, ExportFault> {
     let failed = |error| ExportFault::Record(RecordError::file("write in", scratch)(error));
     let directory = tempfile::Builder::new().prefix(".tmp-export").tempdir_in(scratch);
     let directory = directory.map_err(failed)?;
@@ -86,11 +104,18 @@ async fn export(request: ExportRequest, scratch: &Path) -> Result<HostedExport, 
     }
     let is_archive = request.format == ExportFormat::Harbor || request.format.is_new_directory();
     let request = ExportRequest { out: Some(content.clone()), ..request };
-    let summary = launch::export(&request).await.map_err(ExportFault::Export)?;
+    let summary = tokio::select! {
+        summary = launch::export(&request) => summary.map_err(ExportFault::Export)?,
+        reached = outgrown(directory.path(), &mut room) => return Err(no_disk(reached)),
+    };
+    grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
     let path = match is_archive {
         false => content,
         true => {
             let path = directory.path().join("content.tar");
+            // The archive is about as large as the files, which stay until it is sent.
+            let bytes = room.amount();
+            room.grow(bytes).map_err(no_disk)?;
             let all = |_: &Path, _: bool| FilterDecision::Include;
             let packed = archive::pack(&content, &path, NO_LIMITS, &all);
             packed.map_err(|error| failed(std::io::Error::other(error)))?;
@@ -98,5 +123,29 @@ async fn export(request: ExportRequest, scratch: &Path) -> Result<HostedExport, 
         }
     };
     let size_bytes = path.metadata().map_err(failed)?.len();
-    Ok(HostedExport { summary, path, size_bytes, is_archive, _directory: directory })
+    Ok(HostedExport { summary, path, size_bytes, is_archive, _directory: directory, _room: room })
+}
+
+fn no_disk(reached: LimitReached) -> ExportFault {
+    ExportFault::Daemon(DaemonError::NoDisk(reached))
+}
+
+/// Lets a room grow with the files in a directory; returns when it cannot.
+async fn outgrown(directory: &Path, room: &mut SharedPlace) -> LimitReached {
+    loop {
+        tokio::time::sleep(MEASURE_INTERVAL).await;
+        let measured = directory.to_owned();
+        let bytes = supervise::blocking(move || bytes_in(&measured)).await;
+        if let Err(reached) = grow(room, bytes) {
+            return reached;
+        }
+    }
+}
+
+/// Makes a room as large as what is in it.
+fn grow(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
+    match bytes.saturating_sub(room.amount()) {
+        0 => Ok(()),
+        more => room.grow(more),
+    }
 }

@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::shared_limit::LimitUser;
 use rollout_worker::supervise;
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use super::event_feed::{EventFeed, EventSource, HostedEvent};
+use super::event_feed::{EventFeed, EventSource, HostedEvent, ReadTurns};
 use super::executor::HostedExecutor;
 use super::failure::RunFault;
 use super::id::HostedRunId;
+use super::principal::limit_user;
 use super::progress::{SessionProgress, SessionStage};
 use super::record::{
     HostedKind, HostedOutcome, HostedProgress, HostedRunRecord, RecordError, WantedState,
@@ -117,6 +119,11 @@ impl HostedRun {
         &self.user
     }
 
+    /// The user who submitted it, of limits that all users share.
+    pub(super) fn limit_user(&self) -> LimitUser {
+        limit_user(&self.user, self.inner().record.role)
+    }
+
     /// Its run directory, which exists once its first session has begun.
     pub fn directory(&self) -> &PathBuf {
         &self.directory
@@ -167,7 +174,7 @@ impl HostedRun {
     pub(super) async fn next_events(
         &self,
         after: u64,
-        reads: &Semaphore,
+        reads: ReadTurns<'_>,
     ) -> Result<Vec<HostedEvent>, RunFault> {
         self.feed.next(after, reads).await
     }

@@ -7,13 +7,14 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::reference::TrialReferences;
+use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
-use tokio::sync::SemaphorePermit;
 
-use super::event_feed::HostedEvent;
+use super::event_feed::{HostedEvent, ReadTurns};
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::HostedRun;
+use super::principal::Principal;
 use super::record::HostedKind;
 use super::{Daemon, DaemonError};
 use crate::launch::LaunchError;
@@ -27,7 +28,7 @@ use crate::workloads::search::driver::{SearchDirectory, SearchError};
 use crate::workloads::search::report::SearchOverview;
 
 /// Runs whose journal is read at the same time: reading one takes a processor and memory.
-pub(super) const CONCURRENT_READS: usize = 4;
+pub(super) const CONCURRENT_READS: u64 = 4;
 
 /// Which items to list.
 #[derive(Debug, Clone, Default)]
@@ -76,13 +77,18 @@ pub struct ItemFiles {
 }
 
 impl Daemon {
-    /// Lists the items of a run.
+    /// Lists the items of a run for a user.
     ///
     /// # Errors
     /// [`DaemonError`].
-    pub async fn items(&self, run: &HostedRun, query: ItemQuery) -> Result<ItemPage, DaemonError> {
+    pub async fn items(
+        &self,
+        user: &Principal,
+        run: &HostedRun,
+        query: ItemQuery,
+    ) -> Result<ItemPage, DaemonError> {
         check_items(run)?;
-        let _permit = self.read_permit().await;
+        let _turn = self.read_turn(user).await;
         let directory = run.directory().clone();
         let page = supervise::blocking(move || {
             let directory = match RunDirectory::open(&directory) {
@@ -100,8 +106,13 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError`].
-    pub async fn item(&self, run: &HostedRun, key: &str) -> Result<ItemDetail, DaemonError> {
-        let (run_id, mut detail) = self.detail(run, key).await?;
+    pub async fn item(
+        &self,
+        user: &Principal,
+        run: &HostedRun,
+        key: &str,
+    ) -> Result<ItemDetail, DaemonError> {
+        let (run_id, mut detail) = self.detail(user, run, key).await?;
         let running = run_id.map(|run| RunningTrial::new(run, &detail));
         let store = self.store_of(run).await.ok();
         let mut executions = Vec::new();
@@ -137,11 +148,12 @@ impl Daemon {
     /// [`DaemonError`], also if no execution has left a record.
     pub async fn item_files(
         &self,
+        user: &Principal,
         run: &HostedRun,
         key: &str,
         number: Option<u32>,
     ) -> Result<ItemFiles, DaemonError> {
-        let (_, detail) = self.detail(run, key).await?;
+        let (_, detail) = self.detail(user, run, key).await?;
         let nothing = || DaemonError::NoFiles;
         let execution = detail.recorded_execution(number).ok_or_else(nothing)?;
         let store = self.store_of(run).await?;
@@ -172,20 +184,23 @@ impl Daemon {
     /// [`DaemonError::Failed`].
     pub async fn events(
         &self,
+        user: &LimitUser,
         run: &HostedRun,
         after: u64,
     ) -> Result<Vec<HostedEvent>, DaemonError> {
-        run.next_events(after, &self.reads).await.map_err(|fault| self.failed(fault))
+        let reads = ReadTurns { limit: &self.reads, user };
+        run.next_events(after, reads).await.map_err(|fault| self.failed(fault))
     }
 
     /// The item with a key, and the id of the run in its journal.
     async fn detail(
         &self,
+        user: &Principal,
         run: &HostedRun,
         key: &str,
     ) -> Result<(Option<RunId>, TrialDetail), DaemonError> {
         check_items(run)?;
-        let _permit = self.read_permit().await;
+        let _turn = self.read_turn(user).await;
         let (directory, key) = (run.directory().clone(), key.to_owned());
         let detail = supervise::blocking(move || {
             let directory = match RunDirectory::open(&directory) {
@@ -210,9 +225,9 @@ impl Daemon {
         store::open_existing(&url).await.map_err(|error| failed(error.into()))
     }
 
-    pub(super) async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.reads.acquire().await.ok()
+    /// A turn of a user to read a journal.
+    pub(super) async fn read_turn(&self, user: &Principal) -> SharedPlace {
+        ReadTurns { limit: &self.reads, user: &user.limit_user() }.next().await
     }
 
     /// The error of a fault, in words.

@@ -5,7 +5,7 @@
 //! * `state_dir`, `record`: files of the daemon
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
 //! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them
-//! * `datasets`: datasets that users upload
+//! * `datasets`: datasets that users upload; `disk`: the disk that users share
 //! * `control`: cancel, pause, continue, delete
 //! * `executor`: trials of a run that its user starts one by one
 //! * `export`: results in the formats of other tools
@@ -20,6 +20,7 @@
 
 mod control;
 mod datasets;
+mod disk;
 mod driver;
 mod error;
 mod event_feed;
@@ -54,9 +55,10 @@ use std::time::Duration;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::NatsOptions;
+use rollout_worker::shared_limit::{LimitShares, SharedLimit};
 use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise::{self, Task};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::error::DaemonError;
 pub use self::event_feed::HostedEvent;
@@ -79,6 +81,7 @@ pub use self::record::{
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
+use self::disk::UserDisk;
 use self::farms::HostedFarms;
 #[cfg(feature = "nats")]
 use self::live_output::OutputConnection;
@@ -88,7 +91,6 @@ use crate::launch::host::HostPaths;
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
 };
-use crate::launch::slot_pool::SlotPool;
 
 /// How a daemon works.
 #[derive(Debug)]
@@ -105,6 +107,8 @@ pub struct DaemonOptions {
     pub max_queued: usize,
     /// Farms that have not ended. They do not count as runs.
     pub max_farms: usize,
+    /// Disk for uploaded datasets and exports, bytes.
+    pub disk_bytes: u64,
     /// Trials of all runs and farms at a time.
     pub slots: usize,
     /// How long the deletion of a farm waits for its executions.
@@ -148,14 +152,15 @@ pub struct Daemon {
     /// Submissions are accepted one by one: a key is used once.
     submitting: tokio::sync::Mutex<()>,
     /// Checks of documents at a time.
-    checks: Arc<Semaphore>,
+    checks: Arc<SharedLimit>,
     stopping: Mutex<Option<StopLevel>>,
     /// Slots of executions.
-    slots: Arc<SlotPool>,
+    slots: Arc<SharedLimit>,
     /// Readings of journals at a time.
-    reads: Semaphore,
+    reads: Arc<SharedLimit>,
     /// Exports at a time.
-    exports: Semaphore,
+    exports: Arc<SharedLimit>,
+    disk: Arc<UserDisk>,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
     output_connection: OutputConnection,
@@ -170,7 +175,10 @@ impl Daemon {
     pub fn open(mut options: DaemonOptions) -> Result<Arc<Self>, RecordError> {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         options.policy.uploads = Some(dir.uploads());
-        let slots = SlotPool::new(options.slots);
+        let slots = SharedLimit::new(LimitShares::whole(options.slots as u64));
+        let shared = |places| SharedLimit::new(LimitShares::new(places));
+        let disk = UserDisk::open(dir.uploads(), dir.dataset_users(), options.disk_bytes)?;
+        let disk = Arc::new(disk);
         let farms = HostedFarms::open(&dir, options.is_remote())?;
         let mut table = RunTable::default();
         for found in dir.records::<HostedRunRecord>()? {
@@ -203,10 +211,11 @@ impl Daemon {
             requests: Mutex::default(),
             wake: Notify::new(),
             submitting: tokio::sync::Mutex::default(),
-            checks: Arc::new(Semaphore::new(submit::CONCURRENT_CHECKS)),
+            checks: shared(submit::CONCURRENT_CHECKS),
             stopping: Mutex::default(),
-            reads: Semaphore::new(inspect::CONCURRENT_READS),
-            exports: Semaphore::new(export::CONCURRENT_EXPORTS),
+            reads: shared(inspect::CONCURRENT_READS),
+            exports: shared(export::CONCURRENT_EXPORTS),
+            disk,
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),
         }))
@@ -267,13 +276,10 @@ impl Daemon {
             return;
         }
         self.drivers().retain(|_, driver| !driver.is_finished());
+        let shares = LimitShares::new(self.options.max_running as u64);
         loop {
-            let table = self.table();
-            if table.running().count() >= self.options.max_running {
-                return;
-            }
-            let Some(run) = table.next_to_start() else { return };
-            drop(table);
+            let next = self.table().next_to_start(shares);
+            let Some(run) = next else { return };
             self.start(&run);
         }
     }

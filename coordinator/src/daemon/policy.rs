@@ -26,7 +26,12 @@ pub struct DocumentPolicy {
     pub providers: BTreeSet<ProviderKind>,
     /// Whether documents may have settings of providers.
     pub provider_settings: bool,
+    /// Pools of workers that documents may name beside the default one.
+    pub pools: BTreeSet<String>,
 }
+
+/// Pool of jobs that name none.
+pub(super) const DEFAULT_POOL: &str = "default";
 
 /// Providers that run commands in containers of their own. `process` shares this host's kernel and,
 /// by default, its network.
@@ -44,6 +49,12 @@ impl DocumentPolicy {
             |name| format!("${{{name}}}: your token may not use this variable of the server"),
         ));
         found
+    }
+
+    /// The violation of the pool that a document names, if workers run its trials.
+    pub(super) fn pool(&self, name: Option<&str>) -> Option<String> {
+        let name = name.filter(|name| *name != DEFAULT_POOL && !self.pools.contains(*name))?;
+        Some(format!("pool {name}: the operator does not allow it"))
     }
 
     fn registry(&self, url: &str) -> Option<String> {
@@ -277,6 +288,16 @@ mod tests {
         // A mask would tell whether a text is the value.
         let declared = with("secrets: [HIDDEN]\ndatasets: [{repo: 'https://h/r'}]");
         assert!(violations(&DocumentPolicy::default(), &declared, &[]).contains("${HIDDEN}"));
+    }
+
+    #[test]
+    fn pools_besides_the_default_one_need_permission() {
+        let policy = DocumentPolicy { pools: ["gpu".to_owned()].into(), ..Default::default() };
+        for name in [None, Some("default"), Some("gpu")] {
+            assert_eq!(policy.pool(name), None, "{name:?}");
+        }
+        let refused = policy.pool(Some("private")).expect("not listed");
+        assert!(refused.contains("pool private: the operator does not allow it"), "{refused}");
     }
 
     #[test]

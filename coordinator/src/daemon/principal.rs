@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use rollout_worker::shared_limit::LimitUser;
 use serde::{Deserialize, Serialize};
 
 /// A role. Each one includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Reads its own runs.
     Read,
     /// Submits and controls its own runs.
+    #[default]
     Submit,
     /// Reads and controls the runs of all users.
     Admin,
@@ -42,6 +44,16 @@ impl Principal {
     pub fn may_see(&self, user: &str) -> bool {
         self.role == Role::Admin || self.name == user
     }
+
+    /// The user of limits that all users share.
+    pub fn limit_user(&self) -> LimitUser {
+        limit_user(&self.name, self.role)
+    }
+}
+
+/// The user of limits with a name and a role.
+pub(super) fn limit_user(name: &str, role: Role) -> LimitUser {
+    LimitUser { name: name.to_owned(), is_admin: role == Role::Admin }
 }
 
 impl AllowedVariables {

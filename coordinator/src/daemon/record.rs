@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::failure::RunFailure;
 use super::id::HostedRunId;
-use super::principal::AllowedVariables;
+use super::principal::{AllowedVariables, Role};
 use super::state_dir::StoredRecord;
 use crate::results::report::ScoreFigures;
 
@@ -31,10 +31,13 @@ pub struct HostedRunRecord {
     pub user: String,
     /// Name of the job, for people.
     pub name: String,
+    /// The role of this user at the submission.
+    #[serde(default)]
+    pub role: Role,
     /// Variables of the daemon's process that the job may use: those of its user when it was
     /// submitted.
     pub variables: AllowedVariables,
-    /// Runs with a higher priority start first.
+    /// Runs of its user with a higher priority start first.
     pub priority: i32,
     /// When it was submitted.
     pub created_at: Timestamp,

@@ -16,6 +16,7 @@ use rollout_worker::supervise;
 
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;
+use super::principal::Principal;
 use super::{Daemon, DaemonError};
 use crate::results::view::{self, NumberedEvent, RunDirectory, RunViewError};
 
@@ -70,19 +71,20 @@ impl Daemon {
     /// [`DaemonError::NoFiles`] for another blob.
     pub async fn blob(
         &self,
+        user: &Principal,
         run: &HostedRun,
         digest: &Digest,
     ) -> Result<(Arc<dyn BlobStore>, u64), DaemonError> {
         if run.blobs().size(digest).is_none() {
-            self.index_blobs(run).await?;
+            self.index_blobs(user, run).await?;
         }
         let size = run.blobs().size(digest).ok_or(DaemonError::NoFiles)?;
         Ok((self.store_of(run).await?, size))
     }
 
     /// Adds the references of results that came since.
-    async fn index_blobs(&self, run: &HostedRun) -> Result<(), DaemonError> {
-        let _permit = self.read_permit().await;
+    async fn index_blobs(&self, user: &Principal, run: &HostedRun) -> Result<(), DaemonError> {
+        let _turn = self.read_turn(user).await;
         let directory = run.directory().clone();
         let settled = supervise::blocking(move || settled(&directory)).await;
         let settled = settled.map_err(|error| self.failed(RunFault::View(error)))?;

@@ -9,6 +9,7 @@
 //! <dir>/farms/<id>.json    record of a farm
 //! <dir>/farms/<id>.yaml    its job document
 //! <dir>/datasets/<digest>/ an uploaded dataset
+//! <dir>/dataset-users/<digest>  the user who uploaded it, and its size
 //! <dir>/jobs/<id>/         run directory of a run or of a farm
 //! <dir>/jobs/.rollout/     blobs and caches of all runs
 //! ```
@@ -29,6 +30,9 @@ use super::hosted_run::HostedRun;
 use super::id::{HostedFarmId, HostedRunId};
 use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
 use crate::engine::atomic_file;
+
+/// Directory of the users of datasets.
+const DATASET_USERS: &str = "dataset-users";
 
 /// The directory of a daemon, locked while this lives.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ impl DaemonDir {
     /// # Errors
     /// [`RecordError`].
     pub(super) fn open(root: &Path) -> Result<Self, RecordError> {
-        let names = [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets"];
+        let names = [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets", DATASET_USERS];
         let directories = names.map(|name| root.join(name));
         for directory in std::iter::once(root.to_owned()).chain(directories) {
             DirBuilder::new()
@@ -93,7 +97,7 @@ impl DaemonDir {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(RecordError::InUse { path: root });
         }
-        for name in [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY] {
+        for name in [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, DATASET_USERS] {
             let records = root.join(name);
             atomic_file::remove_unfinished(&records)
                 .map_err(RecordError::file("clear", &records))?;
@@ -110,6 +114,11 @@ impl DaemonDir {
     /// Datasets that users uploaded.
     pub(super) fn uploads(&self) -> PathBuf {
         self.root.join("datasets")
+    }
+
+    /// The users who uploaded them.
+    pub(super) fn dataset_users(&self) -> PathBuf {
+        self.root.join(DATASET_USERS)
     }
 
     /// The run directory of a run or a farm.

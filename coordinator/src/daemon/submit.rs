@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
+use rollout_worker::shared_limit::LimitShares;
 use rollout_worker::supervise;
 
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::HostedRun;
 use super::id::HostedRunId;
 use super::policy::DocumentPolicy;
-use super::principal::{AllowedVariables, Principal};
+use super::principal::{AllowedVariables, Principal, Role};
 use super::record::{HostedKind, HostedProgress, HostedRunRecord, SubmissionKey, WantedState};
 use super::search::checked_tree;
 use super::state_dir::StoredId;
@@ -22,7 +23,7 @@ use crate::config::{Diagnostics, HostAccess, Job, JobOptions, read_job};
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Documents that are checked at the same time.
-pub(super) const CONCURRENT_CHECKS: usize = 4;
+pub(super) const CONCURRENT_CHECKS: u64 = 4;
 
 /// Longest check of a document, with the wait for its turn: its paths may be on a file system that
 /// does not answer.
@@ -40,7 +41,7 @@ pub struct JobSubmission {
     pub document: String,
     /// Name for people, in place of the document's.
     pub name: Option<String>,
-    /// Runs with a higher priority start first.
+    /// Runs of the user with a higher priority start first.
     pub priority: i32,
     /// Idempotency key.
     pub key: Option<String>,
@@ -117,6 +118,7 @@ impl Daemon {
             kind,
             user: user.clone(),
             name,
+            role: principal.role,
             variables: principal.variables.clone(),
             priority: submission.priority,
             created_at: now,
@@ -149,7 +151,7 @@ impl Daemon {
         if self.stopping().is_some() {
             return Err(DaemonError::Stopping);
         }
-        self.check_room()?;
+        self.check_room(principal)?;
         Ok(None)
     }
 
@@ -175,14 +177,15 @@ impl Daemon {
         }
     }
 
-    fn check_room(&self) -> Result<(), DaemonError> {
-        let table = self.table();
-        let (queued, running) = (table.queued(), table.live().count());
-        let most = self.options.max_queued + self.options.max_running;
-        if queued + running < most {
+    /// Refuses a run if as many run and wait as may, or as many of this user.
+    fn check_room(&self, principal: &Principal) -> Result<(), DaemonError> {
+        let open = self.table().open_by_user();
+        let most = (self.options.max_queued + self.options.max_running) as u64;
+        let (own, all) = (open.of(&principal.name), open.total());
+        if LimitShares::new(most).allows(principal.role == Role::Admin, [own, all], 1) {
             return Ok(());
         }
-        let reason = format!("{running} runs run and {queued} wait, of at most {most} together");
+        let reason = format!("{all} runs run and wait, of at most {most}; {own} of them are yours");
         Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
     }
 
@@ -209,10 +212,10 @@ impl Daemon {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
         let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
         let (explain, is_remote) = (self.options.explain, self.is_remote());
-        let checks = Arc::clone(&self.checks);
+        let (checks, user) = (Arc::clone(&self.checks), principal.limit_user());
         let checking = async move {
-            // It is never closed. A check that goes on after the deadline keeps its turn.
-            let turn = checks.acquire_owned().await.ok();
+            // A check that goes on after the deadline keeps its turn.
+            let turn = checks.acquire(&user, 0, 1).await;
             let work = move || {
                 let _turn = turn;
                 dir.write_document(&id, &document)?;
@@ -296,6 +299,9 @@ pub(super) fn checked_job(
     let job = read_job(path, &options, &mut problems);
     let mut details = problems.refusals();
     details.extend(job.iter().flat_map(|job| policy.violations(job, variables)));
+    if is_remote {
+        details.extend(job.iter().filter_map(|job| policy.pool(job.pool.as_deref())));
+    }
     if !details.is_empty() {
         return Err(CheckFault::refused("job", details, problems.names_host_file()));
     }

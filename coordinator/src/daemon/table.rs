@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use rollout_worker::shared_limit::LimitShares;
+
 use super::hosted_run::{HostedRun, HostedRunState, HostedRunView};
 use super::id::HostedRunId;
 use super::principal::{Principal, Role};
-use super::schedule::{QueuedRun, next_run};
+use super::schedule::{QueuedRun, UserCounts, next_run};
 use super::{Daemon, DaemonError};
 
 /// Most runs of a page.
@@ -20,6 +22,8 @@ pub(super) struct RunTable {
     keys: HashMap<(String, String), HostedRunId>,
     /// Runs whose record cannot be read, and why.
     unreadable: BTreeMap<HostedRunId, String>,
+    /// Number of the last start of each user, among all starts.
+    starts: HashMap<String, u64>,
 }
 
 /// A run whose record cannot be read. Only administrators see it: its user is unknown.
@@ -105,22 +109,25 @@ impl RunTable {
         self.live().filter(|run| run.state() != HostedRunState::Paused)
     }
 
-    /// Number of runs that wait.
-    pub(super) fn queued(&self) -> usize {
-        self.runs.values().filter(|run| run.queued_priority().is_some()).count()
+    /// Numbers of the runs that run or wait.
+    pub(super) fn open_by_user(&self) -> UserCounts {
+        let is_open = |run: &&Arc<HostedRun>| run.is_live() || run.queued_priority().is_some();
+        self.runs.values().filter(is_open).map(|run| run.user()).collect()
     }
 
-    /// The run that starts next.
-    pub(super) fn next_to_start(&self) -> Option<Arc<HostedRun>> {
-        let mut running = HashMap::new();
-        for run in self.running() {
-            *running.entry(run.user().to_owned()).or_default() += 1;
-        }
+    /// The run that starts next, which counts as started from now on. `shares` is the limit of running
+    /// runs.
+    pub(super) fn next_to_start(&mut self, shares: LimitShares) -> Option<Arc<HostedRun>> {
+        let running: UserCounts = self.running().map(|run| run.user()).collect();
         let queued = self.runs.values().filter_map(|run| {
             let priority = run.queued_priority()?;
-            Some(QueuedRun { id: run.id().clone(), user: run.user().to_owned(), priority })
+            let user = run.limit_user();
+            Some(QueuedRun { id: run.id().clone(), user, priority })
         });
-        self.runs.get(&next_run(queued, &running)?).cloned()
+        let next = self.runs.get(&next_run(queued, shares, &running, &self.starts)?).cloned()?;
+        let number = self.starts.values().max().copied().unwrap_or_default() + 1;
+        self.starts.insert(next.user().to_owned(), number);
+        Some(next)
     }
 
     fn page(&self, principal: &Principal, query: &RunQuery) -> RunPage {

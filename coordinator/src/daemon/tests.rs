@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::{
     AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
-    HostedRunState, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
+    HostedRunState, ItemQuery, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
     SubmissionResult,
 };
+use crate::results::export::ExportFormat;
 
 /// A job that is valid without its tasks.
 const JOB: &str = "name: demo\nagents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
@@ -30,6 +31,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         max_running: 0,
         max_queued,
         max_farms: 1,
+        disk_bytes: 1024 * 1024,
         slots: 1,
         removal_wait: Duration::from_secs(60),
         policy: DocumentPolicy::default(),
@@ -146,8 +148,9 @@ async fn check_of_a_document_keeps_no_other_submission_waiting() {
     let daemon = daemon(directory.path(), 9);
     let ada = user("ada", Role::Submit);
     let known = accepted(daemon.submit(&ada, job(Some("known"), JOB)).await);
-    let turns = u32::try_from(super::submit::CONCURRENT_CHECKS).expect("a few");
-    let checks = Arc::clone(&daemon.checks).acquire_many_owned(turns).await.expect("open");
+    let root = user("root", Role::Admin).limit_user();
+    let all = super::submit::CONCURRENT_CHECKS;
+    let checks = daemon.checks.try_acquire(&root, all).expect("all of them");
     let mut submitting = std::pin::pin!(daemon.submit(&ada, job(None, JOB)));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for _ in 0..9 {
@@ -159,6 +162,30 @@ async fn check_of_a_document_keeps_no_other_submission_waiting() {
     assert_eq!(again.id(), known.id());
     drop(checks);
     assert_ne!(accepted(submitting.await).id(), known.id());
+}
+
+#[tokio::test]
+async fn turns_of_one_user_leave_turns_for_others_and_the_administrator() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let [ada, bob] = ["ada", "bob"].map(|name| user(name, Role::Submit));
+    let run = accepted(daemon.submit(&bob, job(None, JOB)).await);
+    for limit in [&daemon.checks, &daemon.reads, &daemon.exports] {
+        let held = std::iter::from_fn(|| limit.try_acquire(&ada.limit_user(), 1).ok());
+        let held: Vec<_> = held.collect();
+        assert!(held.len() >= 2, "{held:?}");
+        for other in [&bob, &user("root", Role::Admin)] {
+            let served = async {
+                let page = daemon.items(other, &run, ItemQuery::default()).await;
+                assert_eq!(page.expect("a page").items.len(), 0);
+                let exported = daemon.export(other, &run, ExportFormat::Jsonl, 1.0).await;
+                assert!(matches!(exported, Err(DaemonError::Conflict { .. })), "{exported:?}");
+                accepted(daemon.submit(other, job(None, JOB)).await)
+            };
+            let served = tokio::time::timeout(Duration::from_secs(1), served).await;
+            served.unwrap_or_else(|_| panic!("{} waits", other.name));
+        }
+    }
 }
 
 #[tokio::test]

@@ -78,6 +78,7 @@ const WORKER: &[&[&str]] = &[
         "rate_limit",
         "removal_limits",
         "secrets",
+        "shared_limit",
         "shortage",
         "supervise",
         "traces",

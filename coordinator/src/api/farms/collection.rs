@@ -41,7 +41,7 @@ pub(super) async fn open(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let key = runs::idempotency_key(&headers)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let sha256 = runs::sha256([&bytes]);
     // Its datasets may have been removed since.
     if let Some(farm) = state.daemon.known_farm(&user, key.as_deref(), &sha256)? {

@@ -11,7 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_protocol::farm::Completion;
-use tokio::sync::OwnedSemaphorePermit;
+use rollout_worker::shared_limit::SharedPlace;
 
 use super::documents::CompletionStreamQuery;
 use super::find;
@@ -56,7 +56,7 @@ pub(super) async fn stream(
     let farm = find(&state, &user, &id)?;
     let CompletionStreamQuery { consumer, after } = body::query(query.as_deref())?;
     let after = events::last_event_id(&headers)?.unwrap_or(after);
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     // A stream that can send nothing is an error.
     let read = farm.completions(consumer.as_deref(), after, BATCH, Duration::ZERO).await?;
     let mut reader = CompletionReader {
@@ -87,7 +87,7 @@ struct CompletionReader {
     is_over: bool,
     /// Whether the client was told so.
     is_told: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: SharedPlace,
 }
 
 impl CompletionReader {

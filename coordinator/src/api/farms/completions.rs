@@ -52,7 +52,7 @@ pub(super) async fn read(
         return Err(ApiProblem::bad_request(message));
     }
     // A reader that goes drops this future, and with it the permit.
-    let _permit = if wait > 0 { Some(events::stream_permit(&state)?) } else { None };
+    let _permit = if wait > 0 { Some(events::stream_permit(&state, &user)?) } else { None };
     let limit = limit.unwrap_or(DEFAULT_LIMIT).clamp(1, COMPLETIONS_PER_READ);
     let wait = Duration::from_secs(wait);
     let read = farm.completions(consumer.as_deref(), after, limit, wait).await?;
@@ -84,7 +84,7 @@ pub(super) async fn acknowledge(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let AcknowledgeCompletions { consumer, cursors } = body::json(&bytes)?;
     if cursors.len() > COMPLETIONS_PER_READ {
         let message = format!(

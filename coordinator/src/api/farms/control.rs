@@ -37,7 +37,7 @@ pub(super) async fn policy(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let PolicyVersionDocument { version } = body::json(&bytes)?;
     Ok(json(&farm.set_policy_version(version).await?))
 }
@@ -89,7 +89,7 @@ pub(super) async fn resume(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let request: Option<ResumeFarm> = if bytes.is_empty() { None } else { body::json(&bytes)? };
     let ResumeFarm { version } = request.unwrap_or_default();
     Ok(json(&PauseDocument::from(state.daemon.resume_farm(&farm, version).await?)))

@@ -40,7 +40,7 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
-    let bytes = body::read(&headers, body, state.max_body_bytes).await?;
+    let bytes = body::read(&state, &user, &headers, body).await?;
     let document: serde_json::Value = body::json(&bytes)?;
     let request: GroupRequest = serde_json::from_value(document)
         .map_err(|error| problems::invalid_group(format!("cannot admit the group: {error}")))?;

@@ -81,7 +81,7 @@ impl From<FarmError> for ApiProblem {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new(status, "starting", ExitCode::OutOfReach, text).retry_after(retry_after)
             }
-            FarmError::TooMany { depth, max, retry_after } => {
+            FarmError::TooMany { depth, max, retry_after, .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 Self::new(status, "busy", ExitCode::OutOfReach, text)
                     .retry_after(retry_after)

@@ -8,6 +8,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
@@ -76,7 +77,7 @@ pub(super) async fn calls(
     Path((id, cursor)): Path<(String, String)>,
 ) -> Result<Response, ApiProblem> {
     let farm = find(&state, &user, &id)?;
-    let permit = events::stream_permit(&state)?;
+    let permit = events::stream_permit(&state, &user)?;
     let found = state.daemon.sample_calls(&farm, parsed(&cursor)?).await?;
     let policy = serde_json::to_string(&found.policy).unwrap_or_default();
     let (pieces, received) = mpsc::channel::<Bytes>(WAITING_PIECES);
@@ -106,7 +107,7 @@ struct TrajectoryList {
     is_line_open: bool,
     /// Whether a line was sent.
     has_line: bool,
-    _permit: tokio::sync::OwnedSemaphorePermit,
+    _permit: SharedPlace,
 }
 
 impl TrajectoryList {

@@ -16,6 +16,7 @@ use crate::daemon::record::RecordError;
 use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
+use crate::launch::slot_pool::SlotShare;
 use crate::plan::PreparedJob;
 
 /// The end of a session.
@@ -97,8 +98,8 @@ async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
 
 /// Opens the farm; `None` if it was deleted before, and nothing of it runs.
 async fn open(daemon: &Daemon, farm: &HostedFarm) -> Result<Option<FarmSession>, RunFailure> {
-    // It is never closed.
-    let _turn = daemon.farms.openings.acquire().await.ok();
+    let priority = farm.record().priority;
+    let _turn = daemon.farms.openings.acquire(&farm.limit_user(), priority, 1).await;
     if !farm.needs_session(daemon.is_remote()) {
         return Ok(None);
     }
@@ -140,6 +141,6 @@ fn request(
         host: options.host.clone(),
         kubernetes_config: options.kubernetes_config.clone(),
         tracer: Tracer::default(),
-        slots: Some(daemon.slots.share(farm.user(), priority)),
+        slots: Some(SlotShare { slots: Arc::clone(&daemon.slots), user: farm.limit_user(), priority }),
     })
 }

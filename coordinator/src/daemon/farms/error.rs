@@ -57,8 +57,13 @@ pub enum FarmError {
         retry_after: Duration,
     },
     /// There are too many farms.
-    #[error("cannot open the farm: {depth} of {max} open farms; close one, or try again later")]
+    #[error(
+        "cannot open the farm: {depth} of {max} farms are open, {own} of them yours; close one, or \
+         try again later"
+    )]
     TooMany {
+        /// Open farms of the user.
+        own: u64,
         /// Open farms.
         depth: u64,
         /// How many there may be.

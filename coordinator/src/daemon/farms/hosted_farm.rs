@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::farm::FarmStatus;
+use rollout_worker::shared_limit::LimitUser;
 use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -15,6 +16,7 @@ use utoipa::ToSchema;
 use super::error::FarmError;
 use super::record::HostedFarmRecord;
 use crate::daemon::id::HostedFarmId;
+use crate::daemon::principal::limit_user;
 use crate::daemon::record::RecordError;
 use crate::daemon::state_dir::DaemonDir;
 use crate::launch::farm::FarmSession;
@@ -114,6 +116,11 @@ impl HostedFarm {
     /// The user who opened it.
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// The user who opened it, of limits that all users share.
+    pub(super) fn limit_user(&self) -> LimitUser {
+        limit_user(&self.user, self.record().role)
     }
 
     /// The directory of its run, which exists once its first session has begun.

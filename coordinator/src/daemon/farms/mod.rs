@@ -25,8 +25,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::shared_limit::{LimitShares, SharedLimit};
 use rollout_worker::supervise::{self, Task};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 pub use self::calls::{CompletionRead, GroupState};
 pub use self::error::FarmError;
@@ -44,7 +45,7 @@ use super::record::RecordError;
 use super::state_dir::DaemonDir;
 
 /// Farms that are opened at the same time: opening one reads its tasks and its journal.
-const CONCURRENT_OPENINGS: usize = 4;
+const CONCURRENT_OPENINGS: u64 = 4;
 
 /// The farms of a daemon.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(super) struct HostedFarms {
     table: Mutex<FarmTable>,
     /// Sessions in this process.
     drivers: Mutex<HashMap<HostedFarmId, Task<()>>>,
-    openings: Semaphore,
+    openings: Arc<SharedLimit>,
     /// How hard the daemon stops, if it does.
     stopping: watch::Sender<Option<StopLevel>>,
 }
@@ -87,7 +88,7 @@ impl HostedFarms {
         Ok(Self {
             table: Mutex::new(table),
             drivers: Mutex::default(),
-            openings: Semaphore::new(CONCURRENT_OPENINGS),
+            openings: SharedLimit::new(LimitShares::new(CONCURRENT_OPENINGS)),
             stopping: watch::Sender::new(None),
         })
     }

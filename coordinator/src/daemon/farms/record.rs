@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon::failure::RunFailure;
 use crate::daemon::id::HostedFarmId;
-use crate::daemon::principal::AllowedVariables;
+use crate::daemon::principal::{AllowedVariables, Role};
 use crate::daemon::record::SubmissionKey;
 use crate::daemon::state_dir::StoredRecord;
 
@@ -20,9 +20,12 @@ pub struct HostedFarmRecord {
     pub id: HostedFarmId,
     /// Name of the user who opened it.
     pub user: String,
+    /// The role of this user at the opening.
+    #[serde(default)]
+    pub role: Role,
     /// Variables of the daemon's process that its job may use: those of its user when it was opened.
     pub variables: AllowedVariables,
-    /// Its samples take free slots before those of a lower priority.
+    /// Its samples take free slots of its user before those of a lower priority.
     pub priority: i32,
     /// When it was opened.
     pub created_at: Timestamp,

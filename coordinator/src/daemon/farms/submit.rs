@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::FarmSettings;
+use rollout_worker::shared_limit::LimitShares;
 use rollout_worker::supervise;
 
 use super::error::FarmError;
@@ -14,7 +15,7 @@ use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::Principal;
 use crate::daemon::record::{RECORD_FORMAT, SubmissionKey};
 use crate::daemon::submit::{CONFIG_CODE, RETRY_AFTER};
-use crate::daemon::{Daemon, DaemonError};
+use crate::daemon::{Daemon, DaemonError, Role};
 
 /// A farm to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct FarmSubmission {
     pub document: String,
     /// Its settings.
     pub settings: FarmSettings,
-    /// Its samples take free slots before those of a lower priority.
+    /// Its samples take free slots of the user before those of a lower priority.
     pub priority: i32,
     /// Idempotency key.
     pub key: Option<String>,
@@ -99,6 +100,7 @@ impl Daemon {
             format: RECORD_FORMAT,
             id: id.clone(),
             user: principal.name.clone(),
+            role: principal.role,
             variables: principal.variables.clone(),
             priority: submission.priority,
             created_at: now,
@@ -130,12 +132,13 @@ impl Daemon {
             return Err(DaemonError::Stopping.into());
         }
         submission.settings.check()?;
-        let (depth, max) = (self.farms.table().open(), self.options.max_farms);
-        if depth >= max {
-            let (depth, max, retry_after) = (depth as u64, max as u64, RETRY_AFTER);
-            return Err(FarmError::TooMany { depth, max, retry_after });
+        let open = self.farms.table().open_by_user();
+        let (own, depth) = (open.of(&principal.name), open.total());
+        let max = self.options.max_farms as u64;
+        if LimitShares::new(max).allows(principal.role == Role::Admin, [own, depth], 1) {
+            return Ok(None);
         }
-        Ok(None)
+        Err(FarmError::TooMany { own, depth, max, retry_after: RETRY_AFTER })
     }
 }
 

@@ -8,6 +8,7 @@ use super::error::FarmError;
 use super::hosted_farm::{HostedFarm, HostedFarmState, HostedFarmView};
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::{Principal, Role};
+use crate::daemon::schedule::UserCounts;
 use crate::daemon::{Daemon, DaemonError};
 
 /// Most farms of a page.
@@ -97,9 +98,10 @@ impl FarmTable {
         self.farms.values().filter(|farm| farm.is_due(is_remote)).cloned().collect()
     }
 
-    /// Number of farms that have not ended.
-    pub(super) fn open(&self) -> usize {
-        self.kept().filter(|farm| farm.record().end.is_none()).count()
+    /// Numbers of farms that have not ended.
+    pub(super) fn open_by_user(&self) -> UserCounts {
+        let open = self.kept().filter(|farm| farm.record().end.is_none());
+        open.map(|farm| farm.user()).collect()
     }
 
     fn page(&self, principal: &Principal, query: &FarmQuery) -> FarmPage {

@@ -55,6 +55,21 @@ async fn farm_and_its_key_outlive_the_daemon_and_others_do_not_see_it() {
 }
 
 #[tokio::test]
+async fn openings_of_one_user_leave_openings_for_others_and_the_administrator() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let openings = Arc::clone(&farms(directory.path()).farms.openings);
+    let user = |name, role| user(name, role).limit_user();
+    let ada = user("ada", Role::Submit);
+    let held: Vec<_> = std::iter::from_fn(|| openings.try_acquire(&ada, 1).ok()).collect();
+    assert!(held.len() >= 2, "{held:?}");
+    for other in [user("bob", Role::Submit), user("root", Role::Admin)] {
+        let turn = openings.acquire(&other, 0, 1);
+        let turn = tokio::time::timeout(std::time::Duration::from_secs(1), turn).await;
+        let _turn = turn.unwrap_or_else(|_| panic!("{} waits", other.name));
+    }
+}
+
+#[tokio::test]
 async fn one_more_farm_than_allowed_is_refused_until_one_is_deleted() {
     let directory = tempfile::tempdir().expect("a directory");
     let ada = user("ada", Role::Submit);

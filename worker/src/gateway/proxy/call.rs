@@ -15,7 +15,7 @@ use rollout_protocol::record::{
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
 use serde::de::IgnoredAny;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::answer::{Answer, Course};
 use super::refusal::ServerBody;
@@ -29,6 +29,7 @@ use crate::gateway::dialect;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
+use crate::shared_limit::SharedPlace;
 use crate::gateway::unanswered::RequestEnd;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
@@ -62,7 +63,7 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     /// Memory of the body, which is free when the call has ended.
-    pub(super) _memory: OwnedSemaphorePermit,
+    pub(super) _memory: SharedPlace,
 }
 
 /// Where the agent gets the head of its reply.

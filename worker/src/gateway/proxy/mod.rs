@@ -42,7 +42,7 @@ use rollout_protocol::limits;
 use rollout_protocol::record::SessionCalls;
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::spec::gateway::ModelDialect;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use self::client::Clients;
@@ -59,6 +59,7 @@ use super::{
     TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
 use crate::environment::ListenerRoute;
+use crate::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 use crate::supervise::Task;
 
 /// Prefix of the keys of executions.
@@ -81,6 +82,18 @@ pub struct Gateway {
     listeners: HostListeners,
     clients: Clients,
     servers: Mutex<ServerTable>,
+    /// Bytes of the requests of all executions, who are its users.
+    memory: RequestMemory,
+}
+
+/// Memory for requests.
+#[derive(Debug, Clone)]
+struct RequestMemory(Arc<SharedLimit>);
+
+impl Default for RequestMemory {
+    fn default() -> Self {
+        Self(SharedLimit::new(LimitShares::new(limits::GATEWAY_BYTES as u64)))
+    }
 }
 
 /// Model servers by what defines them.
@@ -156,7 +169,7 @@ impl ModelGateway for Gateway {
             recorder,
             budget: Arc::new(BudgetMeter::new(budget)),
             agent,
-            memory: Arc::new(Semaphore::new(limits::GATEWAY_TRY_BYTES / 1024)),
+            memory: self.memory.clone(),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
@@ -228,8 +241,8 @@ struct OpenTry {
     recorder: Recorder,
     budget: Arc<BudgetMeter>,
     agent: TrajectoryAgent,
-    /// Memory for its requests, KiB.
-    memory: Arc<Semaphore>,
+    /// Memory for its requests, with those of all executions.
+    memory: RequestMemory,
     /// Connections with its key that it may have besides the present ones.
     connections: Arc<Semaphore>,
     /// Its calls that may still run.
@@ -245,10 +258,9 @@ impl fmt::Debug for OpenTry {
 
 impl OpenTry {
     /// Waits for memory for a body.
-    async fn memory_for(&self, bytes: usize) -> OwnedSemaphorePermit {
-        let wanted = request_body::kibibytes(bytes);
-        let memory = Arc::clone(&self.memory).acquire_many_owned(wanted).await;
-        memory.expect("the semaphore is never closed")
+    async fn memory_for(&self, bytes: usize) -> SharedPlace {
+        let user = LimitUser { name: self.key.clone(), is_admin: false };
+        self.memory.0.acquire(&user, 0, bytes.max(1) as u64).await
     }
 
     /// Keeps a call that runs.

@@ -11,10 +11,11 @@ use hyper::{HeaderMap, StatusCode};
 use rollout_protocol::limits;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::OpenTry;
 use super::route::OwnReply;
+use crate::shared_limit::SharedPlace;
 use crate::supervise;
 
 /// The compressions that are taken, as a header lists them.
@@ -39,13 +40,13 @@ enum Encoding {
     Zstd,
 }
 
-/// Reads a body, when the execution has memory for it. A compressed one is decompressed, and its
+/// Reads a body, when there is memory for it. A compressed one is decompressed, and its
 /// header removed: the call is recorded, and sent, as it is meant.
 pub(super) async fn read(
     headers: &mut HeaderMap,
     body: Incoming,
     opened: &OpenTry,
-) -> Result<(Bytes, OwnedSemaphorePermit), OwnReply> {
+) -> Result<(Bytes, SharedPlace), OwnReply> {
     let encoding = encoding(headers)?;
     let announced = body.size_hint().upper().map_or(Ok(MAX_BYTES), usize::try_from);
     let announced = announced.ok().filter(|bytes| *bytes <= MAX_BYTES).ok_or_else(too_large)?;
@@ -79,19 +80,13 @@ pub(super) async fn read(
             whole.ok_or_else(too_large)?.into()
         }
     };
-    let unused = memory.num_permits().saturating_sub(kibibytes(body.len()) as usize);
-    drop(memory.split(unused));
+    memory.shrink_to(body.len().max(1) as u64);
     Ok((body, memory))
 }
 
 fn too_large() -> OwnReply {
     let message = format!("the request has more than {MAX_BYTES} bytes");
     OwnReply::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-}
-
-/// Memory for a body, rounded up.
-pub(super) fn kibibytes(bytes: usize) -> u32 {
-    u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX)
 }
 
 /// The compression that the headers name.

@@ -15,7 +15,7 @@ use rollout_protocol::record::ModelEndpoint;
 use rollout_protocol::spec::gateway::ModelDialect;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::call::Call;
 use super::listener::ListenerScope;
@@ -24,6 +24,7 @@ use super::reply_body::ReplyBody;
 use super::{OpenTry, headers, request_body};
 use crate::gateway::dialect::{self, CallTarget, Target};
 use crate::gateway::{GatewayReply, recorder};
+use crate::shared_limit::SharedPlace;
 use crate::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
@@ -225,7 +226,7 @@ async fn make_call(
     dialect: ModelDialect,
     target: CallTarget,
     headers: HeaderMap,
-    (body, memory): (Bytes, OwnedSemaphorePermit),
+    (body, memory): (Bytes, SharedPlace),
 ) -> Result<Call, OwnReply> {
     let members = requested(&body).await;
     let model = target.model.or(members.model);

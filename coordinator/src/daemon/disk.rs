@@ -1,0 +1,154 @@
+//! Disk that uploaded datasets and exports take: a limit that users share. Who uploaded a dataset is in
+//! a file, so it counts as part of its user also after a restart.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
+use serde::{Deserialize, Serialize};
+
+use super::DaemonError;
+use super::record::RecordError;
+use crate::engine::atomic_file;
+
+/// The disk of users.
+#[derive(Debug)]
+pub(super) struct UserDisk {
+    limit: Arc<SharedLimit>,
+    /// Uploaded datasets.
+    uploads: PathBuf,
+    /// A file for each of them, with the same name.
+    users: PathBuf,
+    /// Places of the datasets, by name.
+    kept: Mutex<HashMap<String, SharedPlace>>,
+}
+
+/// The content of the file of a dataset.
+#[derive(Debug, Serialize, Deserialize)]
+struct DatasetUser {
+    user: String,
+    bytes: u64,
+}
+
+impl UserDisk {
+    /// A limit of `bytes`, of which the datasets in `uploads` are a part. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`] when the files cannot be listed.
+    pub(super) fn open(uploads: PathBuf, users: PathBuf, bytes: u64) -> Result<Self, RecordError> {
+        let limit = SharedLimit::new(LimitShares::new(bytes));
+        let mut kept = HashMap::new();
+        let failed = || RecordError::file("list", &users);
+        for entry in fs::read_dir(&users).map_err(failed())? {
+            let path = entry.map_err(failed())?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !uploads.join(&name).is_dir() {
+                remove(&path);
+                continue;
+            }
+            let text = fs::read(&path).unwrap_or_default();
+            match serde_json::from_slice(&text) {
+                Ok(DatasetUser { user, bytes }) => {
+                    let user = LimitUser { name: user, is_admin: false };
+                    kept.insert(name, limit.hold(&user, bytes));
+                }
+                Err(error) => tracing::warn!("cannot read {}: {error}", path.display()),
+            }
+        }
+        Ok(Self { limit, uploads, users, kept: Mutex::new(kept) })
+    }
+
+    /// Room of a user for an amount. Blocks.
+    ///
+    /// # Errors
+    /// [`DaemonError::NoDisk`].
+    pub(super) fn room(&self, user: &LimitUser, bytes: u64) -> Result<SharedPlace, DaemonError> {
+        if let Ok(room) = self.limit.try_acquire(user, bytes) {
+            return Ok(room);
+        }
+        self.forget_removed();
+        self.limit.try_acquire(user, bytes).map_err(DaemonError::NoDisk)
+    }
+
+    /// Counts a dataset as part of the user of its room, durably. Blocks.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub(super) fn keep(&self, name: &str, room: SharedPlace) -> Result<(), RecordError> {
+        if self.kept().contains_key(name) {
+            return Ok(());
+        }
+        let path = self.users.join(name);
+        let user = DatasetUser { user: room.user().name.clone(), bytes: room.amount() };
+        let text = serde_json::to_vec(&user)
+            .map_err(|error| RecordError::file("encode", &path)(error.into()))?;
+        atomic_file::replace(&path, &text).map_err(RecordError::file("write", &path))?;
+        self.kept().insert(name.to_owned(), room);
+        Ok(())
+    }
+
+    /// Counts datasets no longer that the operator has removed.
+    fn forget_removed(&self) {
+        let is_removed = |name: &str| !self.uploads.join(name).is_dir();
+        for (name, _) in self.kept().extract_if(|name, _| is_removed(name)) {
+            remove(&self.users.join(name));
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, SharedPlace>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!("cannot remove {}: {error}", path.display());
+    }
+}
+
+/// Bytes of the files in a directory. Blocks.
+pub(super) fn bytes_in(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let bytes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str) -> LimitUser {
+        LimitUser { name: name.to_owned(), is_admin: name == "root" }
+    }
+
+    #[test]
+    fn datasets_of_a_user_count_until_they_are_removed_also_after_a_restart() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [uploads, users] = ["uploads", "users"].map(|name| directory.path().join(name));
+        for made in [&uploads.join("one"), &users] {
+            fs::create_dir_all(made).expect("made");
+        }
+        let open = || UserDisk::open(uploads.clone(), users.clone(), 800).expect("opened");
+        let disk = open();
+        let room = disk.room(&user("ada"), 400).expect("room");
+        disk.keep("one", room).expect("kept");
+        let refused = disk.room(&user("ada"), 100);
+        assert!(matches!(refused, Err(DaemonError::NoDisk(_))), "{refused:?}");
+        drop(disk);
+        let disk = open();
+        assert!(disk.room(&user("ada"), 100).is_err());
+        for other in ["bob", "root"] {
+            let _room = disk.room(&user(other), 100).expect("a part of one's own");
+        }
+        fs::remove_dir(uploads.join("one")).expect("removed");
+        let _room = disk.room(&user("ada"), 400).expect("hers is gone");
+        assert_eq!(fs::read_dir(&users).expect("a directory").count(), 0);
+        assert_eq!(bytes_in(directory.path()), 0);
+    }
+}

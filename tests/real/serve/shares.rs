@@ -1,0 +1,158 @@
+//! One user who takes all of a limit, and the others.
+
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+use rollout_tests::http::{HttpAnswer, HttpClient};
+use rollout_tests::project::Project;
+use serde_json::{Value, json};
+
+use crate::serve::tokens::tokens;
+use crate::serve::{DaemonProcess, project, submission, submitted};
+
+/// Longest time of an answer to another user.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
+
+/// More than any limit of these servers.
+const MANY: usize = 64;
+
+/// A daemon of three users, which starts no run.
+struct SharedDaemon {
+    project: Project,
+    daemon: DaemonProcess,
+}
+
+impl SharedDaemon {
+    fn start(options: &[&str]) -> Self {
+        let users = [
+            ("ada", "submit", "ada-token"),
+            ("bob", "submit", "bob-token"),
+            ("root", "admin", "root-token"),
+        ];
+        let project = project().tasks(["slow/second"], &[]).write("tokens.toml", &tokens(&users));
+        let options = [&["--tokens", "tokens.toml", "--max-running", "0"], options].concat();
+        let daemon = DaemonProcess::start(&project, &options);
+        Self { project, daemon }
+    }
+
+    fn user(&self, name: &str) -> HttpClient {
+        self.daemon.client.with_token(&format!("{name}-token"))
+    }
+
+    /// Asserts that another user and the administrator get what `ask` asks for, at once.
+    #[track_caller]
+    fn assert_others_served<T>(&self, ask: impl Fn(&HttpClient) -> (u16, T)) {
+        let mut held = Vec::new();
+        for name in ["bob", "root"] {
+            let (client, began) = (self.user(name), Instant::now());
+            let (status, taken) = ask(&client);
+            assert!((200..300).contains(&status), "{name}: {status}");
+            assert!(began.elapsed() < ANSWER_DEADLINE, "{name}: {:?}", began.elapsed());
+            held.push(taken);
+        }
+    }
+
+    fn submission(&self) -> Value {
+        submission(&self.project, 1)
+    }
+}
+
+/// Asks until there is no room for more, and returns all that was taken.
+#[track_caller]
+fn take_all<T>(refusal: u16, ask: impl Fn() -> (u16, T)) -> Vec<T> {
+    let mut taken = Vec::new();
+    for _ in 0..MANY {
+        let (status, one) = ask();
+        if status == refusal {
+            assert!(!taken.is_empty(), "nothing was taken");
+            return taken;
+        }
+        assert!((200..300).contains(&status), "{status}");
+        taken.push(one);
+    }
+    panic!("{MANY} were taken");
+}
+
+fn answered(answer: HttpAnswer) -> (u16, ()) {
+    (answer.status, ())
+}
+
+#[test]
+fn streams_of_one_user_leave_streams_for_others() {
+    let served = SharedDaemon::start(&["--max-connections", "32"]);
+    let ada = served.user("ada");
+    let of_ada = submitted(&ada, &served.submission());
+    let of_bob = submitted(&served.user("bob"), &served.submission());
+    let follow = |client: &HttpClient, id: &str| {
+        let lines = client.open(&format!("/v1/runs/{id}/events"), &[]);
+        (lines.status, lines)
+    };
+    let held = take_all(429, || follow(&ada, &of_ada));
+    assert!(held.len() >= 4, "{}", held.len());
+    let refused = ada.get(&format!("/v1/runs/{of_ada}/events")).expect(429);
+    let problem = refused.json();
+    assert_eq!(problem["limit"], json!("streams"), "{problem:#}");
+    let _answered = ada.get("/v1/runs").expect(200);
+    served.assert_others_served(|client| follow(client, &of_bob));
+}
+
+#[test]
+fn requests_of_one_user_leave_requests_for_others() {
+    let served = SharedDaemon::start(&["--max-connections", "32"]);
+    let ada = served.user("ada");
+    let mut held = Vec::new();
+    for _ in 0..MANY {
+        // A body that never comes.
+        held.push(ada.begin("POST", "/v1/runs", &[("content-length", "9")]));
+        if ada.get("/v1/runs").status == 429 {
+            break;
+        }
+    }
+    assert!((8..MANY).contains(&held.len()), "{}", held.len());
+    served.assert_others_served(|client| answered(client.get("/v1/runs")));
+}
+
+#[test]
+fn bodies_of_one_user_leave_room_for_those_of_others() {
+    let served = SharedDaemon::start(&["--max-body", "128"]);
+    let ada = served.user("ada");
+    let size = (128 * 1024 * 1024).to_string();
+    let begin = || ada.begin("POST", "/v1/runs", &[("content-length", &size)]);
+    let _held: Vec<_> = (0..9).map(|_| begin()).collect();
+    let job = served.submission();
+    served.assert_others_served(|client| answered(client.post("/v1/runs", &[], &job)));
+}
+
+#[test]
+fn runs_and_farms_of_one_user_leave_room_for_those_of_others() {
+    let served = SharedDaemon::start(&["--max-queued", "8", "--max-farms", "8"]);
+    let ada = served.user("ada");
+    let job = served.submission();
+    let farm = json!({ "name": "policy", "document": job["document"] });
+    for (path, request) in [("/v1/runs", &job), ("/v1/farms", &farm)] {
+        let taken = take_all(429, || answered(ada.post(path, &[], request)));
+        assert!(taken.len() >= 4, "{path}: {}", taken.len());
+        served.assert_others_served(|client| answered(client.post(path, &[], request)));
+    }
+}
+
+#[test]
+fn uploads_of_one_user_leave_disk_for_those_of_others() {
+    let served = SharedDaemon::start(&["--user-disk", "8m", "--max-dataset", "2"]);
+    let upload = |client: &HttpClient, number: usize| {
+        let path = format!("/v1/datasets/{number:064x}");
+        let mut upload = client.begin("PUT", &path, &[("content-length", "1048576")]);
+        // The server waits for the body, or has refused.
+        upload.set_read_timeout(Some(Duration::from_millis(500))).expect("set");
+        let mut head = [0; 12];
+        let status = match upload.read_exact(&mut head) {
+            Ok(()) => String::from_utf8_lossy(&head[9..]).parse().expect("a status"),
+            Err(_) => 200,
+        };
+        (status, upload)
+    };
+    let ada = served.user("ada");
+    let taken = take_all(507, || upload(&ada, 1));
+    assert!(taken.len() >= 4, "{}", taken.len());
+    served.assert_others_served(|client| upload(client, 2));
+}

@@ -1,0 +1,406 @@
+//! A limit that users share. Every user has a part of it at most, so that no user takes all of it, and
+//! administrators have a reserve. Free room goes to the user who holds the least, then to the one who
+//! was served longest ago. The priority of a request counts among requests of its own user only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Smallest limit that has a reserve for administrators.
+const SMALLEST_WITH_RESERVE: u64 = 4;
+
+/// The part of a limit that is the reserve: one of this many.
+const RESERVE_PARTS: u64 = 8;
+
+/// How often a user may hold what is left for others.
+const USER_FACTOR: u64 = 2;
+
+/// A user of shared limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitUser {
+    /// Name. Those with the same name are one user.
+    pub name: String,
+    /// Whether the reserve is for this user, who has no part of one's own.
+    pub is_admin: bool,
+}
+
+/// How a limit is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitShares {
+    total: u64,
+    is_whole: bool,
+}
+
+impl LimitShares {
+    /// A limit of which a user holds at most twice of what is left for others: two thirds if others
+    /// hold nothing.
+    pub const fn new(total: u64) -> Self {
+        Self { total, is_whole: false }
+    }
+
+    /// A limit of which a user may take everything that is free: only the order of requests is fair.
+    pub const fn whole(total: u64) -> Self {
+        Self { total, is_whole: true }
+    }
+
+    /// The limit.
+    pub const fn total(self) -> u64 {
+        self.total
+    }
+
+    /// Whether a user who holds `own` may take `amount` more while all users hold `held`.
+    pub fn allows(self, is_admin: bool, [own, held]: [u64; 2], amount: u64) -> bool {
+        let is_free = is_admin || self.is_whole;
+        let reserve = if is_free || self.total < SMALLEST_WITH_RESERVE {
+            0
+        } else {
+            (self.total / RESERVE_PARTS).max(1)
+        };
+        let after = held.saturating_add(amount);
+        let Some(left) = (self.total - reserve).checked_sub(after) else { return false };
+        let own = own.saturating_add(amount);
+        is_free || own == amount || own <= left.saturating_mul(USER_FACTOR)
+    }
+}
+
+/// A limit with its holders and those who wait.
+#[derive(Debug)]
+pub struct SharedLimit {
+    shares: LimitShares,
+    state: Mutex<LimitState>,
+}
+
+#[derive(Debug, Default)]
+struct LimitState {
+    held: u64,
+    users: HashMap<String, UserPart>,
+    /// Number of grants so far.
+    grants: u64,
+    /// Requests that wait, oldest first.
+    waiting: Vec<WaitingRequest>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct UserPart {
+    held: u64,
+    /// Number of the last grant.
+    last_grant: u64,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    user: LimitUser,
+    priority: i32,
+    amount: u64,
+    granted: oneshot::Sender<SharedPlace>,
+}
+
+/// A part of a limit, held until this is dropped.
+#[derive(Debug)]
+pub struct SharedPlace {
+    limit: Arc<SharedLimit>,
+    user: LimitUser,
+    amount: u64,
+}
+
+/// A request that exceeds a limit or the part of its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitReached {
+    /// How much the user holds.
+    pub own: u64,
+    /// How much all users hold.
+    pub held: u64,
+    /// The limit.
+    pub total: u64,
+}
+
+/// Numbers of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitCounts {
+    /// How much is free.
+    pub free: u64,
+    /// How much is held.
+    pub held: u64,
+    /// Requests that wait.
+    pub waiting: u64,
+}
+
+impl SharedLimit {
+    /// A limit of which nothing is held.
+    pub fn new(shares: LimitShares) -> Arc<Self> {
+        Arc::new(Self { shares, state: Mutex::default() })
+    }
+
+    /// Its numbers.
+    pub fn counts(&self) -> LimitCounts {
+        let state = self.state();
+        LimitCounts {
+            free: self.shares.total.saturating_sub(state.held),
+            held: state.held,
+            waiting: state.waiting.len() as u64,
+        }
+    }
+
+    /// Takes an amount at once.
+    ///
+    /// # Errors
+    /// The limit is reached, for this user.
+    pub fn try_acquire(
+        self: &Arc<Self>,
+        user: &LimitUser,
+        amount: u64,
+    ) -> Result<SharedPlace, LimitReached> {
+        let mut state = self.state();
+        if !state.allows(self.shares, user, amount) {
+            let (own, held) = (state.part(&user.name).held, state.held);
+            return Err(LimitReached { own, held, total: self.shares.total });
+        }
+        state.take(&user.name, amount);
+        drop(state);
+        Ok(SharedPlace { limit: Arc::clone(self), user: user.clone(), amount })
+    }
+
+    /// Takes an amount that is in use already, also beyond the limit.
+    pub fn hold(self: &Arc<Self>, user: &LimitUser, amount: u64) -> SharedPlace {
+        self.state().take(&user.name, amount);
+        SharedPlace { limit: Arc::clone(self), user: user.clone(), amount }
+    }
+
+    /// Waits for an amount, which must not exceed the limit. Of the requests of a user that wait, the
+    /// one with the highest priority is first.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        user: &LimitUser,
+        priority: i32,
+        amount: u64,
+    ) -> SharedPlace {
+        loop {
+            let (granted, place) = oneshot::channel();
+            let waiting = WaitingRequest { user: user.clone(), priority, amount, granted };
+            self.state().waiting.push(waiting);
+            self.grant();
+            // A request that waits is never dropped.
+            if let Ok(place) = place.await {
+                return place;
+            }
+        }
+    }
+
+    /// Gives free room to requests that wait. One that no longer waits gives it back.
+    fn grant(self: &Arc<Self>) {
+        loop {
+            let next = self.state().next_granted(self.shares);
+            let Some(WaitingRequest { user, amount, granted, .. }) = next else { return };
+            let place = SharedPlace { limit: Arc::clone(self), user, amount };
+            // Not dropped here: that grants, too, and many could be given back at once.
+            if let Err(mut returned) = granted.send(place) {
+                self.state().release(&returned.user.name, returned.amount);
+                returned.amount = 0;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LimitState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LimitState {
+    fn part(&self, user: &str) -> UserPart {
+        self.users.get(user).copied().unwrap_or_default()
+    }
+
+    fn allows(&self, shares: LimitShares, user: &LimitUser, amount: u64) -> bool {
+        shares.allows(user.is_admin, [self.part(&user.name).held, self.held], amount)
+    }
+
+    fn take(&mut self, user: &str, amount: u64) {
+        self.grants += 1;
+        self.held += amount;
+        let part = self.users.entry(user.to_owned()).or_default();
+        part.held += amount;
+        part.last_grant = self.grants;
+    }
+
+    fn release(&mut self, user: &str, amount: u64) {
+        self.held -= amount;
+        if let Some(part) = self.users.get_mut(user) {
+            part.held -= amount;
+        }
+    }
+
+    /// Takes what the first request asks for. Forgets requests that no longer wait, and users who hold
+    /// nothing if none waits.
+    fn next_granted(&mut self, shares: LimitShares) -> Option<WaitingRequest> {
+        self.waiting.retain(|waiting| !waiting.granted.is_closed());
+        if self.waiting.is_empty() {
+            self.users.retain(|_, part| part.held > 0);
+        }
+        let may_take = |(_, waiting): &(usize, &WaitingRequest)| {
+            self.allows(shares, &waiting.user, waiting.amount)
+        };
+        let claim = |(_, waiting): &(usize, &WaitingRequest)| {
+            let UserPart { held, last_grant } = self.part(&waiting.user.name);
+            (held, last_grant)
+        };
+        // The first of equal ones, so the oldest.
+        let (_, first) = self.waiting.iter().enumerate().filter(may_take).min_by_key(claim)?;
+        let user = first.user.name.clone();
+        let of_user = self.waiting.iter().enumerate().filter(may_take);
+        let of_user = of_user.filter(|(_, waiting)| waiting.user.name == user);
+        let (at, _) = of_user.min_by_key(|(_, waiting)| std::cmp::Reverse(waiting.priority))?;
+        let granted = self.waiting.remove(at);
+        self.take(&user, granted.amount);
+        Some(granted)
+    }
+}
+
+impl SharedPlace {
+    /// Takes an amount more at once.
+    ///
+    /// # Errors
+    /// The limit is reached, for its user; the place stays as it is.
+    pub fn grow(&mut self, amount: u64) -> Result<(), LimitReached> {
+        let mut more = self.limit.try_acquire(&self.user, amount)?;
+        self.amount += std::mem::take(&mut more.amount);
+        Ok(())
+    }
+
+    /// Gives back what is more than an amount.
+    pub fn shrink_to(&mut self, amount: u64) {
+        let rest = self.amount.saturating_sub(amount);
+        self.amount -= rest;
+        drop(Self { limit: Arc::clone(&self.limit), user: self.user.clone(), amount: rest });
+    }
+
+    /// Its user.
+    pub fn user(&self) -> &LimitUser {
+        &self.user
+    }
+
+    /// How much it is.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+}
+
+impl Drop for SharedPlace {
+    fn drop(&mut self) {
+        if self.amount > 0 {
+            self.limit.state().release(&self.user.name, self.amount);
+            self.limit.grant();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn user(name: &str) -> LimitUser {
+        LimitUser { name: name.to_owned(), is_admin: name == "root" }
+    }
+
+    /// Takes as many places as a user gets.
+    fn all(limit: &Arc<SharedLimit>, name: &str) -> Vec<SharedPlace> {
+        std::iter::from_fn(|| limit.try_acquire(&user(name), 1).ok()).collect()
+    }
+
+    /// Starts to wait for a place.
+    fn waiting(
+        limit: &Arc<SharedLimit>,
+        name: &str,
+        priority: i32,
+    ) -> impl Future<Output = SharedPlace> + use<> {
+        let (limit, user) = (Arc::clone(limit), user(name));
+        let mut acquiring = Box::pin(async move { limit.acquire(&user, priority, 1).await });
+        // One look puts it into the queue.
+        let _pending = (&mut acquiring).now_or_never();
+        acquiring
+    }
+
+    #[test]
+    fn user_who_takes_all_leaves_places_for_others_and_the_administrator() {
+        for total in [4, 8, 64, 512, 1008] {
+            let limit = SharedLimit::new(LimitShares::new(total));
+            let ada = all(&limit, "ada");
+            assert!(ada.len() as u64 >= total / 2, "{total}: {}", ada.len());
+            let bob = all(&limit, "bob");
+            assert!(!bob.is_empty(), "{total}");
+            let _rest: Vec<_> = ["c", "d", "e", "f", "g"].map(|name| all(&limit, name)).into();
+            assert!(!all(&limit, "root").is_empty(), "{total}");
+        }
+        for (total, of_ada) in [(1, 1), (2, 1), (3, 2)] {
+            let limit = SharedLimit::new(LimitShares::new(total));
+            assert_eq!(all(&limit, "ada").len(), of_ada);
+        }
+        assert_eq!(all(&SharedLimit::new(LimitShares::new(8)), "root").len(), 8);
+        assert_eq!(all(&SharedLimit::new(LimitShares::whole(8)), "ada").len(), 8);
+        assert_eq!(all(&SharedLimit::new(LimitShares::new(0)), "root").len(), 0);
+    }
+
+    #[test]
+    fn amount_that_exceeds_the_limit_is_refused_and_a_place_grows_within_it() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let ada = user("ada");
+        assert!(limit.try_acquire(&ada, 71).is_err());
+        let mut place = limit.try_acquire(&ada, 10).expect("room");
+        place.grow(30).expect("her part");
+        let reached = place.grow(10).expect_err("more than her part");
+        assert_eq!(reached, LimitReached { own: 40, held: 40, total: 80 });
+        assert_eq!(place.amount(), 40);
+        place.shrink_to(50);
+        place.shrink_to(15);
+        assert_eq!((place.amount(), limit.counts().held), (15, 15));
+        drop(place);
+        assert_eq!(limit.counts(), LimitCounts { free: 80, held: 0, waiting: 0 });
+    }
+
+    #[tokio::test]
+    async fn room_goes_to_the_user_with_the_least_and_priority_counts_within_a_user() {
+        let limit = SharedLimit::new(LimitShares::whole(2));
+        let first = limit.acquire(&user("ada"), 0, 1).await;
+        let second = limit.acquire(&user("ada"), 0, 1).await;
+        let of_ada = waiting(&limit, "ada", 0);
+        let urgent = waiting(&limit, "ada", 1000);
+        let of_bob = waiting(&limit, "bob", -1000);
+        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 2, waiting: 3 });
+        drop(first);
+        let of_bob = of_bob.await;
+        drop(second);
+        let urgent = urgent.await;
+        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 2, waiting: 1 });
+        drop(urgent);
+        let of_ada = of_ada.await;
+        drop((of_ada, of_bob));
+        assert_eq!(limit.counts(), LimitCounts { free: 2, held: 0, waiting: 0 });
+    }
+
+    #[tokio::test]
+    async fn users_take_turns_at_the_last_place() {
+        let limit = SharedLimit::new(LimitShares::whole(1));
+        let held = limit.acquire(&user("ada"), 0, 1).await;
+        let many: Vec<_> = (0..9).map(|_| waiting(&limit, "ada", 1000)).collect();
+        let of_bob = waiting(&limit, "bob", 0);
+        drop(held);
+        let of_bob = of_bob.now_or_never().expect("the next turn is his");
+        drop(of_bob);
+        drop(many);
+    }
+
+    #[tokio::test]
+    async fn requests_that_no_longer_wait_take_no_room() {
+        let limit = SharedLimit::new(LimitShares::whole(1));
+        let held = limit.acquire(&user("ada"), 0, 1).await;
+        let gone: Vec<_> = (0..100).map(|_| waiting(&limit, "ada", 0)).collect();
+        drop(gone);
+        let last = waiting(&limit, "ada", 0);
+        assert_eq!(limit.counts().waiting, 1);
+        drop(held);
+        let _place = last.await;
+        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 1, waiting: 0 });
+    }
+}
