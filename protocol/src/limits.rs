@@ -286,6 +286,10 @@ pub const RESULTS_BYTES: u64 = 64 * 1024 * 1024;
 /// Longest message of a commit.
 pub const COMMIT_MESSAGE_BYTES: usize = 16 * 1024;
 
+/// Agents of one job: a document that a server checks, and whose agents it stores one by one, stays
+/// small.
+pub const AGENTS_PER_JOB: usize = 4096;
+
 /// Trials of one run. A row takes about 200 bytes of the coordinator's memory.
 pub const TRIALS_PER_RUN: u64 = 10_000_000;
 

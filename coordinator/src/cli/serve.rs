@@ -214,8 +214,16 @@ impl ServerSetup {
         let announcement = supervise::blocking(move || users.announcement(&url)).await?;
         printer.data(&announcement)?;
         daemon.run(stops).await;
-        Ok(ExitCode::Success)
+        drop(server);
+        leave()
     }
+}
+
+/// Ends the process of a server whose sessions have ended. Reading of documents and datasets that goes
+/// on would keep it: it cannot be cut short, and nothing waits for its result.
+#[expect(clippy::exit, reason = "the end of the runtime waits for work that blocks")]
+fn leave() -> ! {
+    std::process::exit(ExitCode::Success.code().into())
 }
 
 /// Runs the command.

@@ -130,12 +130,14 @@ async fn run_session(
     daemon: &Daemon,
     run: &Arc<HostedRun>,
     session: &HostedSession,
-    stops: mpsc::Receiver<StopLevel>,
+    mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
     let variables = run.view().record.variables;
-    let prepared = match prepare(daemon, run.id(), variables).await {
-        Ok(prepared) => prepared,
-        Err(fault) => return unprepared(run, fault),
+    let preparing = prepare(daemon, run.id(), variables);
+    let prepared = match unless_stopped(&mut stops, preparing).await {
+        Some(Ok(prepared)) => prepared,
+        Some(Err(fault)) => return unprepared(run, fault),
+        None => return SessionEnd::Stopped,
     };
     let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
     if is_cancelled && !run.directory().exists() {
@@ -155,8 +157,22 @@ async fn run_session(
         Err(error) => {
             let is_invalid = is_config_error(&error) && !run.directory().exists();
             let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            if failure.code == ExitCode::Cancelled.code() {
+                return SessionEnd::Stopped;
+            }
             if is_invalid { SessionEnd::Invalid(failure) } else { SessionEnd::Failed(failure) }
         }
+    }
+}
+
+/// Prepares a session, of which nothing runs yet; `None` if a stop comes first.
+pub(super) async fn unless_stopped<T>(
+    stops: &mut mpsc::Receiver<StopLevel>,
+    preparing: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        prepared = preparing => Some(prepared),
+        Some(_level) = stops.recv() => None,
     }
 }
 

@@ -12,7 +12,7 @@ use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, unprepared};
+use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, unless_stopped, unprepared};
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::policy::DocumentPolicy;
@@ -82,16 +82,17 @@ pub(super) async fn run(
     daemon: &Daemon,
     run: &Arc<HostedRun>,
     session: &HostedSession,
-    stops: mpsc::Receiver<StopLevel>,
+    mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
     let had_begun = run.directory().exists();
     let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
     if is_cancelled && !had_begun {
         return SessionEnd::NeverStarted;
     }
-    let tree = match prepare(daemon, run).await {
-        Ok(tree) => tree,
-        Err(fault) => return unprepared(run, fault),
+    let tree = match unless_stopped(&mut stops, prepare(daemon, run)).await {
+        Some(Ok(tree)) => tree,
+        Some(Err(fault)) => return unprepared(run, fault),
+        None => return SessionEnd::Stopped,
     };
     let (send, forwarded) = mpsc::channel(STOP_CAPACITY);
     let _forwarding = forward(Arc::clone(run), stops, send);

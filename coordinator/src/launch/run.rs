@@ -106,13 +106,15 @@ pub struct RunOutcome {
 /// # Errors
 /// [`LaunchError`]. Settled trials stay settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
-    let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, stops, .. } = request;
+    let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, mut stops, .. } =
+        request;
     let RunRequest { on_demand, accept_changed, host, kubernetes_config, tracer, slots, .. } =
         request;
     #[cfg(feature = "nats")]
     let (pool, remote) = match request.remote {
         Some(remote) => {
-            (Some(remote.pool.to_string()), Some(ConnectedServer::connect(remote).await?))
+            let pool = remote.pool.to_string();
+            (Some(pool), Some(stops.unless_stopped(ConnectedServer::connect(remote)).await?))
         }
         None => (None, None),
     };
@@ -128,7 +130,8 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let former = previous.map(|parameters| parameters.datasets).unwrap_or_default();
     let read = dataset_facts(&job, &datasets, &former);
     let parameters = JobParameters::new(&job, read, sink, materialize, pool);
-    let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
+    let planning = planning::plan(&job, datasets, Arc::clone(&store), &state);
+    let plan = stops.unless_stopped(planning).await?;
     let local = || {
         let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
         let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
@@ -153,6 +156,20 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
         tracer,
     };
     prepared.run(session).await
+}
+
+/// Prepares a session, of which nothing runs yet, unless a stop comes first.
+///
+/// # Errors
+/// [`LaunchError::Interrupted`] then.
+pub(super) async fn unless_stopped<T>(
+    stops: &mut mpsc::Receiver<StopLevel>,
+    preparing: impl Future<Output = Result<T, LaunchError>>,
+) -> Result<T, LaunchError> {
+    tokio::select! {
+        prepared = preparing => prepared,
+        Some(_level) = stops.recv() => Err(LaunchError::Interrupted),
+    }
 }
 
 /// The sink of a session, given that of the last one. A run does not leave its catalog, which would
@@ -273,6 +290,17 @@ impl JobExecutor {
 }
 
 impl StopSource {
+    /// Prepares a session unless a stop of a channel comes first. Signals still end the process.
+    async fn unless_stopped<T>(
+        &mut self,
+        preparing: impl Future<Output = Result<T, LaunchError>>,
+    ) -> Result<T, LaunchError> {
+        match self {
+            Self::Signals => preparing.await,
+            Self::Channel(stops) => unless_stopped(stops, preparing).await,
+        }
+    }
+
     /// The stops, as long as the task lives.
     fn listen(self) -> std::io::Result<(mpsc::Receiver<StopLevel>, Option<Task<()>>)> {
         match self {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::limits::AGENTS_PER_JOB;
 use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{
     AgentKind, AgentLimits, AgentModel, AgentSpec, AgentTaskOptions, SessionFormat,
@@ -152,6 +153,11 @@ pub(crate) fn read(
     let Some(items) = field.items() else { return Vec::new() };
     if items.is_empty() {
         field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
+    }
+    if items.len() > AGENTS_PER_JOB {
+        let (found, most) = (format!("{} agents", items.len()), AGENTS_PER_JOB.to_string());
+        field.reject(ErrorKind::BadValue, &found, &format!("at most {most}"));
+        return Vec::new();
     }
     let mut seen = HashMap::new();
     items.iter().filter_map(|item| agent(item, catalogue, gateway, file, &mut seen)).collect()

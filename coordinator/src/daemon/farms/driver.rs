@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::traces::Tracer;
+use tokio::sync::watch;
 
 use super::hosted_farm::{FarmStage, HostedFarm};
 use super::record::HostedFarmEnd;
@@ -59,15 +62,7 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
 
 async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
     let mut stopping = daemon.farms.stopping.subscribe();
-    let session = {
-        let opening = open(daemon, farm);
-        // Dropping it stops what was begun.
-        tokio::select! {
-            opened = opening => opened,
-            _ = stopping.wait_for(Option::is_some) => return FarmSessionEnd::Stopped,
-        }
-    };
-    let session = match session {
+    let session = match open(daemon, farm, &mut stopping).await {
         Ok(Some(session)) => Arc::new(session),
         Ok(None) => return FarmSessionEnd::Stopped,
         Err(failure) => return FarmSessionEnd::Failed(failure),
@@ -96,19 +91,42 @@ async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
     }
 }
 
-/// Opens the farm; `None` if it was deleted before, and nothing of it runs.
-async fn open(daemon: &Daemon, farm: &HostedFarm) -> Result<Option<FarmSession>, RunFailure> {
+/// Opens the farm. `None` if it was deleted before, and nothing of it runs, or if the daemon stops: then
+/// everything that was begun has ended.
+async fn open(
+    daemon: &Daemon,
+    farm: &HostedFarm,
+    stopping: &mut watch::Receiver<Option<StopLevel>>,
+) -> Result<Option<FarmSession>, RunFailure> {
+    // It is never an error: the sender lives as long as the daemon.
+    let mut stopped = stopping.clone();
+    let stopped = async move {
+        let _is_stopping = stopped.wait_for(Option::is_some).await.is_ok();
+    };
+    let mut stopped = std::pin::pin!(stopped);
+    let prepared = tokio::select! {
+        prepared = prepared(daemon, farm) => prepared?,
+        () = &mut stopped => return Ok(None),
+    };
+    let Some((request, _turn)) = prepared else { return Ok(None) };
+    let opened = Box::pin(FarmSession::open_unless(request, stopped)).await;
+    opened.map_err(|error| launch_failure(daemon, error))
+}
+
+/// The request for a session, with the turn to open it; `None` if it needs none.
+async fn prepared(
+    daemon: &Daemon,
+    farm: &HostedFarm,
+) -> Result<Option<(FarmRequest, SharedPlace)>, RunFailure> {
     let priority = farm.record().priority;
-    let _turn = daemon.farms.openings.acquire(&farm.limit_user(), priority, 1).await;
+    let turn = daemon.farms.openings.acquire(&farm.limit_user(), priority, 1).await;
     if !farm.needs_session(daemon.is_remote()) {
         return Ok(None);
     }
     farm.set_stage(FarmStage::Opening);
     let variables = farm.record().variables.clone();
     let prepared = prepare(daemon, farm.id(), variables).await.map_err(|fault| fault.failure)?;
-    let request = request(daemon, farm, prepared)?;
-    let opened = Box::pin(FarmSession::open(request)).await;
-    opened.map(Some).map_err(|error| launch_failure(daemon, error))
+    Ok(Some((request(daemon, farm, prepared)?, turn)))
 }
 
 fn launch_failure(daemon: &Daemon, error: LaunchError) -> RunFailure {

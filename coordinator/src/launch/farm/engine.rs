@@ -27,6 +27,9 @@ use crate::engine::{
 use crate::launch::embedded::{self, EmbeddedRun, FinishedSession};
 use crate::launch::host::{self, HostPaths, environment};
 use crate::launch::local::{equip, variables};
+#[cfg(feature = "nats")]
+use crate::launch::nats::ConnectedServer;
+use crate::launch::run::unless_stopped;
 use crate::launch::slot_pool::SlotShare;
 use crate::launch::store::{StoreCache, open_for_run};
 use crate::launch::{LaunchError, planning};
@@ -76,7 +79,7 @@ pub(super) struct PreparedFarm {
 impl FarmEngine {
     /// Runs the farm until it is over or stopped.
     pub(super) async fn run(self) -> Result<EngineOutcome, LaunchError> {
-        let Self { request, stops, opened } = self;
+        let Self { request, mut stops, opened } = self;
         let FarmRequest { settings, job, datasets, host, kubernetes_config, .. } = request;
         let FarmRequest { tracer, slots, .. } = request;
         settings.check().map_err(LaunchError::FarmSettings)?;
@@ -87,14 +90,18 @@ impl FarmEngine {
         check_name(&run_dir, &settings)?;
         #[cfg(feature = "nats")]
         let remote = match request.remote {
-            Some(remote) => Some(crate::launch::nats::ConnectedServer::connect(remote).await?),
+            Some(remote) => {
+                let connecting = ConnectedServer::connect(remote);
+                Some(unless_stopped(&mut stops, connecting).await?)
+            }
             None => None,
         };
         let cache =
             StoreCache { directory: state.join("blob-cache"), max_mb: request.store_cache_mb };
         let default = state.join("blobs");
         let (url, store) = open_for_run(request.store, &run_dir, default, Some(&cache)).await?;
-        let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
+        let planning = planning::plan(&job, datasets, Arc::clone(&store), &state);
+        let plan = unless_stopped(&mut stops, planning).await?;
         let documents = Arc::new(FarmDocuments::new(Arc::new(plan), Arc::clone(&store)));
         let (planner, handle) = FarmPlanner::new(settings.clone(), documents.needs());
         let planner = planner.with_rate_limit(job.worker_rate_limits);

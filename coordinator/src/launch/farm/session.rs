@@ -70,14 +70,36 @@ impl FarmSession {
     /// # Errors
     /// [`LaunchError`]; nothing was changed then.
     pub async fn open(request: FarmRequest) -> Result<Self, LaunchError> {
-        let (stops, stopped) = mpsc::channel(STOP_CAPACITY);
+        let opened = Self::open_unless(request, std::future::pending()).await?;
+        opened.ok_or_else(|| RunError::PartEnded("the farm").into())
+    }
+
+    /// Opens a farm as [`open`](Self::open) does, unless `stopped` ends before: then everything that
+    /// was begun has ended when this returns `None`.
+    ///
+    /// # Errors
+    /// [`LaunchError`]; nothing was changed then.
+    pub async fn open_unless(
+        request: FarmRequest,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<Option<Self>, LaunchError> {
+        let (stops, stops_of_run) = mpsc::channel(STOP_CAPACITY);
         let stops = FarmStops(stops);
         let (send, opened) = oneshot::channel();
-        let mut ended = run_on_thread(request, stopped, send)?;
-        match opened.await {
+        let mut ended = run_on_thread(request, stops_of_run, send)?;
+        let opened = tokio::select! {
+            opened = opened => opened,
+            () = stopped => {
+                drop(stops);
+                // It was stopped, whatever it says.
+                let _outcome = join(&mut ended).await;
+                return Ok(None);
+            }
+        };
+        match opened {
             Ok(OpenedFarm { run, run_dir, handle, documents, calls }) => {
                 let ended = Mutex::new(ended);
-                Ok(Self { run, run_dir, handle, documents, stops, ended, _calls: calls })
+                Ok(Some(Self { run, run_dir, handle, documents, stops, ended, _calls: calls }))
             }
             Err(_) => match join(&mut ended).await {
                 Err(error) => Err(error),
