@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
-use crate::error::{ErrorClass, TrialError};
+use crate::error::{ErrorClass, ErrorCode, TrialError};
 use crate::id::{ExecId, TryId, WorkerId};
 use crate::phase::Phase;
 use crate::record::Rewards;
@@ -184,6 +184,20 @@ impl SampleResult {
             execution: None,
             other_executions: 0,
         }
+    }
+
+    /// Whether it was lost because a service or the host had an outage, which ends others in the same
+    /// way as long as it lasts.
+    pub fn is_outage(&self) -> bool {
+        const OUTAGES: [ErrorCode; 5] = [
+            ErrorCode::DISK_FULL,
+            ErrorCode::HOST_EXHAUSTED,
+            ErrorCode::UNREACHABLE,
+            ErrorCode::MODEL_UNREACHABLE,
+            ErrorCode::STORE_FAILED,
+        ];
+        let code = self.error.as_ref().map(|error| &error.code);
+        self.end.is_refillable() && code.is_some_and(|code| OUTAGES.contains(code))
     }
 
     /// Whether a trainer may learn from it: the agent ended or was ended, and there is a verdict.

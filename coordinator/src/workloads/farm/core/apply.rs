@@ -33,7 +33,7 @@ impl FarmCore {
                 self.cancelled.insert(group.clone());
             }
             FarmRecord::Completed { completions } => self.apply_completed(completions, effects),
-            FarmRecord::Refilled(lost) => self.apply_refilled(lost),
+            FarmRecord::Refilled(lost) => self.apply_refilled(at, lost),
             FarmRecord::Late(late) => self.apply_late(late, effects),
             FarmRecord::Acknowledged { completions } => {
                 self.apply_acknowledged(completions, effects);
@@ -184,6 +184,8 @@ impl FarmCore {
         self.totals.usable += u64::from(*usable);
         self.totals.count(&result.end);
         self.dequeue(ordinal);
+        self.note_end(result);
+        self.queue.end_probe(ordinal);
         if is_ending {
             return Some(ordinal);
         }
@@ -191,20 +193,27 @@ impl FarmCore {
         None
     }
 
-    fn apply_refilled(&mut self, lost: &LostGeneration) {
+    fn apply_refilled(&mut self, at: Timestamp, lost: &LostGeneration) {
+        let is_outage = lost.result.is_outage();
         let SampleSlot { group: id, index, generation } = &lost.sample;
         let (next, generation) = (self.next_ordinal, generation + 1);
         let Some(group) = self.groups.get_mut(id) else { return };
         let Some(slot) = group.slot_mut(*index) else { return };
         let former = std::mem::replace(slot, OpenSlot { generation, ordinal: next, ended: false });
-        group.refills += 1;
+        group.refills += u32::from(!is_outage);
         self.next_ordinal += 1;
         self.held_generations += 1;
         self.totals.refills += 1;
         self.dequeue(former.ordinal);
         self.remove_slot(former.ordinal);
         self.add_slot(id, *index, generation, next);
-        self.enqueue(next);
+        if is_outage {
+            self.note_outage(at, former.ordinal);
+            self.park(next);
+        } else {
+            self.enqueue(next);
+        }
+        self.queue.end_probe(former.ordinal);
     }
 
     fn apply_late(&mut self, late: &LateResult, effects: &mut Vec<FarmEffect>) {

@@ -30,7 +30,9 @@ impl FarmCore {
             let late = Box::new(LateResult { sample, result });
             return self.commit(at, FarmRecord::Late(late), out);
         }
-        let may_refill = group.refills < group.request().refill_limit();
+        let limit = group.request().refill_limit();
+        // An outage would use up the refills of every group in a moment.
+        let may_refill = group.refills < limit || (limit > 0 && result.is_outage());
         if result.end.is_refillable() && may_refill {
             let lost = Box::new(LostGeneration { sample, result });
             return self.commit(at, FarmRecord::Refilled(lost), out);

@@ -16,12 +16,13 @@ impl FarmCore {
     }
 
     /// When the next [`FarmInput::Tick`](super::FarmInput::Tick) is due; `None` during a pause, and
-    /// without a deadline.
+    /// without a deadline or an outage.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.paused_since.is_some() {
             return None;
         }
-        let (due, _) = self.deadlines.first()?;
+        let deadline = self.deadlines.first().map(|(due, _)| *due);
+        let due = deadline.into_iter().chain(self.queue.probe_due()).min()?;
         Timestamp::from_millisecond(due.saturating_add(self.paused_ms)).ok()
     }
 

@@ -25,6 +25,7 @@ mod group;
 mod handle;
 mod input;
 mod invariants;
+mod outage;
 mod queue;
 mod snapshot;
 #[cfg(test)]

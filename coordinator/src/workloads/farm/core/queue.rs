@@ -7,6 +7,7 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::SizeClass;
 
+use super::outage::OutageProbe;
 use super::{FarmCore, SlotEntry};
 
 /// Priority, order of the group, and position in the group.
@@ -16,20 +17,28 @@ pub(super) type QueueKey = (Reverse<i32>, u64, u32);
 #[derive(Debug, Clone, Default)]
 pub(super) struct SampleQueue {
     /// Ordinals in their order.
-    waiting: BTreeMap<QueueKey, u64>,
+    pub(super) waiting: BTreeMap<QueueKey, u64>,
+    /// Refills that wait for the end of an outage.
+    pub(super) parked: BTreeMap<QueueKey, u64>,
+    pub(super) probe: Option<OutageProbe>,
 }
 
 impl SampleQueue {
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.parked.len()
     }
 
     pub(super) fn insert(&mut self, key: QueueKey, ordinal: u64) {
         self.waiting.insert(key, ordinal);
     }
 
-    pub(super) fn remove(&mut self, key: &QueueKey) -> bool {
-        self.waiting.remove(key).is_some()
+    pub(super) fn remove(&mut self, key: &QueueKey) {
+        self.waiting.remove(key);
+        self.parked.remove(key);
+    }
+
+    fn get(&self, key: &QueueKey) -> Option<u64> {
+        self.waiting.get(key).or_else(|| self.parked.get(key)).copied()
     }
 }
 
@@ -49,7 +58,7 @@ pub struct BegunSample {
 }
 
 impl FarmCore {
-    /// Takes the next samples to begin, at most `max`; none during a pause. Not part of the journal:
+    /// Takes the next samples to begin, at most `max`; none during a pause, and no parked refill. Not part of the journal:
     /// after a replay, every sample that has not ended waits again, until [`find`](Self::find) says
     /// that the run has it.
     pub fn begin_next(&mut self, max: usize) -> Vec<BegunSample> {
@@ -101,6 +110,6 @@ impl FarmCore {
 
     /// Whether the sample with this ordinal waits to be begun.
     pub(super) fn is_queued(&self, ordinal: u64) -> bool {
-        self.queue_key(ordinal).is_some_and(|key| self.queue.waiting.get(&key) == Some(&ordinal))
+        self.queue_key(ordinal).is_some_and(|key| self.queue.get(&key) == Some(ordinal))
     }
 }

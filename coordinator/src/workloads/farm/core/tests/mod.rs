@@ -2,6 +2,7 @@
 
 mod groups;
 mod model;
+mod outages;
 mod pauses;
 mod refills;
 mod schedules;
@@ -24,6 +25,7 @@ enum Outcome {
     Reward(f64),
     Truncated,
     Lost,
+    Outage,
     AgentFailed,
     CancelledByUser,
 }
@@ -36,13 +38,14 @@ fn sample_result(outcome: Outcome) -> SampleResult {
             SampleResult { end: SampleEnd::Completed, reward: Some(reward), ..empty }
         }
         Outcome::Truncated => SampleResult { end: SampleEnd::Truncated, ..empty },
-        Outcome::Lost => {
+        Outcome::Lost | Outcome::Outage => {
             let cause = LossCause::Infrastructure;
-            let error = TrialError::transient(
-                ErrorType::EnvironmentStartFailed,
-                ErrorCode::UNREACHABLE,
-                "no answer",
-            );
+            let code = match outcome {
+                Outcome::Outage => ErrorCode::DISK_FULL,
+                _ => ErrorCode::ENVIRONMENT_LOST,
+            };
+            let error =
+                TrialError::transient(ErrorType::EnvironmentStartFailed, code, "no answer");
             let end = SampleEnd::NoResult { cause, phase };
             SampleResult { end, error: Some(error), ..empty }
         }
