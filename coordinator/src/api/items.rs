@@ -22,8 +22,8 @@ use super::connections::LongAnswer;
 use super::item_documents::{ArtifactList, ItemDocument, OutputDocument, OutputList};
 use super::problem::ApiProblem;
 use super::{ApiState, body, events, json, output_follower, runs, whole_number};
-use crate::daemon::{DaemonError, ItemQuery, Principal};
-use crate::results::view::{self, CapturedFile};
+use crate::daemon::{DaemonError, HostedRun, ItemQuery, Principal, ShownOutput, is_output};
+use crate::results::view::{self, CapturedError, CapturedFile};
 
 /// Items of a page unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 100;
@@ -211,50 +211,94 @@ pub(super) async fn logs(
     let run = runs::find(&state, &user, &id)?;
     let OutputQuery { name, number, follow } = body::query(query.as_deref())?;
     let permit = events::stream_permit(&state, &user)?;
-    let (pieces, received) = mpsc::channel(WAITING_PIECES);
+    let (pieces, mut received) = mpsc::channel(WAITING_PIECES);
     if follow {
         // An unknown item is an error, not an empty stream.
-        state.daemon.item(&user, &run, &item).await?;
+        let found = state.daemon.item(&user, &run, &item).await?;
+        if let Some(name) = &name {
+            let is_settled = output_follower::is_settled(&found);
+            check_followed(&state, &user, (&run, &item), name, is_settled).await?;
+        }
         let daemon = Arc::clone(&state.daemon);
         let follower = output_follower::follow(daemon, user, run, item, name, pieces);
         let sending = supervise::spawn("followed output", follower);
-        return Ok(text_stream(received, (sending, permit)));
+        return Ok(text_stream(None, received, (sending, permit)));
     }
     let files = state.daemon.item_files(&user, &run, &item, number).await?;
     let found = state.daemon.captured_files(&files, name.as_deref())?;
     let sending = supervise::spawn("captured output", async move {
-        send_files(&files.store, &found, &pieces).await;
+        send_files(&files.store, &found, &pieces).await
     });
-    Ok(text_stream(received, (sending, permit)))
+    // Whether a file in the logs exists is known when it is read.
+    match received.recv().await {
+        None => {
+            let sent = sending.await.map_err(|_panic| DaemonError::Unfinished)?;
+            sent.map_err(|error| state.daemon.captured_failure(error))?;
+            Ok(text_stream(None, received, permit))
+        }
+        first => Ok(text_stream(first, received, (sending, permit))),
+    }
 }
 
+/// Refuses to follow an output that an item does not have: one with a path of another place, and of a
+/// settled item one that it did not leave.
+async fn check_followed(
+    state: &ApiState,
+    user: &Principal,
+    (run, item): (&HostedRun, &str),
+    name: &str,
+    is_settled: bool,
+) -> Result<(), ApiProblem> {
+    if is_settled {
+        let files = state.daemon.item_files(user, run, item, None).await?;
+        let shown = ShownOutput::new(Some(name));
+        let mut paths = files.record.outputs.iter().map(|output| &output.path);
+        if paths.any(|path| is_output(path) && shown.is_wanted(path)) {
+            return Ok(());
+        }
+    } else if !name.starts_with('/') {
+        return Ok(());
+    }
+    Err(DaemonError::NoFiles.into())
+}
+
+/// Sends files until the client goes.
+///
+/// # Errors
+/// The file that cannot be read.
 async fn send_files(
     store: &Arc<dyn BlobStore>,
     files: &[CapturedFile],
     pieces: &mpsc::Sender<Bytes>,
-) {
+) -> Result<(), CapturedError> {
     for file in files {
         if files.len() > 1 {
             let header = format!("==> {} <==\n", file.path);
             if pieces.send(header.into()).await.is_err() {
-                return;
+                return Ok(());
             }
         }
-        if let Err(error) = view::read_captured(&**store, file, pieces.clone()).await {
-            tracing::warn!("cannot send {}: {error}", file.path);
-            return;
-        }
+        let sent = view::read_captured(&**store, file, pieces.clone()).await;
+        sent.inspect_err(|error| tracing::warn!("cannot send {}: {error}", file.path))?;
         if files.len() > 1 && pieces.send("\n".into()).await.is_err() {
-            return;
+            return Ok(());
         }
     }
+    Ok(())
 }
 
-/// An answer of text in pieces. `owned` is held until all is sent.
-fn text_stream<T: Send + 'static>(received: mpsc::Receiver<Bytes>, owned: T) -> Response {
-    let pieces = stream::unfold((received, owned), |(mut received, owned)| async move {
-        let piece = received.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(piece), (received, owned)))
+/// An answer of text in pieces, the first of which may have come. `owned` is held until all is sent.
+fn text_stream<T: Send + 'static>(
+    first: Option<Bytes>,
+    received: mpsc::Receiver<Bytes>,
+    owned: T,
+) -> Response {
+    let pieces = stream::unfold((first, received, owned), |(first, mut received, owned)| async move {
+        let piece = match first {
+            Some(piece) => piece,
+            None => received.recv().await?,
+        };
+        Some((Ok::<_, std::convert::Infallible>(piece), (None, received, owned)))
     });
     let media = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8"),

@@ -63,11 +63,7 @@ pub(super) async fn follow(
         };
         // Without the wait for the answer of a worker.
         let pause = LOOK_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK);
-        let is_settled = !matches!(
-            found.detail.row.state,
-            TrialState::Running | TrialState::Waiting | TrialState::Queued
-        );
-        if is_settled {
+        if is_settled(&found) {
             if let Err(error) = follower.send_recorded(&daemon, &item).await {
                 tracing::warn!("cannot send the output of {item}: {error}");
             }
@@ -81,6 +77,12 @@ pub(super) async fn follow(
         }
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Whether an item has its result.
+pub(super) fn is_settled(found: &ItemDetail) -> bool {
+    let state = found.detail.row.state;
+    !matches!(state, TrialState::Running | TrialState::Waiting | TrialState::Queued)
 }
 
 impl OutputFollower {

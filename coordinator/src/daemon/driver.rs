@@ -74,7 +74,7 @@ pub(super) async fn drive(
     stops: mpsc::Receiver<StopLevel>,
 ) {
     let progress = Arc::clone(&session.progress);
-    let end = match run.kind() {
+    let mut end = match run.kind() {
         HostedKind::Job | HostedKind::Executor => {
             let commands = enforce(Arc::clone(run), progress.stage());
             let _commanding = supervise::spawn("run commands", commands);
@@ -82,9 +82,10 @@ pub(super) async fn drive(
         }
         HostedKind::Tree => search::run(daemon, run, &session, stops).await,
     };
-    match &end {
+    match &mut end {
         SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
             tracing::error!("run {}: {}", run.id(), failure.message);
+            daemon.hide_paths(failure);
         }
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}

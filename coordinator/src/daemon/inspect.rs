@@ -21,7 +21,7 @@ use crate::launch::LaunchError;
 use crate::launch::live_output::RunningTrial;
 use crate::launch::store::find;
 use crate::results::view::{
-    self, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
+    self, CapturedError, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
     TrialRow, find_trial,
 };
 use crate::workloads::search::driver::{SearchDirectory, SearchError};
@@ -232,8 +232,15 @@ impl Daemon {
 
     /// The error of a fault, in words.
     pub(super) fn failed(&self, fault: RunFault) -> DaemonError {
-        let failure: RunFailure = (self.options.explain)(fault);
+        let mut failure: RunFailure = (self.options.explain)(fault);
+        tracing::debug!("a request failed: {}", failure.message);
+        self.hide_paths(&mut failure);
         DaemonError::Failed(failure)
+    }
+
+    /// The error of a captured file that cannot be read.
+    pub fn captured_failure(&self, error: CapturedError) -> DaemonError {
+        self.failed(RunFault::Captured(error))
     }
 }
 

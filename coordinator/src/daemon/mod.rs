@@ -12,6 +12,7 @@
 //! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
 //!   durable events of a run for many readers
 //! * `live_output`: output of trials that run
+//! * `failure`: failures in words; `hidden_paths`: directories that these do not name
 //! * `search`: a session of a search; `search_log`: its events
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
 //! * `farms`: farms, which have records of their own beside the runs
@@ -28,6 +29,7 @@ mod executor;
 mod export;
 mod failure;
 mod farms;
+mod hidden_paths;
 mod hosted_run;
 mod id;
 mod inspect;
@@ -83,6 +85,7 @@ pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
 use self::disk::UserDisk;
 use self::farms::HostedFarms;
+use self::hidden_paths::HiddenPaths;
 #[cfg(feature = "nats")]
 use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
@@ -161,6 +164,7 @@ pub struct Daemon {
     /// Exports at a time.
     exports: Arc<SharedLimit>,
     disk: Arc<UserDisk>,
+    hidden_paths: HiddenPaths,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
     output_connection: OutputConnection,
@@ -179,6 +183,12 @@ impl Daemon {
         let shared = |places| SharedLimit::new(LimitShares::new(places));
         let disk = UserDisk::open(dir.uploads(), dir.dataset_users(), options.disk_bytes)?;
         let disk = Arc::new(disk);
+        let store = match &options.store {
+            Some(StoreUrl::Directory(directory)) => Some(directory.as_path()),
+            _ => None,
+        };
+        let directories = [Some(dir.root()), Some(options.directory.as_path()), store];
+        let hidden_paths = HiddenPaths::new(directories, |name| std::env::var_os(name));
         let farms = HostedFarms::open(&dir, options.is_remote())?;
         let mut table = RunTable::default();
         for found in dir.records::<HostedRunRecord>()? {
@@ -216,6 +226,7 @@ impl Daemon {
             reads: shared(inspect::CONCURRENT_READS),
             exports: shared(export::CONCURRENT_EXPORTS),
             disk,
+            hidden_paths,
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),
         }))
@@ -252,6 +263,11 @@ impl Daemon {
             None => Ok(()),
             Some(_) => Err("the daemon is stopping".to_owned()),
         }
+    }
+
+    /// Takes the directories of the server out of a failure that a user sees.
+    pub fn hide_paths(&self, failure: &mut RunFailure) {
+        self.hidden_paths.hide(failure);
     }
 
     fn stop(&self, level: StopLevel) {

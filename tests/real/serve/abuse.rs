@@ -86,6 +86,19 @@ fn large_body_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn body_of_a_user_without_the_role_is_refused_before_it_is_read() {
+    let (_project, daemon) = crate::serve::tokens::with_users();
+    let reader = daemon.client.with_token("ada-reads");
+    let farm = format!("/v1/farms/f{:024x}/groups", 1);
+    for path in ["/v1/runs", "/v1/farms", &farm] {
+        let mut stream = reader.begin("POST", path, &[("content-length", "4000000")]);
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 403", "{path}");
+    }
+}
+
+#[test]
 fn body_without_a_stated_size_is_cut_and_takes_little_memory() {
     const BODY_BYTES: usize = 1024 * 1024 * 1024;
     let project = project();

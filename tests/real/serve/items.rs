@@ -54,7 +54,15 @@ fn items_outputs_and_artifacts_are_those_of_the_run() {
         let content = daemon.client.get(&format!("{base}/artifact?path={path}")).expect(200);
         assert_eq!(Some(content.body.len() as u64), artifact["size_bytes"].as_u64());
     }
-    for path in ["/logs?name=../../etc/passwd", "/artifact?path=../x", "/logs?name=%00"] {
+    for path in [
+        "/logs?name=../../etc/passwd",
+        "/logs?name=/etc/passwd",
+        "/logs?name=agent/no-such-file",
+        "/logs?name=/etc/passwd&follow=true",
+        "/logs?name=command/no-such-file&follow=true",
+        "/logs?name=%00",
+        "/artifact?path=../x",
+    ] {
         let _refused = daemon.client.get(&format!("{base}{path}")).expect(404);
     }
     let _none = daemon.client.get(&format!("/v1/runs/{id}/items/no-such-item")).expect(404);

@@ -118,6 +118,8 @@ fn run_that_cannot_be_opened_is_shown_and_stops_nothing() {
     assert_eq!(problem["code"], json!(8), "{problem:#}");
     let failed = daemon.wait_for(&ids[1], &["failed"]);
     assert_eq!(failed["failure"]["code"], json!(8), "{failed:#}");
+    let directory = project.path().display().to_string();
+    assert!(!failed.to_string().contains(&directory), "{failed:#}");
     assert_eq!(failed["is_final"], json!(false), "{failed:#}");
     daemon.wait_for(&ids[2], &["completed"]);
 }

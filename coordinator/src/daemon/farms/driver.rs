@@ -45,8 +45,9 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
             });
             note.await
         }
-        FarmSessionEnd::Failed(failure) => {
+        FarmSessionEnd::Failed(mut failure) => {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
+            daemon.hide_paths(&mut failure);
             let note = farm.update(&daemon.dir, |record| {
                 record.failure = Some(failure);
                 Ok::<(), RecordError>(())
