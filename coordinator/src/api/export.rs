@@ -112,8 +112,10 @@ pub(super) async fn export(
     let run = runs::find(&state, &user, &id)?;
     let ExportQuery { format, min_reward } = body::query(query.as_deref())?;
     let permit = events::stream_permit(&state, &user)?;
-    let exported =
-        state.daemon.export(&user, &run, format.into(), min_reward.unwrap_or(DEFAULT_MIN_REWARD)).await?;
+    let exported = state
+        .daemon
+        .export(&user, &run, format.into(), min_reward.unwrap_or(DEFAULT_MIN_REWARD))
+        .await?;
     let media = match format {
         ExportedFormat::Jsonl | ExportedFormat::TracesJsonl | ExportedFormat::Sft => {
             "application/jsonl"

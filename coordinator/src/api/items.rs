@@ -293,13 +293,14 @@ fn text_stream<T: Send + 'static>(
     received: mpsc::Receiver<Bytes>,
     owned: T,
 ) -> Response {
-    let pieces = stream::unfold((first, received, owned), |(first, mut received, owned)| async move {
-        let piece = match first {
-            Some(piece) => piece,
-            None => received.recv().await?,
-        };
-        Some((Ok::<_, std::convert::Infallible>(piece), (None, received, owned)))
-    });
+    let pieces =
+        stream::unfold((first, received, owned), |(first, mut received, owned)| async move {
+            let piece = match first {
+                Some(piece) => piece,
+                None => received.recv().await?,
+            };
+            Some((Ok::<_, std::convert::Infallible>(piece), (None, received, owned)))
+        });
     let media = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
         // Output is text of agents: a browser must not guess that it is a page.

@@ -21,8 +21,8 @@ use crate::launch::LaunchError;
 use crate::launch::live_output::RunningTrial;
 use crate::launch::store::find;
 use crate::results::view::{
-    self, CapturedError, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail, TrialFilter,
-    TrialRow, find_trial,
+    self, CapturedError, CapturedFile, RecordedExecution, RunDirectory, RunViewError, TrialDetail,
+    TrialFilter, TrialRow, find_trial,
 };
 use crate::workloads::search::driver::{SearchDirectory, SearchError};
 use crate::workloads::search::report::SearchOverview;

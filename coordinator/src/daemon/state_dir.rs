@@ -80,7 +80,8 @@ impl DaemonDir {
     /// # Errors
     /// [`RecordError`].
     pub(super) fn open(root: &Path) -> Result<Self, RecordError> {
-        let names = [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets", DATASET_USERS];
+        let names =
+            [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets", DATASET_USERS];
         let directories = names.map(|name| root.join(name));
         for directory in std::iter::once(root.to_owned()).chain(directories) {
             DirBuilder::new()

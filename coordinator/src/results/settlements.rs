@@ -1,5 +1,6 @@
 //! Reader of a run's settled trials: the plan, and the settlements of `records/*.jsonl` in plan
-//! order. Only the position of each trial is kept in memory.
+//! order. Only the position of each trial is kept in memory, and settlements that the records lack: a
+//! run that was killed has them in its journal.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,8 +23,13 @@ pub(super) struct SettledTrials {
     plan: JobPlan,
     files: Vec<(PathBuf, File)>,
     positions: Vec<TrialPosition>,
+    /// Settlements that the records lack.
+    late: Vec<Settlement>,
     unplanned: u64,
 }
+
+/// A file number that stands for the settlements in memory.
+const LATE: u32 = u32::MAX;
 
 /// Position of a settled trial in the records files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,8 +87,8 @@ impl SettledTrials {
         let plan: Option<PlanDocument> = document(&layout.plan())?;
         let plan = plan.ok_or_else(|| SettlementsError::NoPlan(run_dir.to_owned()))?;
         let plan = JobPlan::try_from(plan)?;
-        let (files, positions) = (Vec::new(), Vec::new());
-        let mut settled = Self { plan, files, positions, unplanned: 0 };
+        let (files, positions, late) = (Vec::new(), Vec::new(), Vec::new());
+        let mut settled = Self { plan, files, positions, late, unplanned: 0 };
         for number in 1.. {
             let path = layout.record_file(number);
             if !path.exists() {
@@ -90,12 +96,43 @@ impl SettledTrials {
             }
             settled.index(path, &mut each_key)?;
         }
-        settled.positions.sort_unstable_by_key(|at| (at.ordinal, at.file, at.offset));
-        // The later of two settlements of a trial counts.
-        settled.positions.reverse();
-        settled.positions.dedup_by_key(|position| position.ordinal);
-        settled.positions.reverse();
+        settled.order();
         Ok(settled)
+    }
+
+    /// Puts trials into plan order. The later of two settlements of a trial counts.
+    fn order(&mut self) {
+        self.positions.sort_unstable_by_key(|at| (at.ordinal, at.file, at.offset));
+        self.positions.reverse();
+        self.positions.dedup_by_key(|position| position.ordinal);
+        self.positions.reverse();
+    }
+
+    /// Adds settlements of the journal that the records lack.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(super) fn add_late(
+        &mut self,
+        settlements: impl IntoIterator<Item = Settlement>,
+    ) -> Result<(), SettlementsError> {
+        let mut added = Vec::new();
+        for settlement in settlements {
+            let trial = settlement.trial();
+            let Some(ordinal) = trial.and_then(|trial| self.plan.ordinal(trial)) else { continue };
+            let known = self.positions.binary_search_by_key(&ordinal, |position| position.ordinal);
+            if let Ok(index) = known
+                && self.get(index as u64)?.1.settled_at >= settlement.settled_at
+            {
+                continue;
+            }
+            let offset = self.late.len() as u64;
+            added.push(TrialPosition { ordinal, file: LATE, bytes: 0, offset });
+            self.late.push(settlement);
+        }
+        self.positions.extend(added);
+        self.order();
+        Ok(())
     }
 
     /// Indexes the trials of a records file.
@@ -111,7 +148,8 @@ impl SettledTrials {
         loop {
             line.clear();
             reader.read_until(b'\n', &mut line).map_err(FileError::with_context("read", &path))?;
-            if line.is_empty() {
+            // A process that was killed may leave a part of a line.
+            if line.last() != Some(&b'\n') {
                 break;
             }
             let SettlementKey { trial, verdict } = parse(&path, &line)?;
@@ -148,6 +186,10 @@ impl SettledTrials {
     /// Reads the trial at an index below [`len`](Self::len), in plan order, with its ordinal.
     pub(super) fn get(&self, index: u64) -> Result<(u64, Settlement), SettlementsError> {
         let position = self.positions[usize::try_from(index).expect("an index of a list")];
+        if position.file == LATE {
+            let late = &self.late[usize::try_from(position.offset).expect("an index of a list")];
+            return Ok((position.ordinal, late.clone()));
+        }
         let (path, file) = &self.files[position.file as usize];
         let mut line = vec![0; position.bytes as usize];
         file.read_exact_at(&mut line, position.offset)

@@ -169,3 +169,21 @@ fn resume_rewrites_missing_or_damaged_result_files() {
         assert_eq!(now.map(|now| now.result), Some(trial.result.clone()), "{}", trial.name);
     }
 }
+
+#[test]
+fn export_of_a_killed_run_has_its_settled_trials() {
+    let (project, results, settled) = killed_run();
+    // The process had not written these records, or only a part of one.
+    let records = results.path().join("records/000001.jsonl");
+    change_file(&records, |bytes| bytes.truncate(bytes.len() / 2));
+    let words = ["export", "jobs/slow", "--format", "harbor", "--out", "harbor"];
+    let _exported = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success);
+    let job = project.path().join("harbor/slow");
+    let stats: serde_json::Value =
+        serde_json::from_slice(&fs::read(job.join("result.json")).expect("a file")).expect("JSON");
+    let exported = stats["stats"]["n_completed_trials"].as_u64().expect("a number");
+    assert!(exported >= settled.len() as u64, "{exported} of {}", settled.len());
+    let words = ["export", "jobs/slow", "--format", "jsonl"];
+    let lines = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
+    assert_eq!(lines.lines().count() as u64, exported);
+}

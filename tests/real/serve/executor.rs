@@ -71,9 +71,12 @@ fn remote_executor_passes_contract() {
         // This process has no store of the server: the plan is made from the job alone.
         let plan = executor::plan(&project, Arc::new(MemoryStore::default())).await;
         let submission = submission_of(&project, "contract");
-        let executor = RemoteExecutor::submit(&options(&project, daemon.port()), submission.clone()).await;
+        let executor =
+            RemoteExecutor::submit(&options(&project, daemon.port()), submission.clone()).await;
         let executor = executor.expect("submitted");
-        let again = RemoteExecutor::submit(&options(&project, daemon.port()), submission).await.expect("known");
+        let again = RemoteExecutor::submit(&options(&project, daemon.port()), submission)
+            .await
+            .expect("known");
         assert_eq!(again.id(), executor.id());
         contract::run_all(&executor, &plan).await;
         let id = executor.id().to_owned();
@@ -149,7 +152,9 @@ fn call_outlives_a_restart_and_an_unreachable_server_is_a_passing_error() {
     let (port, runtime) = (daemon.port(), runtime());
     let executor = runtime.block_on(async {
         let submission = submission_of(&project, "restart");
-        RemoteExecutor::submit(&options(&project, daemon.port()), submission).await.expect("submitted")
+        RemoteExecutor::submit(&options(&project, daemon.port()), submission)
+            .await
+            .expect("submitted")
     });
     let start = runtime.block_on(planned(&executor, WRITES));
     daemon.process.signal(Signal::KILL);

@@ -1,6 +1,5 @@
 //! Farms over HTTP: groups, completions and control.
 
-
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::leak_check::assert_no_leaks;
 use rollout_tests::model_server::ModelServer;

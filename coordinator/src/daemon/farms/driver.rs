@@ -160,6 +160,10 @@ fn request(
         host: options.host.clone(),
         kubernetes_config: options.kubernetes_config.clone(),
         tracer: Tracer::default(),
-        slots: Some(SlotShare { slots: Arc::clone(&daemon.slots), user: farm.limit_user(), priority }),
+        slots: Some(SlotShare {
+            slots: Arc::clone(&daemon.slots),
+            user: farm.limit_user(),
+            priority,
+        }),
     })
 }

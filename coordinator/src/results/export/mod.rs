@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
+use rollout_protocol::record::Settlement;
 use rollout_worker::store::BlobStore;
 
 use crate::plan::JobPlanError;
@@ -181,19 +182,20 @@ pub enum ExportError {
     Parquet(#[from] ::parquet::errors::ParquetError),
 }
 
-/// Exports the run with `header`.
+/// Exports the run with `header`. `late` are settlements that its records may lack.
 ///
 /// # Errors
 /// [`ExportError`]; the output path is then unchanged.
 pub async fn export(
     request: &ExportRequest,
     header: RunHeader,
+    late: Vec<Settlement>,
 ) -> Result<ExportSummary, ExportError> {
     if request.format == ExportFormat::Tables {
         let out = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
-        return export_tables(&request.run_dir, out, &header);
+        return export_tables(&request.run_dir, out, &header, late);
     }
-    let source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store))?;
+    let source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store), late)?;
     let (out, all) = (request.out.clone(), LeftOut::default());
     let (path, left_out) = match request.format {
         ExportFormat::Harbor => {
@@ -221,7 +223,7 @@ pub async fn export(
 }
 
 /// Exports the analysis tables of the run with `header` to a directory that is empty or missing.
-/// Reads no blob.
+/// `late` are settlements that its records may lack. Reads no blob.
 ///
 /// # Errors
 /// [`ExportError`]; the directory is then unchanged.
@@ -229,8 +231,9 @@ pub fn export_tables(
     run_dir: &Path,
     out: &Path,
     header: &RunHeader,
+    late: Vec<Settlement>,
 ) -> Result<ExportSummary, ExportError> {
-    let written = tables::write_directory(run_dir, header.run, out)?;
+    let written = tables::write_directory(run_dir, header.run, late, out)?;
     Ok(ExportSummary {
         path: Some(out.to_owned()),
         trials: written.trials,

@@ -53,14 +53,17 @@ pub(super) struct SettledTrial {
 }
 
 impl ExportSource {
-    /// Opens a run directory and indexes its trials.
+    /// Opens a run directory and indexes its trials. `late` are settlements that its records may lack.
     pub(super) fn open(
         run_dir: &Path,
         header: RunHeader,
         store: Arc<dyn BlobStore>,
+        late: Vec<Settlement>,
     ) -> Result<Self, ExportError> {
         let mut keys = RewardKeys::default();
-        let settled = SettledTrials::open(run_dir, |key| keys.add(key))?;
+        let mut settled = SettledTrials::open(run_dir, |key| keys.add(key))?;
+        late.iter().for_each(|late| late.verdict.rewards.keys().cloned().for_each(|k| keys.add(k)));
+        settled.add_late(late)?;
         let config = settlements::document(&RunLayout::new(run_dir).config())?.unwrap_or_default();
         Ok(Self { header, config, store, settled, keys })
     }

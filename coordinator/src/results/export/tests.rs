@@ -1,3 +1,5 @@
+mod harbor_stats;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -49,15 +51,21 @@ struct TestRun {
 
 impl TestRun {
     fn new() -> Self {
+        Self::with(2, &["max"])
+    }
+
+    /// A run of this many attempts with these metrics.
+    fn with(attempts: u32, metrics: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let plan = testing::plan(&AGENTS, &TASKS, 2, about);
+        let plan = testing::plan(&AGENTS, &TASKS, attempts, about);
+        let metrics: Vec<Value> = metrics.iter().map(|kind| json!({ "type": kind })).collect();
         let write = |name: &str, value: Value| {
             fs::write(dir.path().join(name), value.to_string()).expect("written");
         };
         write("plan.json", json!(PlanDocument::from(&plan)));
         write(
             "config.json",
-            json!({"n_concurrent_trials": 3, "metrics": [{"type": "max"}],
+            json!({"n_concurrent_trials": 3, "metrics": metrics,
                 "retry": {"max_attempts": 3, "initial_delay_ms": 500},
                 "datasets": [{"path": "somewhere/data"}]}),
         );
@@ -373,8 +381,8 @@ async fn harbor_export_writes_every_file_in_place() {
     assert_eq!(figures.map(|figure| stats[figure].as_u64()), [Some(5), Some(3), Some(3)]);
     assert_eq!(stats["n_cancelled_trials"], 1);
     assert_eq!(stats["evals"]["oracle__data"]["metrics"], json!([{"max": 1.0}]));
-    // A trial without rewards counts as 0.
-    assert_eq!(stats["evals"]["=cmd__data"]["metrics"], json!([{"=a": 1.0, "b": 0.0}]));
+    // A trial without a valid reward is in no figure.
+    assert_eq!(stats["evals"]["=cmd__data"]["metrics"], json!([{"=a": 1.0, "b": -0.25}]));
     assert_eq!(stats["evals"]["oracle__data"]["n_trials"], 2);
     let mut trials: Vec<Value> = Vec::new();
     for entry in fs::read_dir(&job).expect("a directory") {

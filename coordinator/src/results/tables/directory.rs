@@ -36,16 +36,18 @@ pub(crate) struct WrittenTables {
 }
 
 /// Writes the tables of the run in `run_dir` to a directory that is empty or missing: completely or
-/// not at all.
+/// not at all. `late` are settlements that its records may lack.
 ///
 /// # Errors
 /// [`TablesError`]; `out` is then unchanged.
 pub(crate) fn write_directory(
     run_dir: &Path,
     run: RunId,
+    late: Vec<Settlement>,
     out: &Path,
 ) -> Result<WrittenTables, TablesError> {
-    let settled = SettledTrials::open(run_dir, drop)?;
+    let mut settled = SettledTrials::open(run_dir, drop)?;
+    settled.add_late(late)?;
     write_staged(out, |staging| write_files(&settled, run, staging))
 }
 

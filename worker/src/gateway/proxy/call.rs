@@ -29,8 +29,8 @@ use crate::gateway::dialect;
 use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
-use crate::shared_limit::SharedPlace;
 use crate::gateway::unanswered::RequestEnd;
+use crate::shared_limit::SharedPlace;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;

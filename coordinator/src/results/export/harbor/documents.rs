@@ -11,6 +11,7 @@ use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::environment::descriptor::{self, HarborName};
 use serde_json::{Map, Value, json};
 
+use super::agent_use::AgentUse;
 use super::errors::{exception, exception_type};
 use super::names;
 use super::stats::HarborStats;
@@ -150,7 +151,7 @@ impl HarborJob {
             "task_checksum": checksum(trial.task.files),
             "config": self.trial_config(trial, name),
             "agent_info": {"name": of.agent, "version": "unknown"},
-            "agent_result": {"metadata": {"rollout": self.metadata(trial)}},
+            "agent_result": self.agent_result(trial),
             "verifier_result": verified(verdict),
             "verifier_environment_mode": environment_mode(record),
             "exception_info": exception(settlement).map(|kind| json!({
@@ -198,6 +199,13 @@ impl HarborJob {
             source.len(),
             source.plan().len(),
         )
+    }
+
+    /// Tokens and cost of the agent, and all that has no field in Harbor's documents.
+    fn agent_result(&self, trial: &SettledTrial) -> Value {
+        let mut result = json!({"metadata": {"rollout": self.metadata(trial)}});
+        AgentUse::of(trial).write(&mut result);
+        result
     }
 
     /// Data that has no field in Harbor's documents.
@@ -295,7 +303,7 @@ fn dataset(dataset: &Value) -> Option<Value> {
 }
 
 /// The task's name in Harbor: from its task file, else from its directory.
-fn task_name(trial: &SettledTrial) -> &str {
+pub(super) fn task_name(trial: &SettledTrial) -> &str {
     trial.task.about.name.as_deref().unwrap_or(&trial.name.task)
 }
 

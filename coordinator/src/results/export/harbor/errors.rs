@@ -1,7 +1,11 @@
 //! Mapping of error types to Harbor's exceptions.
 
+use std::collections::BTreeSet;
+
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{ItemOutcome, Settlement};
+
+use crate::results::export::source::SettledTrial;
 
 /// The name of the exception that Harbor raises for an error type; `None` if it raises none. Where
 /// Harbor has no exception of its own, this is the one that its code raises at that point.
@@ -32,6 +36,27 @@ pub(in crate::results::export) const fn exception_type(kind: ErrorType) -> Optio
 
 /// The exception of a cancelled trial.
 pub(super) const CANCELLED: &str = "CancelledError";
+
+/// Whether a trial with this exception has a valid reward in Harbor 0.26, if it has one at all.
+/// Exceptions that Harbor's table does not have, such as `RuntimeError`, leave a reward valid.
+pub(super) fn has_valid_reward(exception: &str) -> bool {
+    !matches!(
+        exception,
+        "EnvironmentStartTimeoutError"
+            | "AgentSetupTimeoutError"
+            | "VerifierTimeoutError"
+            | "RewardFileNotFoundError"
+            | "VerifierOutputParseError"
+            | CANCELLED
+    )
+}
+
+/// The names of all exceptions of a trial, of which each counts once: its own and those of its steps.
+pub(super) fn exceptions(trial: &SettledTrial) -> BTreeSet<&'static str> {
+    let steps = trial.record.iter().flat_map(|record| &record.steps);
+    let of_steps = steps.filter_map(|step| exception_type(step.error.as_ref()?.kind));
+    exception(&trial.settlement).into_iter().chain(of_steps).collect()
+}
 
 /// The name of a trial's exception.
 pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {

@@ -8,15 +8,17 @@
 //! ```
 //! * Ids are derived from those of the run and its trials: the same run always exports the same
 //!   ids.
-//! * Unknown values are absent, not invented: tokens, models, agent versions. Data without a field
-//!   in Harbor's documents is in `agent_result.metadata.rollout`.
+//! * Unknown values are absent, not invented: models, agent versions, tokens and cost of agents whose
+//!   calls no gateway recorded. Data without a field in Harbor's documents is in
+//!   `agent_result.metadata.rollout`.
 //! * `agent/trajectory.json` is the agent's own, or the one that the worker made of its model calls.
 //! * Errors have the names of Harbor's exceptions, see [`errors`]. Harbor has no exception for a
 //!   teardown error: it is in `exception.txt` only.
-//! * `metrics` in `stats` count every trial without a reward as 0, as Harbor does. `pass_at_k`
-//!   leaves out trials that are not scored, such as infrastructure failures; Harbor counts them.
+//! * `stats` has the figures that Harbor 0.26 computes of the exported trials: a trial without a valid
+//!   reward is in no mean, count of trials or pass@k.
 //! * Environment variables of agents and environments are left out: their values may be secrets.
 
+mod agent_use;
 mod documents;
 mod errors;
 mod files;

@@ -44,8 +44,7 @@ fn sample_result(outcome: Outcome) -> SampleResult {
                 Outcome::Outage => ErrorCode::DISK_FULL,
                 _ => ErrorCode::ENVIRONMENT_LOST,
             };
-            let error =
-                TrialError::transient(ErrorType::EnvironmentStartFailed, code, "no answer");
+            let error = TrialError::transient(ErrorType::EnvironmentStartFailed, code, "no answer");
             let end = SampleEnd::NoResult { cause, phase };
             SampleResult { end, error: Some(error), ..empty }
         }
