@@ -30,7 +30,7 @@ pub(super) struct SubmitRun {
         schema(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")
     )]
     pub(super) name: Option<String>,
-    /// Runs with a higher priority start first.
+    /// Runs of the user with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::json")]
     #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
     pub(super) priority: i32,
@@ -83,7 +83,7 @@ pub(super) struct SubmitQuery {
         param(min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")
     )]
     pub(super) name: Option<String>,
-    /// With a body of YAML: runs with a higher priority start first.
+    /// With a body of YAML: runs of the user with a higher priority start first.
     #[serde(default, deserialize_with = "whole_number::query_option")]
     #[cfg_attr(feature = "openapi", param(minimum = -1000, maximum = 1000))]
     pub(super) priority: Option<i32>,

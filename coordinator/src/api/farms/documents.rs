@@ -31,7 +31,7 @@ pub(super) struct OpenFarm {
     /// Its settings.
     #[serde(default)]
     pub(super) settings: OpenFarmSettings,
-    /// Its samples take free slots before those of a lower priority.
+    /// Its samples take free slots of the user before those of a lower priority.
     #[serde(default, deserialize_with = "whole_number::json")]
     #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
     pub(super) priority: i32,

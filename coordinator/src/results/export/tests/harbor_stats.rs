@@ -83,8 +83,10 @@ async fn run_of_all_ends() -> TestRun {
 fn is_close(found: &Value, expected: &Value) -> bool {
     match (found, expected) {
         (Value::Object(found), Value::Object(expected)) => {
-            found.keys().eq(expected.keys())
-                && found.iter().all(|(key, value)| is_close(value, &expected[key]))
+            let has = |(key, value): (&String, &Value)| {
+                expected.get(key).is_some_and(|expected| is_close(value, expected))
+            };
+            found.len() == expected.len() && found.iter().all(has)
         }
         (Value::Array(found), Value::Array(expected)) => {
             let sorted = |values: &[Value]| {
