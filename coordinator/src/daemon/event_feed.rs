@@ -143,25 +143,29 @@ impl EventFeed {
 
     /// Reads new events from the journal, unless that was just done.
     async fn look(&self, after: u64, reads: ReadTurns<'_>) -> Result<(), RunFault> {
-        let last = self.ring().last_look;
-        if let Some(last) = last {
-            if !self.has_news(&last) {
+        // The turn comes before the lock: a reader who waits for one keeps no other user waiting.
+        let (_turn, _looking, end) = loop {
+            let seen = self.ring().last_look;
+            if let Some(last) = seen {
+                if !self.has_news(&last) {
+                    return Ok(());
+                }
+                let pause = LOOK_INTERVAL.max(last.took * PAUSE_PER_LOOK);
+                tokio::time::sleep_until(last.at + pause).await;
+            }
+            let (turn, looking) = (reads.next().await, self.looking.lock().await);
+            let (end, last) = {
+                let ring = self.ring();
+                (ring.end, ring.last_look)
+            };
+            if end > after {
                 return Ok(());
             }
-            let pause = LOOK_INTERVAL.max(last.took * PAUSE_PER_LOOK);
-            tokio::time::sleep_until(last.at + pause).await;
-        }
-        // Before the lock: a reader who waits for a turn keeps no reader of another user waiting.
-        let _turn = reads.next().await;
-        let _looking = self.looking.lock().await;
-        let (end, last) = {
-            let ring = self.ring();
-            (ring.end, ring.last_look)
+            // Otherwise another reader has looked meanwhile: the next look is after its pause.
+            if last.map(|last| last.at) == seen.map(|last| last.at) {
+                break (turn, looking, end);
+            }
         };
-        // Another reader has looked meanwhile.
-        if end > after || last.is_some_and(|last| !self.has_news(&last)) {
-            return Ok(());
-        }
         let (began, change) = (Instant::now(), *self.changes.borrow());
         let source = self.source.clone();
         let found = supervise::blocking(move || read_newest(&source, end)).await?;
