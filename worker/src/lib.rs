@@ -3,6 +3,7 @@
 pub mod agents;
 pub mod archive;
 pub mod backoff;
+pub mod confined;
 pub mod dependency;
 pub mod digest_line;
 pub mod disk;
@@ -20,6 +21,7 @@ pub mod metrics;
 pub mod open_files;
 pub mod queue;
 pub mod rate_limit;
+pub mod regular_file;
 pub mod removal_limits;
 pub mod secrets;
 pub mod service;

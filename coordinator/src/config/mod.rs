@@ -18,7 +18,6 @@ mod elements;
 pub mod env_vars;
 #[cfg(feature = "gateway")]
 mod gateway_file;
-pub(crate) mod host_file;
 mod host_path;
 mod inline_secrets;
 mod job_file;
@@ -72,7 +71,7 @@ pub use profile::{
     ScoreMetric, ScoringProfile,
 };
 pub use provenance::KeyProvenance;
-pub(crate) use read::task_text as read_task_text;
+pub(crate) use read::{outside_task, task_text as read_task_text};
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,

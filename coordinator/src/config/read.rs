@@ -5,9 +5,9 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
+use rollout_worker::confined::{ConfinedDir, leads_outside};
 
-use super::diagnostics::{Diagnostics, ErrorKind};
-use super::host_file;
+use super::diagnostics::{ConfigError, Diagnostics, ErrorKind};
 use super::location::SourceLocation;
 
 /// The text of a file that the command line names; `None` with a recorded error if it cannot be
@@ -16,9 +16,24 @@ pub(super) fn text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
     text_of(File::open(file), file, problems)
 }
 
-/// The text of a file of a task, which is regular; `None` with a recorded error if it cannot be read.
-pub(crate) fn task_text(file: &Path, problems: &mut Diagnostics) -> Option<String> {
-    text_of(host_file::open(file), file, problems)
+/// The text of a file of the task in `dir`, which is regular; `None` with a recorded error if it cannot
+/// be read.
+pub(crate) fn task_text(dir: &Path, path: &Path, problems: &mut Diagnostics) -> Option<String> {
+    let file = dir.join(path);
+    match ConfinedDir::open(dir).and_then(|dir| dir.file(path)) {
+        Err(error) if leads_outside(&error) => {
+            problems.error(outside_task(&file));
+            None
+        }
+        opened => text_of(opened, &file, problems),
+    }
+}
+
+/// The error of a path that leads out of its task.
+pub(crate) fn outside_task(file: &Path) -> ConfigError {
+    let spot = SourceLocation { key: String::new(), line: None };
+    let found = "a symlink out of the task's directory";
+    spot.error(file, ErrorKind::BadFile, found, "files and directories inside it")
 }
 
 fn text_of(opened: io::Result<File>, file: &Path, problems: &mut Diagnostics) -> Option<String> {

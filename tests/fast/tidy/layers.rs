@@ -68,6 +68,7 @@ const COORDINATOR: &[LayerRule] = &[
 const WORKER: &[&[&str]] = &[
     &[
         "backoff",
+        "confined",
         "dependency",
         "open_files",
         "digest_line",
@@ -76,6 +77,7 @@ const WORKER: &[&[&str]] = &[
         "hop_by_hop",
         "metrics",
         "rate_limit",
+        "regular_file",
         "removal_limits",
         "secrets",
         "shared_limit",

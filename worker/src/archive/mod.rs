@@ -45,7 +45,7 @@ pub use self::copy_file::copy_file;
 pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
-pub use self::pack::{FilterDecision, pack};
+pub use self::pack::{FilterDecision, pack, pack_directory};
 pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 pub(crate) use self::read::MemberReader;
 pub use self::read::{ArchiveMember, MemberKind, list};

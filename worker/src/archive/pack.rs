@@ -3,18 +3,21 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode};
 
 use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::write::ArchiveWriter;
 use super::{ArchiveError, ArchiveLimits, ArchiveTruncation, PackedArchive};
+use crate::confined::ConfinedDir;
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Modes of which one makes a file executable.
+const EXECUTABLE: Mode = Mode::XUSR.union(Mode::XGRP).union(Mode::XOTH);
 
 /// Decision of a filter about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +47,26 @@ pub fn pack(
     limits: ArchiveLimits,
     filter: &dyn Fn(&Path, bool) -> FilterDecision,
 ) -> Result<PackedArchive, ArchiveError> {
+    let root = ConfinedDir::open(dir).map_err(|error| ArchiveError::io("list", dir, error))?;
+    pack_directory(&root, to, limits, filter)
+}
+
+/// Packs the content of an open directory as [`pack`] does.
+///
+/// # Errors
+/// As [`pack`].
+pub fn pack_directory(
+    root: &ConfinedDir,
+    to: &Path,
+    limits: ArchiveLimits,
+    filter: &dyn Fn(&Path, bool) -> FilterDecision,
+) -> Result<PackedArchive, ArchiveError> {
+    let dir = root.path();
     let mut walk = PackWalk { dir, limits, filter, found: Vec::new(), bytes: 0 };
-    walk.directory(None)?;
+    walk.directory(root, None)?;
     let mut found = walk.found;
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    let packed = write(dir, to, &found);
+    let packed = write(root, to, &found);
     if packed.is_err() {
         // Best effort: the original error is more important.
         let _removed = std::fs::remove_file(to);
@@ -77,52 +95,69 @@ enum PackEntryKind {
 }
 
 impl PackWalk<'_> {
-    /// Walks a directory; `None` is the packed directory itself.
-    fn directory(&mut self, path: Option<&ArchivePath>) -> Result<(), ArchiveError> {
-        let full = path.map_or(self.dir.to_owned(), |path| self.dir.join(path.as_path()));
-        let failed = |error| ArchiveError::io("list", &full, error);
-        for entry in std::fs::read_dir(&full).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            let name = match path {
+    /// Walks a directory; without a path, the packed directory itself.
+    fn directory(
+        &mut self,
+        directory: &ConfinedDir,
+        path: Option<&ArchivePath>,
+    ) -> Result<(), ArchiveError> {
+        let failed = |error| ArchiveError::io("list", &self.full(path), error);
+        for (name, _) in directory.entries().map_err(failed)? {
+            let full = match path {
                 Some(path) => [path.as_bytes(), b"/", name.as_bytes()].concat(),
                 None => name.as_bytes().to_vec(),
             };
-            self.entry(&name)?;
+            self.entry(directory, &name, &full)?;
         }
         Ok(())
     }
 
-    fn entry(&mut self, name: &[u8]) -> Result<(), ArchiveError> {
+    /// The path of an entry for messages.
+    fn full(&self, path: Option<&ArchivePath>) -> PathBuf {
+        path.map_or(self.dir.to_owned(), |path| self.dir.join(path.as_path()))
+    }
+
+    fn entry(
+        &mut self,
+        directory: &ConfinedDir,
+        own_name: &OsStr,
+        name: &[u8],
+    ) -> Result<(), ArchiveError> {
         let relative = Path::new(OsStr::from_bytes(name));
-        let full = self.dir.join(relative);
-        let metadata = std::fs::symlink_metadata(&full)
-            .map_err(|error| ArchiveError::io("read", &full, error))?;
-        let kind = metadata.file_type();
-        let keep = (self.filter)(relative, kind.is_dir());
+        let failed = |action, error| ArchiveError::io(action, &self.dir.join(relative), error);
+        let stat = directory.entry(own_name).map_err(|error| failed("read", error))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let keep = (self.filter)(relative, kind == FileType::Directory);
         if keep == FilterDecision::Exclude {
             return Ok(());
         }
         let path = clean(name)?;
-        if kind.is_dir() {
-            let before = self.found.len();
-            self.directory(Some(&path))?;
-            if keep == FilterDecision::Include || self.found.len() > before {
-                self.add(path, PackEntryKind::Directory, 0)?;
+        match kind {
+            FileType::Directory => {
+                let before = self.found.len();
+                let below = directory.directory(Path::new(own_name));
+                let below = below.map_err(|error| failed("list", error))?;
+                self.directory(&below, Some(&path))?;
+                if keep == FilterDecision::Include || self.found.len() > before {
+                    self.add(path, PackEntryKind::Directory, 0)?;
+                }
+                Ok(())
             }
-            Ok(())
-        } else if kind.is_file() {
-            let (size, executable) = (metadata.len(), metadata.permissions().mode() & 0o111 != 0);
-            self.add(path, PackEntryKind::File { executable, size }, size)
-        } else if kind.is_symlink() {
-            let target = std::fs::read_link(&full)
-                .map_err(|error| ArchiveError::io("read the link", &full, error))?;
-            let target = target.as_os_str().as_bytes().to_vec();
-            if !link_stays_inside(&path, &target) {
-                return Err(not_packable(name, "it is a link that leads or may lead outside"));
+            FileType::RegularFile => {
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                let executable = Mode::from_raw_mode(stat.st_mode).intersects(EXECUTABLE);
+                self.add(path, PackEntryKind::File { executable, size }, size)
             }
-            self.add(path, PackEntryKind::Symlink { target }, 0)
-        } else {
-            Err(not_packable(name, special(kind)))
+            FileType::Symlink => {
+                let target = directory.link(own_name);
+                let target = target.map_err(|error| failed("read the link", error))?;
+                let target = target.into_vec();
+                if !link_stays_inside(&path, &target) {
+                    return Err(not_packable(name, "it is a link that leads or may lead outside"));
+                }
+                self.add(path, PackEntryKind::Symlink { target }, 0)
+            }
+            kind => Err(not_packable(name, special(kind))),
         }
     }
 
@@ -157,13 +192,11 @@ fn clean(name: &[u8]) -> Result<ArchivePath, ArchiveError> {
     Err(not_packable(name, reason))
 }
 
-fn special(kind: std::fs::FileType) -> &'static str {
-    if kind.is_socket() {
-        "it is a socket"
-    } else if kind.is_fifo() {
-        "it is a named pipe"
-    } else {
-        "it is a device"
+fn special(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Socket => "it is a socket",
+        FileType::Fifo => "it is a named pipe",
+        _ => "it is a device",
     }
 }
 
@@ -171,7 +204,12 @@ fn not_packable(name: &[u8], reason: &'static str) -> ArchiveError {
     ArchiveError::NotPackable { path: PathBuf::from(OsStr::from_bytes(name)), reason }
 }
 
-fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, ArchiveError> {
+fn write(
+    root: &ConfinedDir,
+    to: &Path,
+    found: &[PackEntry],
+) -> Result<PackedArchive, ArchiveError> {
+    let full = |path: &ArchivePath| root.path().join(path.as_path());
     let failed = |error| ArchiveError::io("write", to, error);
     let file = File::create_new(to).map_err(|error| ArchiveError::io("create", to, error))?;
     let mut writer = ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file));
@@ -183,7 +221,12 @@ fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, Ar
             PackEntryKind::Symlink { target } => writer.symlink(name, target).map_err(failed)?,
             PackEntryKind::File { executable, size } => {
                 writer.begin_file(name, *executable, *size).map_err(failed)?;
-                read(dir, path, *size, &mut buffer, |bytes| writer.content(bytes).map_err(failed))?;
+                let content = |bytes: &[u8]| writer.content(bytes).map_err(failed);
+                // A file replaced by a link since it was listed is not followed out of the
+                // directory, one replaced by a pipe is not waited for.
+                let file = root.file(path.as_path());
+                let file = file.map_err(|error| ArchiveError::io("open", &full(path), error))?;
+                read(file, (root.path(), path), *size, &mut buffer, content)?;
                 writer.end_file(*size).map_err(failed)?;
             }
         }
@@ -194,19 +237,13 @@ fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, Ar
 
 /// Copies the content of a file, which must have exactly the size it had when it was listed.
 fn read(
-    dir: &Path,
-    path: &ArchivePath,
+    file: File,
+    (dir, path): (&Path, &ArchivePath),
     size: u64,
     buffer: &mut [u8],
     mut write: impl FnMut(&[u8]) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
-    let full = dir.join(path.as_path());
-    // A file replaced by a link or pipe since it was listed must neither be followed nor waited
-    // for.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&full, flags, Mode::empty())
-        .map_err(|error| ArchiveError::io("open", &full, error))?;
-    let mut file = File::from(file).take(size + 1);
+    let mut file = file.take(size + 1);
     let mut left = size;
     loop {
         match file.read(buffer) {
@@ -217,7 +254,9 @@ fn read(
             }
             Ok(_) => return Err(ArchiveError::Changed { path: path.as_path().to_owned() }),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(ArchiveError::io("read", &full, error)),
+            Err(error) => {
+                return Err(ArchiveError::io("read", &dir.join(path.as_path()), error));
+            }
         }
     }
 }

@@ -7,7 +7,9 @@
 use std::path::Path;
 
 use regex::Regex;
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
+use crate::confined::ConfinedDir;
 use crate::glob::{self, Dialect};
 
 /// The file's name, at the root of the context.
@@ -47,7 +49,7 @@ impl Dockerignore {
     /// Reads `.dockerignore` at the root of `context`; an absent file has no patterns.
     ///
     /// # Errors
-    /// When the file cannot be read or holds an invalid pattern.
+    /// When the file cannot be read, lies outside of the context or holds an invalid pattern.
     pub fn read(context: &Path) -> std::io::Result<Self> {
         Self::read_file(context, FILE_NAME)
     }
@@ -57,7 +59,9 @@ impl Dockerignore {
     /// # Errors
     /// As [`Dockerignore::read`].
     pub fn read_file(context: &Path, name: &str) -> std::io::Result<Self> {
-        match std::fs::read_to_string(context.join(name)) {
+        let text = ConfinedDir::open(context)
+            .and_then(|dir| dir.read_text(Path::new(name), CONFIG_FILE_BYTES));
+        match text {
             Ok(text) => Self::parse(&text)
                 .map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),

@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
-
-use super::host_file;
+use rollout_worker::regular_file;
 
 pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
@@ -116,7 +115,7 @@ impl AgentCatalogue {
         }
         files.sort();
         for path in files {
-            let text = host_file::read_text(&path, CONFIG_FILE_BYTES).map_err(read(&path))?;
+            let text = regular_file::read_text(&path, CONFIG_FILE_BYTES).map_err(read(&path))?;
             let entry = AgentEntry::parse(&text)
                 .map_err(|source| CatalogueError::Entry { path: path.clone(), source })?;
             let name = entry.name.clone();

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use rollout_protocol::spec::gateway::TokenPrices;
+use rollout_worker::regular_file;
 use serde::Deserialize;
-
-use super::super::host_file;
 
 /// Largest file of prices, bytes.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -104,10 +103,11 @@ impl PriceTable {
     pub(crate) fn read(path: &Path) -> Result<Self, PriceTableError> {
         let invalid = |reason| PriceTableError::Invalid { path: path.to_owned(), reason };
         let failed = |source| PriceTableError::Read { path: path.to_owned(), source };
-        let text = host_file::read_text(path, FILE_BYTES).map_err(|error| match error.kind() {
-            io::ErrorKind::FileTooLarge => invalid(error.to_string()),
-            _ => failed(error),
-        })?;
+        let text =
+            regular_file::read_text(path, FILE_BYTES).map_err(|error| match error.kind() {
+                io::ErrorKind::FileTooLarge => invalid(error.to_string()),
+                _ => failed(error),
+            })?;
         let is_json = path.extension().is_some_and(|end| end == "json");
         let parsed = if is_json { Self::parse_litellm(&text) } else { Self::parse_toml(&text) };
         parsed.map_err(invalid)

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use rollout_worker::regular_file;
+
 use super::super::diagnostics::ErrorKind;
-use super::super::host_file;
 use super::super::job_file::JobKeys;
 use super::super::reader::{Field, Fields};
 
@@ -47,7 +48,7 @@ impl<'a> ExtraInstructionFields<'a> {
         let base = file.parent().unwrap_or(Path::new(""));
         for item in self.paths.items().unwrap_or_default() {
             let Some(path) = item.path() else { continue };
-            match host_file::read_text(&base.join(path), MAX_BYTES as u64) {
+            match regular_file::read_text(&base.join(path), MAX_BYTES as u64) {
                 Ok(text) => texts.push(text),
                 Err(error) => {
                     let found = format!("a file that cannot be read: {error}");

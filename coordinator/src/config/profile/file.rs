@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
+use rollout_worker::regular_file;
 
-use super::super::host_file;
 use super::{InvalidProfile, ProfileParseError, ScoringProfile};
 
 /// Error of loading a profile.
@@ -57,12 +57,12 @@ impl ScoringProfile {
         let path = Path::new(name);
         let read = |source| ProfileError::Read { path: path.to_owned(), source };
         let parse = |reason: String| ProfileError::Parse { path: path.to_owned(), reason };
-        let text =
-            host_file::read_text(path, CONFIG_FILE_BYTES).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => ProfileError::Unknown { name: name.to_owned() },
-                io::ErrorKind::FileTooLarge => parse(error.to_string()),
-                _ => read(error),
-            })?;
+        let text = regular_file::read_text(path, CONFIG_FILE_BYTES);
+        let text = text.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ProfileError::Unknown { name: name.to_owned() },
+            io::ErrorKind::FileTooLarge => parse(error.to_string()),
+            _ => read(error),
+        })?;
         Self::parse(&text).map_err(|error| match error {
             ProfileParseError::Syntax(reason) => parse(reason),
             ProfileParseError::Invalid { name, source } => ProfileError::Invalid { name, source },

@@ -1,10 +1,11 @@
 //! Detection of Harbor tasks by their files, for a `task.toml` whose keys do not decide.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::super::host_file;
+use rollout_worker::confined::{ConfinedDir, is_absent};
+use rustix::fs::FileType;
+
 use super::script_commands;
 
 /// Files and directories that only Harbor tasks have.
@@ -41,78 +42,81 @@ pub(super) struct TaskFileError {
 /// # Errors
 /// [`TaskFileError`].
 pub(super) fn find_harbor_evidence(dir: &Path) -> Result<Option<String>, TaskFileError> {
+    let root = match ConfinedDir::open(dir) {
+        Err(error) if is_absent(&error) => return Ok(None),
+        root => root.map_err(with_path(dir))?,
+    };
     for entry in HARBOR_ENTRIES {
-        if exists(&dir.join(entry))? {
+        if root.kind(Path::new(entry)).map_err(with_path(&dir.join(entry)))?.is_some() {
             return Ok(Some(format!("the task has `{entry}`")));
         }
     }
+    let search = ScriptSearch { dir, root };
     for scripts in SCRIPT_DIRS {
-        if let Some((file, word)) = find_word_below(&dir.join(scripts))? {
-            let file = file.strip_prefix(dir).unwrap_or(&file);
+        if let Some((file, word)) = search.find_word_below(Path::new(scripts))? {
             return Ok(Some(format!("a command of `{}` uses `{word}`", file.display())));
         }
     }
     Ok(None)
 }
 
-fn exists(path: &Path) -> Result<bool, TaskFileError> {
-    match path.try_exists() {
-        Err(error) if is_absent(&error) => Ok(false),
-        found => found.map_err(with_path(path)),
-    }
+/// A search through the scripts of a task. Paths are those in the task.
+struct ScriptSearch<'a> {
+    /// The task's directory, for messages.
+    dir: &'a Path,
+    root: ConfinedDir,
 }
 
-/// The first script below a directory, by name, of which a command uses one of the words. Symlinks
-/// are not followed.
-fn find_word_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, TaskFileError> {
-    let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
-    while let Some(dir) = dirs.pop() {
-        let (mut files, mut below) = (Vec::new(), Vec::new());
-        let entries = match fs::read_dir(&dir) {
-            Err(error) if is_absent(&error) => continue,
-            entries => entries.map_err(with_path(&dir))?,
+impl ScriptSearch<'_> {
+    /// The first script below a directory, by name, of which a command uses one of the words. Symlinks
+    /// below it are not followed.
+    fn find_word_below(
+        &self,
+        dir: &Path,
+    ) -> Result<Option<(PathBuf, &'static str)>, TaskFileError> {
+        let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
+        while let Some(dir) = dirs.pop() {
+            let (mut files, mut below) = (Vec::new(), Vec::new());
+            let entries = match self.root.directory(&dir).and_then(|dir| dir.entries()) {
+                Err(error) if is_absent(&error) => continue,
+                entries => entries.map_err(with_path(&self.dir.join(&dir)))?,
+            };
+            for (name, kind) in entries {
+                seen += 1;
+                match kind {
+                    FileType::Directory => below.push(dir.join(name)),
+                    FileType::RegularFile => files.push(dir.join(name)),
+                    _ => {}
+                }
+            }
+            files.sort_unstable();
+            for file in files {
+                if let Some(word) = self.find_word_in(&file)? {
+                    return Ok(Some((file, word)));
+                }
+            }
+            if seen > MAX_ENTRIES {
+                return Ok(None);
+            }
+            below.sort_unstable_by(|a, b| b.cmp(a));
+            dirs.append(&mut below);
+        }
+        Ok(None)
+    }
+
+    fn find_word_in(&self, file: &Path) -> Result<Option<&'static str>, TaskFileError> {
+        let bytes = match self.root.read(file, FILE_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Ok(None),
+            Err(error) => return Err(with_path(&self.dir.join(file))(error)),
         };
-        for entry in entries {
-            let entry = entry.map_err(with_path(&dir))?;
-            let kind = entry.file_type().map_err(with_path(&entry.path()))?;
-            seen += 1;
-            match kind {
-                kind if kind.is_dir() => below.push(entry.path()),
-                kind if kind.is_file() => files.push(entry.path()),
-                _ => {}
-            }
-        }
-        files.sort_unstable();
-        for file in files {
-            if let Some(word) = find_word_in(&file)? {
-                return Ok(Some((file, word)));
-            }
-        }
-        if seen > MAX_ENTRIES {
+        if bytes.contains(&0) {
             return Ok(None);
         }
-        below.sort_unstable_by(|a, b| b.cmp(a));
-        dirs.append(&mut below);
+        let text = String::from_utf8_lossy(&bytes);
+        let Some(commands) = script_commands::commands(file, &text) else { return Ok(None) };
+        Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&commands, word)))
     }
-    Ok(None)
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-fn find_word_in(file: &Path) -> Result<Option<&'static str>, TaskFileError> {
-    let bytes = match host_file::read(file, FILE_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Ok(None),
-        Err(error) => return Err(with_path(file)(error)),
-    };
-    if bytes.contains(&0) {
-        return Ok(None);
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    let Some(commands) = script_commands::commands(file, &text) else { return Ok(None) };
-    Ok(HARBOR_WORDS.into_iter().find(|word| contains_word(&commands, word)))
 }
 
 /// Whether a text contains a word that is not part of a longer one.
@@ -137,6 +141,8 @@ fn with_path(path: &Path) -> impl FnOnce(io::Error) -> TaskFileError + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sign(files: &[(&str, &str)]) -> Option<String> {

@@ -23,6 +23,7 @@ use std::sync::LazyLock;
 
 use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
 use rollout_protocol::template::Template;
+use rollout_worker::confined::leads_outside;
 
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::artifacts;
@@ -146,7 +147,8 @@ struct TaskReadContext {
 /// `None` if it cannot be read or is not TOML. Unknown keys are warnings: task files are shared
 /// with other tools.
 pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) -> Option<TaskFile> {
-    let text = read::task_text(file, problems)?;
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let text = read::task_text(dir, Path::new(file.file_name()?), problems)?;
     let root = match toml::parse(&text) {
         Ok(root) => root,
         Err(faults) => {
@@ -158,9 +160,12 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
             return None;
         }
     };
-    let dir = file.parent().unwrap_or(Path::new(""));
     let format = match FormatChoice::detect(&root, hints, dir) {
         Ok(format) => format,
+        Err(error) if leads_outside(&error.source) => {
+            problems.error(read::outside_task(&error.path));
+            return None;
+        }
         Err(error) => {
             let spot = SourceLocation { key: String::new(), line: None };
             let found = format!("an entry that cannot be read: {}", error.source);

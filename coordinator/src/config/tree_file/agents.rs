@@ -7,6 +7,7 @@ use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::prompt;
+use rollout_worker::regular_file;
 use serde_json::{Map, Value, json};
 
 use super::super::agents_directory;
@@ -14,7 +15,6 @@ use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
 use super::super::elements::gateway::GatewayConfig;
 use super::super::elements::step_agent::{self, StepAgentKeys};
-use super::super::host_file;
 use super::super::reader::{Field, Fields};
 
 /// An agent that does the work of a command.
@@ -105,7 +105,7 @@ impl<'a> AgentReading<'a> {
 
     fn read_prompt(&self, field: &Field<'_>) -> Option<String> {
         let path: PathBuf = field.path()?;
-        let text = host_file::read_text(&self.base.join(&path), CONFIG_FILE_BYTES);
+        let text = regular_file::read_text(&self.base.join(&path), CONFIG_FILE_BYTES);
         if text.is_err() {
             let found = format!("`{}`, which cannot be read as a text", path.display());
             field.reject(ErrorKind::NotFound, found, "a file with a template");

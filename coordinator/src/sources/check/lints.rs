@@ -1,14 +1,15 @@
 //! Lints: common mistakes in valid tasks, reported as warnings.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
+use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::dockerfile::Dockerfile;
+use rustix::fs::FileType;
 
 use super::{dockerfile, scripts};
-use crate::config::{ConfigWarning, host_file, trajectory_file};
+use crate::config::{ConfigWarning, trajectory_file};
 use crate::sources::datasets::{
     DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
 };
@@ -32,7 +33,7 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
         }
     }
     for file in trajectory_files(&task.dir, &task.file) {
-        match trajectory_file::read_valid(&file) {
+        match trajectory_file::read_valid_of_task(&task.dir, &file) {
             Ok(_) => {
                 let message = "the trials of agents that cannot continue a conversation settle as \
                                unsupported";
@@ -41,7 +42,7 @@ pub(super) fn lint_task(task: &DatasetTask) -> Vec<ConfigWarning> {
             Err(why) => lints.warn(&file, None, format!("is no conversation to continue: {why}")),
         }
     }
-    if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {
+    if task.file.steps[0].name.is_some() && lints.has_file(Path::new("instruction.md")) {
         let message = "has no effect: every step has its own instruction";
         lints.warn(Path::new("instruction.md"), None, message);
     }
@@ -77,7 +78,15 @@ impl TaskLinter<'_> {
         if !self.seen.insert(file.to_owned()) {
             return None;
         }
-        text(&self.task.dir.join(file))
+        self.read(file)
+    }
+
+    fn read(&self, file: &Path) -> Option<String> {
+        text(&ConfinedDir::open(&self.task.dir).ok()?, file)
+    }
+
+    fn has_file(&self, file: &Path) -> bool {
+        ConfinedDir::open(&self.task.dir).is_ok_and(|dir| dir.has_file(file))
     }
 
     fn environment(&mut self) {
@@ -129,7 +138,7 @@ impl TaskLinter<'_> {
 
     fn instruction(&mut self, parts: &StepParts) {
         let format = self.task.file.format.format;
-        let text = read_instruction(&self.task.dir.join(&parts.instruction), format);
+        let text = read_instruction(&self.task.dir, &parts.instruction, format);
         if text.is_ok_and(|text| text.trim_ascii().is_empty()) {
             self.warn(&parts.instruction.clone(), None, "is empty: agents get no instruction");
         }
@@ -180,7 +189,7 @@ impl TaskLinter<'_> {
         };
         // Later directories override earlier ones, so the last script runs.
         let script = dirs.iter().rev().map(|dir| dir.join("test.sh"));
-        let script = script.into_iter().find(|file| self.task.dir.join(file).is_file());
+        let script = script.into_iter().find(|file| self.has_file(file));
         if let Some(script) = script {
             self.tests(&script, dirs, &network);
         }
@@ -197,7 +206,7 @@ impl TaskLinter<'_> {
 
     fn tests(&mut self, script: &Path, dirs: &[PathBuf], network: &NetworkPolicy) {
         self.script(script);
-        let Some(text) = text(&self.task.dir.join(script)) else { return };
+        let Some(text) = self.read(script) else { return };
         if let Some((line, command)) = scripts::find_network_command(&text) {
             let message = if *network == NetworkPolicy::NoNetwork {
                 format!("`{command}` needs the network, which the verifier does not have")
@@ -208,7 +217,10 @@ impl TaskLinter<'_> {
         }
         let mut texts = vec![text];
         if !scripts::mentions_reward(&texts[0]) {
-            texts.extend(dirs.iter().flat_map(|dir| texts_below(&self.task.dir.join(dir))));
+            for dir in dirs {
+                let dir = ConfinedDir::open(&self.task.dir).and_then(|task| task.directory(dir));
+                texts.extend(dir.iter().flat_map(texts_below));
+            }
         }
         if !texts.iter().any(|text| scripts::mentions_reward(text)) {
             let message =
@@ -230,25 +242,26 @@ fn unpinned(image: &str) -> String {
     format!("`{image}` is not pinned and can change; name a tag or digest")
 }
 
-fn text(file: &Path) -> Option<String> {
-    let bytes = host_file::read(file, FILE_BYTES).ok()?;
+fn text(dir: &ConfinedDir, file: &Path) -> Option<String> {
+    let bytes = dir.read(file, FILE_BYTES).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The texts of the files below a directory; symlinks are not followed.
-fn texts_below(dir: &Path) -> Vec<String> {
-    let mut dirs = vec![dir.to_owned()];
+fn texts_below(dir: &ConfinedDir) -> Vec<String> {
+    let mut paths = vec![PathBuf::new()];
     let mut texts = Vec::new();
     let mut seen = 0;
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    while let Some(path) = paths.pop() {
+        let entries = dir.directory(&path).and_then(|below| below.entries());
+        for (name, kind) in entries.unwrap_or_default() {
             seen += 1;
             if seen > MAX_TEST_FILES {
                 return texts;
             }
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => dirs.push(entry.path()),
-                Ok(kind) if kind.is_file() => texts.extend(text(&entry.path())),
+            match kind {
+                FileType::Directory => paths.push(path.join(name)),
+                FileType::RegularFile => texts.extend(text(dir, &path.join(name))),
                 _ => {}
             }
         }

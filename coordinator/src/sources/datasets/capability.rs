@@ -12,6 +12,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::spec::agent::{AgentSpec, TaskFeature};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::McpServer;
+use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport, ProviderDescriptor};
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
@@ -29,6 +30,7 @@ const MAX_NAMED_DEMANDS: usize = 5;
 pub(super) struct CapabilityCheck<'a> {
     pub(super) job: &'a Job,
     pub(super) dir: &'a Path,
+    pub(super) root: &'a ConfinedDir,
     pub(super) file: &'a TaskFile,
     pub(super) parts: &'a TaskParts,
 }
@@ -207,6 +209,7 @@ fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     let sse = file.mcp_servers.iter().any(McpServer::has_sse).then(in_task);
     let skills = file.skills_dir.is_some().then(in_task);
     let trajectory = trajectory_files(task.dir, file).into_iter().next();
+    let trajectory = trajectory.map(|file| task.dir.join(file));
     let features = [
         (TaskFeature::Mcp, "environment.mcp_servers", mcp),
         (TaskFeature::McpSse, "environment.mcp_servers", sse),
@@ -232,15 +235,17 @@ fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
 /// Refuses initial conversations that cannot be read.
 fn trajectories(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     for file in trajectory_files(task.dir, task.file) {
-        let Err(why) = trajectory_file::read_valid(&file) else { continue };
+        let read = trajectory_file::read_valid_of_task(task.dir, &file);
+        let Err(why) = read else { continue };
         let location = SourceLocation { key: String::new(), line: None };
         let text = format!("an initial conversation that cannot be read: {why}");
         let expected = "a trajectory in Harbor's format (ATIF), or no such file";
+        let file = task.dir.join(file);
         found.push(location.error(&file, ErrorKind::BadFile, text, expected));
     }
 }
 
-/// The initial conversation files of the task and its steps.
+/// The initial conversation files of the task and its steps, by their paths in it.
 pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
     let steps = file.steps.iter().enumerate();
     steps.filter_map(|(index, step)| trajectory::find(dir, index, step)).collect()
@@ -289,9 +294,9 @@ fn check_image(
     found: &mut Vec<ConfigError>,
     problems: &mut Diagnostics,
 ) {
-    let dockerfile = task.dir.join(dir).join("Dockerfile");
-    if dockerfile.is_file() {
-        check_instructions(&dockerfile, task.descriptor(), found, problems);
+    let dockerfile = dir.join("Dockerfile");
+    if task.root.has_file(&dockerfile) {
+        check_instructions(task, &dockerfile, found, problems);
     } else if named {
         let location = SourceLocation { key: key.to_owned(), line: None };
         let text = "an image without a Dockerfile that describes it";
@@ -302,13 +307,15 @@ fn check_image(
 /// Refuses instructions that the environment does not support. If this program cannot decide, the
 /// worker refuses the trials.
 fn check_instructions(
-    file: &Path,
-    descriptor: &ProviderDescriptor,
+    task: &CapabilityCheck<'_>,
+    path: &Path,
     found: &mut Vec<ConfigError>,
     problems: &mut Diagnostics,
 ) {
+    let descriptor = task.descriptor();
     let Some(check) = descriptor.check_dockerfile else { return };
-    let Some(text) = crate::config::read_task_text(file, problems) else { return };
+    let Some(text) = crate::config::read_task_text(task.dir, path, problems) else { return };
+    let file = &task.dir.join(path);
     for unsupported in check(&text) {
         let text = format!("an unsupported instruction: {}", unsupported.reason);
         let location =

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::config::host_file;
+use rollout_worker::regular_file;
 
 /// Longest chain of symbolic references followed.
 const MAX_REFERENCE_DEPTH: usize = 5;
@@ -97,7 +97,7 @@ fn commit(text: &str) -> Option<String> {
 }
 
 fn read(file: &Path) -> Option<String> {
-    host_file::read_text(file, FILE_BYTES).ok()
+    regular_file::read_text(file, FILE_BYTES).ok()
 }
 
 #[cfg(test)]

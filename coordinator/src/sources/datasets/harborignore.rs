@@ -6,9 +6,8 @@ use std::io;
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rollout_worker::confined::ConfinedDir;
 use rollout_worker::glob;
-
-use crate::config::host_file;
 
 /// The file name.
 pub(super) const FILE_NAME: &str = ".harborignore";
@@ -28,13 +27,13 @@ pub(super) struct Harborignore {
 }
 
 impl Harborignore {
-    /// Reads the patterns for the files of `part` of the task in `dir`. Absent files have none.
+    /// Reads the patterns for the files of `part` of a task. Absent files have none.
     ///
     /// # Errors
     /// If a file cannot be read, or its patterns are too large.
-    pub(super) fn read(dir: &Path, part: &Path) -> io::Result<Self> {
-        let task = parse(&text(&dir.join(FILE_NAME))?)?;
-        let inner = parse(&text(&dir.join(part).join(FILE_NAME))?)?;
+    pub(super) fn read(task: &ConfinedDir, part: &Path) -> io::Result<Self> {
+        let inner = parse(&text(task, &part.join(FILE_NAME))?)?;
+        let task = parse(&text(task, Path::new(FILE_NAME))?)?;
         Ok(Self { task, part: inner, prefix: format!("{}/", part.display()) })
     }
 
@@ -46,8 +45,8 @@ impl Harborignore {
     }
 }
 
-fn text(file: &Path) -> io::Result<String> {
-    match host_file::read(file, FILE_BYTES) {
+fn text(task: &ConfinedDir, file: &Path) -> io::Result<String> {
+    match task.read(file, FILE_BYTES) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
@@ -137,7 +136,8 @@ mod tests {
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text);
         write(FILE_NAME, "/tests/a\n/b\n*.tmp\n").expect("written");
         write("tests/.harborignore", "!keep.tmp\n/c\n").expect("written");
-        let ignore = Harborignore::read(dir.path(), Path::new("tests")).expect("read");
+        let task = ConfinedDir::open(dir.path()).expect("a directory");
+        let ignore = Harborignore::read(&task, Path::new("tests")).expect("read");
         for (path, expected) in
             [("a", true), ("b", false), ("c", true), ("x.tmp", true), ("keep.tmp", false)]
         {

@@ -5,15 +5,14 @@ use std::path::Path;
 
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskFormat;
+use rollout_worker::confined::ConfinedDir;
 
-use crate::config::host_file;
-
-/// Reads the instruction of a task of `format`.
+/// Reads an instruction of the task of `format` in `dir`.
 ///
 /// # Errors
 /// If the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] if it is too large.
-pub(crate) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
-    let bytes = host_file::read(file, INSTRUCTION_BYTES)?;
+pub(crate) fn read(dir: &Path, path: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
+    let bytes = ConfinedDir::open(dir)?.read(path, INSTRUCTION_BYTES)?;
     Ok(match format {
         TaskFormat::Rollout => bytes,
         TaskFormat::Harbor => without_canary(&bytes).to_vec(),
@@ -67,9 +66,9 @@ mod tests {
 
     #[test]
     fn instruction_canary_is_removed_for_harbor_format_only() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), "# canary\nDo it.").expect("written");
-        let text = |format| read(file.path(), format).expect("read");
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("file"), "# canary\nDo it.").expect("written");
+        let text = |format| read(dir.path(), Path::new("file"), format).expect("read");
         assert_eq!(text(TaskFormat::Rollout), b"# canary\nDo it.");
         assert_eq!(text(TaskFormat::Harbor), b"Do it.");
     }

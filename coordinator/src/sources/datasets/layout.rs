@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
+use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::descriptor;
 
-use super::{INSTRUCTION_FILE, StepParts, TaskParts};
+use super::{INSTRUCTION_FILE, StepParts, TaskParts, harborignore, trajectory};
 use crate::config::{Job, TaskFile};
 
 /// The build context of a task.
@@ -18,15 +19,35 @@ pub(super) const STEPS_DIR: &str = "steps";
 /// about Docker Compose may have the other among its data.
 const COMPOSE_FILES: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
+/// Files of a task that are looked at before its parts are packed, by the directories that have them.
+const CONTEXT_FILES: [&str; 4] =
+    ["Dockerfile", ".dockerignore", COMPOSE_FILES[0], COMPOSE_FILES[1]];
+const TESTS_FILES: [&str; 2] = ["test.sh", harborignore::FILE_NAME];
+const SOLUTION_FILES: [&str; 2] = ["solve.sh", harborignore::FILE_NAME];
+
+/// The entries of a task, or of a step, that are looked at before its parts are packed.
+pub(super) fn entries_looked_at() -> impl Iterator<Item = PathBuf> {
+    let below = |dir: &'static str, files: &'static [&str]| {
+        let files = files.iter().map(move |file| Path::new(dir).join(file));
+        std::iter::once(PathBuf::from(dir)).chain(files)
+    };
+    let own = [INSTRUCTION_FILE, trajectory::FILE_NAME, "workdir"].map(PathBuf::from);
+    own.into_iter()
+        .chain(below("solution", &SOLUTION_FILES))
+        .chain(below("tests", &TESTS_FILES))
+        .chain(below("tests", &CONTEXT_FILES))
+        .chain(below(ENVIRONMENT_DIR, &CONTEXT_FILES))
+}
+
 /// A task's directory, for a given job.
 pub(super) struct TaskLayout<'a> {
     job: &'a Job,
-    dir: &'a Path,
+    dir: &'a ConfinedDir,
     file: &'a TaskFile,
 }
 
 impl<'a> TaskLayout<'a> {
-    pub(super) fn new(job: &'a Job, dir: &'a Path, file: &'a TaskFile) -> Self {
+    pub(super) fn new(job: &'a Job, dir: &'a ConfinedDir, file: &'a TaskFile) -> Self {
         Self { job, dir, file }
     }
 
@@ -144,11 +165,11 @@ impl<'a> TaskLayout<'a> {
     }
 
     fn existing(&self, dir: PathBuf) -> Option<PathBuf> {
-        self.dir.join(&dir).is_dir().then_some(dir)
+        self.dir.has_directory(&dir).then_some(dir)
     }
 
     fn has_file(&self, file: &Path) -> bool {
-        self.dir.join(file).is_file()
+        self.dir.has_file(file)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packing of task parts that are not cached.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,14 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
+use rollout_worker::confined::{ConfinedDir, leads_outside};
 use rollout_worker::environment::dockerignore::Dockerignore;
+use rustix::fs::FileType;
 
 use super::harborignore::{self, Harborignore};
 use super::pack_cache::PackCache;
 use super::{DatasetTask, fingerprint, instruction, trajectory};
-use crate::config::{ConfigError, ErrorKind, SourceLocation, trajectory_file};
+use crate::config::{ConfigError, ErrorKind, SourceLocation, outside_task, trajectory_file};
 
 /// The files of a task, loaded.
 pub(super) struct LoadedTaskFiles {
@@ -98,8 +101,8 @@ pub(super) fn read(
 ) -> Result<LoadedTaskFiles, PackError> {
     let format = task.file.format.format;
     let instructions = task.parts.steps.iter().map(|step| {
-        let file = task.dir.join(&step.instruction);
-        instruction::read(&file, format).map_err(|error| instruction_fault(&file, &error))
+        let read = instruction::read(&task.dir, &step.instruction, format);
+        read.map_err(|error| instruction_fault(&task.dir.join(&step.instruction), &error))
     });
     let instructions = instructions.collect::<Result<_, _>>()?;
     let sources = sources(task).into_iter().enumerate();
@@ -112,8 +115,9 @@ pub(super) fn read(
         let is_needed = has_model_agents && task.model_fault.is_none();
         let file = trajectory::find(&task.dir, index, step).filter(|_| is_needed);
         let Some(file) = file else { return Ok(None) };
-        let read = trajectory_file::read_valid(&file).map(|bytes| Some(Bytes::from(bytes)));
-        read.map_err(|why| fault(&file, ErrorKind::Unreadable, why))
+        let read = trajectory_file::read_valid_of_task(&task.dir, &file);
+        let read = read.map(|bytes| Some(Bytes::from(bytes)));
+        read.map_err(|why| fault(&task.dir.join(&file), ErrorKind::Unreadable, why))
     });
     let trajectories = trajectories.collect::<Result<_, _>>()?;
     let parts = parts.collect::<Result<_, _>>()?;
@@ -211,96 +215,141 @@ impl PartSource {
     }
 
     fn fingerprint(&self, task: &DatasetTask) -> Option<fingerprint::Fingerprint> {
-        let root = Path::new(harborignore::FILE_NAME);
-        let root = (self.ignore == IgnoreRules::Harbor).then_some(root);
-        let entries = self.dirs.iter().map(PathBuf::as_path).chain(root);
-        fingerprint::compute(&task.dir, entries, &self.name())
+        let root = ConfinedDir::open(&task.dir).ok()?;
+        let is_harbor = self.ignore == IgnoreRules::Harbor;
+        let own = is_harbor.then(|| PathBuf::from(harborignore::FILE_NAME));
+        let entries = self.dirs.iter().cloned().chain(own);
+        // The files behind a link, not the link.
+        let entries = entries.map(|entry| match root.resolve(&entry) {
+            Ok(real) => real.strip_prefix(root.path()).map_or(real.clone(), Path::to_owned),
+            Err(_) => entry,
+        });
+        let entries: Vec<PathBuf> = entries.collect();
+        let entries = entries.iter().map(PathBuf::as_path);
+        fingerprint::compute(root.path(), entries, &self.name())
     }
 
     fn pack(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, PackError> {
-        let [dir] = self.dirs.as_slice() else { return self.pack_merged(task, archive) };
-        let filter = self.filter(&task.dir, dir)?;
-        pack(&task.dir.join(dir), archive, &filter)
+        let root = ConfinedDir::open(&task.dir);
+        let root =
+            root.map_err(|error| fault(&task.dir, ErrorKind::Unreadable, unreadable(&error)))?;
+        let [dir] = self.dirs.as_slice() else { return self.pack_merged(task, &root, archive) };
+        let part = self.part(task, &root, dir)?;
+        pack(&part.directory, &task.dir.join(dir), archive, &part.filter)
     }
 
     /// Packs several directories merged into one.
-    fn pack_merged(&self, task: &DatasetTask, archive: &Path) -> Result<BlobRef, PackError> {
+    fn pack_merged(
+        &self,
+        task: &DatasetTask,
+        root: &ConfinedDir,
+        archive: &Path,
+    ) -> Result<BlobRef, PackError> {
         let mut merged = archive.as_os_str().to_owned();
         merged.push(".merged");
         let merged = PathBuf::from(merged);
         for dir in &self.dirs {
-            let filter = self.filter(&task.dir, dir)?;
+            let part = self.part(task, root, dir)?;
             let from = task.dir.join(dir);
-            let overlay = DirectoryMerge { from: &from, to: &merged, filter: &filter };
+            let overlay = DirectoryMerge { from: &from, to: &merged, filter: &part.filter };
             let failed = |error| pack_error(&from, archive, error);
-            overlay.directory(Path::new("")).map_err(failed)?;
+            overlay.directory(&part.directory, Path::new("")).map_err(failed)?;
         }
-        let packed = pack(&merged, archive, &|_, _| FilterDecision::Include);
+        let directory = ConfinedDir::open(&merged);
+        let directory =
+            directory.map_err(|error| PackError::Scratch(io_error("list", &merged, error)))?;
+        let packed = pack(&directory, &merged, archive, &|_, _| FilterDecision::Include);
         // Anything left is removed with the scratch directory.
         let _removed = fs::remove_dir_all(&merged);
         packed
     }
 
-    fn filter(&self, task: &Path, dir: &Path) -> Result<Box<PackFilter>, Box<ConfigError>> {
+    /// A directory of the task, with the rules for its files.
+    fn part(
+        &self,
+        task: &DatasetTask,
+        root: &ConfinedDir,
+        dir: &Path,
+    ) -> Result<PartDirectory, Box<ConfigError>> {
+        let full = task.dir.join(dir);
+        let directory = root.directory(dir).map_err(|error| {
+            if leads_outside(&error) {
+                return Box::new(outside_task(&full));
+            }
+            fault(&full, ErrorKind::Unreadable, unreadable(&error))
+        })?;
         let bad = |dir: &Path, name: &str| {
             let file = dir.join(name);
             move |error: io::Error| fault(&file, ErrorKind::BadFile, unreadable(&error))
         };
-        Ok(match self.ignore {
+        let filter: Box<PackFilter> = match self.ignore {
             IgnoreRules::Nothing => Box::new(|_, _| FilterDecision::Include),
             IgnoreRules::Docker => {
-                let context = task.join(dir);
-                let ignore = Dockerignore::read(&context);
-                let ignore = ignore.map_err(bad(&context, ".dockerignore"))?;
+                let ignore = Dockerignore::read(directory.path());
+                let ignore = ignore.map_err(bad(&full, ".dockerignore"))?;
                 Box::new(move |path, is_dir| filter_ignored(&ignore, path, is_dir))
             }
             IgnoreRules::Harbor => {
-                let ignore = Harborignore::read(task, dir);
-                let ignore = ignore.map_err(bad(task, harborignore::FILE_NAME))?;
+                let ignore = Harborignore::read(root, dir);
+                let ignore = ignore.map_err(bad(&task.dir, harborignore::FILE_NAME))?;
                 Box::new(move |path, is_dir| match path.to_str() {
                     Some(text) if ignore.excludes(text, is_dir) => FilterDecision::Exclude,
                     _ => FilterDecision::Include,
                 })
             }
-        })
+        };
+        Ok(PartDirectory { directory, filter })
     }
 }
 
 /// Decides whether a path is packed.
 type PackFilter = dyn Fn(&Path, bool) -> FilterDecision;
 
+/// An open directory of a task, with the rules for its files.
+struct PartDirectory {
+    directory: ConfinedDir,
+    filter: Box<PackFilter>,
+}
+
 /// A directory merged over another.
 struct DirectoryMerge<'a> {
+    /// Its path, for messages.
     from: &'a Path,
     to: &'a Path,
     filter: &'a PackFilter,
 }
 
 impl DirectoryMerge<'_> {
-    fn directory(&self, path: &Path) -> Result<(), ArchiveError> {
+    fn directory(&self, directory: &ConfinedDir, path: &Path) -> Result<(), ArchiveError> {
         let (from, to) = (self.from.join(path), self.to.join(path));
         if fs::symlink_metadata(&to).is_ok_and(|there| !there.is_dir()) {
             fs::remove_file(&to).map_err(|error| io_error("replace", &to, error))?;
         }
         fs::create_dir_all(&to).map_err(|error| io_error("create", &to, error))?;
         let listing = |error| io_error("list", &from, error);
-        for entry in fs::read_dir(&from).map_err(listing)? {
-            let entry = entry.map_err(listing)?;
-            let kind = entry.file_type().map_err(listing)?;
-            let path = path.join(entry.file_name());
-            if (self.filter)(&path, kind.is_dir()) == FilterDecision::Exclude {
+        for (name, kind) in directory.entries().map_err(listing)? {
+            let path = path.join(&name);
+            let is_dir = kind == FileType::Directory;
+            if (self.filter)(&path, is_dir) == FilterDecision::Exclude {
                 continue;
             }
-            if kind.is_dir() {
-                self.directory(&path)?;
+            if is_dir {
+                let below = directory.directory(Path::new(&name)).map_err(listing)?;
+                self.directory(&below, &path)?;
             } else {
-                self.file(&path, kind)?;
+                self.file(directory, &name, &path, kind)?;
             }
         }
         Ok(())
     }
 
-    fn file(&self, path: &Path, kind: fs::FileType) -> Result<(), ArchiveError> {
+    fn file(
+        &self,
+        directory: &ConfinedDir,
+        name: &OsStr,
+        path: &Path,
+        kind: FileType,
+    ) -> Result<(), ArchiveError> {
         let (from, to) = (self.from.join(path), self.to.join(path));
         let writing = |error| io_error("write", &to, error);
         match fs::symlink_metadata(&to) {
@@ -309,23 +358,34 @@ impl DirectoryMerge<'_> {
             Err(_) => {}
         }
         let reading = |error| io_error("read", &from, error);
-        if kind.is_symlink() {
-            let target = fs::read_link(&from).map_err(reading)?;
-            return std::os::unix::fs::symlink(target, &to).map_err(writing);
+        match kind {
+            FileType::Symlink => {
+                let target = directory.link(name).map_err(reading)?;
+                std::os::unix::fs::symlink(target, &to).map_err(writing)
+            }
+            FileType::RegularFile => {
+                let mut file = directory.file(Path::new(name)).map_err(reading)?;
+                let permissions = file.metadata().map_err(reading)?.permissions();
+                let mut copy = fs::File::create_new(&to).map_err(writing)?;
+                io::copy(&mut file, &mut copy).map_err(writing)?;
+                copy.set_permissions(permissions).map_err(writing)
+            }
+            _ => {
+                let reason = "it is neither a file, a directory nor a link";
+                Err(ArchiveError::NotPackable { path: path.to_owned(), reason })
+            }
         }
-        if !kind.is_file() {
-            let reason = "it is neither a file, a directory nor a link";
-            return Err(ArchiveError::NotPackable { path: path.to_owned(), reason });
-        }
-        // An error of the copy does not say which of the two files it is about.
-        drop(fs::File::open(&from).map_err(reading)?);
-        fs::copy(&from, &to).map(|_| ()).map_err(writing)
     }
 }
 
-fn pack(dir: &Path, archive: &Path, filter: &PackFilter) -> Result<BlobRef, PackError> {
-    let packed = archive::pack(dir, archive, ArchiveLimits::BUNDLE, filter);
-    let packed = packed.map_err(|error| pack_error(dir, archive, error))?;
+fn pack(
+    directory: &ConfinedDir,
+    shown: &Path,
+    archive: &Path,
+    filter: &PackFilter,
+) -> Result<BlobRef, PackError> {
+    let packed = archive::pack_directory(directory, archive, ArchiveLimits::BUNDLE, filter);
+    let packed = packed.map_err(|error| pack_error(shown, archive, error))?;
     let (digest, size_bytes) = (packed.digest, packed.size_bytes);
     Ok(BlobRef { digest, size_bytes, media_type: Some(MediaType::Tar) })
 }

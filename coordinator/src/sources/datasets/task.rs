@@ -1,20 +1,20 @@
 //! Loading of one task: its file, required files and variables.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
+use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
 use super::git::CheckedOutCommits;
 use super::layout::{self, TaskLayout};
-use super::{DatasetTask, INSTRUCTION_FILE, harborignore, trajectory};
+use super::{DatasetTask, harborignore};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
-    Variable, read_task,
+    Variable, outside_task, read_task,
 };
 
 /// Context of loading a task.
@@ -41,35 +41,36 @@ pub(super) fn load(
     commits: &mut CheckedOutCommits,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let top_level = [
-        TASK_FILE,
-        INSTRUCTION_FILE,
-        trajectory::FILE_NAME,
-        "environment",
-        "solution",
-        "tests",
-        layout::STEPS_DIR,
-        harborignore::FILE_NAME,
-    ];
-    if !all_inside(&dir, top_level.iter().map(Path::new), problems) {
+    let root = match ConfinedDir::open(&dir) {
+        Ok(root) => root,
+        Err(error) => {
+            let location = SourceLocation { key: String::new(), line: None };
+            let message = format!("cannot open the task's directory: {error}");
+            problems.error(location.failure(&dir, ErrorKind::Unreadable, message));
+            return None;
+        }
+    };
+    let top_level = [TASK_FILE, layout::STEPS_DIR, harborignore::FILE_NAME].map(PathBuf::from);
+    let top_level = top_level.into_iter().chain(layout::entries_looked_at());
+    if !all_inside(&dir, &root, top_level, problems) {
         return None;
     }
     let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
-    let steps: Vec<PathBuf> = file.steps.iter().map(layout::step_dir).collect();
-    let below = |entry: &'static str| steps.iter().map(move |step| step.join(entry));
-    let entries = [INSTRUCTION_FILE, trajectory::FILE_NAME, "solution", "tests", "workdir"];
-    let entries = entries.into_iter().flat_map(below);
-    let entries = steps.iter().cloned().chain(entries);
-    if file.steps[0].name.is_some() && !all_inside(&dir, entries, problems) {
+    let steps = file.steps.iter().map(layout::step_dir).filter(|step| step != Path::new(""));
+    let entries = steps.flat_map(|step| {
+        let below = layout::entries_looked_at().map(|entry| step.join(entry)).collect::<Vec<_>>();
+        std::iter::once(step).chain(below)
+    });
+    if !all_inside(&dir, &root, entries, problems) {
         return None;
     }
     check_variables(context, &dir, &file, problems);
-    let layout = TaskLayout::new(context.job, &dir, &file);
+    let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
-    parts.steps.iter().for_each(|step| check_size(&dir.join(&step.instruction), problems));
+    parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, problems));
     let missing = layout.missing(&parts);
     let capability_check =
-        CapabilityCheck { job: context.job, dir: &dir, file: &file, parts: &parts };
+        CapabilityCheck { job: context.job, dir: &dir, root: &root, file: &file, parts: &parts };
     let unsupported = capability::check(&capability_check, problems);
     let provider = context.job.settings.environment.provider.kind();
     let shown = format!("{}/{name}", context.dataset);
@@ -112,47 +113,36 @@ fn refuse_missing<'a>(
     }
 }
 
-fn check_size(file: &Path, problems: &mut Diagnostics) {
-    let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
+fn check_size(dir: &Path, root: &ConfinedDir, file: &Path, problems: &mut Diagnostics) {
+    let Ok(Some(ConfinedKind::File(size))) = root.kind(file) else { return };
     if size > INSTRUCTION_BYTES {
         let location = SourceLocation { key: String::new(), line: None };
         let expected = format!("at most {INSTRUCTION_BYTES} bytes");
-        problems.error(location.error(
-            file,
-            ErrorKind::TooLarge,
-            format!("{size} bytes"),
-            expected,
-        ));
+        let found = format!("{size} bytes");
+        problems.error(location.error(&dir.join(file), ErrorKind::TooLarge, found, expected));
     }
 }
 
+/// Whether entries of the task's directory are inside that directory, not symlinks to another place.
+/// An absent entry is inside, as is a symlink to one. Symlinks deeper in the parts are checked when
+/// the parts are packed.
 fn all_inside(
     dir: &Path,
-    entries: impl Iterator<Item = impl AsRef<Path>>,
+    root: &ConfinedDir,
+    entries: impl Iterator<Item = PathBuf>,
     problems: &mut Diagnostics,
 ) -> bool {
-    entries.filter(|entry| !stays_inside(dir, entry.as_ref(), problems)).count() == 0
-}
-
-/// Whether an entry of the task's directory is inside that directory, not a symlink to another
-/// place. Symlinks below the parts are checked when the parts are packed.
-fn stays_inside(dir: &Path, entry: &Path, problems: &mut Diagnostics) -> bool {
-    let path = dir.join(entry);
-    if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-        return true;
+    let mut found = Vec::new();
+    for entry in entries {
+        let leads_out = root.kind(&entry).is_err_and(|error| leads_outside(&error));
+        // The entries below one that leads out have the same fault.
+        let is_below = |above: &PathBuf| entry.starts_with(above);
+        if leads_out && !found.iter().any(is_below) {
+            problems.error(outside_task(&dir.join(&entry)));
+            found.push(entry);
+        }
     }
-    let inside = match (fs::canonicalize(dir), fs::canonicalize(&path)) {
-        (Ok(dir), Ok(target)) => target.starts_with(dir),
-        // A dangling symlink counts as absent.
-        _ => return true,
-    };
-    if !inside {
-        let location = SourceLocation { key: String::new(), line: None };
-        let found = "a symlink out of the task's directory";
-        let expected = "files and directories inside it";
-        problems.error(location.error(&path, ErrorKind::BadFile, found, expected));
-    }
-    inside
+    found.is_empty()
 }
 
 /// Checks the variables of a task file. Its author is not the job's, so it may use only variables

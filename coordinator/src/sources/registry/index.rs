@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::task::TaskFormat;
+use rollout_worker::regular_file;
 use serde::{Deserialize, Deserializer};
 
 use super::{FETCH_HINT, http, version};
-use crate::config::{RegistryRef, host_file, nearest, without_secrets};
+use crate::config::{RegistryRef, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
@@ -148,7 +149,7 @@ pub fn read(registry: &RegistryRef, base: &Path, cache: &Path) -> Result<Registr
 
 fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     let place = path.display().to_string();
-    let bytes = host_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
+    let bytes = regular_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
         _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },
     })?;

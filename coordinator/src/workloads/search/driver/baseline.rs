@@ -4,10 +4,11 @@
 use std::path::Path;
 
 use rollout_worker::backoff::error_chain;
+use rollout_worker::regular_file;
 
 use super::scoring::list_names;
 use super::{SearchDirectory, SearchError};
-use crate::config::{ScoringProfile, TreeFile, host_file};
+use crate::config::{ScoringProfile, TreeFile};
 use crate::workloads::search::score::{ConfigGaps, SweepSummary, summarize};
 
 /// Checks the baseline of a new search before anything is created. Returns warnings, a line each.
@@ -25,7 +26,7 @@ pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, SearchError> {
 /// Checks a file with the results of the root.
 pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, SearchError> {
     let refused = |missing| SearchError::Baseline { path: path.to_owned(), missing };
-    let file = host_file::open(path).map_err(SearchError::io("open", path))?;
+    let file = regular_file::open(path).map_err(SearchError::io("open", path))?;
     let limit = tree.search.sweep_config_limit;
     let summary = summarize(file, &tree.profile, limit);
     let summary = summary.map_err(|error| refused(vec![error_chain(&error)]))?;

@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::digest::DigestHasher;
+use rollout_worker::regular_file;
 
 use super::SearchError;
-use crate::config::host_file;
 use crate::engine::journal::RunLayout;
 use crate::engine::{Fence, atomic_file};
 use crate::results::files::layout;
@@ -182,7 +182,7 @@ impl SearchDirectory {
         let target = self.root().join(to);
         let parent = target.parent().unwrap_or(self.root());
         let write = |error| SearchError::io("write", &target)(error);
-        let mut source = host_file::open(from).map_err(SearchError::io("open", from))?;
+        let mut source = regular_file::open(from).map_err(SearchError::io("open", from))?;
         let mut temporary = tempfile::Builder::new()
             .prefix(atomic_file::TEMPORARY_PREFIX)
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))

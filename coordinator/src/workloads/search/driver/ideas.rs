@@ -6,10 +6,10 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
+use rollout_worker::regular_file;
 
 use super::directory::{remove_all, sync};
 use super::{IdeasOrder, SearchDirectory, SearchError};
-use crate::config::host_file;
 use crate::workloads::search::idea;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, SearchManifest, StepCalls};
 use rollout_protocol::search::NodeId;
@@ -184,7 +184,7 @@ fn read_user_idea(path: &Path) -> Result<Option<Vec<u8>>, String> {
     if !metadata.is_file() {
         return Ok(None);
     }
-    let content = host_file::read(path, MAX_IDEA_BYTES).map_err(|error| error.to_string())?;
+    let content = regular_file::read(path, MAX_IDEA_BYTES).map_err(|error| error.to_string())?;
     if let Some(why) = non_text_reason(&content) {
         return Err(why);
     }

@@ -2,11 +2,13 @@
 //! user, so a file of the host must not get into a service through `include`, `extends` or
 //! `env_file`: every named file must lie in the build context, with links resolved.
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::limits;
 use serde_json::{Map, Value};
 
+use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::compose::CONTEXT;
 use crate::environment::{ComposeFile, Failure, FailureKind};
 
@@ -71,11 +73,9 @@ pub(super) fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, St
     if Path::new(name).components().any(|part| part == Component::ParentDir) {
         return Err(format!("`{name}` contains `..`"));
     }
-    match path.canonicalize() {
-        Ok(path) if path.starts_with(root) => Ok(path),
-        Ok(_) => Err(outside(name)),
-        Err(error) => Err(format!("cannot read `{name}`: {error}")),
-    }
+    ConfinedDir::open(root).and_then(|dir| dir.resolve(&path)).map_err(|error| {
+        if leads_outside(&error) { outside(name) } else { format!("cannot read `{name}`: {error}") }
+    })
 }
 
 fn outside(name: &str) -> String {
@@ -87,18 +87,16 @@ fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileE
         return Err(format!("`extends` is nested through more than {DEPTH} files").into());
     }
     let shown = file.strip_prefix(root).unwrap_or(file).display();
-    let meta = file
-        .metadata()
-        .map_err(|error| ComposeFileError::broken(format!("cannot read `{shown}`: {error}")))?;
-    if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
-        let most = limits::CONFIG_FILE_BYTES;
-        return Err(ComposeFileError::broken(format!(
-            "`{shown}` is not a file of at most {most} bytes"
-        )));
-    }
-    let text = std::fs::read_to_string(file);
-    let text =
-        text.map_err(|error| ComposeFileError::broken(format!("cannot read `{shown}`: {error}")))?;
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => {
+            let most = limits::CONFIG_FILE_BYTES;
+            ComposeFileError::broken(format!("`{shown}` is not a file of at most {most} bytes"))
+        }
+        _ => ComposeFileError::broken(format!("cannot read `{shown}`: {error}")),
+    };
+    let text = ConfinedDir::open(root)
+        .and_then(|dir| dir.read_text(file, limits::CONFIG_FILE_BYTES))
+        .map_err(unread)?;
     let value: Value = serde_saphyr::from_str(&text)
         .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
     // The task's own file is read as if it were at the top.
@@ -241,7 +239,7 @@ mod tests {
             ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "`..`"),
             ("services: {}\n---\nservices: {main: {env_file: /etc/passwd}}", "compose.yaml"),
             ("services: {main: {env_file: '${HOME}/.netrc'}}", "variables"),
-            ("services: {main: {extends: {file: /etc/compose.yaml, service: x}}}", "cannot read"),
+            ("services: {main: {extends: {file: /etc/compose.yaml, service: x}}}", "outside"),
             ("services: {main: {extends: {file: link, service: x}}}", "outside"),
             ("x: &x {env_file: /etc/passwd}\nservices: {main: {<<: *x}}", "main.env_file"),
             ("include: [/etc/compose.yaml]", "include"),

@@ -1,11 +1,13 @@
 //! Files of variables: `env_file` of services, and `.env`.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read as _};
 use std::path::{Component, Path};
 
 use rollout_protocol::limits;
 
 use super::size::VariableBytes;
+use crate::confined::{ConfinedDir, leads_outside};
 
 /// A file of variables, if it exists.
 type EnvFile = Option<BTreeMap<String, String>>;
@@ -15,23 +17,24 @@ type EnvFile = Option<BTreeMap<String, String>>;
 /// # Errors
 /// The reason why it cannot be used.
 pub(super) fn read(root: &Path, name: &str, bytes: &VariableBytes) -> Result<EnvFile, String> {
-    let path = root.join(name);
-    let leaves = Path::new(name).components().any(|part| part == Component::ParentDir);
-    let real = match path.canonicalize() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !leaves => return Ok(None),
-        Err(error) => return Err(format!("cannot read `{name}`: {error}")),
-        Ok(real) => real,
+    let (dir, path) = (ConfinedDir::open(root), Path::new(name));
+    let leaves = path.components().any(|part| part == Component::ParentDir);
+    let unread = |error: io::Error| format!("cannot read `{name}`: {error}");
+    let opened = match dir.and_then(|dir| dir.file(path)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !leaves => return Ok(None),
+        Err(error) if !leads_outside(&error) => return Err(unread(error)),
+        opened => opened.ok().filter(|_| !leaves),
     };
-    if leaves || !real.starts_with(root) {
+    let Some(file) = opened else {
         return Err(format!("`{name}` is outside the task's environment directory"));
-    }
-    let unread = |error| format!("cannot read `{name}`: {error}");
-    let length = real.metadata().map_err(unread)?.len();
+    };
+    let length = file.metadata().map_err(unread)?.len();
     if length > limits::CONFIG_FILE_BYTES {
         return Err(format!("`{name}` is larger than {} bytes", limits::CONFIG_FILE_BYTES));
     }
     bytes.spend(length)?;
-    let text = std::fs::read_to_string(&real).map_err(unread)?;
+    let mut text = String::new();
+    file.take(length).read_to_string(&mut text).map_err(unread)?;
     parse(&text).map(Some).map_err(|(line, why)| format!("`{name}`, line {line}: {why}"))
 }
 

@@ -28,6 +28,7 @@ mod units;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use rollout_protocol::limits;
@@ -42,6 +43,7 @@ use self::problems::{Problems, failure};
 use self::service::{Prepared, ServiceContext};
 use self::size::VariableBytes;
 use self::table::Table;
+use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::compose::{
     self, CONTAINERS, CONTEXT, HostPath, MAIN, SERVICES_REFERENCE_PREFIX,
 };
@@ -168,18 +170,18 @@ impl FileReading<'_> {
     fn document(&self, root: &Path) -> Result<Value, Failure> {
         let refused = |why: String| failure(self.file, FailureKind::Refused, &why);
         let unsupported = |why: &str| failure(self.file, FailureKind::Unsupported, why);
-        let path = root.join(&self.file.file);
-        let unread = |error: std::io::Error| refused(format!("cannot read it: {error}"));
-        let path = path.canonicalize().map_err(unread)?;
-        if !path.starts_with(root) {
-            return Err(unsupported("it is outside the task's environment directory"));
-        }
-        let meta = path.metadata().map_err(unread)?;
-        if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
-            let most = limits::CONFIG_FILE_BYTES;
-            return Err(refused(format!("it is not a file of at most {most} bytes")));
-        }
-        let text = std::fs::read_to_string(&path).map_err(unread)?;
+        let read = ConfinedDir::open(root)
+            .and_then(|dir| dir.read_text(&self.file.file, limits::CONFIG_FILE_BYTES));
+        let text = read.map_err(|error| match error.kind() {
+            _ if leads_outside(&error) => {
+                unsupported("it is outside the task's environment directory")
+            }
+            ErrorKind::FileTooLarge | ErrorKind::InvalidInput | ErrorKind::IsADirectory => {
+                let most = limits::CONFIG_FILE_BYTES;
+                refused(format!("it is not a file of at most {most} bytes"))
+            }
+            _ => refused(format!("cannot read it: {error}")),
+        })?;
         let value: Value =
             serde_saphyr::from_str(&text).map_err(|error| refused(error.to_string()))?;
         size::check(&value).map_err(refused)?;

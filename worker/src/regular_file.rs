@@ -1,11 +1,12 @@
-//! Bounded reading of the files that documents name. Only regular files are read: a device never ends,
-//! a pipe blocks until something writes to it, and a file of the kernel may do either.
+//! Bounded reading of files that others name or make. Only regular files are read: a device never
+//! ends, a pipe blocks until something writes to it, and a file of the kernel may do either.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 
 /// File systems whose files are made by the kernel when they are read, as `linux/magic.h` numbers
 /// them: proc, sysfs, debugfs and tracefs.
@@ -15,11 +16,20 @@ const KERNEL_FILES: [i128; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
 ///
 /// # Errors
 /// Those of the system; of kind [`io::ErrorKind::InvalidInput`] for anything but a regular file.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     // Opening a device may act on it. The handle is looked at again: another file may be there then.
     check(&fs::metadata(path)?)?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    open_checked(CWD, path, OFlags::empty())
+}
+
+/// Opens a regular file of a directory, by its name. Links are not followed.
+pub(crate) fn open_entry(directory: BorrowedFd<'_>, name: &Path) -> io::Result<File> {
+    open_checked(directory, name, OFlags::NOFOLLOW)
+}
+
+fn open_checked(directory: BorrowedFd<'_>, path: &Path, more: OFlags) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
+    let file = File::from(rustix::fs::openat(directory, path, flags, Mode::empty())?);
     check(&file.metadata()?)?;
     if KERNEL_FILES.contains(&i128::from(rustix::fs::fstatfs(&file)?.f_type)) {
         return Err(no_regular_file());
@@ -31,9 +41,22 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open`]; of kind [`io::ErrorKind::FileTooLarge`] if it is larger.
-pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_at_most(open(path)?, limit)
+}
+
+/// Reads a regular file of at most `limit` bytes as a text.
+///
+/// # Errors
+/// As [`read`]; of kind [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    text(read(path, limit)?)
+}
+
+/// Reads an open file of at most `limit` bytes.
+pub(crate) fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         let reason = format!("it has more than {limit} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
@@ -41,12 +64,9 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a regular file of at most `limit` bytes as a text.
-///
-/// # Errors
-/// As [`read`]; of kind [`io::ErrorKind::InvalidData`] if it is not UTF-8.
-pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|_| {
+/// The text of a file.
+pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
     })
 }
@@ -58,7 +78,8 @@ fn check(metadata: &fs::Metadata) -> io::Result<()> {
     if metadata.is_file() { Ok(()) } else { Err(no_regular_file()) }
 }
 
-fn no_regular_file() -> io::Error {
+/// The error for a pipe, a device, a socket or a file of the kernel.
+pub(crate) fn no_regular_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
