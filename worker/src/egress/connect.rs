@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
-use super::hosts::{AllowedHosts, HostRefusal, HostTarget};
+use super::ProxyContext;
+use super::hosts::{HostRefusal, HostTarget};
 
 /// Longest time to look a name up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,19 +32,24 @@ pub(super) enum ConnectError {
     Connect(io::Error),
 }
 
-/// Connects to a port of a host if that is allowed.
+/// Connects to a port of a host if that is allowed. `is_tls` chooses among the proxies of this host.
 pub(super) async fn connect(
-    allowed: &AllowedHosts,
+    context: &ProxyContext,
     host: &str,
     port: u16,
+    is_tls: bool,
 ) -> Result<TcpStream, ConnectError> {
+    let allowed = &context.allowed;
     let addresses = match allowed.check_host(host, port).map_err(ConnectError::Refused)? {
         HostTarget::Address(address) => vec![address],
         HostTarget::Name(name) => {
             let found = look_up(&name, port).await.map_err(ConnectError::Lookup)?;
-            allowed.check_addresses(found, port).map_err(ConnectError::Refused)?
+            allowed.check_addresses(&name, found, port).map_err(ConnectError::Refused)?
         }
     };
+    if let Some(proxy) = context.upstream.find(host, is_tls) {
+        return proxy.tunnel(host, port).await.map_err(ConnectError::Connect);
+    }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     for address in addresses.into_iter().take(MAX_ADDRESSES) {
         let connecting = TcpStream::connect(SocketAddr::new(address, port));

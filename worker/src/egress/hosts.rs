@@ -7,9 +7,14 @@ use rollout_protocol::spec::task::{HostRule, InvalidHostRule, normal_name};
 
 use super::addresses::is_public;
 
-/// The hosts of an allowlist.
+/// The hosts that may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowedHosts(Vec<HostRule>);
+pub struct AllowedHosts {
+    rules: Vec<HostRule>,
+    /// Whether every public address is allowed without a rule, and all addresses of names that have
+    /// one.
+    is_public: bool,
+}
 
 /// A host that may be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,22 +63,48 @@ impl AllowedHosts {
     /// # Errors
     /// [`InvalidHostRule`].
     pub fn parse(rules: &[String]) -> Result<Self, InvalidHostRule> {
-        rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>().map(Self)
+        let rules = rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
+        Ok(Self { rules, is_public: false })
+    }
+
+    /// All public addresses, and the hosts of these rules with all of their addresses.
+    pub const fn public(rules: Vec<HostRule>) -> Self {
+        Self { rules, is_public: true }
+    }
+
+    /// The same hosts, and those of another rule.
+    #[must_use]
+    pub fn with(mut self, rule: HostRule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Whether a rule has a host, without brackets.
+    pub fn lists(&self, host: &str, port: u16) -> bool {
+        match host.parse::<IpAddr>() {
+            Ok(address) => self.allows_address(address.to_canonical(), port),
+            Err(_) => normal_name(host).is_some_and(|name| self.lists_name(&name, port)),
+        }
     }
 
     /// The target that a request for a host names, without brackets. Names that no rule has are not
     /// looked up: a look-up itself can carry data out.
     ///
     /// # Errors
-    /// [`HostRefusal::NotListed`].
+    /// [`HostRefusal`].
     pub fn check_host(&self, host: &str, port: u16) -> Result<HostTarget, HostRefusal> {
         if let Ok(address) = host.parse::<IpAddr>() {
             let address = address.to_canonical();
-            let allowed = self.allows_address(address, port);
-            return allowed.then_some(HostTarget::Address(address)).ok_or(HostRefusal::NotListed);
+            let allowed =
+                (self.is_public && is_public(address)) || self.allows_address(address, port);
+            let refusal = match self.is_public {
+                true => HostRefusal::InternalAddress,
+                false => HostRefusal::NotListed,
+            };
+            return allowed.then_some(HostTarget::Address(address)).ok_or(refusal);
         }
         let name = normal_name(host).ok_or(HostRefusal::NotListed)?;
-        let allowed = self.0.iter().any(|rule| rule.allows_name(&name, port));
+        let allowed = self.is_public || self.lists_name(&name, port);
         allowed.then_some(HostTarget::Name(name)).ok_or(HostRefusal::NotListed)
     }
 
@@ -83,11 +114,15 @@ impl AllowedHosts {
     /// [`HostRefusal::InternalAddress`] if there are addresses, but none that may be.
     pub fn check_addresses(
         &self,
+        name: &str,
         found: impl IntoIterator<Item = IpAddr>,
         port: u16,
     ) -> Result<Vec<IpAddr>, HostRefusal> {
         let found: Vec<_> = found.into_iter().map(|address| address.to_canonical()).collect();
-        let may = |address: &IpAddr| is_public(*address) || self.allows_address(*address, port);
+        let has_all = self.is_public && self.lists_name(name, port);
+        let may = |address: &IpAddr| {
+            has_all || is_public(*address) || self.allows_address(*address, port)
+        };
         let allowed: Vec<_> = found.iter().copied().filter(may).collect();
         if allowed.is_empty() && !found.is_empty() {
             return Err(HostRefusal::InternalAddress);
@@ -95,8 +130,12 @@ impl AllowedHosts {
         Ok(allowed)
     }
 
+    fn lists_name(&self, name: &str, port: u16) -> bool {
+        self.rules.iter().any(|rule| rule.allows_name(name, port))
+    }
+
     fn allows_address(&self, address: IpAddr, port: u16) -> bool {
-        self.0.iter().any(|rule| match is_public(address) {
+        self.rules.iter().any(|rule| match is_public(address) {
             true => rule.allows_address(address, port),
             false => rule.allows_internal_address(address, port),
         })
@@ -147,15 +186,25 @@ mod tests {
     fn addresses_of_name_are_public_or_listed() {
         let only_name = hosts(&["example.org"]);
         let found = addresses(&["127.0.0.1", "1.1.1.1", "10.0.0.1", "::1"]);
-        assert_eq!(only_name.check_addresses(found.clone(), 80), Ok(addresses(&["1.1.1.1"])));
-        let refused = only_name.check_addresses(addresses(&["127.0.0.1", "::ffff:10.0.0.1"]), 80);
+        assert_eq!(
+            only_name.check_addresses("example.org", found.clone(), 80),
+            Ok(addresses(&["1.1.1.1"]))
+        );
+        let refused = only_name.check_addresses(
+            "example.org",
+            addresses(&["127.0.0.1", "::ffff:10.0.0.1"]),
+            80,
+        );
         assert_eq!(refused, Err(HostRefusal::InternalAddress));
-        assert_eq!(only_name.check_addresses([], 80), Ok(Vec::new()));
+        assert_eq!(only_name.check_addresses("example.org", [], 80), Ok(Vec::new()));
         let with_network = hosts(&["example.org", "10.0.0.0/8"]);
-        let allowed = with_network.check_addresses(found.clone(), 80);
+        let allowed = with_network.check_addresses("example.org", found.clone(), 80);
         assert_eq!(allowed, Ok(addresses(&["1.1.1.1", "10.0.0.1"])));
         let everything = hosts(&["example.org", "0.0.0.0/0", "::/0"]);
-        assert_eq!(everything.check_addresses(found, 80), Ok(addresses(&["1.1.1.1"])));
+        assert_eq!(
+            everything.check_addresses("example.org", found, 80),
+            Ok(addresses(&["1.1.1.1"]))
+        );
     }
 
     #[test]
@@ -164,5 +213,26 @@ mod tests {
         assert!(hosts(&["169.254.169.254"]).check_host(metadata, 80).is_ok());
         assert!(hosts(&["0.0.0.0/0"]).check_host(metadata, 80).is_err());
         assert!(hosts(&["0.0.0.0/0"]).check_host("1.1.1.1", 80).is_ok());
+    }
+
+    #[test]
+    fn public_hosts_are_allowed_with_listed_names_at_any_address() {
+        let rules = ["git.corp:80", "10.0.0.1"].map(|rule| rule.parse().expect("a rule"));
+        let hosts = AllowedHosts::public(rules.to_vec());
+        for (host, port) in [("any.example", 1), ("8.8.8.8", 53), ("git.corp", 80), ("10.0.0.1", 7)]
+        {
+            assert!(hosts.check_host(host, port).is_ok(), "{host}");
+        }
+        for host in ["127.0.0.1", "10.0.0.2", "169.254.169.254", "::1", "::ffff:10.0.0.2"] {
+            assert_eq!(hosts.check_host(host, 80), Err(HostRefusal::InternalAddress), "{host}");
+        }
+        let internal = addresses(&["10.0.0.9"]);
+        for (name, port, allowed) in
+            [("git.corp", 80, true), ("git.corp", 81, false), ("any.example", 80, false)]
+        {
+            let found = hosts.check_addresses(name, internal.clone(), port);
+            assert_eq!(found.is_ok(), allowed, "{name}:{port}");
+            assert_eq!(hosts.lists(name, port), allowed, "{name}:{port}");
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! Access of environments to the hosts of an allowlist.
+//! Access to the hosts of an allowlist: of environments, and of this host's own fetches for others.
 //!
 //! An environment with an allowlist has no network but its own loopback interface. There this process
 //! listens as an HTTP proxy, looks names up itself and connects to the hosts of the list only.
 //!
 //! * `hosts`: the decision which hosts and addresses are allowed; `addresses`: those that are public;
 //! * `server`: the proxy; `connect`: its connections to hosts; `forward`: requests without a tunnel;
+//! * `upstream`: proxies of this host on the way to them;
 //! * `refused`: the hosts that were refused.
 
 mod addresses;
@@ -16,6 +17,7 @@ mod hosts;
 mod refused;
 #[cfg(feature = "gateway")]
 mod server;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
+use self::upstream::UpstreamProxies;
 use crate::supervise::Task;
 
 /// Hosts that scripts reach without the proxy: the loopback interface of the environment, where the
@@ -45,12 +48,28 @@ pub struct EgressProxy {
 struct ProxyContext {
     allowed: AllowedHosts,
     refused: Arc<RefusedHosts>,
+    upstream: UpstreamProxies,
 }
 
 impl EgressProxy {
     /// A proxy that does not listen yet. Refused hosts are added to `refused`.
     pub fn new(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
-        Self { context: Arc::new(ProxyContext { allowed, refused }), listeners: Vec::new() }
+        Self::through(UpstreamProxies::default(), allowed, refused)
+    }
+
+    /// Such a proxy for this process, which connects through the proxies of its own environment.
+    pub fn of_host(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
+        let upstream = UpstreamProxies::from_variables(|name| std::env::var(name).ok());
+        Self::through(upstream, allowed, refused)
+    }
+
+    fn through(
+        upstream: UpstreamProxies,
+        allowed: AllowedHosts,
+        refused: Arc<RefusedHosts>,
+    ) -> Self {
+        let context = Arc::new(ProxyContext { allowed, refused, upstream });
+        Self { context, listeners: Vec::new() }
     }
 
     /// Takes over a listener; earlier ones stay.
@@ -62,10 +81,14 @@ impl EgressProxy {
         Ok(())
     }
 
+    /// Its address, with the latest listener.
+    pub fn url(&self) -> Option<String> {
+        self.listeners.last().map(|(address, _)| format!("http://{address}"))
+    }
+
     /// Variables that lead the programs of scripts to the latest listener.
     pub fn env(&self) -> BTreeMap<String, String> {
-        let Some((address, _)) = self.listeners.last() else { return BTreeMap::new() };
-        let url = format!("http://{address}");
+        let Some(url) = self.url() else { return BTreeMap::new() };
         let values = [("HTTP_PROXY", url.as_str()), ("HTTPS_PROXY", &url), ("NO_PROXY", NO_PROXY)];
         let both = values.into_iter().flat_map(|(name, value)| {
             [name.to_owned(), name.to_ascii_lowercase()].map(|name| (name, value.to_owned()))

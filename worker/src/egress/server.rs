@@ -118,7 +118,8 @@ async fn answer(
     };
     let shown = format!("{host}:{port}");
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = match connect(&context.allowed, host, port).await {
+    let is_tls = request.method() == Method::CONNECT;
+    let stream = match connect(context, host, port, is_tls).await {
         Ok(stream) => stream,
         Err(ConnectError::Refused(refusal)) => {
             context.refused.add(&shown, refusal);

@@ -45,6 +45,13 @@ const REMOTE_SETTINGS: &[&str] = &[
     "http.lowSpeedTime=60",
 ];
 
+/// Settings of calls to remote servers for somebody other than the user of this process.
+const PUBLIC_SETTINGS: &[&str] = &["credential.helper=", "core.askPass="];
+
+/// Variables that such calls keep: programs and the certificates of the host.
+const PUBLIC_VARIABLES: &[&str] =
+    &["PATH", "TMPDIR", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+
 /// Variables through which a caller's repository would affect the call.
 const LOCAL_VARIABLES: &[&str] = &[
     "GIT_DIR",
@@ -72,12 +79,19 @@ pub(super) enum RepositoryLocation {
     /// A directory whose repository is filled from remote servers, or any directory if the call
     /// only queries a server.
     Remote(PathBuf),
+    /// The same for somebody other than the user of this process: all connections are those of a proxy.
+    Public {
+        /// The directory.
+        dir: PathBuf,
+        /// URL of the proxy.
+        proxy: String,
+    },
 }
 
 impl RepositoryLocation {
     pub(super) fn dir(&self) -> &Path {
         match self {
-            Self::Own(dir) | Self::User(dir) | Self::Remote(dir) => dir,
+            Self::Own(dir) | Self::User(dir) | Self::Remote(dir) | Self::Public { dir, .. } => dir,
         }
     }
 
@@ -87,15 +101,24 @@ impl RepositoryLocation {
         !matches!(self, Self::Remote(_))
     }
 
+    /// Whether calls wait for servers.
+    pub(super) const fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_) | Self::Public { .. })
+    }
+
     /// Puts the settings before the arguments.
     pub(super) fn apply_settings(&self, command: &mut Command) {
         let more = match self {
             Self::Own(_) => [BACKGROUND_SETTINGS, OWN_REPOSITORY_SETTINGS],
             Self::User(_) => [BACKGROUND_SETTINGS, &[]],
             Self::Remote(_) => [REMOTE_SETTINGS, &[]],
+            Self::Public { .. } => [REMOTE_SETTINGS, PUBLIC_SETTINGS],
         };
         for setting in COMMON_SETTINGS.iter().chain(more.into_iter().flatten()) {
             command.args(["-c", setting]);
+        }
+        if let Self::Public { proxy, .. } = self {
+            command.args(["-c", &format!("http.proxy={proxy}")]);
         }
     }
 
@@ -103,22 +126,35 @@ impl RepositoryLocation {
         match self {
             Self::Own(dir) => {
                 isolate_environment(command, &["PATH"]);
-                command
-                    .env("GIT_DIR", dir)
-                    .env("HOME", "/nonexistent")
-                    .env("GIT_CONFIG_NOSYSTEM", "1")
-                    .env("GIT_CONFIG_SYSTEM", "/dev/null")
-                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
-                    .env("GIT_ATTR_NOSYSTEM", "1");
+                without_configuration(command);
+                command.env("GIT_DIR", dir);
             }
             Self::User(_) => isolate_environment(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
             Self::Remote(dir) => inherit_environment(command, dir),
+            Self::Public { dir, .. } => {
+                isolate_environment(command, PUBLIC_VARIABLES);
+                without_configuration(command);
+                command
+                    .env_remove("GIT_NO_LAZY_FETCH")
+                    .env("GIT_ALLOW_PROTOCOL", "http:https")
+                    .env("GIT_CEILING_DIRECTORIES", dir.parent().unwrap_or(dir));
+            }
         }
         command
             .env("GIT_TERMINAL_PROMPT", "0")
             .env("GIT_NO_REPLACE_OBJECTS", "1")
             .env("LC_ALL", "C");
     }
+}
+
+/// Leaves out the configuration and the credentials of the user and of the host.
+fn without_configuration(command: &mut Command) {
+    command
+        .env("HOME", "/nonexistent")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_SYSTEM", "/dev/null")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_ATTR_NOSYSTEM", "1");
 }
 
 /// Keeps only these variables of the caller's environment, and blocks all remote access.

@@ -10,7 +10,8 @@
 //! * Calls on repositories of Rollout and of the user ([`Git::own_repository`],
 //!   [`Git::user_repository`]) have a clean environment and no remote access. Only fetching
 //!   ([`Git::remote`]) has it, with the environment and the configuration of the user, which hold
-//!   the credentials. It prompts for nothing.
+//!   the credentials. It prompts for nothing. Fetching for somebody else ([`Git::public`]) has neither,
+//!   and connects through a proxy only.
 //! * Repositories made by Rollout ([`BareRepository`]) are bare and configured only by Rollout.
 //!   Their first commit is grafted: it has no parents there, so that no history is transferred.
 //!

@@ -36,6 +36,7 @@ const MESSAGE_CHARS: usize = 600;
 pub struct Git {
     location: RepositoryLocation,
     objects: Option<PathBuf>,
+    is_detached: bool,
 }
 
 /// Builder of a call.
@@ -53,15 +54,19 @@ pub struct GitCall<'a> {
 }
 
 impl Git {
+    fn at(location: RepositoryLocation) -> Self {
+        Self { location, objects: None, is_detached: false }
+    }
+
     /// A repository made by Rollout, by its git directory.
     pub fn own_repository(git_dir: impl Into<PathBuf>) -> Self {
-        Self { location: RepositoryLocation::Own(git_dir.into()), objects: None }
+        Self::at(RepositoryLocation::Own(git_dir.into()))
     }
 
     /// The repository that a directory of the user belongs to. Only for reading: the user's
     /// configuration applies, except for settings that would run programs.
     pub fn user_repository(dir: impl Into<PathBuf>) -> Self {
-        Self { location: RepositoryLocation::User(dir.into()), objects: None }
+        Self::at(RepositoryLocation::User(dir.into()))
     }
 
     /// The same repository, but objects are looked up in this directory first, and new ones are
@@ -74,7 +79,24 @@ impl Git {
     /// one. The environment and the configuration of the user apply, because they hold the
     /// credentials, except for settings that would run programs. Calls may take hours.
     pub fn remote(dir: impl Into<PathBuf>) -> Self {
-        Self { location: RepositoryLocation::Remote(dir.into()), objects: None }
+        Self::at(RepositoryLocation::Remote(dir.into()))
+    }
+
+    /// The same for somebody other than the user of this process: without its environment, its
+    /// configuration and its credentials. All connections are those of the HTTP proxy at this URL.
+    pub fn public(dir: impl Into<PathBuf>, proxy: impl Into<String>) -> Self {
+        let location = RepositoryLocation::Public { dir: dir.into(), proxy: proxy.into() };
+        Self::at(location)
+    }
+
+    /// The same without a terminal: calls end with all processes that they started.
+    #[must_use]
+    pub fn detached(self) -> Self {
+        Self { is_detached: true, ..self }
+    }
+
+    fn has_own_process_group(&self) -> bool {
+        self.is_detached || self.location.has_own_process_group()
     }
 
     /// The directory given to the constructor.
@@ -91,11 +113,7 @@ impl Git {
             work_tree: None,
             index: None,
             variables: Vec::new(),
-            limit: if self.location.has_own_process_group() {
-                CALL_TIMEOUT
-            } else {
-                REMOTE_CALL_TIMEOUT
-            },
+            limit: if self.location.is_remote() { REMOTE_CALL_TIMEOUT } else { CALL_TIMEOUT },
             max_bytes: OUTPUT_BYTES,
         }
     }
@@ -188,8 +206,7 @@ impl GitCall<'_> {
     {
         let (what, max_bytes) = (self.describe(), self.max_bytes);
         let mut child = self.command().spawn().map_err(GitError::NotStarted)?;
-        let mut group =
-            ProcessGroup(child.id().filter(|_| self.git.location.has_own_process_group()));
+        let mut group = ProcessGroup(child.id().filter(|_| self.git.has_own_process_group()));
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -239,7 +256,7 @@ impl GitCall<'_> {
         self.apply_environment(&mut command);
         let dir = self.work_tree.as_deref().unwrap_or(self.git.dir());
         command.current_dir(dir).kill_on_drop(true);
-        if self.git.location.has_own_process_group() {
+        if self.git.has_own_process_group() {
             command.process_group(0);
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -123,6 +123,24 @@ async fn git_remote_call_has_user_environment_and_no_parent_repo() {
     assert!(matches!(asked, Err(GitError::Failed { .. })), "{asked:?}");
 }
 
+#[tokio::test]
+async fn git_public_call_has_nothing_of_the_user_and_a_proxy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let git = Git::public(dir.path(), "http://127.0.0.1:9");
+    let shown = git.call(["-c", "alias.seen=!env", "seen"]).run_line().await.expect("shown");
+    for line in ["HOME=/nonexistent", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0"] {
+        assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
+    }
+    assert!(shown.contains("GIT_ALLOW_PROTOCOL=http:https\n"), "{shown}");
+    assert!(!shown.contains("GIT_NO_LAZY_FETCH") && !shown.contains("SSH_AUTH_SOCK"), "{shown}");
+    let proxy = git.call(["config", "http.proxy"]).run_line().await.expect("a setting");
+    assert_eq!(proxy, "http://127.0.0.1:9");
+    for url in ["ssh://git@h/r", "git://h/r", "/", "ext::true"] {
+        let error = git.call(["ls-remote", url]).run().await;
+        assert!(matches!(&error, Err(GitError::Failed { .. })), "{url}: {error:?}");
+    }
+}
+
 #[test]
 fn git_error_is_classified_transient_or_refusal() {
     let failed = |code, said: &str| {
