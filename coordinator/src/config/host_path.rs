@@ -1,6 +1,8 @@
 //! Permission of a document to name files of the host that reads it. A document has none, unless its
 //! reader gives it: who sends a document over the network may not read this host.
 
+use std::path::{Path, PathBuf};
+
 use super::address::is_remote_repository;
 use super::keys::{Key, KeyKind};
 
@@ -20,6 +22,20 @@ pub enum HostAccess<'a> {
 pub trait HostPathRules {
     /// Why a document may not name a source, in words for its author; `None` if it may.
     fn refusal(&self, source: HostSource, written: &str) -> Option<String>;
+
+    /// The bounds of a directory that a source has, by its path without links.
+    fn bounds(&self, directory: &Path) -> SourceBounds;
+}
+
+/// The directory that the repository of a source does not leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceBounds {
+    /// The whole host.
+    Host,
+    /// A directory of the operator.
+    Listed(PathBuf),
+    /// A directory that a user uploaded. A repository in it has all of its files there.
+    Upload(PathBuf),
 }
 
 /// A source that may be on this host.
@@ -69,6 +85,15 @@ impl HostAccess<'_> {
                 Some("the server keeps results in its own directory".to_owned())
             }
             KeyKind::Source(_, source) => self.source_refusal(source, written),
+        }
+    }
+
+    /// The bounds of a directory that a source has, by its path without links.
+    pub(crate) fn bounds(self, directory: &Path) -> SourceBounds {
+        match self {
+            Self::Everything => SourceBounds::Host,
+            Self::Listed(rules) => rules.bounds(directory),
+            Self::Nothing => SourceBounds::Listed(directory.to_owned()),
         }
     }
 

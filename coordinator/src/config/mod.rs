@@ -63,7 +63,7 @@ pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
-pub use host_path::{HostAccess, HostPathRules, HostSource};
+pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
 pub use profile::{

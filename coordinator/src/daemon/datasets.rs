@@ -143,10 +143,10 @@ fn is_uploaded(path: &Value) -> bool {
     path.as_str().is_some_and(|path| path.starts_with(UPLOADED))
 }
 
-/// Whether a path is that of an uploaded dataset, or inside one: not the directory of all of them.
-pub(super) fn is_in_upload(path: &Path, uploads: &Path) -> bool {
-    let Ok(below) = path.strip_prefix(uploads) else { return false };
-    below.components().next().is_some_and(|first| first.as_os_str().len() == 64)
+/// The uploaded dataset that a path is, or is inside of: not the directory of all of them.
+pub(super) fn upload_of(path: &Path, uploads: &Path) -> Option<PathBuf> {
+    let first = path.strip_prefix(uploads).ok()?.components().next()?;
+    (first.as_os_str().len() == 64).then(|| uploads.join(first))
 }
 
 #[cfg(test)]

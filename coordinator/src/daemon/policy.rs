@@ -6,9 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_worker::environment::descriptor;
 
-use super::datasets::is_in_upload;
+use super::datasets::upload_of;
 use super::principal::AllowedVariables;
-use crate::config::{HostPathRules, HostSource, Job, is_remote_repository, split_reference};
+use crate::config::{
+    HostPathRules, HostSource, Job, SourceBounds, is_remote_repository, split_reference,
+};
 
 /// The operator's rules for documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,12 +79,21 @@ impl DocumentPolicy {
     }
 
     fn is_listed(&self, resolved: &Path) -> bool {
+        self.listed(resolved).is_some()
+    }
+
+    /// The listed directory that has a path.
+    fn listed(&self, resolved: &Path) -> Option<PathBuf> {
         let real = |allowed: &PathBuf| allowed.canonicalize().ok();
-        self.paths.iter().filter_map(real).any(|allowed| resolved.starts_with(allowed))
+        self.paths.iter().filter_map(real).find(|allowed| resolved.starts_with(allowed))
     }
 
     fn is_uploaded(&self, resolved: &Path) -> bool {
-        self.uploads.as_ref().is_some_and(|uploads| is_in_upload(resolved, uploads))
+        self.upload(resolved).is_some()
+    }
+
+    fn upload(&self, resolved: &Path) -> Option<PathBuf> {
+        self.uploads.as_ref().and_then(|uploads| upload_of(resolved, uploads))
     }
 
     fn repository(&self, url: &str) -> Option<String> {
@@ -90,7 +101,8 @@ impl DocumentPolicy {
             return None;
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
-        self.path(Path::new(path)).map(|_| {
+        // Git would read what the configuration of an uploaded repository names.
+        self.operators_path(Path::new(path)).map(|_| {
             format!("repository {url}: it is on the server, and the operator does not allow it")
         })
     }
@@ -125,6 +137,14 @@ impl HostPathRules for DocumentPolicy {
             HostSource::Repository => self.repository(written),
             HostSource::RepositoryAtReference => self.repository(split_reference(written).0),
             HostSource::Registry => self.registry(written),
+        }
+    }
+
+    fn bounds(&self, directory: &Path) -> SourceBounds {
+        match (self.upload(directory), self.listed(directory)) {
+            (Some(upload), _) => SourceBounds::Upload(upload),
+            (None, Some(listed)) => SourceBounds::Listed(listed),
+            (None, None) => SourceBounds::Listed(directory.to_owned()),
         }
     }
 }
@@ -227,6 +247,25 @@ mod tests {
         }
         assert!(is_below_url("https://h/a/r.json", "https://h/a"));
         assert!(!is_below_url("https://h.evil/r", "https://h"));
+    }
+
+    #[test]
+    fn directory_has_the_bounds_of_its_upload_or_listed_directory() {
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path().canonicalize().expect("a path");
+        let uploads = root.join("datasets");
+        let upload = uploads.join("0".repeat(64));
+        std::fs::create_dir_all(&upload).expect("made");
+        let policy = DocumentPolicy {
+            paths: vec![root.clone()],
+            uploads: Some(uploads),
+            ..DocumentPolicy::default()
+        };
+        assert_eq!(policy.bounds(&upload.join("set")), SourceBounds::Upload(upload.clone()));
+        assert_eq!(policy.bounds(&root.join("set")), SourceBounds::Listed(root.clone()));
+        let elsewhere = Path::new("/elsewhere");
+        assert_eq!(policy.bounds(elsewhere), SourceBounds::Listed(elsewhere.to_owned()));
+        assert!(policy.repository(&upload.display().to_string()).is_some());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Loading of all datasets of a job.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
-use super::git::CheckedOutCommits;
+use super::git::{CheckedOutCommits, RepositoryElsewhere};
 use super::resolve::{ResolvedDataset, TaskCandidate, resolve_datasets};
 use super::task::{self, TaskLoadContext};
 use super::{Dataset, DatasetTask, PlannedFormats, select};
@@ -141,10 +142,34 @@ fn load_one(
 ) -> Option<DatasetTask> {
     let name = checked_name(&candidate, seen_names, problems)?;
     let TaskCandidate { dir, commit, pointers, .. } = candidate;
-    let task = task::load(context, name, dir, commits, problems)?;
-    let fault = pointers_fault(context, &task, &pointers, problems);
-    let (git_commit_id, fault) = (commit.or(task.git_commit_id), task.fault.or(fault));
+    let task = task::load(context, name, dir, problems)?;
+    let fault = task.fault.clone().or(pointers_fault(context, &task, &pointers, problems));
+    let git_commit_id = match commit {
+        Some(commit) => Some(commit),
+        None => checked_out_commit(context, &task.dir, commits, problems)?,
+    };
     Some(DatasetTask { git_commit_id, fault, ..task })
+}
+
+/// The commit of the repository around a task, if there is one; `None` with a recorded error if the
+/// repository may not be used.
+fn checked_out_commit(
+    context: &TaskLoadContext<'_>,
+    dir: &Path,
+    commits: &mut CheckedOutCommits,
+    problems: &mut Diagnostics,
+) -> Option<Option<String>> {
+    let Ok(real) = std::fs::canonicalize(dir) else { return Some(None) };
+    match commits.find(&real, &context.options.host.bounds(&real)) {
+        Ok(commit) => Some(commit),
+        Err(RepositoryElsewhere(file)) => {
+            let location = SourceLocation { key: String::new(), line: None };
+            let found = "a file that leads to a repository in another directory";
+            let expected = "a repository with all of its files, or none";
+            problems.error(location.error(&file, ErrorKind::BadFile, found, expected));
+            None
+        }
+    }
 }
 
 /// The fault of a task with files that are only Git LFS pointers; an error in a strict run.

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::name;
 use rollout_protocol::spec::task::TaskFormat;
+use rollout_worker::confined::{ConfinedDir, leads_outside};
 
 use super::discover;
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, HostAccess,
-    HostSource, Job, JobOptions, PatternLocations, RegistryRef, SourceLocation, TaskRef,
-    TaskSelection, TaskSource, is_address, is_inside,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind,
+    HostAccess, HostSource, Job, JobOptions, PatternLocations, RegistryRef, SourceBounds,
+    SourceLocation, TaskRef, TaskSelection, TaskSource, is_address, is_inside,
 };
 use crate::sources::registry::{
     self, FetchError, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError,
@@ -247,7 +248,11 @@ impl DatasetResolver<'_> {
                     None,
                 );
             }
-            Ok(found) => return Some(found),
+            Ok(mut found) => {
+                // The path itself was checked when the document was read.
+                found.tasks.retain(|dir| !dir.is_symlink() || self.may_use(dir, location));
+                return Some(found);
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let exists_in_current_dir = written.is_relative() && written.exists();
                 let hint =
@@ -266,6 +271,16 @@ impl DatasetResolver<'_> {
             }
         }
         None
+    }
+
+    /// Whether the job may use a directory to which a link may lead; if not, an error is recorded.
+    fn may_use(&mut self, dir: &Path, location: &SourceLocation) -> bool {
+        let Some(why) = self.host.source_refusal(HostSource::Path, &dir.to_string_lossy()) else {
+            return true;
+        };
+        let expected = "tasks in directories that the operator allows";
+        self.fault(location, ErrorKind::BadValue, why, expected, None);
+        false
     }
 
     /// Resolves a dataset of a registry.
@@ -305,6 +320,11 @@ impl DatasetResolver<'_> {
             }
             let base = base.as_deref().unwrap_or(Path::new("/"));
             let Some(url) = &task.git_url else {
+                if let Some(found) = self.refused_path(base, &path) {
+                    let expected = "tasks in the directory of the registry";
+                    self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
+                    continue;
+                }
                 let task = local_task(base.join(path), format);
                 source.tasks.push(TaskCandidate { name, ..task });
                 continue;
@@ -328,6 +348,16 @@ impl DatasetResolver<'_> {
     fn refused_address(&self, task: &TaskEntry, is_file: bool) -> Option<String> {
         let url = task.git_url.as_deref().filter(|_| !is_file)?;
         self.host.source_refusal(HostSource::Repository, url)
+    }
+
+    /// Why a job may not use a task beside a registry of this host.
+    fn refused_path(&self, base: &Path, path: &str) -> Option<String> {
+        if self.host.bounds(base) == SourceBounds::Host {
+            return None;
+        }
+        let found = ConfinedDir::open(base).and_then(|base| base.directory(Path::new(path)));
+        let leaves = found.is_err_and(|error| leads_outside(&error));
+        leaves.then(|| format!("the task path `{path}` in the registry, which leads elsewhere"))
     }
 
     /// Resolves the single tasks as one dataset.

@@ -9,7 +9,6 @@ use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
-use super::git::CheckedOutCommits;
 use super::layout::{self, TaskLayout};
 use super::{DatasetTask, harborignore};
 use crate::config::{
@@ -33,12 +32,11 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`; `None` if an error makes it unusable.
+/// Loads the task in `dir`, without its commit; `None` if an error makes it unusable.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
     dir: PathBuf,
-    commits: &mut CheckedOutCommits,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
     let root = match ConfinedDir::open(&dir) {
@@ -87,8 +85,7 @@ pub(super) fn load(
         let message = format!("the task {shown} lacks {}", missing.join(", "));
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
-    let git_commit_id = commits.find(&dir);
-    Some(DatasetTask { name, git_commit_id, dir, file, parts, fault, model_fault })
+    Some(DatasetTask { name, git_commit_id: None, dir, file, parts, fault, model_fault })
 }
 
 /// An error of a task's definition.
