@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::HostRule;
+use rollout_worker::egress::AllowedHosts;
 use rollout_worker::environment::descriptor;
 use rollout_worker::supervise;
 
@@ -16,7 +18,7 @@ use super::output::Printer;
 use super::server_user::{ServerUser, ServerUsers};
 use super::{logging, store_url, value_parsers};
 use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
-use crate::config::{LogLevel, env_vars};
+use crate::config::{FetchNetwork, ImageAccess, LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
 use crate::launch::host::StateDir;
 use crate::launch::signals;
@@ -39,7 +41,9 @@ pub(super) const CANNOT_START: &str = "cannot start the server";
 /// Without `--tokens` it has one user, an administrator, whose token it makes: `client.env` in its
 /// directory has the address and the token, and `. DIR/client.env` exports them for clients. The token
 /// stays the same when the server is started again. Documents may name no path of this host, no
-/// process sandbox, no setting of a provider and no registry, unless an option lists it.
+/// process sandbox, no setting of a provider and no registry, unless an option lists it. Git
+/// repositories are fetched without credentials and from public addresses only, and images come from
+/// public registries only, unless an option lists the host.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Directory of records and runs [default: $XDG_STATE_HOME/rollout/serve or
@@ -94,6 +98,11 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value_parsers::duration)]
     removal_wait: Duration,
 
+    /// How long the tasks of a run may take to be fetched and read. The run fails then, and can be
+    /// continued
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = value_parsers::duration)]
+    prepare_timeout: Duration,
+
     /// Blob store of all runs: a directory, or `s3://bucket/prefix?endpoint=URL` [default:
     /// <DIR>/jobs/.rollout/blobs]
     #[arg(long, value_name = "STORE", env = env_vars::STORE.name)]
@@ -126,6 +135,17 @@ pub(super) struct ServeArgs {
     /// Model server that gateways of documents may call: its URL, or the beginning of it
     #[arg(long, value_name = "URL", help_heading = "Rules for documents")]
     allow_model_server: Vec<String>,
+
+    /// Host whose git repositories are fetched with the credentials of this user, also over ssh and also
+    /// if its address is not public: a name, `*.` and a name, an address or a network, with `:port` for
+    /// one port
+    #[arg(long, value_name = "HOST", help_heading = "Rules for documents")]
+    allow_git_host: Vec<HostRule>,
+
+    /// Image registry that tasks may use though its address is not public: a name, `*.` and a name, an
+    /// address or a network, with `:port` for one port. Frontends of builds may be of listed registries
+    #[arg(long, value_name = "HOST", help_heading = "Rules for documents")]
+    allow_image_registry: Vec<HostRule>,
 
     /// Provider that documents may name beside `docker` and `kubernetes`: `process`
     #[arg(long, value_name = "KIND", help_heading = "Rules for documents", value_parser = provider)]
@@ -247,6 +267,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         disk_bytes: args.user_disk.saturating_mul(1024 * 1024),
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: args.removal_wait,
+        prepare_timeout: args.prepare_timeout,
         policy: DocumentPolicy {
             paths: args.allow_path,
             registries: args.allow_registry,
@@ -254,6 +275,8 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
             providers: args.allow_provider.into_iter().collect(),
             provider_settings: args.allow_provider_settings,
             pools: args.allow_pool.into_iter().collect(),
+            network: FetchNetwork::Guarded(AllowedHosts::public(args.allow_git_host)),
+            images: ImageAccess::Guarded(AllowedHosts::public(args.allow_image_registry)),
             uploads: None,
         },
         host: None,

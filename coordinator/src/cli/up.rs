@@ -14,7 +14,7 @@ use super::logging::LogArgs;
 use super::output::Printer;
 use super::serve::{ServerSetup, default_directory, explain, processors};
 use super::server_user::{ServerUser, ServerUsers};
-use crate::config::LogLevel;
+use crate::config::{FetchNetwork, ImageAccess, LogLevel};
 use crate::daemon::{DaemonOptions, DocumentPolicy};
 
 /// Name of the user.
@@ -23,11 +23,14 @@ const USER: &str = "user";
 /// How long the deletion of a farm waits for its samples.
 const REMOVAL_WAIT: Duration = Duration::from_secs(60);
 
+/// How long the tasks of a run may take to be fetched and read.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
 /// Starts a server of this user on this host, with nothing else installed
 ///
 /// It is `rollout serve` with one user, for farms and jobs of the own host: documents may name
-/// directories below the current one, sandboxes of this host, settings of providers and every model
-/// server. `client.env` in its directory has the address and the token: `. DIR/client.env` exports
+/// directories below the current one, sandboxes of this host, settings of providers, every model
+/// server and every git repository, which is fetched with the credentials of this user. `client.env` in its directory has the address and the token: `. DIR/client.env` exports
 /// them for clients. The token stays the same when the server is started again.
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
@@ -79,6 +82,7 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
         disk_bytes: u64::MAX / 2,
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: REMOVAL_WAIT,
+        prepare_timeout: PREPARE_TIMEOUT,
         policy: DocumentPolicy {
             paths,
             registries: any_url(),
@@ -86,6 +90,8 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
             providers: [ProviderKind::Process].into_iter().collect(),
             provider_settings: true,
             pools: std::collections::BTreeSet::new(),
+            network: FetchNetwork::OwnUser,
+            images: ImageAccess::Everything,
             uploads: None,
         },
         host: None,

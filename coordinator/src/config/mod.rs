@@ -16,6 +16,7 @@ mod diagnostics;
 mod document;
 mod elements;
 pub mod env_vars;
+mod fetch_access;
 #[cfg(feature = "gateway")]
 mod gateway_file;
 mod host_path;
@@ -61,6 +62,8 @@ pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub(crate) use elements::units;
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierConfig};
+pub use fetch_access::{FetchAccess, FetchNetwork};
+pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};

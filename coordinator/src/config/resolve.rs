@@ -21,6 +21,7 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
+use super::fetch_access::{FetchAccess, FetchNetwork};
 use super::host_path::HostAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
@@ -92,13 +93,15 @@ pub struct JobOptions<'a> {
     pub strict: bool,
     /// The access of the job to paths of this host.
     pub host: HostAccess<'a>,
+    /// How repositories and registries are fetched.
+    pub fetch: FetchAccess,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
 
 impl<'a> JobOptions<'a> {
-    /// Default options: no settings, the current time, the variables that `is_set` reports, and
-    /// nothing of this host.
+    /// Default options: no settings, the current time, the variables that `is_set` reports, nothing of
+    /// this host, and fetches without credentials.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             settings: Vec::new(),
@@ -108,13 +111,16 @@ impl<'a> JobOptions<'a> {
             trust_tasks: false,
             strict: false,
             host: HostAccess::Nothing,
+            fetch: FetchAccess::default(),
             cache: None,
         }
     }
 
-    /// The same for a user who started this program: the job may name every file of this host.
+    /// The same for a user who started this program: the job may name every file of this host, and is
+    /// fetched with the user's credentials.
     pub fn for_command_line(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { host: HostAccess::Everything, ..Self::new(is_set) }
+        let fetch = FetchAccess { network: FetchNetwork::OwnUser, cancelled: None };
+        Self { host: HostAccess::Everything, fetch, ..Self::new(is_set) }
     }
 }
 

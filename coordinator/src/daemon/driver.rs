@@ -26,7 +26,7 @@ use super::record::{
 use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, search};
-use crate::config::{CliSetting, ErrorKind, HostAccess, JobOptions};
+use crate::config::{CliSetting, ErrorKind, FetchAccess, HostAccess, JobOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
@@ -134,14 +134,21 @@ async fn run_session(
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
     let variables = run.view().record.variables;
-    let preparing = prepare(daemon, run.id(), variables);
-    let prepared = match unless_stopped(&mut stops, preparing).await {
+    let is_new = !run.directory().exists();
+    let mut wanted = run.wanted();
+    let preparing = unless_stopped(&mut stops, prepare(daemon, run.id(), variables));
+    let prepared = tokio::select! {
+        prepared = preparing => prepared,
+        Ok(_) = wanted.wait_for(|wanted| *wanted == WantedState::Cancelled), if is_new => {
+            return SessionEnd::NeverStarted;
+        }
+    };
+    let prepared = match prepared {
         Some(Ok(prepared)) => prepared,
         Some(Err(fault)) => return unprepared(run, fault),
         None => return SessionEnd::Stopped,
     };
-    let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
-    if is_cancelled && !run.directory().exists() {
+    if is_new && *run.wanted().borrow() == WantedState::Cancelled {
         return SessionEnd::NeverStarted;
     }
     let request = match request(daemon, run, prepared, &session.progress, stops) {
@@ -235,7 +242,7 @@ fn is_config_error(error: &LaunchError) -> bool {
     )
 }
 
-/// Reads the job of a run or a farm with its datasets.
+/// Reads the job of a run or a farm with its datasets. Its fetches end with this future.
 pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
     daemon: &Daemon,
     id: &I,
@@ -244,7 +251,8 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
     let dir = Arc::clone(&daemon.dir);
     let (id, policy) = (id.clone(), daemon.options.policy.clone());
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
-    supervise::blocking(move || {
+    let (_fetching, cancelled) = watch::channel(());
+    let preparing = supervise::blocking(move || {
         let path = dir.document(&id);
         // The operator's rules may have changed since the submission.
         if let Err(fault) = checked_job(&path, &policy, &variables, is_remote) {
@@ -257,14 +265,28 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
             CliSetting::text("jobs_dir", "jobs_dir", &jobs),
         ];
         let host = HostAccess::Listed(&policy);
-        let options = JobOptions { settings, host, ..JobOptions::new(&is_set) };
+        let fetch = FetchAccess { network: policy.network.clone(), cancelled: Some(cancelled) };
+        let images = policy.images.clone();
+        let options = JobOptions { settings, host, fetch, images, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
             let failure = explain(RunFault::Config(errors).without_path(&path));
             PrepareFault { failure, is_fetch, is_final: false }
         })
+    });
+    let limit = daemon.options.prepare_timeout;
+    tokio::time::timeout(limit, preparing).await.unwrap_or_else(|_elapsed| {
+        let failure = RunFailure {
+            code: ExitCode::OutOfReach.code(),
+            message: format!("cannot prepare the run: its tasks are not there after {limit:?}"),
+            details: Vec::new(),
+            hints: vec![
+                "continue the run, or start the server with a longer `--prepare-timeout`"
+                    .to_owned(),
+            ],
+        };
+        Err(PrepareFault { failure, is_fetch: true, is_final: false })
     })
-    .await
 }
 
 fn request(

@@ -116,6 +116,8 @@ pub struct DaemonOptions {
     pub slots: usize,
     /// How long the deletion of a farm waits for its executions.
     pub removal_wait: Duration,
+    /// How long a session may take to fetch and read the tasks of a run or a farm.
+    pub prepare_timeout: Duration,
     /// Rules for documents.
     pub policy: DocumentPolicy,
     /// Paths of the host; by default those of this process.

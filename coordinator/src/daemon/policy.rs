@@ -9,7 +9,8 @@ use rollout_worker::environment::descriptor;
 use super::datasets::upload_of;
 use super::principal::AllowedVariables;
 use crate::config::{
-    HostPathRules, HostSource, Job, SourceBounds, is_remote_repository, split_reference,
+    FetchNetwork, HostPathRules, HostSource, ImageAccess, Job, SourceBounds, is_remote_repository,
+    split_reference, without_secrets,
 };
 
 /// The operator's rules for documents.
@@ -30,6 +31,10 @@ pub struct DocumentPolicy {
     pub provider_settings: bool,
     /// Pools of workers that documents may name beside the default one.
     pub pools: BTreeSet<String>,
+    /// The network that repositories and registries are fetched over.
+    pub network: FetchNetwork,
+    /// The registries whose images documents may use.
+    pub images: ImageAccess,
 }
 
 /// Pool of jobs that name none.
@@ -98,7 +103,8 @@ impl DocumentPolicy {
 
     fn repository(&self, url: &str) -> Option<String> {
         if is_remote_repository(url) {
-            return None;
+            let refused = self.network.refusal(url);
+            return refused.map(|why| format!("repository {}: {why}", without_secrets(url)));
         }
         let path = url.strip_prefix("file://").unwrap_or(url);
         // Git would read what the configuration of an uploaded repository names.
@@ -181,6 +187,8 @@ fn has_dot_part(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rollout_worker::egress::AllowedHosts;
+
     use super::*;
     use crate::config::{Diagnostics, HostAccess, JobOptions, read_job};
 
@@ -236,15 +244,27 @@ mod tests {
     }
 
     #[test]
-    fn repositories_on_other_hosts_are_allowed_and_local_ones_are_not() {
+    fn repositories_on_public_hosts_are_allowed_and_others_need_a_rule() {
         let policy = DocumentPolicy::default();
         let of = |url: &str| policy.repository(url);
-        for url in ["https://h/r.git", "ssh://git@h/r", "git@h:o/r.git"] {
+        for url in ["https://h/r.git", "http://h.example/r"] {
             assert_eq!(of(url), None, "{url}");
         }
         for url in ["/srv/r", "file:///srv/r", "../r", "ext::sh -c id", "a@b::sh", "-x@h:p"] {
             assert!(of(url).is_some(), "{url}");
         }
+        let on_others = ["ssh://git@h/r", "git@h:o/r.git", "http://127.0.0.1/r"];
+        let rules = ["h", "127.0.0.1"].map(|rule| rule.parse().expect("a rule"));
+        let network = FetchNetwork::Guarded(AllowedHosts::public(rules.to_vec()));
+        let listed = DocumentPolicy { network, ..DocumentPolicy::default() };
+        let network = FetchNetwork::OwnUser;
+        let own = DocumentPolicy { network, ..DocumentPolicy::default() };
+        for url in on_others {
+            assert!(of(url).is_some(), "{url}");
+            assert_eq!((listed.repository(url), own.repository(url)), (None, None), "{url}");
+        }
+        let refused = of("http://user:word@127.0.0.1/r").expect("refused");
+        assert!(!refused.contains("word"), "{refused}");
         assert!(is_below_url("https://h/a/r.json", "https://h/a"));
         assert!(!is_below_url("https://h.evil/r", "https://h"));
     }

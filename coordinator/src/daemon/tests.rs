@@ -34,6 +34,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         disk_bytes: 1024 * 1024,
         slots: 1,
         removal_wait: Duration::from_secs(60),
+        prepare_timeout: Duration::from_secs(60),
         policy: DocumentPolicy::default(),
         host: None,
         kubernetes_config: None,

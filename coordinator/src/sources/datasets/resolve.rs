@@ -10,7 +10,7 @@ use rollout_worker::confined::{ConfinedDir, leads_outside};
 
 use super::discover;
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, FetchAccess,
     HostAccess, HostSource, Job, JobOptions, PatternLocations, RegistryRef, SourceBounds,
     SourceLocation, TaskRef, TaskSelection, TaskSource, is_address, is_inside,
 };
@@ -80,7 +80,8 @@ pub(super) fn resolve_datasets(
     problems: &mut Diagnostics,
 ) -> Vec<ResolvedDataset> {
     let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
-    let mut finder = DatasetResolver { job, host: options.host, cache, problems };
+    let fetch = &options.fetch;
+    let mut finder = DatasetResolver { job, host: options.host, fetch, cache, problems };
     let mut pending: Vec<PendingDataset> =
         job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
     pending.extend(finder.single_tasks());
@@ -89,7 +90,7 @@ pub(super) fn resolve_datasets(
     let answers = if requests.is_empty() {
         FetchResults::new()
     } else {
-        let (answers, warnings) = registry::fetch(&finder.cache, requests);
+        let (answers, warnings) = registry::fetch(&finder.cache, requests, fetch);
         warnings.into_iter().for_each(|message| finder.warn(message));
         answers
     };
@@ -121,6 +122,7 @@ struct DatasetResolver<'a> {
     job: &'a Job,
     /// The access of the job to paths of this host.
     host: HostAccess<'a>,
+    fetch: &'a FetchAccess,
     cache: PathBuf,
     problems: &'a mut Diagnostics,
 }
@@ -291,7 +293,8 @@ impl DatasetResolver<'_> {
         mut source: ResolvedDataset,
     ) -> Option<PendingDataset> {
         let name = reference.name.as_deref()?;
-        let read = registry::read(registry, self.job.base_dir(), &self.cache).and_then(|text| {
+        let read = registry::read(registry, self.job.base_dir(), &self.cache, self.fetch);
+        let read = read.and_then(|text| {
             let entry = text.index.find(name, reference.version.as_deref())?;
             let base = text.index.base().map(Path::to_owned);
             Ok((entry.clone(), base, text.warning))

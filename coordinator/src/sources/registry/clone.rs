@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cache::RepositoryCache;
-use super::git::{self, GitError};
+use super::git::GitError;
 use super::origin::Origin;
+use super::remote::RemoteAccess;
 use super::{FetchError, lfs};
 use crate::config::nearest;
 
@@ -18,7 +19,7 @@ const TASK_FILE: &str = "task.toml";
 
 /// A repository with one commit fetched and nothing checked out.
 pub(super) struct RepositoryClone<'a> {
-    origin: &'a Origin,
+    remote: &'a RemoteAccess,
     commit: &'a str,
     dir: PathBuf,
 }
@@ -26,11 +27,12 @@ pub(super) struct RepositoryClone<'a> {
 impl<'a> RepositoryClone<'a> {
     /// Fetches a commit into a new repository inside `workshop`.
     pub(super) fn fetch(
-        origin: &'a Origin,
+        remote: &'a RemoteAccess,
         commit: &'a str,
         staging_dir: &Path,
     ) -> Result<Self, FetchError> {
-        let clone = Self { origin, commit, dir: staging_dir.join("repository") };
+        let origin = remote.origin();
+        let clone = Self { remote, commit, dir: staging_dir.join("repository") };
         let format = if commit.len() == 64 { "sha256" } else { "sha1" };
         let init = [
             "init".to_owned(),
@@ -39,7 +41,10 @@ impl<'a> RepositoryClone<'a> {
             format!("--object-format={format}"),
             clone.dir.to_string_lossy().into_owned(),
         ];
-        git::run(staging_dir, init).map_err(|error| error.into_fetch_error(origin, commit))?;
+        clone
+            .remote
+            .git(staging_dir, init)
+            .map_err(|error| error.into_fetch_error(origin, commit))?;
         clone.git(&["remote", "add", "origin", origin.url()])?;
         clone.fetch_commit()?;
         if clone.has_commit() {
@@ -50,7 +55,12 @@ impl<'a> RepositoryClone<'a> {
     }
 
     fn git(&self, args: &[&str]) -> Result<Vec<u8>, FetchError> {
-        git::run(&self.dir, args).map_err(|error| error.into_fetch_error(self.origin, self.commit))
+        let output = self.remote.git(&self.dir, args);
+        output.map_err(|error| error.into_fetch_error(self.origin(), self.commit))
+    }
+
+    fn origin(&self) -> &Origin {
+        self.remote.origin()
     }
 
     /// Fetches only the commit without its files, else all commits without their files, else
@@ -59,9 +69,9 @@ impl<'a> RepositoryClone<'a> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
         const EVERYTHING: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
         let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
-        let fetch = |args: &[&str]| git::run(&self.dir, QUIET.iter().chain(args));
+        let fetch = |args: &[&str]| self.remote.git(&self.dir, QUIET.iter().chain(args));
         let Err(error) = fetch(&alone) else { return Ok(()) };
-        let unreachable = |error: GitError| Err(error.into_unreachable(self.origin));
+        let unreachable = |error: GitError| Err(error.into_unreachable(self.origin()));
         if !error.may_be_the_request() {
             return unreachable(error);
         }
@@ -77,7 +87,7 @@ impl<'a> RepositoryClone<'a> {
 
     fn has_commit(&self) -> bool {
         let object = format!("{}^{{commit}}", self.commit);
-        git::run(&self.dir, ["cat-file", "-e", &object]).is_ok()
+        self.remote.git(&self.dir, ["cat-file", "-e", &object]).is_ok()
     }
 
     /// The outermost directories of tasks below `below`.
@@ -132,7 +142,7 @@ impl<'a> RepositoryClone<'a> {
         let all = String::from_utf8_lossy(&all);
         let near = nearest(path, all.split_terminator('\0')).map(str::to_owned);
         FetchError::MissingPath {
-            url: self.origin.redacted_url(),
+            url: self.origin().redacted_url(),
             commit: self.commit.to_owned(),
             path: path.to_owned(),
             near,
@@ -154,9 +164,9 @@ impl<'a> RepositoryClone<'a> {
             .map_err(|error| failed(&patterns, &error))?;
         let settings = ["-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false"];
         let checkout = ["checkout", "-q", "--detach", self.commit];
-        git::run(&self.dir, settings.iter().chain(&checkout))
-            .map_err(|error| error.into_fetch_error(self.origin, self.commit))?;
-        let pointers = lfs::replace_pointers(self.origin, self.commit, &self.dir)?;
+        let checked_out = self.remote.git(&self.dir, settings.iter().chain(&checkout));
+        checked_out.map_err(|error| error.into_fetch_error(self.origin(), self.commit))?;
+        let pointers = lfs::replace_pointers(self.remote, self.commit, &self.dir)?;
         cache.sync(&self.dir)?;
         let staged = staging_dir.join("made");
         for (n, path) in paths.iter().enumerate() {

@@ -11,7 +11,9 @@ use super::FetchError;
 use super::cache::RepositoryCache;
 use super::clone::{RepositoryClone, ancestors};
 use super::origin::{Origin, Revision};
+use super::remote::RemoteAccess;
 use super::{heads, lfs};
+use crate::config::FetchAccess;
 
 /// Repositories contacted concurrently: enough to hide their latency, few enough for a single
 /// server that hosts all of them.
@@ -61,10 +63,14 @@ pub struct FetchedDirectory {
 pub type FetchResults = BTreeMap<FetchRequest, Result<FetchedCheckout, FetchError>>;
 
 /// Fetches everything that the cache at `root` lacks. Also returns warnings. Blocks on the network.
-pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<String>) {
+pub fn fetch(
+    root: &Path,
+    requests: Vec<FetchRequest>,
+    access: &FetchAccess,
+) -> (FetchResults, Vec<String>) {
     let requests: BTreeSet<FetchRequest> = requests.into_iter().collect();
     let mut warnings = Vec::new();
-    let commits = resolve_commits(root, &requests, &mut warnings);
+    let commits = resolve_commits(root, &requests, access, &mut warnings);
     let mut answers = FetchResults::new();
     let mut groups: BTreeMap<(Origin, String), Vec<FetchRequest>> = BTreeMap::new();
     for request in requests {
@@ -78,10 +84,11 @@ pub fn fetch(root: &Path, requests: Vec<FetchRequest>) -> (FetchResults, Vec<Str
             }
         }
     }
-    let cache = root.to_owned();
+    let (cache, access) = (root.to_owned(), access.clone());
     let done = in_parallel(groups, move |((origin, commit), requests)| {
+        let remote = RemoteAccess::new(&origin, &access);
         let (answers, warnings) =
-            fetch_checkout(&RepositoryCache::new(&cache, &origin), &origin, &commit, &requests);
+            fetch_checkout(&RepositoryCache::new(&cache, &origin), &remote, &commit, &requests);
         (requests.into_iter().zip(answers).collect::<Vec<_>>(), warnings)
     });
     for (some, odd) in done {
@@ -97,6 +104,7 @@ type ResolvedCommits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
 fn resolve_commits(
     root: &Path,
     requests: &BTreeSet<FetchRequest>,
+    access: &FetchAccess,
     warnings: &mut Vec<String>,
 ) -> ResolvedCommits {
     let mut commits = ResolvedCommits::new();
@@ -111,10 +119,11 @@ fn resolve_commits(
             }
         }
     }
-    let cache = root.to_owned();
+    let (cache, access) = (root.to_owned(), access.clone());
     let resolved = in_parallel(unresolved, move |(origin, revisions)| {
         let cache = RepositoryCache::new(&cache, &origin);
-        let (found, warnings) = resolve_revisions(&cache, &origin, &revisions);
+        let remote = RemoteAccess::new(&origin, &access);
+        let (found, warnings) = resolve_revisions(&cache, &remote, &revisions);
         (origin, revisions, found, warnings)
     });
     for (origin, revisions, found, odd) in resolved {
@@ -127,11 +136,11 @@ fn resolve_commits(
 
 fn resolve_revisions(
     cache: &RepositoryCache,
-    origin: &Origin,
+    remote: &RemoteAccess,
     revisions: &BTreeSet<Revision>,
 ) -> (Vec<Result<String, FetchError>>, Vec<String>) {
     let wanted: Vec<&Revision> = revisions.iter().collect();
-    match heads::query_commits(origin, &wanted) {
+    match heads::query_commits(remote, &wanted) {
         Ok(found) => {
             for (revision, commit) in wanted.iter().zip(&found) {
                 if let Ok(commit) = commit {
@@ -141,13 +150,20 @@ fn resolve_revisions(
             }
             (found, Vec::new())
         }
+        // Its cached content may not be used either.
+        Err(error @ FetchError::Refused { .. }) => {
+            (wanted.iter().map(|_| Err(error.clone())).collect(), Vec::new())
+        }
         Err(error) => {
             let known =
                 |revision: &&Revision| cache.cached_commit(revision).ok_or_else(|| error.clone());
             let found: Vec<_> = wanted.iter().map(known).collect();
             let any = found.iter().any(Result::is_ok);
             let warning = any.then(|| {
-                format!("{} does not answer; using its last known head", origin.redacted_url())
+                format!(
+                    "{} does not answer; using its last known head",
+                    remote.origin().redacted_url()
+                )
             });
             (found, warning.into_iter().collect())
         }
@@ -157,14 +173,19 @@ fn resolve_revisions(
 /// The requested contents of one commit, from the cache or by one clone.
 fn fetch_checkout(
     cache: &RepositoryCache,
-    origin: &Origin,
+    remote: &RemoteAccess,
     commit: &str,
     requests: &[FetchRequest],
 ) -> (Vec<Result<FetchedCheckout, FetchError>>, Vec<String>) {
+    let origin = remote.origin();
+    if let Err(error) = remote.check() {
+        let error = error.into_unreachable(origin);
+        return (requests.iter().map(|_| Err(error.clone())).collect(), Vec::new());
+    }
     let mut warnings = Vec::new();
     let mut failures = BTreeMap::new();
-    if requests.iter().any(|request| is_incomplete(cache, commit, &request.target)) {
-        match fetch_missing(cache, origin, commit, requests) {
+    if requests.iter().any(|request| is_incomplete(cache, remote, commit, &request.target)) {
+        match fetch_missing(cache, remote, commit, requests) {
             Ok(missing) => failures = missing,
             Err(error) => {
                 failures = requests.iter().map(|r| (r.target.clone(), error.clone())).collect();
@@ -193,10 +214,15 @@ fn fetch_checkout(
 }
 
 /// Whether the cache lacks some of it, or has pointers that can now be replaced by their files.
-fn is_incomplete(cache: &RepositoryCache, commit: &str, what: &FetchTarget) -> bool {
+fn is_incomplete(
+    cache: &RepositoryCache,
+    remote: &RemoteAccess,
+    commit: &str,
+    what: &FetchTarget,
+) -> bool {
     let Some(found) = find_cached(cache, commit, what) else { return true };
     let pointers = found.iter().find(|directory| !directory.pointers.is_empty());
-    pointers.is_some_and(|directory| lfs::is_available(&directory.dir))
+    pointers.is_some_and(|directory| lfs::is_available(remote, &directory.dir))
 }
 
 /// The requested directories, if the cache has all of them.
@@ -220,19 +246,19 @@ fn find_cached(
 /// Adds missing directories to the cache. Returns the ones that the commit lacks.
 fn fetch_missing(
     cache: &RepositoryCache,
-    origin: &Origin,
+    remote: &RemoteAccess,
     commit: &str,
     requests: &[FetchRequest],
 ) -> Result<BTreeMap<FetchTarget, FetchError>, FetchError> {
     let lock = cache.lock(commit)?;
-    let lacking = |request: &&FetchRequest| is_incomplete(cache, commit, &request.target);
+    let lacking = |request: &&FetchRequest| is_incomplete(cache, remote, commit, &request.target);
     let lacking: Vec<&FetchTarget> = requests.iter().filter(lacking).map(|r| &r.target).collect();
     if lacking.is_empty() {
         // Another process was faster.
         return Ok(BTreeMap::new());
     }
     let staging_dir = cache.staging_dir(commit, &lock)?;
-    let clone = RepositoryClone::fetch(origin, commit, staging_dir.path())?;
+    let clone = RepositoryClone::fetch(remote, commit, staging_dir.path())?;
     let mut wanted = BTreeSet::new();
     let mut lists = Vec::new();
     for what in &lacking {
@@ -254,7 +280,7 @@ fn fetch_missing(
     let failures = failures.collect();
     let lacks = |path: &&String| {
         !missing.contains(path)
-            && is_incomplete(cache, commit, &FetchTarget::Directory((*path).clone()))
+            && is_incomplete(cache, remote, commit, &FetchTarget::Directory((*path).clone()))
     };
     let outermost = outermost(wanted.iter().filter(lacks));
     if !outermost.is_empty() {

@@ -1,9 +1,4 @@
-//! Git calls on remote repositories, for blocking threads.
-
-use std::ffi::OsStr;
-use std::path::Path;
-
-use rollout_worker::git::{self, Git};
+//! Errors of git calls on remote repositories.
 
 use super::FetchError;
 use super::origin::Origin;
@@ -15,6 +10,8 @@ pub(super) enum GitError {
     Absent(String),
     /// Git failed; the end of its output.
     Failed(String),
+    /// The host may not be asked, or the fetch was cancelled.
+    Refused(String),
 }
 
 impl GitError {
@@ -22,6 +19,7 @@ impl GitError {
     pub(super) fn into_unreachable(self, origin: &Origin) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
+            Self::Refused(reason) => FetchError::Refused { url: origin.redacted_url(), reason },
             Self::Failed(said) => FetchError::Unreachable {
                 url: origin.redacted_url(),
                 said: origin.redact(without_address(&said)),
@@ -33,6 +31,7 @@ impl GitError {
     pub(super) fn into_fetch_error(self, origin: &Origin, commit: &str) -> FetchError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
+            Self::Refused(reason) => FetchError::Refused { url: origin.redacted_url(), reason },
             Self::Failed(said) => FetchError::Git {
                 url: origin.redacted_url(),
                 commit: commit.to_owned(),
@@ -66,33 +65,10 @@ fn without_address(said: &str) -> &str {
     cause.map_or(said, |(_, cause)| cause)
 }
 
-/// Runs git in `dir` and returns its output.
-pub(super) fn run<A: AsRef<OsStr>>(
-    dir: &Path,
-    args: impl IntoIterator<Item = A>,
-) -> Result<Vec<u8>, GitError> {
-    with_input(dir, args, &[])
-}
-
-/// Runs git with an input. Must not be called on an async runtime thread.
-pub(super) fn with_input<A: AsRef<OsStr>>(
-    dir: &Path,
-    args: impl IntoIterator<Item = A>,
-    input: &[u8],
-) -> Result<Vec<u8>, GitError> {
-    let git = Git::remote(dir);
-    let call = git.call(args).input(input);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| GitError::Absent(error.to_string()))?;
-    runtime.block_on(call.run()).map_err(|error| match error {
-        git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
-        git::GitError::Failed { said, .. } => GitError::Failed(said),
-        other => GitError::Failed(other.to_string()),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::FetchError;
-use super::git;
 use super::origin::{Origin, Revision, is_commit};
+use super::remote::RemoteAccess;
 use crate::config::nearest;
 
 /// Queries a repository for the commits of revisions, in one call.
 pub(super) fn query_commits(
-    origin: &Origin,
+    remote: &RemoteAccess,
     wanted: &[&Revision],
 ) -> Result<Vec<Result<String, FetchError>>, FetchError> {
+    let origin = remote.origin();
     let mut args = vec!["ls-remote".to_owned(), "--".to_owned(), origin.url().to_owned()];
     args.extend(wanted.iter().flat_map(|revision| patterns(revision)));
-    let known = list(origin, &args)?;
+    let known = list(remote, &args)?;
     let mut all = None;
     let mut answers = Vec::with_capacity(wanted.len());
     for revision in wanted {
@@ -25,7 +26,7 @@ pub(super) fn query_commits(
             None => {
                 if all.is_none() {
                     let url = origin.url().to_owned();
-                    all = Some(list(origin, &["ls-remote".to_owned(), "--".to_owned(), url])?);
+                    all = Some(list(remote, &["ls-remote".to_owned(), "--".to_owned(), url])?);
                 }
                 Err(unknown(origin, revision, all.as_ref().expect("just made")))
             }
@@ -34,8 +35,9 @@ pub(super) fn query_commits(
     Ok(answers)
 }
 
-fn list(origin: &Origin, args: &[String]) -> Result<BTreeMap<String, String>, FetchError> {
-    let text = git::run(Path::new("/"), args).map_err(|error| error.into_unreachable(origin))?;
+fn list(remote: &RemoteAccess, args: &[String]) -> Result<BTreeMap<String, String>, FetchError> {
+    let text = remote.git(Path::new("/"), args);
+    let text = text.map_err(|error| error.into_unreachable(remote.origin()))?;
     let text = String::from_utf8_lossy(&text);
     let pairs = text.lines().filter_map(|line| line.split_once('\t'));
     let commits = pairs.filter(|(id, _)| is_commit(id));

@@ -1,32 +1,56 @@
-//! HTTP download of registries. A small blocking client: one file is fetched before a run starts.
+//! HTTP clients of registries and of repositories without credentials. They block: files are fetched
+//! before a run starts.
 
 use std::time::Duration;
 
+use ureq::Proxy;
+use ureq::config::ConfigBuilder;
 use ureq::http::StatusCode;
+use ureq::typestate::AgentScope;
 
 use crate::https;
 
 /// Time limit for fetching a registry.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The body at an `http` or `https` address, of at most `limit` bytes.
-pub(super) fn get(url: &str, limit: u64) -> Result<Vec<u8>, String> {
-    fetch(url, limit).map_err(|error| reason(&error))
-}
+/// Time limit for connecting, for the head of a reply and between two parts of its body, in a transfer
+/// of any length.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn fetch(url: &str, limit: u64) -> Result<Vec<u8>, ureq::Error> {
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(REQUEST_TIMEOUT))
-        .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
-        .tls_config(https::tls_config())
-        .build();
+/// The body at an `http` or `https` address, of at most `limit` bytes; through the proxy with a URL, if
+/// there is one.
+pub(super) fn get(url: &str, limit: u64, proxy: Option<&str>) -> Result<Vec<u8>, String> {
+    let config = config(proxy).timeout_global(Some(REQUEST_TIMEOUT)).build();
     let agent = ureq::Agent::new_with_config(config);
-    let mut response = agent.get(url).call()?;
-    response.body_mut().with_config().limit(limit).read_to_vec()
+    let body = agent
+        .get(url)
+        .call()
+        .and_then(|mut response| response.body_mut().with_config().limit(limit).read_to_vec());
+    body.map_err(|error| reason(&error))
 }
 
-/// The reason why a registry could not be fetched.
-fn reason(error: &ureq::Error) -> String {
+/// A client for transfers of any length through a proxy.
+pub(super) fn transfer_agent(proxy: &str) -> ureq::Agent {
+    let config = config(Some(proxy))
+        .timeout_connect(Some(TRANSFER_TIMEOUT))
+        .timeout_recv_response(Some(TRANSFER_TIMEOUT))
+        .timeout_per_read(Some(TRANSFER_TIMEOUT))
+        .build();
+    ureq::Agent::new_with_config(config)
+}
+
+fn config(proxy: Option<&str>) -> ConfigBuilder<AgentScope> {
+    let config = ureq::Agent::config_builder()
+        .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
+        .tls_config(https::tls_config());
+    match proxy {
+        Some(url) => config.proxy(Some(Proxy::new(url).expect("the URL of a local proxy"))),
+        None => config,
+    }
+}
+
+/// The reason why a request failed.
+pub(super) fn reason(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::Timeout(_) => {

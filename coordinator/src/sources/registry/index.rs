@@ -11,8 +11,9 @@ use rollout_protocol::spec::task::TaskFormat;
 use rollout_worker::regular_file;
 use serde::{Deserialize, Deserializer};
 
+use super::guard::Guard;
 use super::{FETCH_HINT, http, version};
-use crate::config::{RegistryRef, nearest, without_secrets};
+use crate::config::{FetchAccess, FetchNetwork, RegistryRef, RemoteHost, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
@@ -137,12 +138,17 @@ pub enum IndexError {
 ///
 /// # Errors
 /// [`IndexError`].
-pub fn read(registry: &RegistryRef, base: &Path, cache: &Path) -> Result<RegistryText, IndexError> {
+pub fn read(
+    registry: &RegistryRef,
+    base: &Path,
+    cache: &Path,
+    access: &FetchAccess,
+) -> Result<RegistryText, IndexError> {
     match registry {
         RegistryRef::Path(path) => read_file(&base.join(path)),
         RegistryRef::Url(url) => match url.strip_prefix("file://") {
             Some(path) => read_file(Path::new(path)),
-            None => fetch(url, &cache.join("registries")),
+            None => fetch(url, &cache.join("registries"), access),
         },
     }
 }
@@ -158,7 +164,7 @@ fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
     Ok(RegistryText { index, warning: None })
 }
 
-fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
+fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryText, IndexError> {
     let place = without_secrets(url);
     let known = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     if !known {
@@ -166,7 +172,7 @@ fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
         return Err(IndexError::Unreadable { place, reason });
     }
     let file = cache_dir.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
-    match http::get(url, REGISTRY_BYTES) {
+    match download(url, access) {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;
             // Best effort: if it is not stored, it is fetched again next time.
@@ -183,6 +189,21 @@ fn fetch(url: &str, cache_dir: &Path) -> Result<RegistryText, IndexError> {
             Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
         }
     }
+}
+
+/// The registry at a URL. For a document of somebody else, its host was allowed with the URL; a
+/// redirect may lead to it, to public addresses and to listed hosts.
+fn download(url: &str, access: &FetchAccess) -> Result<Vec<u8>, String> {
+    let hosts = match &access.network {
+        FetchNetwork::OwnUser => return http::get(url, REGISTRY_BYTES, None),
+        FetchNetwork::Guarded(hosts) => hosts.clone(),
+    };
+    let rule = RemoteHost::parse(url).and_then(|host| host.rule().parse().ok());
+    let hosts = hosts.with(rule.ok_or("its address has no plain host")?);
+    let guard = Guard::start(hosts, access.cancelled.clone());
+    let guard = guard.map_err(|error| format!("cannot start a proxy for it: {error}"))?;
+    let body = http::get(url, REGISTRY_BYTES, Some(guard.url()));
+    body.map_err(|reason| guard.refusal().map_or(reason, str::to_owned))
 }
 
 fn store(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {

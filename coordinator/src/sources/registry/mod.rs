@@ -10,6 +10,8 @@
 //!   it under another name and renames it.
 //! * Nothing of a repository is executed or applied: no hook, no filter, no configuration, no
 //!   submodule.
+//! * For a document of somebody else, nothing of this user is used, and only public addresses and
+//!   listed hosts are asked, also after redirects (`guard`, `remote`).
 //! * Heads are queried whenever the repository answers; otherwise the last known commit is used,
 //!   with a warning.
 
@@ -17,12 +19,15 @@ mod cache;
 mod clone;
 mod fetch;
 mod git;
+mod guard;
 mod heads;
 mod http;
 mod index;
 mod lfs;
+mod lfs_download;
 mod origin;
 mod prune;
+mod remote;
 mod version;
 
 use std::path::PathBuf;
@@ -37,6 +42,9 @@ pub use prune::{FetchedCommit, PrunedCommits, prune};
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
 
+/// Suggested fix for a repository that may not be fetched.
+const LIST_HINT: &str = "ask the operator of the server to list the host with `--allow-git-host`";
+
 /// Error of fetching from a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
@@ -50,6 +58,14 @@ pub enum FetchError {
         url: String,
         /// The end of git's output.
         said: String,
+    },
+    /// The repository may not be fetched.
+    #[error("cannot fetch the repository {url}: {reason}")]
+    Refused {
+        /// Address, without password.
+        url: String,
+        /// The reason.
+        reason: String,
     },
     /// The repository has no such branch or tag.
     #[error("`{reference}`, which is not a branch or tag of {url}{}", near.as_ref().map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default())]
@@ -115,6 +131,7 @@ impl FetchError {
         match self {
             Self::NoGit(_) => Some("install `git`".to_owned()),
             Self::Unreachable { .. } => Some(FETCH_HINT.to_owned()),
+            Self::Refused { .. } => Some(LIST_HINT.to_owned()),
             _ => None,
         }
     }

@@ -27,6 +27,11 @@ impl Origin {
         &self.url
     }
 
+    /// Whether it is a directory of this host.
+    pub(super) fn is_local(&self) -> bool {
+        self.url.starts_with("file://") || !is_remote(&self.url)
+    }
+
     /// The address for display, without user and password.
     pub fn redacted_url(&self) -> String {
         without_secrets(&self.url)

@@ -1,0 +1,176 @@
+//! Access to one repository: with the credentials of the user of this process, or without them through
+//! a [`Guard`].
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use rollout_worker::git::{self, Git};
+use ureq::Agent;
+
+use super::git::GitError;
+use super::guard::Guard;
+use super::http;
+use super::origin::Origin;
+use crate::config::{FetchAccess, FetchNetwork};
+
+/// Settings of calls to a host that the operator of a server lists: another one may not get the
+/// credentials.
+const LISTED_SETTINGS: [&str; 2] = ["-c", "http.followRedirects=false"];
+
+/// A repository with the way to reach it, for blocking threads.
+#[derive(Debug)]
+pub(super) struct RemoteAccess {
+    origin: Origin,
+    access: FetchAccess,
+    route: Result<Route, GitError>,
+}
+
+/// The way to a repository.
+#[derive(Debug)]
+enum Route {
+    /// As the user of this process reaches it.
+    OwnUser,
+    /// On this host, for somebody else.
+    Local,
+    /// The same for somebody else: the operator lists its host.
+    Listed,
+    /// Without credentials, through a proxy.
+    Public(Guard),
+}
+
+impl RemoteAccess {
+    /// The access to a repository. Connects to nothing.
+    pub(super) fn new(origin: &Origin, access: &FetchAccess) -> Self {
+        let route = Route::find(origin, access);
+        Self { origin: origin.clone(), access: access.clone(), route }
+    }
+
+    /// Checks that it may be reached, as far as its address tells.
+    ///
+    /// # Errors
+    /// [`GitError::Refused`].
+    pub(super) fn check(&self) -> Result<(), GitError> {
+        self.route.as_ref().map(|_| ()).map_err(Clone::clone)
+    }
+
+    /// The repository.
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Whether the files of the repository may configure how it is fetched.
+    pub(super) fn obeys_repository(&self) -> bool {
+        matches!(self.route, Ok(Route::OwnUser))
+    }
+
+    /// The HTTP client of a repository that is fetched without credentials.
+    pub(super) fn public_agent(&self) -> Option<Agent> {
+        match &self.route {
+            Ok(Route::Public(guard)) => Some(http::transfer_agent(guard.url())),
+            _ => None,
+        }
+    }
+
+    /// The error of a transfer: a refused host, an end of the fetch, or else this reason.
+    pub(super) fn transfer_error(&self, reason: String) -> GitError {
+        if self.is_cancelled() {
+            return cancelled();
+        }
+        match self.refusal() {
+            Some(refused) => GitError::Refused(refused.to_owned()),
+            None => GitError::Failed(reason),
+        }
+    }
+
+    /// Whether the fetch is to end.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.access.is_cancelled()
+    }
+
+    fn refusal(&self) -> Option<&'static str> {
+        match &self.route {
+            Ok(Route::Public(guard)) => guard.refusal(),
+            _ => None,
+        }
+    }
+
+    /// Runs git in `dir` and returns its output.
+    pub(super) fn git<A: AsRef<OsStr>>(
+        &self,
+        dir: &Path,
+        args: impl IntoIterator<Item = A>,
+    ) -> Result<Vec<u8>, GitError> {
+        self.git_with_input(dir, args, &[])
+    }
+
+    /// Runs git with an input. Must not be called on an async runtime thread.
+    pub(super) fn git_with_input<A: AsRef<OsStr>>(
+        &self,
+        dir: &Path,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+    ) -> Result<Vec<u8>, GitError> {
+        let route = self.route.as_ref().map_err(Clone::clone)?;
+        let git = match route {
+            Route::Public(guard) => Git::public(dir, guard.url()),
+            Route::OwnUser => Git::remote(dir),
+            Route::Local | Route::Listed => Git::remote(dir).detached(),
+        };
+        let settings = match route {
+            Route::Listed => &LISTED_SETTINGS[..],
+            _ => &[],
+        };
+        let mut call = git.call(settings).args(args).input(input);
+        if matches!(route, Route::Local) {
+            call = call.variable("GIT_ALLOW_PROTOCOL", "file");
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| GitError::Absent(error.to_string()))?;
+        let ended = self.access.cancelled.clone();
+        let cancelling = async move {
+            match ended {
+                Some(mut ended) => while ended.changed().await.is_ok() {},
+                None => std::future::pending().await,
+            }
+        };
+        let result = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = cancelling => Err(cancelled()),
+                result = call.run() => result.map_err(|error| match error {
+                    git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
+                    git::GitError::Failed { said, .. } => GitError::Failed(said),
+                    other => GitError::Failed(other.to_string()),
+                }),
+            }
+        });
+        // Git's words about a refused host would tell how it answers.
+        result.map_err(|error| match (error, self.refusal()) {
+            (GitError::Failed(_), Some(refused)) => GitError::Refused(refused.to_owned()),
+            (error, _) => error,
+        })
+    }
+}
+
+impl Route {
+    fn find(origin: &Origin, access: &FetchAccess) -> Result<Self, GitError> {
+        let hosts = match &access.network {
+            FetchNetwork::OwnUser => return Ok(Self::OwnUser),
+            FetchNetwork::Guarded(_) if origin.is_local() => return Ok(Self::Local),
+            FetchNetwork::Guarded(hosts) => hosts,
+        };
+        if let Some(refused) = access.network.refusal(origin.url()) {
+            return Err(GitError::Refused(refused));
+        }
+        if access.network.uses_credentials(origin.url()) {
+            return Ok(Self::Listed);
+        }
+        let guard = Guard::start(hosts.clone(), access.cancelled.clone());
+        let failed = |error| GitError::Refused(format!("cannot start a proxy for it: {error}"));
+        guard.map(Self::Public).map_err(failed)
+    }
+}
+
+fn cancelled() -> GitError {
+    GitError::Refused("its fetch was ended".to_owned())
+}
