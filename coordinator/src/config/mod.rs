@@ -20,6 +20,7 @@ mod fetch_access;
 #[cfg(feature = "gateway")]
 mod gateway_file;
 mod host_path;
+mod image_access;
 mod inline_secrets;
 mod job_file;
 mod location;
@@ -67,6 +68,7 @@ pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
+pub use image_access::ImageAccess;
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
 pub use profile::{
@@ -85,3 +87,5 @@ pub use tree_file::{
     SearchCommands, SearchLimits, SearchSettings, StepAgent, TREE_REFERENCE, TreeFile, TreeOptions,
     TreeOverrides, differences, read_tree, tree_document,
 };
+pub(crate) use value::{ConfigNode, ConfigValue};
+pub(crate) use yaml::parse as parse_yaml;

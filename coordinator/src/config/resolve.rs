@@ -23,6 +23,7 @@ use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
 use super::fetch_access::{FetchAccess, FetchNetwork};
 use super::host_path::HostAccess;
+use super::image_access::ImageAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;
@@ -95,13 +96,15 @@ pub struct JobOptions<'a> {
     pub host: HostAccess<'a>,
     /// How repositories and registries are fetched.
     pub fetch: FetchAccess,
+    /// The registries whose images tasks may use.
+    pub images: ImageAccess,
     /// Cache of fetched tasks; below the directory of runs if absent.
     pub cache: Option<PathBuf>,
 }
 
 impl<'a> JobOptions<'a> {
     /// Default options: no settings, the current time, the variables that `is_set` reports, nothing of
-    /// this host, and fetches without credentials.
+    /// this host, fetches without credentials, and images of public registries.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         Self {
             settings: Vec::new(),
@@ -112,15 +115,17 @@ impl<'a> JobOptions<'a> {
             strict: false,
             host: HostAccess::Nothing,
             fetch: FetchAccess::default(),
+            images: ImageAccess::default(),
             cache: None,
         }
     }
 
-    /// The same for a user who started this program: the job may name every file of this host, and is
-    /// fetched with the user's credentials.
+    /// The same for a user who started this program: the job may name every file of this host and every
+    /// image, and is fetched with the user's credentials.
     pub fn for_command_line(is_set: &'a dyn Fn(&str) -> bool) -> Self {
         let fetch = FetchAccess { network: FetchNetwork::OwnUser, cancelled: None };
-        Self { host: HostAccess::Everything, fetch, ..Self::new(is_set) }
+        let images = ImageAccess::Everything;
+        Self { host: HostAccess::Everything, fetch, images, ..Self::new(is_set) }
     }
 }
 

@@ -13,17 +13,17 @@ const MAX_ALIAS_BYTES: usize = 16 * 1024 * 1024;
 
 /// A YAML syntax error, or an error in the document structure.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct YamlError {
+pub(crate) struct YamlError {
     /// Line, from 1.
-    pub(super) line: usize,
+    pub(crate) line: usize,
     /// Key path of a duplicate key; `None` for a syntax error.
-    pub(super) duplicate: Option<String>,
+    pub(crate) duplicate: Option<String>,
     /// Description of the error.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// Parses one document. Duplicate keys are errors beside the tree, which keeps the first.
-pub(super) fn parse(text: &str) -> Result<(ConfigNode, Vec<YamlError>), YamlError> {
+pub(crate) fn parse(text: &str) -> Result<(ConfigNode, Vec<YamlError>), YamlError> {
     let mut builder = YamlBuilder {
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),

@@ -20,6 +20,8 @@ impl DocumentPolicy {
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {
             environments.extend(self.environment(&command.environment.provider));
+            let image = command.environment.docker_image.as_deref();
+            environments.extend(image.and_then(|image| self.images.refusal(image)));
         }
         found.extend(environments);
         found.extend(

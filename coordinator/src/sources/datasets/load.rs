@@ -7,6 +7,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
 use super::git::{CheckedOutCommits, RepositoryElsewhere};
+use super::image_rules::ImageRules;
 use super::resolve::{ResolvedDataset, TaskCandidate, resolve_datasets};
 use super::task::{self, TaskLoadContext};
 use super::{Dataset, DatasetTask, PlannedFormats, select};
@@ -24,6 +25,7 @@ pub fn load(
     problems: &mut Diagnostics,
 ) -> Vec<Dataset> {
     let mut commits = CheckedOutCommits::default();
+    let images = &ImageRules::new(&options.images);
     let mut names = HashMap::new();
     let mut datasets = Vec::new();
     for source in resolve_datasets(job, options, problems) {
@@ -41,7 +43,7 @@ pub fn load(
                 requested: candidate.format,
                 planned: planned.get(&key).copied().unwrap_or_default(),
             };
-            let context = TaskLoadContext { job, options, dataset: &name, format };
+            let context = TaskLoadContext { job, options, dataset: &name, format, images };
             tasks.extend(load_one(&context, candidate, &mut taken, &mut commits, problems));
         }
         datasets.push(Dataset { name, version, description, tasks });

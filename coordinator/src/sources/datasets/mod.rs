@@ -16,6 +16,7 @@ mod fingerprint;
 mod format_view;
 mod git;
 mod harborignore;
+mod image_rules;
 mod instruction;
 mod layout;
 mod load;

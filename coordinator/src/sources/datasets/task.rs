@@ -9,6 +9,7 @@ use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
+use super::image_rules::ImageRules;
 use super::layout::{self, TaskLayout};
 use super::{DatasetTask, harborignore};
 use crate::config::{
@@ -24,6 +25,8 @@ pub(super) struct TaskLoadContext<'a> {
     pub(super) dataset: &'a str,
     /// Hints at its format.
     pub(super) format: FormatHints,
+    /// Rules for its images.
+    pub(super) images: &'a ImageRules<'a>,
 }
 
 impl TaskLoadContext<'_> {
@@ -65,6 +68,7 @@ pub(super) fn load(
     check_variables(context, &dir, &file, problems);
     let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
+    context.images.check(context.job, (&dir, &root), (&file, &parts), problems);
     parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, problems));
     let missing = layout.missing(&parts);
     let capability_check =

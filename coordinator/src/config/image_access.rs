@@ -1,0 +1,122 @@
+//! The registries whose images a job may use.
+
+use std::net::ToSocketAddrs as _;
+
+use rollout_worker::egress::{AllowedHosts, HostTarget};
+
+/// Names of the registry of references that name none.
+const DEFAULT_REGISTRIES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// Port of registries that name none.
+const DEFAULT_PORT: u16 = 443;
+
+/// The registries whose images a job may use, and what its image builds may fetch: an engine fetches
+/// both in the network of its host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageAccess {
+    /// Everything. Only for documents of the user who started this program.
+    Everything,
+    /// Images of public registries and of listed ones. Builds fetch nothing else themselves.
+    Guarded(AllowedHosts),
+}
+
+impl Default for ImageAccess {
+    fn default() -> Self {
+        Self::Guarded(AllowedHosts::public(Vec::new()))
+    }
+}
+
+impl ImageAccess {
+    /// Why an image may not be used; `None` if it may. Looks the name of its registry up, and blocks.
+    pub(crate) fn refusal(&self, reference: &str) -> Option<String> {
+        let Self::Guarded(hosts) = self else { return None };
+        let registry = registry(reference)?;
+        let refused = |why: &str| Some(format!("an image of the registry `{registry}`, {why}"));
+        if registry.contains('$') {
+            return refused("which depends on a variable");
+        }
+        let Some((host, port)) = host(registry) else { return refused("which is no host") };
+        if hosts.lists(host, port) {
+            return None;
+        }
+        let name = match hosts.check_host(host, port) {
+            Ok(HostTarget::Address(_)) => return None,
+            Ok(HostTarget::Name(name)) => name,
+            Err(_) => return refused(INTERNAL),
+        };
+        let found = (name.as_str(), port).to_socket_addrs();
+        let found: Vec<_> = found.into_iter().flatten().map(|address| address.ip()).collect();
+        match hosts.check_addresses(&name, found, port) {
+            Ok(allowed) if !allowed.is_empty() => None,
+            Ok(_) | Err(_) => refused(INTERNAL),
+        }
+    }
+
+    /// Whether the registry of an image is listed by name or address.
+    pub(crate) fn lists(&self, reference: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Guarded(hosts) => registry(reference)
+                .and_then(host)
+                .is_some_and(|(host, port)| hosts.lists(host, port)),
+        }
+    }
+}
+
+/// The reason of a refused registry. A name that has no address has the same one.
+const INTERNAL: &str = "which has no public address";
+
+/// The registry that a reference names; `None` for the default one.
+fn registry(reference: &str) -> Option<&str> {
+    let (first, _) = match reference.split_once('/') {
+        Some(parts) => parts,
+        None if reference.contains('$') => return Some(reference),
+        None => return None,
+    };
+    let is_registry = first.contains(['.', ':', '$']) || first.eq_ignore_ascii_case("localhost");
+    let is_default = DEFAULT_REGISTRIES.contains(&first.to_ascii_lowercase().as_str());
+    (is_registry && !is_default).then_some(first)
+}
+
+/// The host, without brackets, and the port of a registry.
+fn host(registry: &str) -> Option<(&str, u16)> {
+    let (host, port) = match registry.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            (host, port.strip_prefix(':').unwrap_or(port))
+        }
+        None => registry.split_once(':').unwrap_or((registry, "")),
+    };
+    let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().ok()? };
+    (!host.is_empty()).then_some((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_of_a_registry_that_is_not_public_is_refused_unless_listed() {
+        let access = ImageAccess::default();
+        for image in
+            ["debian", "debian:12", "library/debian@sha256:0", "docker.io/a/b", "8.8.8.8/a"]
+        {
+            assert_eq!(access.refusal(image), None, "{image}");
+        }
+        let hosts = ["127.0.0.1:5000", "localhost", "[::1]", "10.0.0.1:80", "0x7f.1:80"];
+        for host in hosts.into_iter().chain(["127.1", "$REG", "${REG:-h}", "a.invalid"]) {
+            let image = format!("{host}/a:1");
+            assert!(access.refusal(&image).is_some(), "{image}");
+            assert_eq!(ImageAccess::Everything.refusal(&image), None, "{image}");
+        }
+        assert!(access.refusal("$IMAGE").is_some());
+        let rules =
+            ["127.0.0.1:5000", "localhost", "::1"].map(|rule| rule.parse().expect("a rule"));
+        let listed = ImageAccess::Guarded(AllowedHosts::public(rules.to_vec()));
+        for image in ["127.0.0.1:5000/a", "localhost/a", "localhost:80/a", "[::1]/a"] {
+            assert_eq!(listed.refusal(image), None, "{image}");
+            assert!(listed.lists(image) && !access.lists(image), "{image}");
+        }
+        assert!(listed.refusal("127.0.0.1:5001/a").is_some());
+    }
+}

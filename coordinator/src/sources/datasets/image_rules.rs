@@ -1,0 +1,439 @@
+//! Rules for the images and image builds of tasks whose author may not use the network of an engine.
+//! The engine fetches images, frontends and the sources of `ADD` from wherever it runs.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use rollout_worker::confined::ConfinedDir;
+use rollout_worker::environment::descriptor;
+use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
+
+use super::TaskParts;
+use super::discover::TASK_FILE;
+use crate::config::{
+    ConfigNode, ConfigValue, Diagnostics, ErrorKind, ImageAccess, Job, SourceLocation, TaskFile,
+    parse_yaml, read_task_text,
+};
+
+/// The frontends that do only what a Dockerfile says.
+const STANDARD_FRONTEND: &str = "docker/dockerfile";
+
+/// Images of compose files that stand for the environment's own.
+const OWN_IMAGES: [&str; 2] = ["${MAIN_IMAGE_NAME}", "${PREBUILT_IMAGE_NAME}"];
+
+/// Prefix of paths in compose files: the build context.
+const CONTEXT_PREFIX: &str = "${CONTEXT_DIR}";
+
+/// Build argument that names a frontend.
+const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
+
+/// Maps of compose files whose keys are names chosen by the user.
+const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
+
+/// The images of a job's tasks, each registry looked up once.
+pub(super) struct ImageRules<'a> {
+    access: &'a ImageAccess,
+    known: RefCell<HashMap<String, Option<String>>>,
+}
+
+impl<'a> ImageRules<'a> {
+    pub(super) fn new(access: &'a ImageAccess) -> Self {
+        Self { access, known: RefCell::default() }
+    }
+
+    /// Records what the images and builds of a task may not use.
+    pub(super) fn check(
+        &self,
+        job: &Job,
+        (dir, root): (&Path, &ConfinedDir),
+        (file, parts): (&TaskFile, &TaskParts),
+        problems: &mut Diagnostics,
+    ) {
+        let kind = job.settings.environment.provider.kind();
+        let has_images = descriptor::for_kind(kind).capabilities.images.is_supported();
+        if *self.access == ImageAccess::Everything || !has_images {
+            return;
+        }
+        let mut task = TaskImages { rules: self, dir, root, seen: BTreeSet::new(), problems };
+        let own = ("environment.docker_image", &file.environment.docker_image);
+        let verifiers = file.steps.iter().filter_map(|step| step.verifier.environment.as_deref());
+        let verifiers =
+            verifiers.map(|own| ("verifier.environment.docker_image", &own.docker_image));
+        for (key, image) in std::iter::once(own).chain(verifiers) {
+            if let Some(image) = image {
+                task.image(Path::new(TASK_FILE), key, None, image);
+            }
+        }
+        let own = (&parts.context, &parts.compose);
+        let verifiers =
+            parts.steps.iter().map(|step| (&step.verifier_context, &step.verifier_compose));
+        for (context, compose) in std::iter::once(own).chain(verifiers) {
+            let Some(context) = context else { continue };
+            task.dockerfile(&context.join("Dockerfile"), &BTreeMap::new());
+            if let Some(file) = compose {
+                task.compose(context, &context.join(file));
+            }
+        }
+    }
+
+    fn refusal(&self, image: &str) -> Option<String> {
+        let mut known = self.known.borrow_mut();
+        known.entry(image.to_owned()).or_insert_with(|| self.access.refusal(image)).clone()
+    }
+}
+
+/// The check of one task.
+struct TaskImages<'a> {
+    rules: &'a ImageRules<'a>,
+    dir: &'a Path,
+    root: &'a ConfinedDir,
+    /// Files that were checked, with the arguments of Dockerfiles.
+    seen: BTreeSet<(PathBuf, BTreeMap<String, String>)>,
+    problems: &'a mut Diagnostics,
+}
+
+impl TaskImages<'_> {
+    fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
+        let location = SourceLocation { key: key.to_owned(), line };
+        let expected = "images of public registries, and builds that fetch nothing else, or a \
+                        registry that the operator lists with `--allow-image-registry`";
+        let file = self.dir.join(file);
+        self.problems.error(location.error(&file, ErrorKind::BadValue, found, expected));
+    }
+
+    fn image(&mut self, file: &Path, key: &str, line: Option<usize>, image: &str) {
+        if let Some(why) = self.rules.refusal(image) {
+            self.refuse(file, key, line, why);
+        }
+    }
+
+    /// Checks a Dockerfile of the task, if it is there.
+    fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
+        let is_new = self.seen.insert((path.to_owned(), args.clone()));
+        if !is_new || !self.root.has_file(path) {
+            return;
+        }
+        let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
+        if has_odd_directive(&text) {
+            let found = "a first line that another frontend may read".to_owned();
+            self.refuse(path, "", Some(1), found);
+        }
+        let file = Dockerfile::read(&text);
+        if let Some((line, frontend)) = &file.syntax
+            && !is_standard(frontend)
+            && !self.rules.access.lists(frontend)
+        {
+            let found = format!("the frontend `{frontend}`, which may fetch anything");
+            self.refuse(path, "syntax", Some(*line), found);
+        }
+        self.instructions(path, &file);
+        let images = file.base_images(args);
+        for base in &images {
+            self.image(path, "", Some(base.line), &base.image);
+        }
+        let lines: BTreeSet<usize> = images.iter().map(|base| base.line).collect();
+        for (line, image) in file.instructions.iter().flat_map(named_images) {
+            if !lines.contains(&line) && image.contains('$') {
+                self.image(path, "", Some(line), &image);
+            }
+        }
+    }
+
+    fn instructions(&mut self, path: &Path, file: &Dockerfile) {
+        for instruction in &file.instructions {
+            if instruction.name == "ONBUILD" {
+                let found = "`ONBUILD`, which cannot be checked".to_owned();
+                self.refuse(path, "ONBUILD", Some(instruction.line), found);
+            }
+            if instruction.name != "ADD" {
+                continue;
+            }
+            let mut sources = instruction.words();
+            sources.pop();
+            for source in sources.iter().filter(|source| may_be_remote(source)) {
+                let found = format!("the source `{source}`, which the engine would fetch");
+                self.refuse(path, "ADD", Some(instruction.line), found);
+            }
+        }
+    }
+
+    /// Checks a compose file, with those that it extends.
+    fn compose(&mut self, context: &Path, path: &Path) {
+        let is_new = self.seen.insert((path.to_owned(), BTreeMap::new()));
+        if !is_new || !self.root.has_file(path) {
+            return;
+        }
+        let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
+        match parse_yaml(&text) {
+            Ok((document, _)) => self.compose_node(context, path, "", &document),
+            Err(error) => {
+                let found = format!("text that cannot be read: {}", error.message);
+                self.refuse(path, "", Some(error.line), found);
+            }
+        }
+    }
+
+    fn compose_node(&mut self, context: &Path, path: &Path, at: &str, node: &ConfigNode) {
+        let entries = match &node.value {
+            ConfigValue::Mapping(entries) => entries,
+            ConfigValue::Sequence(items) => {
+                return items.iter().for_each(|item| self.compose_node(context, path, at, item));
+            }
+            _ => return,
+        };
+        for entry in entries {
+            let key = if at.is_empty() { entry.key.clone() } else { format!("{at}.{}", entry.key) };
+            match (entry.key.as_str(), &entry.node.value) {
+                ("image", ConfigValue::String(image)) if !OWN_IMAGES.contains(&image.as_str()) => {
+                    self.image(path, &key, Some(entry.line), image);
+                }
+                ("build", ConfigValue::String(directory)) => {
+                    let build =
+                        ServiceBuild { directory, file: "Dockerfile", args: BTreeMap::new() };
+                    self.build(context, path, &key, entry.line, build);
+                }
+                ("build", ConfigValue::Mapping(_)) => {
+                    let build = ServiceBuild::read(&entry.node);
+                    self.build(context, path, &key, entry.line, build);
+                }
+                ("extends", ConfigValue::Mapping(_)) => {
+                    if let Some(name) = text(&entry.node, "file") {
+                        let other = path.parent().unwrap_or(context).join(in_context(name));
+                        self.compose(context, &other);
+                    }
+                }
+                (name, _) if USER_KEYED_MAPS.contains(&name) => continue,
+                _ => {}
+            }
+            self.compose_node(context, path, &key, &entry.node);
+        }
+    }
+
+    fn build(
+        &mut self,
+        context: &Path,
+        path: &Path,
+        key: &str,
+        line: usize,
+        build: ServiceBuild<'_>,
+    ) {
+        let ServiceBuild { directory, file, args } = build;
+        let directory = in_context(directory);
+        let is_plain = |text: &str| !text.contains('$') && !text.contains(':');
+        if !is_plain(directory) || !is_plain(file) {
+            let found = "a build of a place that cannot be told".to_owned();
+            return self.refuse(path, key, Some(line), found);
+        }
+        if args.contains_key(FRONTEND_ARGUMENT) {
+            let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
+            self.refuse(path, key, Some(line), found);
+        }
+        self.dockerfile(&context.join(directory).join(file), &args);
+    }
+}
+
+/// A build of a service.
+struct ServiceBuild<'a> {
+    directory: &'a str,
+    file: &'a str,
+    args: BTreeMap<String, String>,
+}
+
+impl<'a> ServiceBuild<'a> {
+    fn read(node: &'a ConfigNode) -> Self {
+        Self {
+            directory: text(node, "context").unwrap_or("."),
+            file: text(node, "dockerfile").unwrap_or("Dockerfile"),
+            args: arguments(node),
+        }
+    }
+}
+
+/// A value of a mapping.
+fn value<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a ConfigNode> {
+    let ConfigValue::Mapping(entries) = &node.value else { return None };
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+}
+
+fn text<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a str> {
+    match &value(node, key)?.value {
+        ConfigValue::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The arguments of a build: a mapping, or a list of `NAME=value`.
+fn arguments(node: &ConfigNode) -> BTreeMap<String, String> {
+    let of = |node: &ConfigNode| match &node.value {
+        ConfigValue::String(text) => text.clone(),
+        _ => node.describe(),
+    };
+    match value(node, "args").map(|args| &args.value) {
+        Some(ConfigValue::Mapping(entries)) => {
+            entries.iter().map(|entry| (entry.key.clone(), of(&entry.node))).collect()
+        }
+        Some(ConfigValue::Sequence(items)) => items
+            .iter()
+            .map(|item| {
+                let text = of(item);
+                let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+                (name.to_owned(), value.to_owned())
+            })
+            .collect(),
+        _ => BTreeMap::new(),
+    }
+}
+
+/// A path of a compose file, relative to the build context.
+fn in_context(path: &str) -> &str {
+    path.strip_prefix(CONTEXT_PREFIX).map_or(path, |rest| rest.trim_start_matches('/'))
+}
+
+/// The images that an instruction names, as written, with its line.
+fn named_images(instruction: &DockerfileInstruction) -> Vec<(usize, String)> {
+    let named = match instruction.name.as_str() {
+        "FROM" => {
+            instruction.rest.split_whitespace().next().map(str::to_owned).into_iter().collect()
+        }
+        "COPY" | "ADD" => flag_values(instruction, "--from=", |_| true),
+        "RUN" => flag_values(instruction, "from=", |flag| flag.starts_with("--mount=")),
+        _ => Vec::new(),
+    };
+    named.into_iter().map(|image| (instruction.line, image)).collect()
+}
+
+fn flag_values(
+    instruction: &DockerfileInstruction,
+    prefix: &str,
+    is_flag: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let flags = instruction.flags.iter().filter(|flag| is_flag(flag));
+    let options = flags.flat_map(|flag| flag.trim_start_matches("--mount=").split(','));
+    options.filter_map(|option| option.strip_prefix(prefix)).map(str::to_owned).collect()
+}
+
+/// Whether a text begins as a directive of another form than `# name=value`.
+fn has_odd_directive(text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}');
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.find(|line| !line.starts_with("#!")).is_some_and(|line| line.starts_with(['/', '{']))
+}
+
+fn is_standard(frontend: &str) -> bool {
+    let image = frontend.trim_start_matches("docker.io/");
+    image.split([':', '@']).next() == Some(STANDARD_FRONTEND)
+}
+
+/// Whether the source of an `ADD` is an address, or becomes one when its variables are replaced.
+fn may_be_remote(source: &str) -> bool {
+    let first = source.split('/').next().unwrap_or(source);
+    source.contains("://") || first.contains([':', '$'])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::{JobOptions, job_from_settings};
+
+    /// The places and findings of a task with these files.
+    fn found(files: &[(&str, &str)], access: &ImageAccess) -> Vec<String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        let mut problems = Diagnostics::default();
+        let options = JobOptions::for_command_line(&|_| true);
+        let job = job_from_settings(&options, &mut Diagnostics::default()).expect("a job");
+        fs::write(dir.path().join(TASK_FILE), files[0].1).expect("written");
+        let file = dir.path().join(TASK_FILE);
+        let file = crate::config::read_task(&file, Default::default(), &mut problems);
+        let file = file.expect("a task");
+        let compose = files.iter().any(|(name, _)| name.ends_with("docker-compose.yaml"));
+        let parts = TaskParts {
+            context: Some("environment".into()),
+            compose: compose.then(|| "docker-compose.yaml".to_owned()),
+            steps: Vec::new(),
+        };
+        let root = ConfinedDir::open(dir.path()).expect("a directory");
+        let rules = ImageRules::new(access);
+        rules.check(&job, (dir.path(), &root), (&file, &parts), &mut problems);
+        let (errors, _) = problems.into_parts();
+        errors.iter().map(|error| error.found.clone()).collect()
+    }
+
+    fn dockerfile(text: &str) -> Vec<String> {
+        let files = [("task.toml", "version = '1.0'\n"), ("environment/Dockerfile", text)];
+        found(&files, &ImageAccess::default())
+    }
+
+    #[test]
+    fn dockerfile_that_fetches_from_the_network_of_the_engine_is_refused() {
+        for good in [
+            "FROM debian:12\nADD files/* /x\nCOPY --from=0 /a /b\n",
+            "# syntax=docker/dockerfile:1.7\nARG V=12\nFROM debian:$V AS base-a\nFROM base-a\n",
+            "FROM debian\nADD [\"a b\", \"/x\"]\nADD <<EOF /x\nhttp://127.0.0.1/\nEOF\n",
+        ] {
+            assert_eq!(dockerfile(good), [""; 0], "{good}");
+        }
+        for bad in [
+            "FROM 127.0.0.1:5000/x\n",
+            "ARG R=127.0.0.1:5000\nFROM $R/x\n",
+            "ARG R\nFROM $R/x\n",
+            "FROM debian\nCOPY --from=localhost:5000/x /a /b\n",
+            "FROM debian\nRUN --mount=type=bind,from=localhost:5000/x,target=/x true\n",
+            "FROM debian\nADD http://127.0.0.1/x /x\n",
+            "FROM debian\nADD https://example.com/x /x\n",
+            "FROM debian\nADD git@127.0.0.1:x /x\n",
+            "FROM debian\nARG U=http://127.0.0.1\nADD $U/x /x\n",
+            "FROM debian\nADD [\"http://127.0.0.1/x\", \"/x\"]\n",
+            "FROM debian\nONBUILD ADD http://127.0.0.1/x /x\n",
+            "# syntax=127.0.0.1:5000/x\nFROM debian\n",
+            "# syntax=someone/frontend\nFROM debian\n",
+            "// syntax=someone/frontend\nFROM debian\n",
+            "#!/bin/x\n{\"syntax\": \"someone/frontend\"}\n",
+        ] {
+            assert!(!dockerfile(bad).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn images_of_task_and_services_are_checked_unless_listed() {
+        let compose = "services:\n  main: {image: '${MAIN_IMAGE_NAME}'}\n  db: {image: \
+                       '127.0.0.1:5000/db'}\n  web:\n    build: {context: web, args: {R: \
+                       '127.0.0.1:5000'}}\n  own:\n    extends: {file: other.yaml, service: x}\n";
+        let files = [
+            ("task.toml", "[environment]\ndocker_image = '127.0.0.1:5000/main'\n"),
+            ("environment/docker-compose.yaml", compose),
+            ("environment/other.yaml", "services: {x: {image: '127.0.0.1:5000/other'}}\n"),
+            ("environment/web/Dockerfile", "ARG R=docker.io\nFROM $R/web\n"),
+        ];
+        let refused = found(&files, &ImageAccess::default());
+        assert_eq!(refused.len(), 4, "{refused:?}");
+        assert_eq!(found(&files, &ImageAccess::Everything), [""; 0]);
+        let rule = "127.0.0.1:5000".parse().expect("a rule");
+        let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
+        assert_eq!(found(&files, &ImageAccess::Guarded(hosts)), [""; 0]);
+    }
+
+    #[test]
+    fn build_that_cannot_be_told_is_refused() {
+        for build in [
+            "{context: 'https://example.com/x.git'}",
+            "'git@h:x'",
+            "{context: '${WHERE}'}",
+            "{context: ., args: [BUILDKIT_SYNTAX=someone/frontend]}",
+        ] {
+            let compose = format!("services: {{main: {{build: {build}}}}}\n");
+            let files = [
+                ("task.toml", "version = '1.0'\n"),
+                ("environment/docker-compose.yaml", &*compose),
+            ];
+            assert_eq!(found(&files, &ImageAccess::default()).len(), 1, "{build}");
+        }
+    }
+}
