@@ -73,7 +73,10 @@ fn registry(reference: &str) -> Option<&str> {
         None if reference.contains('$') => return Some(reference),
         None => return None,
     };
-    let is_registry = first.contains(['.', ':', '$']) || first.eq_ignore_ascii_case("localhost");
+    // Repositories of the default registry have no upper case.
+    let is_registry = first.contains(['.', ':', '$'])
+        || first.eq_ignore_ascii_case("localhost")
+        || first.chars().any(|c| c.is_ascii_uppercase());
     let is_default = DEFAULT_REGISTRIES.contains(&first.to_ascii_lowercase().as_str());
     (is_registry && !is_default).then_some(first)
 }
@@ -104,7 +107,7 @@ mod tests {
             assert_eq!(access.refusal(image), None, "{image}");
         }
         let hosts = ["127.0.0.1:5000", "localhost", "[::1]", "10.0.0.1:80", "0x7f.1:80"];
-        for host in hosts.into_iter().chain(["127.1", "$REG", "${REG:-h}", "a.invalid"]) {
+        for host in hosts.into_iter().chain(["127.1", "$REG", "${REG:-h}", "a.invalid", "INNER"]) {
             let image = format!("{host}/a:1");
             assert!(access.refusal(&image).is_some(), "{image}");
             assert_eq!(ImageAccess::Everything.refusal(&image), None, "{image}");

@@ -1,6 +1,7 @@
 //! Images and builds of tasks of users: the engine is not led into the network of its host.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,9 @@ use crate::serve::{DaemonProcess, project, submission, submitted};
 
 #[test]
 fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.set_nonblocking(true).expect("set");
+    let inner = listener.local_addr().expect("an address").to_string();
     let project = project().tasks(["slow/second"], &[]);
     let daemon = DaemonProcess::start(&project, &[]);
     let mut document = submission(&project, 1);
@@ -21,13 +25,18 @@ fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
     let task = project.path().join("tasks/second");
     let dockerfile = task.join("environment/Dockerfile");
     let original = fs::read_to_string(&dockerfile).expect("a Dockerfile");
+    let base = "FROM debian:12\n";
     for (text, word) in [
-        ("FROM 127.0.0.1:5000/x\n", "127.0.0.1:5000"),
-        ("FROM debian:12\nADD http://127.0.0.1:80/secret /x\n", "ADD"),
-        ("FROM debian:12\nADD http://169.254.169.254/latest /x\n", "ADD"),
-        ("# syntax=127.0.0.1:5000/frontend\nFROM debian:12\n", "frontend"),
+        (format!("FROM {inner}/x\n"), inner.as_str()),
+        (format!("ARG H={inner}\nFROM $H/x\n"), &inner),
+        (format!("{base}COPY --from={inner}/x /x /y\n"), &inner),
+        (format!("{base}ADD http://{inner}/secret /x\n"), "ADD"),
+        (format!("{base}ADD h'tt'p://{inner}/secret /x\n"), "ADD"),
+        (format!("{base}ADD http://169.254.169.254/latest /x\n"), "ADD"),
+        (format!("{base}ONBUILD ADD http://{inner}/secret /x\n"), "ADD"),
+        (format!("# syntax={inner}/frontend\n{base}"), "frontend"),
     ] {
-        fs::write(&dockerfile, text).expect("written");
+        fs::write(&dockerfile, &text).expect("written");
         let failed = failure(&document);
         assert!(failed.contains("second/environment/Dockerfile"), "{text}: {failed}");
         assert!(failed.contains(word) && failed.contains("--allow-image-registry"), "{failed}");
@@ -37,5 +46,6 @@ fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
     fs::write(task.join("task.toml"), format!("version = '1.0'\n{named}")).expect("written");
     let failed = failure(&document);
     assert!(failed.contains("environment.docker_image"), "{failed}");
+    assert!(listener.accept().is_err(), "something was fetched");
     daemon.stop();
 }

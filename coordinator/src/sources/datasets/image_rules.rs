@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::descriptor;
-use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
+use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_fetches};
 
 use super::TaskParts;
 use super::discover::TASK_FILE;
@@ -20,7 +20,8 @@ use crate::config::{
 const STANDARD_FRONTEND: &str = "docker/dockerfile";
 
 /// Images of compose files that stand for the environment's own.
-const OWN_IMAGES: [&str; 2] = ["${MAIN_IMAGE_NAME}", "${PREBUILT_IMAGE_NAME}"];
+const OWN_IMAGES: [&str; 4] =
+    ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
 
 /// Prefix of paths in compose files: the build context.
 const CONTEXT_PREFIX: &str = "${CONTEXT_DIR}";
@@ -115,45 +116,19 @@ impl TaskImages<'_> {
             return;
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
-        if has_odd_directive(&text) {
-            let found = "a first line that another frontend may read".to_owned();
-            self.refuse(path, "", Some(1), found);
-        }
-        let file = Dockerfile::read(&text);
-        if let Some((line, frontend)) = &file.syntax
-            && !is_standard(frontend)
-            && !self.rules.access.lists(frontend)
-        {
-            let found = format!("the frontend `{frontend}`, which may fetch anything");
-            self.refuse(path, "syntax", Some(*line), found);
-        }
-        self.instructions(path, &file);
-        let images = file.base_images(args);
-        for base in &images {
-            self.image(path, "", Some(base.line), &base.image);
-        }
-        let lines: BTreeSet<usize> = images.iter().map(|base| base.line).collect();
-        for (line, image) in file.instructions.iter().flat_map(named_images) {
-            if !lines.contains(&line) && image.contains('$') {
-                self.image(path, "", Some(line), &image);
-            }
-        }
-    }
-
-    fn instructions(&mut self, path: &Path, file: &Dockerfile) {
-        for instruction in &file.instructions {
-            if instruction.name == "ONBUILD" {
-                let found = "`ONBUILD`, which cannot be checked".to_owned();
-                self.refuse(path, "ONBUILD", Some(instruction.line), found);
-            }
-            if instruction.name != "ADD" {
-                continue;
-            }
-            let mut sources = instruction.words();
-            sources.pop();
-            for source in sources.iter().filter(|source| may_be_remote(source)) {
-                let found = format!("the source `{source}`, which the engine would fetch");
-                self.refuse(path, "ADD", Some(instruction.line), found);
+        for BuildFetch { line, kind, source } in build_fetches(&text, args) {
+            match kind {
+                BuildFetchKind::Image => self.image(path, "", Some(line), &source),
+                BuildFetchKind::Frontend
+                    if is_standard(&source) || self.rules.access.lists(&source) => {}
+                BuildFetchKind::Frontend => {
+                    let found = format!("the frontend `{source}`, which may fetch anything");
+                    self.refuse(path, "syntax", Some(line), found);
+                }
+                BuildFetchKind::Address => {
+                    let found = format!("the source `{source}`, which the engine would fetch");
+                    self.refuse(path, "ADD", Some(line), found);
+                }
             }
         }
     }
@@ -182,6 +157,8 @@ impl TaskImages<'_> {
             }
             _ => return,
         };
+        // The keys here are names chosen by the user: a service may be called `labels`.
+        let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for entry in entries {
             let key = if at.is_empty() { entry.key.clone() } else { format!("{at}.{}", entry.key) };
             match (entry.key.as_str(), &entry.node.value) {
@@ -203,7 +180,7 @@ impl TaskImages<'_> {
                         self.compose(context, &other);
                     }
                 }
-                (name, _) if USER_KEYED_MAPS.contains(&name) => continue,
+                (name, _) if USER_KEYED_MAPS.contains(&name) && !names_services => continue,
                 _ => {}
             }
             self.compose_node(context, path, &key, &entry.node);
@@ -290,45 +267,9 @@ fn in_context(path: &str) -> &str {
     path.strip_prefix(CONTEXT_PREFIX).map_or(path, |rest| rest.trim_start_matches('/'))
 }
 
-/// The images that an instruction names, as written, with its line.
-fn named_images(instruction: &DockerfileInstruction) -> Vec<(usize, String)> {
-    let named = match instruction.name.as_str() {
-        "FROM" => {
-            instruction.rest.split_whitespace().next().map(str::to_owned).into_iter().collect()
-        }
-        "COPY" | "ADD" => flag_values(instruction, "--from=", |_| true),
-        "RUN" => flag_values(instruction, "from=", |flag| flag.starts_with("--mount=")),
-        _ => Vec::new(),
-    };
-    named.into_iter().map(|image| (instruction.line, image)).collect()
-}
-
-fn flag_values(
-    instruction: &DockerfileInstruction,
-    prefix: &str,
-    is_flag: impl Fn(&str) -> bool,
-) -> Vec<String> {
-    let flags = instruction.flags.iter().filter(|flag| is_flag(flag));
-    let options = flags.flat_map(|flag| flag.trim_start_matches("--mount=").split(','));
-    options.filter_map(|option| option.strip_prefix(prefix)).map(str::to_owned).collect()
-}
-
-/// Whether a text begins as a directive of another form than `# name=value`.
-fn has_odd_directive(text: &str) -> bool {
-    let text = text.trim_start_matches('\u{feff}');
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.find(|line| !line.starts_with("#!")).is_some_and(|line| line.starts_with(['/', '{']))
-}
-
 fn is_standard(frontend: &str) -> bool {
     let image = frontend.trim_start_matches("docker.io/");
     image.split([':', '@']).next() == Some(STANDARD_FRONTEND)
-}
-
-/// Whether the source of an `ADD` is an address, or becomes one when its variables are replaced.
-fn may_be_remote(source: &str) -> bool {
-    let first = source.split('/').next().unwrap_or(source);
-    source.contains("://") || first.contains([':', '$'])
 }
 
 #[cfg(test)]
@@ -383,7 +324,7 @@ mod tests {
         for bad in [
             "FROM 127.0.0.1:5000/x\n",
             "ARG R=127.0.0.1:5000\nFROM $R/x\n",
-            "ARG R\nFROM $R/x\n",
+            "ARG R=127.0.0.1\nFROM ${R#a}/x\n",
             "FROM debian\nCOPY --from=localhost:5000/x /a /b\n",
             "FROM debian\nRUN --mount=type=bind,from=localhost:5000/x,target=/x true\n",
             "FROM debian\nADD http://127.0.0.1/x /x\n",
@@ -392,6 +333,8 @@ mod tests {
             "FROM debian\nARG U=http://127.0.0.1\nADD $U/x /x\n",
             "FROM debian\nADD [\"http://127.0.0.1/x\", \"/x\"]\n",
             "FROM debian\nONBUILD ADD http://127.0.0.1/x /x\n",
+            "FROM debian\nADD h\"tt\"p://127.0.0.1/x /x\n",
+            "FROM 127.0.0.1:5000/x-$TARGETARCH\n",
             "# syntax=127.0.0.1:5000/x\nFROM debian\n",
             "# syntax=someone/frontend\nFROM debian\n",
             "// syntax=someone/frontend\nFROM debian\n",
@@ -418,6 +361,20 @@ mod tests {
         let rule = "127.0.0.1:5000".parse().expect("a rule");
         let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
         assert_eq!(found(&files, &ImageAccess::Guarded(hosts)), [""; 0]);
+    }
+
+    #[test]
+    fn image_of_service_is_checked_wherever_it_is_written() {
+        for compose in [
+            "services: {labels: {image: 'localhost/x'}}",
+            "services: {image: {image: 'localhost/x'}}",
+            "x-part: &part {image: 'localhost/x'}\nservices: {main: {<<: *part}}",
+            "x: &x {environment: {image: 'localhost/x'}}\nservices: {<<: *x}",
+        ] {
+            let files =
+                [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", compose)];
+            assert!(!found(&files, &ImageAccess::default()).is_empty(), "{compose}");
+        }
     }
 
     #[test]

@@ -35,6 +35,15 @@ impl VariableLookup for ArgumentValues<'_> {
     }
 }
 
+/// How images are treated whose name needs an argument without a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MissingArguments {
+    /// They are left out.
+    LeaveOut,
+    /// The argument is empty. A substitution that is not supported stays as written.
+    Empty,
+}
+
 impl BaseImage {
     /// Whether a digest identifies the image.
     pub fn has_digest(&self) -> bool {
@@ -47,18 +56,38 @@ impl Dockerfile {
     /// of the Dockerfile are left out, and so are images whose name needs an argument without a
     /// value here.
     pub fn base_images(&self, build_args: &BTreeMap<String, String>) -> Vec<BaseImage> {
-        let mut values = BTreeMap::new();
+        self.images(build_args, MissingArguments::LeaveOut)
+    }
+
+    /// The same, also the images whose name needs an argument without a value, which is empty.
+    pub(super) fn images_with_empty_arguments(
+        &self,
+        build_args: &BTreeMap<String, String>,
+    ) -> Vec<BaseImage> {
+        self.images(build_args, MissingArguments::Empty)
+    }
+
+    fn images(
+        &self,
+        build_args: &BTreeMap<String, String>,
+        missing: MissingArguments,
+    ) -> Vec<BaseImage> {
+        let mut values = match missing {
+            MissingArguments::LeaveOut => BTreeMap::new(),
+            MissingArguments::Empty => build_args.clone(),
+        };
+        let read = ImageReader { file: self, missing };
         let mut stages: Vec<String> = vec!["scratch".to_owned()];
         let mut found = Vec::new();
         let mut in_stage = false;
         for instruction in &self.instructions {
             match instruction.name.as_str() {
-                "ARG" if !in_stage => self.argument(instruction, build_args, &mut values),
+                "ARG" if !in_stage => read.argument(instruction, build_args, &mut values),
                 "FROM" => {
                     in_stage = true;
                     let words: Vec<&str> = instruction.rest.split_whitespace().collect();
                     let Some(image) = words.first() else { continue };
-                    found.extend(self.image(instruction, "", image, &values, &stages));
+                    found.extend(read.image(instruction, "", image, Some(&values), &stages));
                     if let [_, word, name] = words.as_slice()
                         && word.eq_ignore_ascii_case("as")
                     {
@@ -70,7 +99,7 @@ impl Dockerfile {
                     let from = from.filter(|name| !is_stage_number(name));
                     // Arguments before the first FROM are not variables of a flag.
                     found.extend(from.filter_map(|name| {
-                        self.image(instruction, "--from=", name, &BTreeMap::new(), &stages)
+                        read.image(instruction, "--from=", name, None, &stages)
                     }));
                 }
                 "RUN" => {
@@ -78,25 +107,35 @@ impl Dockerfile {
                         instruction.flags.iter().filter_map(|f| f.strip_prefix("--mount="));
                     let from = mounts
                         .flat_map(|mount| mount.split(','))
-                        .filter_map(|option| option.strip_prefix("from="))
+                        .filter_map(mount_source)
                         .filter(|name| !is_stage_number(name));
-                    found.extend(from.filter_map(|name| {
-                        self.image(instruction, "from=", name, &BTreeMap::new(), &stages)
-                    }));
+                    found.extend(
+                        from.filter_map(|name| {
+                            read.image(instruction, "from=", name, None, &stages)
+                        }),
+                    );
                 }
                 _ => {}
             }
         }
         found
     }
+}
 
+/// Reads the names of images.
+struct ImageReader<'a> {
+    file: &'a Dockerfile,
+    missing: MissingArguments,
+}
+
+impl ImageReader<'_> {
     fn argument(
         &self,
         instruction: &DockerfileInstruction,
         build_args: &BTreeMap<String, String>,
         values: &mut BTreeMap<String, String>,
     ) {
-        for word in words::split(&instruction.rest, self.escape) {
+        for word in words::split(&instruction.rest, self.file.escape) {
             let (name, default) = match word.split_once('=') {
                 Some((name, default)) => (name, Some(default)),
                 None => (word.as_str(), None),
@@ -111,19 +150,31 @@ impl Dockerfile {
 
     fn expanded(&self, text: &str, values: &BTreeMap<String, String>) -> Option<String> {
         let arguments = ArgumentValues { values, missing: Cell::new(false) };
-        let text = words::expand(text, self.escape, &arguments).ok()?;
-        (!arguments.missing.get()).then_some(text)
+        let expanded = words::expand(text, self.file.escape, &arguments);
+        match self.missing {
+            MissingArguments::LeaveOut => expanded.ok().filter(|_| !arguments.missing.get()),
+            MissingArguments::Empty => Some(expanded.unwrap_or_else(|_| text.to_owned())),
+        }
     }
 
+    /// The image of an instruction, unless it is a stage. Without `values`, builders disagree whether
+    /// a name may have variables.
     fn image(
         &self,
         instruction: &DockerfileInstruction,
         before: &'static str,
         written: &str,
-        values: &BTreeMap<String, String>,
+        values: Option<&BTreeMap<String, String>>,
         stages: &[String],
     ) -> Option<BaseImage> {
-        let image = self.expanded(written, values).filter(|image| !image.is_empty())?;
+        let image = match values {
+            None if self.missing == MissingArguments::Empty && written.contains('$') => {
+                Some(written.to_owned())
+            }
+            None => self.expanded(written, &BTreeMap::new()),
+            Some(values) => self.expanded(written, values),
+        };
+        let image = image.filter(|image| !image.is_empty())?;
         let is_stage = stages.contains(&image.to_ascii_lowercase());
         (!is_stage).then(|| BaseImage {
             line: instruction.line,
@@ -133,6 +184,12 @@ impl Dockerfile {
             written: written.to_owned(),
         })
     }
+}
+
+/// The image of an option of `RUN --mount`. Options are fields of CSV.
+fn mount_source(option: &str) -> Option<&str> {
+    let (name, image) = option.trim_matches('"').split_once('=')?;
+    name.eq_ignore_ascii_case("from").then_some(image)
 }
 
 /// The Dockerfile with these images instead. An image that cannot be found in the text as it was

@@ -3,13 +3,16 @@
 //! * `parse`: directives, instructions, flags, here-documents.
 //! * `rules`: rules of every builder.
 //! * `images`: the images that it is built from.
+//! * `fetches`: everything that a build fetches.
 //! * `words`: quotes, escapes and variables.
 
+mod fetches;
 mod images;
 mod parse;
 mod rules;
 pub(super) mod words;
 
+pub use self::fetches::{BuildFetch, BuildFetchKind, build_fetches};
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 

@@ -98,7 +98,9 @@ impl Dockerfile {
 
     fn directives(&mut self, lines: &[DockerfileLine<'_>]) {
         let mut seen: Vec<String> = Vec::new();
-        for (index, line) in lines.iter().enumerate() {
+        // The first line may name an interpreter.
+        let skipped = usize::from(lines.first().is_some_and(|line| line.text.starts_with("#!")));
+        for (index, line) in lines.iter().enumerate().skip(skipped) {
             let Some(found) = DIRECTIVE.captures(line.text.trim_end()) else { break };
             let (name, value) = (found[1].to_ascii_lowercase(), &found[2]);
             if !["escape", "syntax", "check"].contains(&name.as_str()) {
@@ -131,7 +133,7 @@ impl Dockerfile {
         }
         let end = logical.find(char::is_whitespace).unwrap_or(logical.len());
         let name = logical[..end].to_ascii_uppercase();
-        let (flags, rest) = flags(logical[end..].trim());
+        let (flags, rest) = split_flags(logical[end..].trim());
         let last = lines[*next - 1];
         let span = lines[first].at..last.at + last.text.len();
         let mut heredocs = 0;
@@ -194,7 +196,7 @@ fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String 
 }
 
 /// The flags before the arguments, and the arguments.
-fn flags(text: &str) -> (Vec<String>, &str) {
+pub(super) fn split_flags(text: &str) -> (Vec<String>, &str) {
     let (mut flags, mut rest) = (Vec::new(), text);
     while rest.starts_with("--") {
         let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
@@ -208,7 +210,9 @@ fn flags(text: &str) -> (Vec<String>, &str) {
 /// that ends them. They are separate words; a JSON list has none.
 fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
     let (name, rest) = match (name, rest.split_once(char::is_whitespace)) {
-        ("ONBUILD", Some((inner, rest))) => (inner.to_ascii_uppercase(), flags(rest.trim()).1),
+        ("ONBUILD", Some((inner, rest))) => {
+            (inner.to_ascii_uppercase(), split_flags(rest.trim()).1)
+        }
         _ => (name.to_owned(), rest),
     };
     let can = matches!(name.as_str(), "RUN" | "COPY" | "ADD");

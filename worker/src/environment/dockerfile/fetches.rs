@@ -1,0 +1,263 @@
+//! What an engine fetches for a build of a Dockerfile, besides the build context.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::parse::{Dockerfile, DockerfileInstruction, split_flags};
+use super::words::{self, VariableLookup};
+
+/// Something that an engine fetches for a build, in the network of its own host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BuildFetch {
+    /// Line of the instruction or directive, from 1.
+    pub line: usize,
+    /// Its kind.
+    pub kind: BuildFetchKind,
+    /// The image or the address. The address of an `ADD` is as written.
+    pub source: String,
+}
+
+/// Kind of a [`BuildFetch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BuildFetchKind {
+    /// An image that a stage starts from or that files are copied from.
+    Image,
+    /// An image that reads the Dockerfile. It can fetch anything itself.
+    Frontend,
+    /// A file or a git repository that `ADD` names, or may name once its variables are known.
+    Address,
+}
+
+/// Stands for a value that is only known during the build.
+const UNKNOWN: &str = "\0";
+
+/// Beginnings of repositories that old builders take without a scheme.
+const REPOSITORY_HOSTS: [&str; 1] = ["github.com/"];
+
+/// Values of the platform arguments, which every build has. Their form is that of real ones.
+const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
+    ("BUILDPLATFORM", "linux/amd64"),
+    ("BUILDOS", "linux"),
+    ("BUILDARCH", "amd64"),
+    ("BUILDVARIANT", ""),
+    ("TARGETPLATFORM", "linux/amd64"),
+    ("TARGETOS", "linux"),
+    ("TARGETARCH", "amd64"),
+    ("TARGETVARIANT", ""),
+];
+
+/// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
+/// value are empty, as during the build.
+pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
+    let file = Dockerfile::read(text);
+    let mut arguments = PLATFORM_ARGUMENTS
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect::<BTreeMap<_, _>>();
+    arguments.extend(build_args.clone());
+    let mut found: Vec<BuildFetch> = Vec::new();
+    let frontend = file.syntax.clone().or_else(|| other_frontend(text));
+    found.extend(frontend.map(|(line, source)| BuildFetch {
+        line,
+        kind: BuildFetchKind::Frontend,
+        source,
+    }));
+    let images = file.images_with_empty_arguments(&arguments).into_iter();
+    found.extend(images.map(|base| BuildFetch {
+        line: base.line,
+        kind: BuildFetchKind::Image,
+        source: base.image,
+    }));
+    for instruction in &file.instructions {
+        let sources = added(instruction, file.escape).into_iter();
+        found.extend(sources.map(|source| BuildFetch {
+            line: instruction.line,
+            kind: BuildFetchKind::Address,
+            source,
+        }));
+        found.extend(triggered(instruction, &file, &arguments));
+    }
+    found.sort();
+    found
+}
+
+/// Everything that a trigger of `ONBUILD` fetches.
+fn triggered(
+    instruction: &DockerfileInstruction,
+    file: &Dockerfile,
+    arguments: &BTreeMap<String, String>,
+) -> Vec<BuildFetch> {
+    if instruction.name != "ONBUILD" {
+        return Vec::new();
+    }
+    let rest = instruction.rest.trim();
+    let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+    let (flags, arguments_text) = split_flags(rest[end..].trim());
+    let inner = DockerfileInstruction {
+        name: rest[..end].to_ascii_uppercase(),
+        flags,
+        rest: arguments_text.to_owned(),
+        ..instruction.clone()
+    };
+    let line = inner.line;
+    let addresses = added(&inner, file.escape).into_iter();
+    let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
+    let alone = Dockerfile { instructions: vec![inner], ..file.clone() };
+    let images = alone.images_with_empty_arguments(arguments).into_iter();
+    let images = images.map(|base| (BuildFetchKind::Image, base.image));
+    addresses.chain(images).map(|(kind, source)| BuildFetch { line, kind, source }).collect()
+}
+
+/// The sources of an `ADD` that are, or may be, addresses.
+fn added(instruction: &DockerfileInstruction, escape: char) -> Vec<String> {
+    if instruction.name != "ADD" {
+        return Vec::new();
+    }
+    let mut sources = super::json_list(&instruction.rest)
+        .unwrap_or_else(|| words::split(&instruction.rest, escape));
+    sources.pop();
+    sources.retain(|source| may_be_address(source, escape));
+    sources
+}
+
+/// Every variable is set, to a text that is not known.
+struct UnknownValues;
+
+impl VariableLookup for UnknownValues {
+    fn get(&self, _name: &str) -> Option<&str> {
+        Some(UNKNOWN)
+    }
+}
+
+fn may_be_address(source: &str, escape: char) -> bool {
+    // A here-document.
+    if source.starts_with("<<") {
+        return false;
+    }
+    let Ok(expanded) = words::expand(source, escape, &UnknownValues) else { return true };
+    let expanded = expanded.to_ascii_lowercase();
+    let (known, is_whole) = match expanded.split_once(UNKNOWN) {
+        Some((known, _)) => (known, false),
+        None => (expanded.as_str(), true),
+    };
+    let host_first = known.split('/').next().unwrap_or_default();
+    known.contains("://")
+        || REPOSITORY_HOSTS.iter().any(|host| known.starts_with(host))
+        // `user@host:path`.
+        || host_first.contains('@')
+        // A scheme has no slash before its colon.
+        || (!is_whole && !known.contains('/'))
+}
+
+/// The frontend that newer builders find in a file that is no Dockerfile: in a comment of another
+/// language, or in JSON.
+fn other_frontend(text: &str) -> Option<(usize, String)> {
+    #[derive(Deserialize)]
+    struct Named {
+        syntax: String,
+    }
+    let text = text.trim_start_matches('\u{feff}');
+    if let Ok(named) = serde_json::from_str::<Named>(text) {
+        return Some((1, named.syntax));
+    }
+    let lines = text.lines().enumerate().map_while(|(index, line)| {
+        let directive = line.strip_prefix("//").or_else(|| line.strip_prefix("#!"))?;
+        Some((index + 1, directive.trim()))
+    });
+    lines
+        .filter_map(|(line, directive)| {
+            let (name, image) = directive.split_once('=')?;
+            let is_syntax = name.trim().eq_ignore_ascii_case("syntax");
+            is_syntax
+                .then(|| (line, image.split_whitespace().next().unwrap_or_default().to_owned()))
+        })
+        .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BuildFetchKind::{Address, Frontend, Image};
+    use super::*;
+
+    fn fetches(text: &str) -> Vec<(BuildFetchKind, String)> {
+        let found = build_fetches(text, &BTreeMap::new());
+        found.into_iter().map(|fetch| (fetch.kind, fetch.source)).collect()
+    }
+
+    #[test]
+    fn images_of_every_instruction_are_fetched() {
+        let text = "ARG REGISTRY=h:5000\nARG NOTHING\nFROM $REGISTRY/a AS one\n\
+                    FROM 127.0.0.1:5000/b-$TARGETARCH$NOTHING\nCOPY --from=c/d /x /y\n\
+                    RUN --mount=type=bind,from=e/f true\nCOPY --from=one /x /z\nFROM scratch\n";
+        let images = ["h:5000/a", "127.0.0.1:5000/b-amd64", "c/d", "e/f"];
+        assert_eq!(fetches(text), images.map(|image| (Image, image.to_owned())));
+        let text = "FROM a\nONBUILD COPY --from=h/b /x /y\nONBUILD ADD http://h/x /\n";
+        let found = [(Image, "a"), (Image, "h/b"), (Address, "http://h/x")];
+        assert_eq!(fetches(text), found.map(|(kind, source)| (kind, source.to_owned())));
+    }
+
+    #[test]
+    fn build_arguments_choose_images() {
+        let args = BTreeMap::from([("BASE".to_owned(), "h:1/x".to_owned())]);
+        let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
+        assert_eq!(found[0].source, "h:1/x");
+    }
+
+    #[test]
+    fn addresses_of_add_are_found_however_they_are_written() {
+        for source in [
+            "http://h/x",
+            "HTTPS://h/x",
+            "h\"ttp\"://h/x",
+            "'https://h/x'",
+            "ht\\tp://h/x",
+            "git@h:r/x.git",
+            "https://h/r.git#main",
+            "ssh://h/r",
+            "github.com/a/b",
+            "$URL",
+            "${URL:-a}/x",
+            "http:$REST",
+            "ht${X}p://h",
+            "${A#b}",
+        ] {
+            let text = format!("FROM a\nADD --chmod=644 x {source} /x\n");
+            assert_eq!(fetches(&text).len(), 2, "{source}: {:?}", fetches(&text));
+        }
+        for text in [
+            "FROM a\nADD [\"http://h/x\", \"/x\"]\n",
+            "FROM a\nADD \\\n  http://h/x \\\n  /x\n",
+            "FROM a\nadd http://h/x /x\n",
+        ] {
+            assert_eq!(fetches(text).len(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_context_are_not_fetched() {
+        for source in ["x", "./x$Y", "dir/${NAME}.tar", "/x", "a.b/c@d", "<<EOF"] {
+            let text = format!("FROM a\nADD {source} /x\nEOF\n");
+            assert_eq!(fetches(&text).len(), 1, "{source}: {:?}", fetches(&text));
+        }
+        assert_eq!(fetches("FROM a\nADD x http://is-a-target\n").len(), 1);
+        assert_eq!(fetches("FROM a\nRUN curl http://h/x\n").len(), 1);
+    }
+
+    #[test]
+    fn frontends_are_found_in_every_form() {
+        for text in [
+            "# syntax=h/f:1\nFROM a\n",
+            "#syntax = h/f:1 more words\nFROM a\n",
+            "# escape=`\n# SYNTAX=h/f:1\nFROM a\n",
+            "#!/usr/bin/env x\n# syntax=h/f:1\nFROM a\n",
+            "\u{feff}# syntax=h/f:1\nFROM a\n",
+            "// syntax=h/f:1\nFROM a\n",
+            "{\"syntax\": \"h/f:1\"}",
+        ] {
+            let found = fetches(text);
+            assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");
+        }
+        assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
+    }
+}
