@@ -8,6 +8,7 @@ use crate::nats::{self, NatsServer};
 use crate::net::free_port;
 use crate::print_notice;
 use crate::tcp_proxy::TcpProxy;
+use crate::wait;
 
 /// Number of servers: the fewest of which one may fail.
 const SERVERS: usize = 3;
@@ -50,7 +51,8 @@ impl NatsCluster {
         let routes: Vec<Route> = pairs
             .map(|between| Route { between, proxy: TcpProxy::for_port(ports[between.1]) })
             .collect();
-        let servers = (0..SERVERS).map(|number| {
+        let mut servers: Vec<NatsServer> = Vec::with_capacity(SERVERS);
+        for number in 0..SERVERS {
             let own = routes.iter().filter(|route| route.between.0 == number);
             let urls = own.map(|route| format!("\"nats://127.0.0.1:{}\"", route.proxy.port()));
             let urls = urls.collect::<Vec<_>>().join(", ");
@@ -61,9 +63,17 @@ impl NatsCluster {
                  routes: [{urls}] }}\n",
                 ports[number],
             );
-            NatsServer::start_with(&program, &directory.join(format!("{number}")), &settings)
-        });
-        Some(Self { servers: servers.collect(), routes })
+            let files = directory.join(format!("{number}"));
+            servers.push(NatsServer::start_with(&program, &files, &settings));
+            // A server that starts while others choose their first leader may never join them: then
+            // no stream can have three copies.
+            if number > 0 {
+                wait::until(wait::LONG_DEADLINE, "a leader of the servers", || {
+                    servers.iter().all(|server| server.has_logged("metadata leader"))
+                });
+            }
+        }
+        Some(Self { servers, routes })
     }
 
     /// Addresses of all servers, as `--nats` takes them.
