@@ -13,7 +13,7 @@ use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, clust
 fn live_run_is_read_from_its_coordinator_on_another_host() {
     let Some(cluster) = cluster() else { return };
     let counter = LiveCounter::start();
-    let load = Load { at_once: 4, ..Load::new("shown", 12, (0.5, 1.0)) };
+    let load = Load { at_once: 4, ..Load::new("shown", 60, (0.5, 1.0)) };
     load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 3).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
@@ -36,7 +36,7 @@ fn live_run_is_read_from_its_coordinator_on_another_host() {
     assert_eq!(listed["runs"][0]["name"], "shown", "{listed}");
     let known = results.trials();
     let status = read(&["status", &address]);
-    assert_eq!((&status["job"], &status["counts"]["total"]), (&"shown".into(), &12.into()));
+    assert_eq!((&status["job"], &status["counts"]["total"]), (&"shown".into(), &60.into()));
     assert!(status["counts"]["settled"].as_u64() >= Some(known.len() as u64), "{status}");
     let shown = read(&["show", &format!("{url}#shown"), &known[0].name]);
     assert_eq!(shown["reward"], known[0].result["reward"], "{shown}");
