@@ -185,7 +185,7 @@ impl SupersededResults {
             Some(ReopenSelection::Trials(keys)) => {
                 keys.iter().filter(|key| !self.names.contains(*key)).cloned().collect()
             }
-            Some(ReopenSelection::Filtered(filter)) => filter.unknown(self.trials.iter()),
+            Some(ReopenSelection::Filtered(filter)) => filter.unknown(&self.trials.iter()),
             Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }
     }

@@ -143,15 +143,17 @@ async fn run_events_are_written_to_files_and_json_lines() {
         };
     let failures = |verifier| json!({"infrastructure": 0, "agent": 0, "verifier": verifier, "task": 0, "unsupported": 0});
     let scored = |trials: u64, passed: u64, mean: f64| {
-        json!({"trials": trials, "passed": passed, "pass_rate": passed as f64 / trials as f64,
-            "mean_reward": mean})
+        let rate = passed as f64 / trials as f64;
+        json!({"trials": trials, "passed": passed, "pass_rate": rate, "pass_rate_low": rate,
+            "pass_rate_high": rate, "mean_reward": mean})
     };
     let agent = |total, completed, failed, skipped, passed: u64, mean: f64, scored| {
         json!({"total_trials": total, "completed_trials": completed, "failed_trials": failed,
             "skipped_trials": skipped, "cancelled_trials": 0, "unverified_trials": 0,
             "completed_with_error_trials": 0, "completed_with_unverified_step_trials": 0,
             "pass_rate": passed as f64, "mean_reward": mean, "passed_trials": passed,
-            "failures": failures(failed), "scored": scored, "total_cost": 0.0})
+            "failures": failures(failed), "task_failures_before_agent": 0, "scored": scored,
+            "total_cost": 0.0})
     };
     let mean = (0.1 + 0.2 + 1.0) / 3.0;
     let expected = json!({
@@ -160,6 +162,7 @@ async fn run_events_are_written_to_files_and_json_lines() {
         "cancelled_trials": 0, "unverified_trials": 0, "completed_with_error_trials": 0,
         "pass_rate": 1.0 / 3.0, "mean_reward": mean, "passed_trials": 1,
         "completed_with_unverified_step_trials": 0, "failures": failures(1),
+        "task_failures_before_agent": 0,
         "scored": scored(4, 1, (0.1 + 0.2 + 1.0) / 4.0),
         "total_cost": 0.0, "total_duration_sec": 60.0,
         "started_at": "2025-06-15T15:06:40Z", "ended_at": "2025-06-15T15:07:40Z",

@@ -114,7 +114,8 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let (pool, remote) = match request.remote {
         Some(remote) => {
             let pool = remote.pool.to_string();
-            (Some(pool), Some(stops.unless_stopped(ConnectedServer::connect(remote)).await?))
+            let connecting = Box::pin(stops.unless_stopped(ConnectedServer::connect(remote)));
+            (Some(pool), Some(connecting.await?))
         }
         None => (None, None),
     };

@@ -144,7 +144,10 @@ impl TrialFilter {
     }
 
     /// Its agents and tasks that no trial has.
-    pub fn unknown<'a>(&self, trials: impl Iterator<Item = &'a TrialName> + Clone) -> Vec<String> {
+    pub fn unknown<'a>(
+        &self,
+        trials: &(impl Iterator<Item = &'a TrialName> + Clone),
+    ) -> Vec<String> {
         let agents = self.agents.iter().filter(|agent| !trials.clone().any(|t| t.agent == **agent));
         let tasks = self.tasks.iter().filter(|task| !trials.clone().any(|t| is_task(task, t)));
         agents.chain(tasks).cloned().collect()

@@ -289,9 +289,7 @@ fn user_of_this_host_fetches_with_credentials_and_without_a_list() {
     assert!(ended.stdout.contains("mean reward 0.5"), "{}", ended.stdout);
 
     let process = project.rollout(&["up", "--dir", "state", "--listen", "127.0.0.1:0"]);
-    let mut daemon = DaemonProcess::started(process);
-    let token = fs::read_to_string(project.path().join("state/token")).expect("a token");
-    daemon.client = daemon.client.with_token(token.trim());
+    let daemon = DaemonProcess::started(&project, process);
     let dataset = json!({ "repo": server.url("/tasks.git") });
     let id = submitted(&daemon.client, &with_dataset(&project, &dataset));
     let run = daemon.wait_for(&id, &["failed", "completed"]);

@@ -79,7 +79,7 @@ impl Redactor {
 mod tests {
     use super::*;
 
-    fn names(found: BTreeSet<Arc<str>>) -> Vec<String> {
+    fn names(found: &BTreeSet<Arc<str>>) -> Vec<String> {
         found.iter().map(ToString::to_string).collect()
     }
 
@@ -91,9 +91,9 @@ mod tests {
             let mut scan = redactor.scan();
             scan.push(&text[..cut]);
             scan.push(&text[cut..]);
-            assert_eq!(names(scan.finish()), ["A", "B"], "cut at {cut}");
+            assert_eq!(names(&scan.finish()), ["A", "B"], "cut at {cut}");
         }
-        assert_eq!(names(redactor.declared().found_in(text)), ["A"]);
+        assert_eq!(names(&redactor.declared().found_in(text)), ["A"]);
         assert!(redactor.found_in(b"guessed-2 declared-").is_empty());
     }
 }

@@ -34,8 +34,7 @@ ExportFormat = Literal["jsonl", "csv", "parquet", "tables", "harbor", "atif", "t
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a run: over completed trials and the failures of agents, verifiers and tasks that
-    count."""
+    """Score of a run: over completed trials and the failures that count."""
 
     trials: int
     """Trials that count."""

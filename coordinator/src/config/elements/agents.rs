@@ -156,7 +156,7 @@ pub(crate) fn read(
     }
     if items.len() > AGENTS_PER_JOB {
         let (found, most) = (format!("{} agents", items.len()), AGENTS_PER_JOB.to_string());
-        field.reject(ErrorKind::BadValue, &found, &format!("at most {most}"));
+        field.reject(ErrorKind::BadValue, &found, format!("at most {most}"));
         return Vec::new();
     }
     let mut seen = HashMap::new();

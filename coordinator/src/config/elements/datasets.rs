@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(
             faults,
             [
-                ("x[2].git_commit_id".to_owned(), ErrorKind::Conflict),
+                ("x[2].git_commit_id".to_owned(), ErrorKind::BadValue),
                 ("x[3].path".to_owned(), ErrorKind::BadValue),
             ]
         );

@@ -98,13 +98,12 @@ fn code_end(line: &str) -> usize {
             Some(_) if escaped => escaped = false,
             Some(_) if c == '\\' => escaped = true,
             Some(open) if c == open => quote = None,
-            Some(_) => {}
             None if c == '#' => return at,
             None if ["\"\"\"", "'''"].iter().any(|quotes| line[at..].starts_with(quotes)) => {
                 return at;
             }
             None if c == '"' || c == '\'' => quote = Some(c),
-            None => {}
+            _ => {}
         }
     }
     line.len()

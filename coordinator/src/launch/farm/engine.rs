@@ -92,7 +92,7 @@ impl FarmEngine {
         let remote = match request.remote {
             Some(remote) => {
                 let connecting = ConnectedServer::connect(remote);
-                Some(unless_stopped(&mut stops, connecting).await?)
+                Some(Box::pin(unless_stopped(&mut stops, connecting)).await?)
             }
             None => None,
         };

@@ -53,8 +53,8 @@ impl Table for AgentSummaries {
         "agent_failures": Integer = |row| count(row.of.agent.tally.failures.agent);
         "verifier_failures": Integer = |row| count(row.of.agent.tally.failures.verifier);
         "task_failures": Integer = |row| count(row.of.agent.tally.failures.task);
-        "task_failures_before_agent": Integer = |row| count(row.of.agent.tally.before_agent);
         "unsupported_failures": Integer = |row| count(row.of.agent.tally.failures.unsupported);
+        "task_failures_before_agent": Integer = |row| count(row.of.agent.tally.before_agent);
         "format_doubts": Integer = |row| count(row.of.agent.tally.format_doubts);
         "scored": Integer = |row| count(row.of.score.trials);
         "passed": Integer = |row| count(row.of.score.passed);

@@ -158,13 +158,15 @@ fn other_frontend(text: &str) -> Option<(usize, String)> {
         syntax: String,
     }
     let text = text.trim_start_matches('\u{feff}');
+    let first = usize::from(text.starts_with("#!"));
+    let text = if first == 0 { text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
     if let Ok(named) = serde_json::from_str::<Named>(text) {
-        return Some((1, named.syntax));
+        return Some((first + 1, named.syntax));
     }
-    let lines = text.lines().enumerate().map_while(|(index, line)| {
-        let directive = line.strip_prefix("//").or_else(|| line.strip_prefix("#!"))?;
-        Some((index + 1, directive.trim()))
-    });
+    let lines = text
+        .lines()
+        .enumerate()
+        .map_while(|(index, line)| Some((first + index + 1, line.strip_prefix("//")?.trim())));
     lines
         .filter_map(|(line, directive)| {
             let (name, image) = directive.split_once('=')?;
@@ -254,6 +256,8 @@ mod tests {
             "\u{feff}# syntax=h/f:1\nFROM a\n",
             "// syntax=h/f:1\nFROM a\n",
             "{\"syntax\": \"h/f:1\"}",
+            "#!/usr/bin/env x\n{\"syntax\": \"h/f:1\"}\n",
+            "#!/usr/bin/env x\n// syntax=h/f:1\nFROM a\n",
         ] {
             let found = fetches(text);
             assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");
