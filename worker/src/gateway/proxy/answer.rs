@@ -114,10 +114,10 @@ impl Call {
         course: &mut Course<'_>,
         deadline: Instant,
     ) -> Answer<'s> {
-        let (mut retries, mut outage) = (0, false);
+        let mut retries = 0;
         let uri = match server.uri(&self.path) {
             Ok(uri) => uri,
-            Err(reply) => return Answer::own(reply, outage),
+            Err(reply) => return Answer::own(reply, false),
         };
         loop {
             course.sent = None;
@@ -126,7 +126,8 @@ impl Call {
             }
             let admission = match server.admit(deadline).await {
                 Ok(admission) => admission,
-                Err(reply) => return Answer::Own { reply, outage, elsewhere: true },
+                // Another call may have found that the server is down or asks to wait.
+                Err(reply) => return Answer::Own { reply, outage: true, elsewhere: true },
             };
             // A pause may have begun meanwhile.
             let Some(sent) = course.open.send() else { continue };
@@ -140,7 +141,6 @@ impl Call {
                         attempt.error = Some(failure.message.clone());
                     });
                     if failure.not_sent {
-                        outage = true;
                         server.mark_down(&failure.message);
                         continue;
                     }
@@ -149,7 +149,6 @@ impl Call {
                     return Answer::Own { reply, outage: true, elsewhere: true };
                 }
             };
-            outage = false;
             let status = response.status();
             course.add_attempt(server, |attempt| {
                 attempt.status = Some(status.as_u16());

@@ -162,6 +162,15 @@ async fn unreachable_server_holds_call_then_refuses_it_and_stops_clock() {
     );
     assert!(opened.is_stopped() && opened.stopped_time() > Duration::ZERO);
     assert_eq!(opened.call_failure(), Some(CallFailure::Unanswered));
+
+    // The call of another try is held because of this one, and is never sent.
+    let directory = tempfile::tempdir().expect("a directory");
+    let later = open(&gateway, upstream(&url, 0.3, None), directory.path()).await;
+    let held = later.serve(HOST).await.expect("served");
+    assert_eq!(call(held).await.status(), 503);
+    assert_eq!(later.call_failure(), Some(CallFailure::Unanswered));
+    let _calls = later.close(None).await;
+
     let calls = opened.close(None).await;
     assert_eq!((calls.summary.calls, calls.summary.failed_calls), (1, 1));
     assert_eq!(call(variables).await.status(), 401, "the key ends with the execution");
