@@ -86,7 +86,15 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
             let store = store_url::open_for_run(store.as_deref(), &run_dir).await?;
             let min_reward = min_reward.unwrap_or(DEFAULT_MIN_REWARD);
             let run_dir = run_dir.clone();
-            export::export(&ExportRequest { run_dir, store, format, out, min_reward }).await
+            export::export(&ExportRequest {
+                run_dir,
+                store,
+                format,
+                out,
+                shown_in: None,
+                min_reward,
+            })
+            .await
         }
     };
     let exported = exported.map_err(|error| {

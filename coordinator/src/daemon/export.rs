@@ -22,6 +22,9 @@ use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSum
 /// Exports at a time: each takes a processor and space on the disk.
 pub(super) const CONCURRENT_EXPORTS: u64 = 4;
 
+/// Directory that documents of exports name: where the archive is unpacked is not known.
+const SHOWN_IN: &str = "/jobs";
+
 /// Time between two looks at the size of an export that is being made.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -78,7 +81,8 @@ impl Daemon {
         let runtime = Handle::current();
         let (disk, user) = (Arc::clone(&self.disk), user.limit_user());
         let exported = supervise::blocking(move || {
-            let request = ExportRequest { run_dir, store, format, out: None, min_reward };
+            let shown_in = Some(PathBuf::from(SHOWN_IN));
+            let request = ExportRequest { run_dir, store, format, out: None, shown_in, min_reward };
             let room = disk.room(&user, 1).map_err(ExportFault::Daemon)?;
             runtime.block_on(export(request, &scratch, room))
         });

@@ -80,6 +80,8 @@ pub struct ExportRequest {
     /// The file to write; for Harbor, the directory in which to create the job's directory; for
     /// tables and trajectories, their directory. Standard output when absent, for text formats only.
     pub out: Option<PathBuf>,
+    /// For Harbor, the directory that documents name instead of the one with the job's directory.
+    pub shown_in: Option<PathBuf>,
     /// For `sft`, the least reward of a trial.
     pub min_reward: f64,
 }
@@ -200,7 +202,7 @@ pub async fn export(
     let (path, left_out) = match request.format {
         ExportFormat::Harbor => {
             let jobs = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
-            (Some(harbor::write(&source, jobs).await?), all)
+            (Some(harbor::write(&source, jobs, request.shown_in.as_deref()).await?), all)
         }
         ExportFormat::Atif => {
             let out = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;

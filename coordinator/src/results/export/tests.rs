@@ -111,7 +111,7 @@ impl TestRun {
         let store: Arc<dyn BlobStore> = self.store.clone();
         let (run_dir, out) = (self.path(), Some(out.to_owned()));
         let min_reward = DEFAULT_MIN_REWARD;
-        let request = ExportRequest { run_dir, store, format, out, min_reward };
+        let request = ExportRequest { run_dir, store, format, out, shown_in: None, min_reward };
         crate::launch::export::export(&request).await
     }
 

@@ -33,7 +33,7 @@ pub(super) struct HarborJob {
 }
 
 impl HarborJob {
-    /// The job of a run, in the directory of jobs `jobs`.
+    /// The job of a run, in the directory of jobs that documents name `jobs`.
     pub(super) fn new(source: &ExportSource, jobs: &Path) -> Self {
         let (header, plan) = (&source.header, source.plan());
         let settings = plan.settings();
@@ -52,7 +52,12 @@ impl HarborJob {
         }
     }
 
-    /// Path of the job's directory.
+    /// Name of the job.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Path of the job's directory, as documents name it.
     pub(super) fn directory(&self) -> PathBuf {
         self.jobs.join(&self.name)
     }

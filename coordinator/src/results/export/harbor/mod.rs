@@ -43,12 +43,17 @@ use crate::results::rows::parent;
 use documents::HarborJob;
 use stats::HarborStats;
 
-/// Writes the job's directory into `jobs`. Returns its path.
-pub(super) async fn write(source: &ExportSource, jobs: &Path) -> Result<PathBuf, ExportError> {
+/// Writes the job's directory into `jobs`; its documents name `shown_in` instead, if given. Returns its
+/// path.
+pub(super) async fn write(
+    source: &ExportSource,
+    jobs: &Path,
+    shown_in: Option<&Path>,
+) -> Result<PathBuf, ExportError> {
     fs::create_dir_all(jobs).map_err(FileError::with_context("create", jobs))?;
     let jobs = jobs.canonicalize().map_err(FileError::with_context("open", jobs))?;
-    let job = HarborJob::new(source, &jobs);
-    let job_dir = job.directory();
+    let job = HarborJob::new(source, shown_in.unwrap_or(&jobs));
+    let job_dir = jobs.join(job.name());
     if job_dir.symlink_metadata().is_ok() {
         return Err(ExportError::OutputExists(job_dir));
     }

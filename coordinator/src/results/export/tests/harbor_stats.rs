@@ -131,7 +131,14 @@ async fn settlements_that_the_records_lack_are_exported_and_a_cut_line_is_not() 
     };
     let (store, out) = (Arc::clone(&run.store) as Arc<dyn BlobStore>, run.path().join("out"));
     let (run_dir, format, min_reward) = (run.path(), ExportFormat::Jsonl, DEFAULT_MIN_REWARD);
-    let request = ExportRequest { run_dir, store, format, out: Some(out.clone()), min_reward };
+    let request = ExportRequest {
+        run_dir,
+        store,
+        format,
+        out: Some(out.clone()),
+        shown_in: None,
+        min_reward,
+    };
     let exported = super::super::export(&request, header, late).await.expect("exported");
     assert_eq!(exported.trials, 5);
     let text = fs::read_to_string(out).expect("written");
