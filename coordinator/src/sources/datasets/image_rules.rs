@@ -73,7 +73,7 @@ impl<'a> ImageRules<'a> {
             let Some(context) = context else { continue };
             task.dockerfile(&context.join("Dockerfile"), &BTreeMap::new());
             if let Some(file) = compose {
-                task.compose(context, &context.join(file));
+                task.compose(context, &context.join(file), false);
             }
         }
     }
@@ -133,15 +133,19 @@ impl TaskImages<'_> {
         }
     }
 
-    /// Checks a compose file, with those that it extends.
-    fn compose(&mut self, context: &Path, path: &Path) {
+    /// Checks a compose file, with those that it extends. `is_extended`: another one extends it.
+    fn compose(&mut self, context: &Path, path: &Path, is_extended: bool) {
         let is_new = self.seen.insert((path.to_owned(), BTreeMap::new()));
         if !is_new || !self.root.has_file(path) {
             return;
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
         match parse_yaml(&text) {
-            Ok((document, _)) => self.compose_node(context, path, "", &document),
+            Ok((document, _)) => {
+                let is_merged = is_extended || has_key(&document, "extends");
+                let file = ComposeFile { context, path, is_merged };
+                self.compose_node(file, "", &document);
+            }
             Err(error) => {
                 let found = format!("text that cannot be read: {}", error.message);
                 self.refuse(path, "", Some(error.line), found);
@@ -149,11 +153,11 @@ impl TaskImages<'_> {
         }
     }
 
-    fn compose_node(&mut self, context: &Path, path: &Path, at: &str, node: &ConfigNode) {
+    fn compose_node(&mut self, file: ComposeFile<'_>, at: &str, node: &ConfigNode) {
         let entries = match &node.value {
             ConfigValue::Mapping(entries) => entries,
             ConfigValue::Sequence(items) => {
-                return items.iter().for_each(|item| self.compose_node(context, path, at, item));
+                return items.iter().for_each(|item| self.compose_node(file, at, item));
             }
             _ => return,
         };
@@ -163,50 +167,65 @@ impl TaskImages<'_> {
             let key = if at.is_empty() { entry.key.clone() } else { format!("{at}.{}", entry.key) };
             match (entry.key.as_str(), &entry.node.value) {
                 ("image", ConfigValue::String(image)) if !OWN_IMAGES.contains(&image.as_str()) => {
-                    self.image(path, &key, Some(entry.line), image);
+                    self.image(file.path, &key, Some(entry.line), image);
                 }
-                ("build", ConfigValue::String(directory)) => {
-                    let build =
-                        ServiceBuild { directory, file: "Dockerfile", args: BTreeMap::new() };
-                    self.build(context, path, &key, entry.line, build);
-                }
-                ("build", ConfigValue::Mapping(_)) => {
+                ("build", ConfigValue::String(_) | ConfigValue::Mapping(_)) => {
                     let build = ServiceBuild::read(&entry.node);
-                    self.build(context, path, &key, entry.line, build);
+                    self.build(file, &key, entry.line, build);
                 }
                 ("extends", ConfigValue::Mapping(_)) => {
                     if let Some(name) = text(&entry.node, "file") {
-                        let other = path.parent().unwrap_or(context).join(in_context(name));
-                        self.compose(context, &other);
+                        let base =
+                            if in_context(name) == name { file.base() } else { file.context };
+                        self.compose(file.context, &base.join(in_context(name)), true);
                     }
                 }
                 (name, _) if USER_KEYED_MAPS.contains(&name) && !names_services => continue,
                 _ => {}
             }
-            self.compose_node(context, path, &key, &entry.node);
+            self.compose_node(file, &key, &entry.node);
         }
     }
 
     fn build(
         &mut self,
-        context: &Path,
-        path: &Path,
+        compose: ComposeFile<'_>,
         key: &str,
         line: usize,
-        build: ServiceBuild<'_>,
+        build: Option<ServiceBuild<'_>>,
     ) {
-        let ServiceBuild { directory, file, args } = build;
-        let directory = in_context(directory);
+        let path = compose.path;
         let is_plain = |text: &str| !text.contains('$') && !text.contains(':');
-        if !is_plain(directory) || !is_plain(file) {
+        let build = build.filter(|build| is_plain(build.directory) && is_plain(build.file));
+        // The keys of a service and of one that it extends become one build.
+        let Some(build) = build.filter(|build| build.is_whole || !compose.is_merged) else {
             let found = "a build of a place that cannot be told".to_owned();
             return self.refuse(path, key, Some(line), found);
-        }
-        if args.contains_key(FRONTEND_ARGUMENT) {
+        };
+        if build.args.contains_key(FRONTEND_ARGUMENT) {
             let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
             self.refuse(path, key, Some(line), found);
         }
-        self.dockerfile(&context.join(directory).join(file), &args);
+        for base in BTreeSet::from([compose.context, compose.base()]) {
+            self.dockerfile(&base.join(build.directory).join(build.file), &build.args);
+        }
+    }
+}
+
+/// A compose file.
+#[derive(Clone, Copy)]
+struct ComposeFile<'a> {
+    /// The build context of the task's environment.
+    context: &'a Path,
+    path: &'a Path,
+    /// Whether its services extend others, or others extend them.
+    is_merged: bool,
+}
+
+impl<'a> ComposeFile<'a> {
+    /// The directory that its paths begin at.
+    fn base(self) -> &'a Path {
+        self.path.parent().unwrap_or(self.context)
     }
 }
 
@@ -215,15 +234,44 @@ struct ServiceBuild<'a> {
     directory: &'a str,
     file: &'a str,
     args: BTreeMap<String, String>,
+    /// Whether it names its context alone.
+    is_whole: bool,
 }
 
 impl<'a> ServiceBuild<'a> {
-    fn read(node: &'a ConfigNode) -> Self {
-        Self {
-            directory: text(node, "context").unwrap_or("."),
+    /// `None` if parts of it are merged from elsewhere.
+    fn read(node: &'a ConfigNode) -> Option<Self> {
+        if let ConfigValue::String(directory) = &node.value {
+            let (directory, args) = (in_context(directory), BTreeMap::new());
+            return Some(Self { directory, file: "Dockerfile", args, is_whole: true });
+        }
+        let is_whole = keys(node).all(|key| key == "context");
+        (!has_key(node, "<<")).then(|| Self {
+            directory: in_context(text(node, "context").unwrap_or(".")),
             file: text(node, "dockerfile").unwrap_or("Dockerfile"),
             args: arguments(node),
+            is_whole,
+        })
+    }
+}
+
+/// The keys of a mapping.
+fn keys(node: &ConfigNode) -> impl Iterator<Item = &str> {
+    let entries = match &node.value {
+        ConfigValue::Mapping(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    entries.iter().map(|entry| entry.key.as_str())
+}
+
+/// Whether a key is anywhere in a document.
+fn has_key(node: &ConfigNode, key: &str) -> bool {
+    match &node.value {
+        ConfigValue::Mapping(entries) => {
+            entries.iter().any(|entry| entry.key == key || has_key(&entry.node, key))
         }
+        ConfigValue::Sequence(items) => items.iter().any(|item| has_key(item, key)),
+        _ => false,
     }
 }
 
@@ -375,6 +423,52 @@ mod tests {
                 [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", compose)];
             assert!(!found(&files, &ImageAccess::default()).is_empty(), "{compose}");
         }
+    }
+
+    #[test]
+    fn build_that_another_service_changes_is_refused() {
+        let inner = "FROM 127.0.0.1:5000/x\n";
+        let chosen = "ARG BASE=debian\nFROM $BASE\n";
+        for (compose, other, dockerfile) in [
+            (
+                "services: {a: {extends: {file: sub/o.yaml, service: b}}}",
+                "services: {b: {build: .}}",
+                inner,
+            ),
+            (
+                "services: {a: {extends: {service: b}, build: {args: {BASE: localhost/x}}}, b: {build: sub}}",
+                "",
+                chosen,
+            ),
+            (
+                "services: {a: {extends: {file: sub/o.yaml, service: b}}}",
+                "services: {b: {build: {context: ., dockerfile: Other}}}",
+                chosen,
+            ),
+            (
+                "x: &x {context: sub}\nservices: {a: {build: {<<: *x, args: {BASE: localhost/x}}}}",
+                "",
+                chosen,
+            ),
+        ] {
+            let files = [
+                ("task.toml", "version = '1.0'\n"),
+                ("environment/docker-compose.yaml", compose),
+                ("environment/sub/o.yaml", other),
+                ("environment/sub/Dockerfile", dockerfile),
+            ];
+            assert!(!found(&files, &ImageAccess::default()).is_empty(), "{compose}");
+        }
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            (
+                "environment/docker-compose.yaml",
+                "services: {a: {extends: {file: sub/o.yaml, service: b}, build: sub}}",
+            ),
+            ("environment/sub/o.yaml", "services: {b: {build: {context: .}}}"),
+            ("environment/sub/Dockerfile", chosen),
+        ];
+        assert_eq!(found(&files, &ImageAccess::default()), [""; 0]);
     }
 
     #[test]

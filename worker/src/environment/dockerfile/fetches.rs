@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::parse::{Dockerfile, DockerfileInstruction, split_flags};
 use super::words::{self, VariableLookup};
@@ -150,18 +150,21 @@ fn may_be_address(source: &str, escape: char) -> bool {
         || (!is_whole && !known.contains('/'))
 }
 
+/// The text of a value, or the value.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// The frontend that newer builders find in a file that is no Dockerfile: in a comment of another
 /// language, or in JSON.
 fn other_frontend(text: &str) -> Option<(usize, String)> {
-    #[derive(Deserialize)]
-    struct Named {
-        syntax: String,
-    }
     let text = text.trim_start_matches('\u{feff}');
     let first = usize::from(text.starts_with("#!"));
     let text = if first == 0 { text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
-    if let Ok(named) = serde_json::from_str::<Named>(text) {
-        return Some((first + 1, named.syntax));
+    // The last of several keys counts, and their case does not.
+    if let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) {
+        let mut named = named.into_iter().filter(|(key, _)| key.eq_ignore_ascii_case("syntax"));
+        return named.next_back().map(|(_, image)| (first + 1, text_of(&image)));
     }
     let lines = text
         .lines()
@@ -257,6 +260,8 @@ mod tests {
             "// syntax=h/f:1\nFROM a\n",
             "{\"syntax\": \"h/f:1\"}",
             "#!/usr/bin/env x\n{\"syntax\": \"h/f:1\"}\n",
+            "{\"syntax\": \"docker/dockerfile\", \"syntax\": \"h/f:1\"}",
+            "{\"Syntax\": \"h/f:1\"}",
             "#!/usr/bin/env x\n// syntax=h/f:1\nFROM a\n",
         ] {
             let found = fetches(text);
