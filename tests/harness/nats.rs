@@ -133,11 +133,6 @@ impl NatsServer {
         lines[lines.len().saturating_sub(LOG_END_LINES)..].join("\n")
     }
 
-    /// Whether a text is in its log.
-    pub fn has_logged(&self, text: &str) -> bool {
-        self.run.as_ref().is_some_and(|run| run.stderr().contains(text))
-    }
-
     /// Whether it answers.
     pub fn answers(&self) -> bool {
         let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) else { return false };
