@@ -40,7 +40,7 @@ keys! {
         kind as "type": Value(descriptor::NAMES), descriptor::DEFAULT_KIND.as_str(),
             "Provider of the environment.";
         docker_image: Value("text"), "", "Its image.";
-        context: Source("path", HostSource::Path), "", "Directory of a Dockerfile, instead of `docker_image`.";
+        context: Source("path", HostSource::OperatorPath), "", "Directory of a Dockerfile, instead of `docker_image`.";
         provider_config: Value("table"), "", "Settings of the provider.",
             "" => resources::PlaceResourceKeys::ALL;
     }

@@ -125,6 +125,11 @@ impl TaskImages<'_> {
                     let found = format!("the frontend `{source}`, which may fetch anything");
                     self.refuse(path, "syntax", Some(line), found);
                 }
+                BuildFetchKind::Unclear => {
+                    let found =
+                        format!("a form of `{source}` that builders read in different ways");
+                    self.refuse(path, &source, Some(line), found);
+                }
                 BuildFetchKind::Address => {
                     let found = format!("the source `{source}`, which the engine would fetch");
                     self.refuse(path, "ADD", Some(line), found);
@@ -396,19 +401,27 @@ mod tests {
     fn images_of_task_and_services_are_checked_unless_listed() {
         let compose = "services:\n  main: {image: '${MAIN_IMAGE_NAME}'}\n  db: {image: \
                        '127.0.0.1:5000/db'}\n  web:\n    build: {context: web, args: {R: \
-                       '127.0.0.1:5000'}}\n  own:\n    extends: {file: other.yaml, service: x}\n";
+                       '127.0.0.1:5000'}}\n";
         let files = [
             ("task.toml", "[environment]\ndocker_image = '127.0.0.1:5000/main'\n"),
             ("environment/docker-compose.yaml", compose),
-            ("environment/other.yaml", "services: {x: {image: '127.0.0.1:5000/other'}}\n"),
             ("environment/web/Dockerfile", "ARG R=docker.io\nFROM $R/web\n"),
         ];
-        let refused = found(&files, &ImageAccess::default());
-        assert_eq!(refused.len(), 4, "{refused:?}");
-        assert_eq!(found(&files, &ImageAccess::Everything), [""; 0]);
+        let extends = "services: {own: {extends: {file: other.yaml, service: x}}}\n";
+        let extended = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", extends),
+            ("environment/other.yaml", "services: {x: {image: '127.0.0.1:5000/other'}}\n"),
+        ];
         let rule = "127.0.0.1:5000".parse().expect("a rule");
         let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
-        assert_eq!(found(&files, &ImageAccess::Guarded(hosts)), [""; 0]);
+        let listed = ImageAccess::Guarded(hosts);
+        for (files, refused) in [(&files[..], 3), (&extended[..], 1)] {
+            let found_of = |access| found(files, access);
+            assert_eq!(found_of(&ImageAccess::default()).len(), refused, "{files:?}");
+            assert_eq!(found_of(&ImageAccess::Everything), [""; 0]);
+            assert_eq!(found_of(&listed), [""; 0]);
+        }
     }
 
     #[test]

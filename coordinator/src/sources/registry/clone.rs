@@ -63,11 +63,14 @@ impl<'a> RepositoryClone<'a> {
         self.remote.origin()
     }
 
-    /// Fetches only the commit without its files, else all commits without their files, else
-    /// everything: not every server supports partial fetches.
+    /// Fetches only the commit without its files, else everything: not every server supports partial
+    /// fetches. All commits without their files would be less, but git asks a server of plain files for
+    /// them again in every such fetch, without end.
     fn fetch_commit(&self) -> Result<(), FetchError> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
-        const EVERYTHING: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
+        // Not into branches, one of which counts as checked out.
+        const EVERYTHING: [&str; 3] =
+            ["origin", "+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*"];
         let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
         let fetch = |args: &[&str]| self.remote.git(&self.dir, QUIET.iter().chain(args));
         let Err(error) = fetch(&alone) else { return Ok(()) };
@@ -75,11 +78,7 @@ impl<'a> RepositoryClone<'a> {
         if !error.may_be_the_request() {
             return unreachable(error);
         }
-        let [heads, tags] = EVERYTHING;
-        if fetch(&["--filter=blob:none", "origin", heads, tags]).is_ok() {
-            return Ok(());
-        }
-        match fetch(&["origin", heads, tags]) {
+        match fetch(&EVERYTHING) {
             Ok(_) => Ok(()),
             Err(error) => unreachable(error),
         }

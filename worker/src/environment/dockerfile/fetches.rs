@@ -1,10 +1,10 @@
 //! What an engine fetches for a build of a Dockerfile, besides the build context.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::parse::{Dockerfile, DockerfileInstruction, split_flags};
+use super::parse::{Dockerfile, DockerfileInstruction, HeredocSupport, split_flags};
 use super::words::{self, VariableLookup};
 
 /// Something that an engine fetches for a build, in the network of its own host.
@@ -27,6 +27,8 @@ pub enum BuildFetchKind {
     Frontend,
     /// A file or a git repository that `ADD` names, or may name once its variables are known.
     Address,
+    /// An instruction that builders read in different ways, and which may fetch.
+    Unclear,
 }
 
 /// Stands for a value that is only known during the build.
@@ -48,9 +50,22 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
 ];
 
 /// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
-/// value are empty, as during the build.
+/// value are empty, as during the build. Builders disagree about where here-documents end, so their
+/// lines count as instructions, too.
 pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
-    let file = Dockerfile::read(text);
+    let ways = [HeredocSupport::Yes, HeredocSupport::No];
+    let found = ways.into_iter().flat_map(|heredocs| {
+        let file = Dockerfile::read_as(text, heredocs);
+        fetches_of(&file, text, build_args)
+    });
+    found.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn fetches_of(
+    file: &Dockerfile,
+    text: &str,
+    build_args: &BTreeMap<String, String>,
+) -> Vec<BuildFetch> {
     let mut arguments = PLATFORM_ARGUMENTS
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into_iter()
@@ -63,23 +78,40 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
         kind: BuildFetchKind::Frontend,
         source,
     }));
-    let images = file.images_with_empty_arguments(&arguments).into_iter();
-    found.extend(images.map(|base| BuildFetch {
-        line: base.line,
-        kind: BuildFetchKind::Image,
-        source: base.image,
-    }));
+    // A Dockerfile may give platform arguments another value.
+    for arguments in [&arguments, build_args] {
+        let images = file.images_with_empty_arguments(arguments).into_iter();
+        found.extend(images.map(|base| BuildFetch {
+            line: base.line,
+            kind: BuildFetchKind::Image,
+            source: base.image,
+        }));
+    }
     for instruction in &file.instructions {
+        found.extend(is_unclear(instruction).then(|| BuildFetch {
+            line: instruction.line,
+            kind: BuildFetchKind::Unclear,
+            source: instruction.name.clone(),
+        }));
         let sources = added(instruction, file.escape).into_iter();
         found.extend(sources.map(|source| BuildFetch {
             line: instruction.line,
             kind: BuildFetchKind::Address,
             source,
         }));
-        found.extend(triggered(instruction, &file, &arguments));
+        found.extend(triggered(instruction, file, &arguments));
     }
-    found.sort();
     found
+}
+
+/// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
+/// their flags, triggers of triggers.
+fn is_unclear(instruction: &DockerfileInstruction) -> bool {
+    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
+    let mut words = instruction.rest.split_whitespace();
+    let is_nested = |inner: &str| inner.eq_ignore_ascii_case("ONBUILD");
+    instruction.flags.iter().any(is_odd)
+        || (instruction.name == "ONBUILD" && words.next().is_some_and(is_nested))
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
@@ -103,10 +135,16 @@ fn triggered(
     let line = inner.line;
     let addresses = added(&inner, file.escape).into_iter();
     let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
+    let is_odd = is_unclear(&inner);
+    let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
     let alone = Dockerfile { instructions: vec![inner], ..file.clone() };
     let images = alone.images_with_empty_arguments(arguments).into_iter();
     let images = images.map(|base| (BuildFetchKind::Image, base.image));
-    addresses.chain(images).map(|(kind, source)| BuildFetch { line, kind, source }).collect()
+    addresses
+        .chain(images)
+        .chain(unclear)
+        .map(|(kind, source)| BuildFetch { line, kind, source })
+        .collect()
 }
 
 /// The sources of an `ADD` that are, or may be, addresses.
@@ -147,7 +185,7 @@ fn may_be_address(source: &str, escape: char) -> bool {
         // `user@host:path`.
         || host_first.contains('@')
         // A scheme has no slash before its colon.
-        || (!is_whole && !known.contains('/'))
+        || (!is_whole && (!known.contains('/') || known.contains(':')))
 }
 
 /// The text of a value, or the value.
@@ -182,7 +220,7 @@ fn other_frontend(text: &str) -> Option<(usize, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::BuildFetchKind::{Address, Frontend, Image};
+    use super::BuildFetchKind::{Address, Frontend, Image, Unclear};
     use super::*;
 
     fn fetches(text: &str) -> Vec<(BuildFetchKind, String)> {
@@ -195,8 +233,10 @@ mod tests {
         let text = "ARG REGISTRY=h:5000\nARG NOTHING\nFROM $REGISTRY/a AS one\n\
                     FROM 127.0.0.1:5000/b-$TARGETARCH$NOTHING\nCOPY --from=c/d /x /y\n\
                     RUN --mount=type=bind,from=e/f true\nCOPY --from=one /x /z\nFROM scratch\n";
-        let images = ["h:5000/a", "127.0.0.1:5000/b-amd64", "c/d", "e/f"];
+        let images = ["h:5000/a", "127.0.0.1:5000/b-", "127.0.0.1:5000/b-amd64", "c/d", "e/f"];
         assert_eq!(fetches(text), images.map(|image| (Image, image.to_owned())));
+        let text = "ARG TARGETPLATFORM=h/x\nFROM $TARGETPLATFORM\n";
+        assert!(fetches(text).contains(&(Image, "h/x".to_owned())));
         let text = "FROM a\nONBUILD COPY --from=h/b /x /y\nONBUILD ADD http://h/x /\n";
         let found = [(Image, "a"), (Image, "h/b"), (Address, "http://h/x")];
         assert_eq!(fetches(text), found.map(|(kind, source)| (kind, source.to_owned())));
@@ -224,6 +264,7 @@ mod tests {
             "$URL",
             "${URL:-a}/x",
             "http:$REST",
+            "http:/$REST",
             "ht${X}p://h",
             "${A#b}",
         ] {
@@ -237,6 +278,32 @@ mod tests {
         ] {
             assert_eq!(fetches(text).len(), 2, "{text}");
         }
+    }
+
+    #[test]
+    fn instructions_that_builders_read_in_different_ways_are_found() {
+        for line in [
+            "COPY --fr\\om=h/x /a /b",
+            "COPY --\"from\"=h/x /a /b",
+            "COPY --from h/x /a /b",
+            "COPY --chown=\"a b\" --from=h/x /a /b",
+            "RUN --mo\\unt=type=bind,from=h/x,target=/m true",
+            "RUN --mount=type=cache,target=\"/a b\" --mount=type=bind,from=h/x,target=/m true",
+            "ONBUILD ONBUILD ADD http://h/x /x",
+        ] {
+            let found = fetches(&format!("FROM a\n{line}\n"));
+            assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{line}: {found:?}");
+        }
+        for text in [
+            "RUN cat <<E\\OF\nx\nEOF\nADD http://h/x /x\nRUN true \\\nE\\OF\n",
+            "RUN : <<EOF\nADD http://h/x /x\nRUN \\\nEOF\n",
+            "RUN cat << EOF\nADD http://h/x /x\nEOF\n",
+        ] {
+            let found = fetches(&format!("FROM a\n{text}"));
+            assert!(found.contains(&(Address, "http://h/x".to_owned())), "{text}: {found:?}");
+        }
+        let plain = "FROM a\nCOPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n";
+        assert_eq!(fetches(plain).len(), 1);
     }
 
     #[test]

@@ -37,6 +37,13 @@ pub struct DockerfileInstruction {
     pub(super) span: Range<usize>,
 }
 
+/// Whether a builder knows here-documents: those of Docker before 23 do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeredocSupport {
+    Yes,
+    No,
+}
+
 /// A line that no builder accepts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
@@ -74,13 +81,18 @@ impl DockerfileInstruction {
 impl Dockerfile {
     /// Reads a Dockerfile. Lines that do not follow the grammar become [`DockerfileProblem`]s.
     pub fn read(text: &str) -> Self {
+        Self::read_as(text, HeredocSupport::Yes)
+    }
+
+    /// Reads a Dockerfile as a builder with or without here-documents.
+    pub(super) fn read_as(text: &str, heredocs: HeredocSupport) -> Self {
         let lines = lines(text);
         let mut file =
             Self { syntax: None, escape: '\\', instructions: Vec::new(), problems: Vec::new() };
         file.directives(&lines);
         let mut next = 0;
         while next < lines.len() {
-            file.instruction(&lines, &mut next);
+            file.instruction(&lines, &mut next, heredocs);
         }
         super::rules::check(&mut file);
         file.problems.sort_by_key(|problem| problem.line);
@@ -124,7 +136,12 @@ impl Dockerfile {
     }
 
     /// Reads the instruction that begins at `next`, if one does, and advances past it.
-    fn instruction(&mut self, lines: &[DockerfileLine<'_>], next: &mut usize) {
+    fn instruction(
+        &mut self,
+        lines: &[DockerfileLine<'_>],
+        next: &mut usize,
+        support: HeredocSupport,
+    ) {
         let first = *next;
         let logical = join(lines, next, self.escape);
         let logical = logical.trim();
@@ -137,7 +154,11 @@ impl Dockerfile {
         let last = lines[*next - 1];
         let span = lines[first].at..last.at + last.text.len();
         let mut heredocs = 0;
-        for (tabs, word) in parse_heredocs(&name, rest, self.escape) {
+        let begun = match support {
+            HeredocSupport::Yes => parse_heredocs(&name, rest, self.escape),
+            HeredocSupport::No => Vec::new(),
+        };
+        for (tabs, word) in begun {
             let ends = |line: &DockerfileLine<'_>| {
                 let text = line.text.trim_end_matches(['\n', '\r']);
                 let text = if tabs { text.trim_start_matches('\t') } else { text };
