@@ -50,8 +50,7 @@ impl NatsCluster {
         let routes: Vec<Route> = pairs
             .map(|between| Route { between, proxy: TcpProxy::for_port(ports[between.1]) })
             .collect();
-        let mut servers: Vec<NatsServer> = Vec::with_capacity(SERVERS);
-        for number in 0..SERVERS {
+        let servers = (0..SERVERS).map(|number| {
             let own = routes.iter().filter(|route| route.between.0 == number);
             let own = own.map(|route| route.proxy.port());
             // Servers take the number of routes for the number of servers, a majority of which they
@@ -66,10 +65,9 @@ impl NatsCluster {
                  routes: [{urls}] }}\n",
                 ports[number],
             );
-            let files = directory.join(format!("{number}"));
-            servers.push(NatsServer::start_with(&program, &files, &settings));
-        }
-        Some(Self { servers, routes })
+            NatsServer::start_with(&program, &directory.join(format!("{number}")), &settings)
+        });
+        Some(Self { servers: servers.collect(), routes })
     }
 
     /// Addresses of all servers, as `--nats` takes them.

@@ -55,7 +55,7 @@ impl InnerServer {
             for stream in listener.incoming() {
                 let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
                 let _connection = supervise::thread("inner-connection", move || {
-                    stream.map(|stream| serve(stream, &seen, &*answer))
+                    stream.map(|stream| serve(&stream, &seen, &*answer))
                 });
             }
         });
@@ -91,7 +91,7 @@ fn ok(body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>, answer: &Answer) {
+fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<String>>, answer: &Answer) {
     let mut reader = BufReader::new(stream.try_clone().expect("a handle"));
     let mut line = String::new();
     if reader.read_line(&mut line).unwrap_or_default() == 0 {
@@ -112,7 +112,7 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<String>>, answer: &Answer) {
     reader.read_exact(&mut request.body).expect("a body");
     seen.lock().expect("no panic").push(request.target.clone());
     // A client may have gone.
-    let _gone = (&stream).write_all(&answer(&request));
+    let _gone = stream.write_all(&answer(&request));
 }
 
 /// A project with a task in a repository that HTTP servers may send, and the credentials of its user.

@@ -22,7 +22,7 @@ fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {
 fn daemon_in(project: &Project) -> (DaemonProcess, String) {
     let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
     let words = [&words[..], &["--allow-provider", "process"]].concat();
-    let daemon = DaemonProcess::started(&project, project.rollout(&words));
+    let daemon = DaemonProcess::started(project, project.rollout(&words));
     let port = daemon.client.connect().peer_addr().expect("an address").port();
     (daemon, format!("http://127.0.0.1:{port}"))
 }

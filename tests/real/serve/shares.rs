@@ -73,7 +73,7 @@ fn take_all<T>(refusal: u16, ask: impl Fn() -> (u16, T)) -> Vec<T> {
     panic!("{MANY} were taken");
 }
 
-fn answered(answer: HttpAnswer) -> (u16, ()) {
+fn answered(answer: &HttpAnswer) -> (u16, ()) {
     (answer.status, ())
 }
 
@@ -109,7 +109,7 @@ fn requests_of_one_user_leave_requests_for_others() {
         }
     }
     assert!((8..MANY).contains(&held.len()), "{}", held.len());
-    served.assert_others_served(|client| answered(client.get("/v1/runs")));
+    served.assert_others_served(|client| answered(&client.get("/v1/runs")));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn bodies_of_one_user_leave_room_for_those_of_others() {
     let begin = || ada.begin("POST", "/v1/runs", &[("content-length", &size)]);
     let _held: Vec<_> = (0..9).map(|_| begin()).collect();
     let job = served.submission();
-    served.assert_others_served(|client| answered(client.post("/v1/runs", &[], &job)));
+    served.assert_others_served(|client| answered(&client.post("/v1/runs", &[], &job)));
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn runs_and_farms_of_one_user_leave_room_for_those_of_others() {
     let job = served.submission();
     let farm = json!({ "name": "policy", "document": job["document"] });
     for (path, request) in [("/v1/runs", &job), ("/v1/farms", &farm)] {
-        let taken = take_all(429, || answered(ada.post(path, &[], request)));
+        let taken = take_all(429, || answered(&ada.post(path, &[], request)));
         assert!(taken.len() >= 4, "{path}: {}", taken.len());
-        served.assert_others_served(|client| answered(client.post(path, &[], request)));
+        served.assert_others_served(|client| answered(&client.post(path, &[], request)));
     }
 }
 

@@ -417,7 +417,7 @@ mod tests {
         let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
         let listed = ImageAccess::Guarded(hosts);
         for (files, refused) in [(&files[..], 3), (&extended[..], 1)] {
-            let found_of = |access| found(files, access);
+            let found_of = |access: &ImageAccess| found(files, access);
             assert_eq!(found_of(&ImageAccess::default()).len(), refused, "{files:?}");
             assert_eq!(found_of(&ImageAccess::Everything), [""; 0]);
             assert_eq!(found_of(&listed), [""; 0]);
