@@ -166,6 +166,21 @@ fn repository_server(repository: &Path, credentials: Option<&'static str>) -> In
     })
 }
 
+/// A server of the repository's files as they are.
+fn plain_server(repository: &Path) -> InnerServer {
+    let repository = repository.to_owned();
+    let updated = Command::new("git").arg("update-server-info").current_dir(&repository).status();
+    assert!(updated.expect("git runs").success());
+    InnerServer::start(move |request| {
+        let path = request.target.split('?').next().unwrap_or_default();
+        let file = std::fs::read(repository.join(path.trim_start_matches("/tasks.git/")));
+        file.map_or_else(
+            |_| format!("HTTP/1.1 404 Not Found\r\n{CLOSE}").into(),
+            |bytes| ok(&bytes),
+        )
+    })
+}
+
 /// The port of a proxy whose tunnels all lead to a port of this host, and the tunnels that were asked
 /// for.
 fn start_proxy(to: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
@@ -363,4 +378,17 @@ fn repository_that_does_not_answer_ends_with_its_deadline_or_with_the_server() {
     daemon.process.signal(rustix::process::Signal::TERM);
     let ended = wait::holds_within(Duration::from_secs(30), || daemon.process.has_ended());
     assert!(ended, "{}", daemon.process.stderr());
+}
+
+#[test]
+fn repository_of_a_server_of_plain_files_is_fetched_once() {
+    let (project, git) = with_repository();
+    let server = plain_server(&git);
+    let url = server.url("/tasks.git");
+    let words = ["run", "--repo", &url, "-a", "oracle", "-e", "process", "--name", "plain"];
+    let ended = project.rollout(&words).wait(DEADLINE);
+    let ended = ended.expect_code(rollout_protocol::exit::ExitCode::Success);
+    assert!(ended.stdout.contains("mean reward 0.5"), "{}", ended.stdout);
+    let requests = server.requests();
+    assert!(requests.len() < 200, "{} requests: git fetched again and again", requests.len());
 }

@@ -64,8 +64,7 @@ impl<'a> RepositoryClone<'a> {
     }
 
     /// Fetches only the commit without its files, else everything: not every server supports partial
-    /// fetches. All commits without their files would be less, but git asks a server of plain files for
-    /// them again in every such fetch, without end.
+    /// fetches.
     fn fetch_commit(&self) -> Result<(), FetchError> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
         // Not into branches, one of which counts as checked out.
@@ -77,6 +76,10 @@ impl<'a> RepositoryClone<'a> {
         let unreachable = |error: GitError| Err(error.into_unreachable(self.origin()));
         if !error.may_be_the_request() {
             return unreachable(error);
+        }
+        // Set by the partial fetch: git would ask a server of plain files for missing files without end.
+        for key in ["remote.origin.promisor", "remote.origin.partialclonefilter"] {
+            let _unset = self.remote.git(&self.dir, ["config", "--unset-all", key]);
         }
         match fetch(&EVERYTHING) {
             Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! What an engine fetches for a build of a Dockerfile, besides the build context.
+//! Images, frontends and addresses that an engine fetches for a build of a Dockerfile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
