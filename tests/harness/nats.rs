@@ -53,6 +53,29 @@ pub fn find_programs() -> Result<Vec<PathBuf>, String> {
         .ok_or_else(|| format!("needs a nats-server, named by {PROGRAM}"))
 }
 
+/// The first server to test with whose routes lose no subscription. Before 2.12.10 and 2.14.2, a server
+/// that connects to others at a bad moment never learns what they subscribed to: it answers no leader
+/// and gets no copy, until it is started again.
+///
+/// # Errors
+/// The reason, without one.
+pub fn find_cluster_program() -> Result<PathBuf, String> {
+    let found = find_programs()?.into_iter().find(|program| {
+        let version = version(program);
+        version >= [2, 14, 2] || ([2, 12, 10]..[2, 13, 0]).contains(&version)
+    });
+    found.ok_or_else(|| format!("needs a nats-server of 2.14.2 or newer, named by {PROGRAM}"))
+}
+
+/// Version of a server: major, minor, patch.
+fn version(program: &Path) -> [u32; 3] {
+    let ended = Command::new(program).arg("--version").output().expect("nats-server runs");
+    let text = String::from_utf8_lossy(&ended.stdout);
+    let numbers = text.trim().rsplit('v').next().unwrap_or_default();
+    let mut numbers = numbers.split(['.', '-']).map(|number| number.parse().unwrap_or_default());
+    std::array::from_fn(|_| numbers.next().unwrap_or_default())
+}
+
 impl NatsServer {
     /// Starts a server with its files in `directory`; without a nats-server, the test is ignored.
     ///

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
+use crate::ignored::or_ignored;
 use crate::nats::{self, NatsServer};
 use crate::net::free_port;
 use crate::print_notice;
@@ -36,13 +37,13 @@ struct Route {
 }
 
 impl NatsCluster {
-    /// Starts the servers with their files in `directory`; without a nats-server, the test is
-    /// ignored.
+    /// Starts the servers with their files in `directory`; without a nats-server whose routes can be
+    /// relied on, the test is ignored.
     ///
     /// # Panics
     /// When a server does not start.
     pub fn start(directory: &Path) -> Option<Self> {
-        let program = nats::programs().into_iter().next()?;
+        let program = or_ignored(nats::find_cluster_program())?;
         let ports: [u16; SERVERS] = std::array::from_fn(|_| free_port());
         // A ring: every pair is connected, and every server has the route without which it does not
         // start.
