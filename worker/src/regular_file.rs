@@ -53,6 +53,16 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text(read(path, limit)?)
 }
 
+/// Reads a text of at most `limit` bytes that the user of this program named: a file of any kind, such
+/// as the pipe of a shell's `<(command)`.
+///
+/// # Errors
+/// Those of the system; of kind [`io::ErrorKind::FileTooLarge`] if it is larger, and
+/// [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+pub fn read_any_text(path: &Path, limit: u64) -> io::Result<String> {
+    text(read_at_most(File::open(path)?, limit)?)
+}
+
 /// Reads an open file of at most `limit` bytes.
 pub(crate) fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -2,10 +2,12 @@
 //! it changes.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use rollout_worker::regular_file;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -126,13 +128,12 @@ fn version(path: &Path) -> Option<FileVersion> {
 }
 
 fn read(path: &Path) -> Result<HashMap<[u8; 32], Principal>, TokensError> {
-    let failed = |source| TokensError::Read { path: path.to_owned(), source };
     let wrong = |reason: String| TokensError::Content { path: path.to_owned(), reason };
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(wrong(format!("it has {length} bytes, of at most {MAX_FILE_BYTES}")));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text =
+        regular_file::read_text(path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::FileTooLarge | ErrorKind::InvalidInput => wrong(error.to_string()),
+            _ => TokensError::Read { path: path.to_owned(), source: error },
+        })?;
     let document: TokensDocument =
         toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
     let mut users = HashMap::new();
@@ -203,6 +204,7 @@ mod tests {
             ("[[tokens]]\nname = 'a'\nrole = 'king'\nsha256 = 'x'\n", "king"),
             ("[[tokens]]\ntoken = 'plain'\n", "token"),
             (&*twice, "twice"),
+            (&*" ".repeat(MAX_FILE_BYTES as usize + 1), "more than 4194304 bytes"),
         ] {
             std::fs::write(&path, text).expect("written");
             let error = TokenFile::open(&path).expect_err("refused").to_string();

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use rollout_protocol::limits;
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::template::is_variable_name;
+use rollout_worker::regular_file;
 
 /// The variables of a file, in its order.
 ///
@@ -12,11 +13,7 @@ use rollout_protocol::template::is_variable_name;
 pub(super) fn read(file: &Path) -> Result<Vec<(String, String)>, String> {
     let shown = file.display();
     let cannot = |error: std::io::Error| format!("cannot read the variables in {shown}: {error}");
-    if std::fs::metadata(file).map_err(cannot)?.len() > limits::CONFIG_FILE_BYTES {
-        let most = limits::CONFIG_FILE_BYTES;
-        return Err(format!("cannot read the variables in {shown}: it has more than {most} bytes"));
-    }
-    let text = std::fs::read_to_string(file).map_err(cannot)?;
+    let text = regular_file::read_any_text(file, CONFIG_FILE_BYTES).map_err(cannot)?;
     parse(&text).map_err(|line| {
         format!("cannot read the variables in {shown}: line {line} is not NAME=VALUE")
     })
@@ -99,5 +96,11 @@ mod tests {
         }
         let missing = read(Path::new("/no/such/file")).expect_err("no file");
         assert!(missing.starts_with("cannot read the variables in /no/such/file: "), "{missing}");
+    }
+
+    #[test]
+    fn env_file_without_end_is_refused() {
+        let refused = read(Path::new("/dev/zero")).expect_err("too large");
+        assert!(refused.ends_with("it has more than 4194304 bytes"), "{refused}");
     }
 }

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_protocol::spec::environment::KubernetesSettings;
 use serde::Deserialize;
 
 use super::start::StartLimits;
 use crate::environment::{Failure, FailureKind};
+use crate::regular_file;
 
 /// Settings that decide where pods run and with which rights. Jobs may set them only if the
 /// operator lists them.
@@ -289,7 +291,8 @@ fn read(path: &Path) -> Result<KubernetesOptions, Failure> {
             format!("cannot use `{}`, the file of `--kubernetes-config`: {why}", path.display());
         Failure::new(FailureKind::Refused, text)
     };
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let text = regular_file::read_text(path, CONFIG_FILE_BYTES);
+    let text = text.map_err(|error| refused(error.to_string()))?;
     KubernetesOptions::parse(&text).map_err(refused)
 }
 
