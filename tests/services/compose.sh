@@ -28,7 +28,7 @@ compose_find() {
     compose_use "$program"
   else
     export ROLLOUT_TEST_COMPOSE=no
-    lack "docker compose 2 or newer: tests with services are skipped (log: $logs/compose.log)"
+    lack "docker compose 2 or newer: tests with services are ignored (log: $logs/compose.log)"
     return 1
   fi
 }

@@ -6,10 +6,10 @@ readonly programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap do
 # Prints the consequence of a missing program.
 without() {
   case $1 in
-    dockerd | docker) echo "tests with real containers are skipped" ;;
+    dockerd | docker) echo "tests with real containers are ignored" ;;
     debootstrap) echo "debian:bookworm-slim can only be pulled, not built" ;;
-    ip) echo "tests that stop a Docker engine are skipped" ;;
-    docker-registry) echo "tests that pull images are skipped" ;;
+    ip) echo "tests that stop a Docker engine are ignored" ;;
+    docker-registry) echo "tests that pull images are ignored" ;;
   esac
 }
 

@@ -21,7 +21,7 @@ lfs_find() {
     say "$("$program" version | cut -d ' ' -f 1): $program"
   else
     export ROLLOUT_TEST_LFS=no
-    lack "git-lfs: tests that fetch Git LFS files are skipped (log: $logs/lfs.log)"
+    lack "git-lfs: tests that fetch Git LFS files are ignored (log: $logs/lfs.log)"
     return 1
   fi
 }

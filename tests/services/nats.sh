@@ -27,15 +27,28 @@ nats_find() {
   done
   if [ ${#found[@]} -eq 0 ]; then
     export ROLLOUT_TEST_NATS=no
-    lack "nats-server $nats_oldest or newer: tests with a server are skipped (logs: $logs/nats-*.log)"
+    lack "nats-server $nats_oldest or newer: tests with a server are ignored (logs: $logs/nats-*.log)"
     return 1
   fi
   ROLLOUT_TEST_NATS=$(IFS=: && echo "${found[*]}")
   export ROLLOUT_TEST_NATS
   for program in "${found[@]}"; do say "nats-server $(nats_version "$program"): $program"; done
+  for program in "${found[@]}"; do
+    ! nats_forms_clusters "$program" || return 0
+  done
+  lack "nats-server 2.14.2 or newer: tests with clusters of servers are ignored"
 }
 
 nats_version() { "$1" --version 2>/dev/null | sed -n 's/^nats-server: v//p'; }
+# As the tests do: `find_cluster_program` of tests/harness/nats.rs.
+nats_forms_clusters() {
+  local version
+  version=$(nats_version "$1")
+  case $version in
+    2.12.*) printf '%s\n' 2.12.10 "$version" | sort --version-sort --check=quiet ;;
+    *) printf '%s\n' 2.14.2 "$version" | sort --version-sort --check=quiet ;;
+  esac
+}
 nats_is_new_enough() {
   local version
   version=$(nats_version "$1")

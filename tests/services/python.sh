@@ -63,7 +63,7 @@ python_packages() {
     say "$("${!variable}" --version) with $packages: ${!variable}"
   else
     export "$variable=no"
-    lack "Python with $packages: its tests are skipped (log: $log)"
+    lack "Python with $packages: its tests are ignored (log: $log)"
     return 1
   fi
 }

@@ -39,35 +39,64 @@ marked() {
   "$@"
 }
 
-# tests_build ARGUMENT…
+# The arguments of tests/run: options of cargo that select packages and targets, parts of names of
+# tests, and what follows `--`, for the test programs.
+options=() filters=() program_arguments=()
+
+# arguments_read ARGUMENT…
+arguments_read() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --)
+        program_arguments=("${@:2}")
+        return
+        ;;
+      -p | -F | -j | --package | --exclude | --features | --jobs | --target | --test | --bin | --bench | --example)
+        options+=("$1" ${2+"$2"})
+        shift
+        ;;
+      -*) options+=("$1") ;;
+      *) filters+=("$1") ;;
+    esac
+    [ $# -eq 0 ] || shift
+  done
+}
+
 tests_build() {
   set -o pipefail
   [ ! -t 1 ] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
-  cargo test --workspace --locked --no-run "$@" 2>&1 | tee "$logs/build.log"
+  cargo test --workspace --locked --no-run "${selection[@]}" "${options[@]}" 2>&1 | tee "$logs/build.log"
 }
 
-# tests_run ARGUMENT…: runs the tests that `selection` and the arguments select, and counts them.
+# Runs the tests that `selection` and the arguments select, and counts them.
 tests_run() {
   local status=0
   passed=0 failed=0
-  # Arguments after `--` are those of the test programs, which cargo-nextest replaces.
-  if [ -n "$nextest" ] && [[ " $* " != *" -- "* ]]; then
-    say "running the tests with cargo-nextest $nextest, $threads at a time"
-    run_marked tests_nextest "$@" || status=$?
+  # cargo-nextest replaces what the test programs do with their arguments.
+  if [ -n "$nextest" ] && [ ${#program_arguments[@]} -eq 0 ]; then
+    if tests_targets; then
+      say "running the tests with cargo-nextest $nextest, $threads at a time"
+    else
+      say "running the tests with cargo-nextest $nextest, $threads at a time and $processors unit tests"
+    fi
+    run_marked tests_nextest || status=$?
     tests_count_nextest
     tests_count tidy
     tests_count lib
-  elif tests_selected "${selection[@]}" "$@" || [[ " $* " == *" -- "* ]]; then
-    say "running the tests with cargo test, $threads at a time"
-    run_marked tests_shown "${selection[@]}" "$@" || status=$?
+  elif tests_targets || [ ${#program_arguments[@]} -gt 0 ]; then
+    # One limit for all programs: that of the program whose tests share one engine, if it is one of them.
+    local shown=$threads
+    if [[ " ${selection[*]} ${options[*]} " == *docker* ]]; then shown=$threads_docker; fi
+    say "running the tests with cargo test, $shown at a time"
+    run_marked tests_shown "$shown" || status=$?
     tests_count shown
   else
     say "running the tests with cargo test, up to $((threads + processors + threads_docker)) at a time"
-    tests_run_side_by_side "$@" || status=$?
+    tests_run_side_by_side || status=$?
   fi
   tests_report
-  if [ "$status" -eq 0 ] && [ $((passed + failed)) -eq 0 ] && [[ " $* " != *" --list "* ]]; then
-    say "no test is selected: $*"
+  if [ "$status" -eq 0 ] && [ $((passed + failed)) -eq 0 ] && [[ " ${program_arguments[*]} " != *" --list "* ]]; then
+    say "no test is selected: ${arguments[*]}"
     status=4
   fi
   return "$status"
@@ -79,21 +108,22 @@ readonly nextest_report=$repository/target/nextest/default/junit.xml
 tests_nextest() {
   rm -f "$nextest_report"
   local run=(cargo nextest run --profile default --workspace --locked --test-threads "$threads")
-  if tests_selected "$@"; then
-    "${run[@]}" "${selection[@]}" "$@"
+  run+=("${selection[@]}" "${options[@]}" "${filters[@]}")
+  if tests_targets; then
+    "${run[@]}"
     return
   fi
   # cargo-nextest starts a process for each test: the program `tidy`, which reads all sources once, and
   # unit tests, which are many and short, run in one for each program.
   local status=0 short
   {
-    tests_job "$processors" tidy --test tidy "$@" || status=1
-    tests_job "$processors" lib --lib "$@" || status=1
+    tests_job "$processors" tidy --test tidy || status=$?
+    tests_job "$processors" lib --lib || status=$?
     exit "$status"
   } &
   short=$!
-  "${run[@]}" --no-tests pass --filterset 'not (binary(tidy) | kind(lib))' "${selection[@]}" "$@" || status=$?
-  wait "$short" || status=1
+  "${run[@]}" --no-tests pass --filterset 'not (binary(tidy) | kind(lib))' || status=$?
+  wait "$short" || status=$?
   return "$status"
 }
 
@@ -111,12 +141,11 @@ attribute() {
   echo "${number:-0}"
 }
 
-# Whether the arguments name packages or targets.
-tests_selected() {
-  local argument
-  for argument in "$@"; do
-    case $argument in
-      --) break ;;
+# Whether packages or targets are named.
+tests_targets() {
+  local option
+  for option in "${selection[@]}" "${options[@]}"; do
+    case $option in
       -p* | --package* | --lib | --bin* | --test | --test=* | --tests | --example* | --doc) return 0 ;;
     esac
   done
@@ -124,9 +153,10 @@ tests_selected() {
 }
 
 # Three sequences of programs at the same time: those that compute, those that wait, those of the engine.
-# The tests with hundreds of pods, which are processes of this host, come after all others.
+# Unless tests are named, those with hundreds of pods, which are processes of this host, come after all
+# others.
 tests_run_side_by_side() {
-  run_marked tests_sequences "$@"
+  run_marked tests_sequences
   local status=$? log
   for log in "$logs"/tests-*.log; do tests_count "$(basename "$log" .log | cut -c 7-)"; done
   return "$status"
@@ -134,36 +164,42 @@ tests_run_side_by_side() {
 
 tests_sequences() {
   local status=0 sequence sequences=() skip=()
-  [ $# -gt 0 ] || skip=(-- --skip many_pods)
+  [ ${#filters[@]} -gt 0 ] || skip=(--skip many_pods)
   {
-    tests_job "$processors" lib --lib "$@" || status=1
-    tests_job "$processors" tidy --test tidy "$@" || status=1
-    tests_job "$processors" model --test model "$@" || status=1
-    tests_job "$processors" fast --test fast "$@" "${skip[@]}" || status=1
+    tests_job "$processors" lib --lib || status=$?
+    tests_job "$processors" tidy --test tidy || status=$?
+    tests_job "$processors" model --test model || status=$?
+    tests_job "$processors" fast --test fast -- "${skip[@]}" || status=$?
     exit "$status"
   } &
   sequences+=($!)
-  tests_job "$threads" real --test real "$@" &
+  tests_job "$threads" real --test real &
   sequences+=($!)
-  tests_job "$threads_docker" docker --test docker "$@" &
+  tests_job "$threads_docker" docker --test docker &
   sequences+=($!)
-  for sequence in "${sequences[@]}"; do wait "$sequence" || status=1; done
-  if [ $# -eq 0 ]; then tests_job 1 many_pods --test fast many_pods || status=1; fi
+  for sequence in "${sequences[@]}"; do wait "$sequence" || status=$?; done
+  if [ ${#filters[@]} -eq 0 ]; then tests_job 1 many_pods --test fast -- many_pods || status=$?; fi
   return "$status"
 }
 
-# tests_shown ARGUMENT…: `cargo test`, with its output on the terminal.
+# tests_shown THREADS: `cargo test`, with its output on the terminal.
 tests_shown() {
   set -o pipefail
-  RUST_TEST_THREADS=$threads cargo test --workspace --locked --no-fail-fast "$@" 2>&1 |
-    tee "$logs/tests-shown.log"
+  RUST_TEST_THREADS=$1 cargo test --workspace --locked --no-fail-fast "${selection[@]}" "${options[@]}" \
+    -- "${filters[@]}" "${program_arguments[@]}" 2>&1 | tee "$logs/tests-shown.log"
 }
 
-# tests_job THREADS NAME ARGUMENT…: `cargo test`, with its output in a log. Prints what failed.
+# tests_job THREADS NAME TARGET… [-- ARGUMENT…]: `cargo test` of a target, with its output in a log.
+# Prints what failed.
 tests_job() {
-  local threads=$1 name=$2 status=0 log=$logs/tests-$2.log
+  local threads=$1 name=$2 status=0 log=$logs/tests-$2.log target=()
   shift 2
-  RUST_TEST_THREADS=$threads cargo test --workspace --locked --no-fail-fast "$@" >"$log" 2>&1 || status=$?
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    target+=("$1")
+    shift
+  done
+  RUST_TEST_THREADS=$threads cargo test --workspace --locked --no-fail-fast "${target[@]}" "${options[@]}" \
+    -- "${filters[@]}" "${@:2}" >"$log" 2>&1 || status=$?
   sed -n "s/^test result: /$name: /p" "$log"
   [ "$status" -eq 0 ] || sed -n '/^failures:$/,/^test result: /p; /^error/p; /panicked at/p' "$log"
   return "$status"
@@ -191,5 +227,5 @@ tests_report() {
       fi
     done < <(sort -u "$ROLLOUT_TEST_IGNORED" | sort -t $'\t' -s -u -k 1,1 -k 3,3)
   fi
-  printf '%d passed, %d failed, %d skipped\n' "$((passed - ignored))" "$failed" "$ignored"
+  printf '%d passed, %d failed, %d ignored\n' "$((passed - ignored))" "$failed" "$ignored"
 }
