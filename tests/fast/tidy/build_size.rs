@@ -13,20 +13,32 @@ use crate::{Violation, assert_none, files};
 /// Packages of the default build of `rollout` on Linux, those of build scripts and macros included.
 const PACKAGES: usize = 284;
 
-/// Packages of which the default build has two versions or more, with what needs the older ones.
-const DUPLICATES: &[(&str, &str)] = &[
-    ("base64", "async-nats, bollard"),
-    ("block-buffer", "sha2 0.10"),
-    ("const-oid", "sha2 0.10"),
-    ("cpufeatures", "sha2 0.10"),
-    ("crypto-common", "sha2 0.10"),
-    ("digest", "sha2 0.10"),
-    ("getrandom", "rand 0.8"),
-    ("hashbrown", "imara-diff"),
-    ("rand", "nkeys and nuid, for async-nats"),
-    ("rand_core", "rand 0.8"),
-    ("sha2", "ed25519-dalek, for nkeys"),
-    ("syn", "macros"),
+/// Packages of which the default build has several versions, their number, and what needs the older ones.
+const DUPLICATES: &[(&str, usize, &str)] = &[
+    ("base64", 2, "async-nats, axum, bollard"),
+    ("block-buffer", 2, "digest 0.10"),
+    ("const-oid", 2, "der, for nkeys"),
+    ("cpufeatures", 2, "curve25519-dalek and sha2 0.10, for nkeys"),
+    ("crypto-common", 2, "digest 0.10"),
+    ("digest", 2, "curve25519-dalek, sha2 0.10, signature, for nkeys"),
+    ("getrandom", 3, "0.2: ring, rand_core 0.6; 0.3: ahash, for parquet"),
+    ("hashbrown", 2, "imara-diff"),
+    ("rand", 2, "nkeys and nuid, for async-nats"),
+    ("rand_core", 2, "rand 0.8"),
+    ("sha2", 2, "ed25519-dalek, for nkeys"),
+    ("syn", 2, "macros"),
+];
+
+/// Those that only the build of all tests has, or has more versions of.
+const DUPLICATES_OF_TESTS: &[(&str, usize, &str)] = &[
+    ("foldhash", 2, "hashbrown 0.15"),
+    ("lru", 2, "aws-sdk-s3"),
+    ("rand", 3, "0.9: opentelemetry_sdk, tungstenite 0.29"),
+    ("rand_chacha", 2, "rand 0.8, rand 0.9"),
+    ("rand_core", 3, "rand 0.9"),
+    ("sha1", 2, "axum and tungstenite 0.29, for the double of the Kubernetes API"),
+    ("tokio-tungstenite", 2, "axum, for the double of the Kubernetes API"),
+    ("tungstenite", 2, "tokio-tungstenite 0.29"),
 ];
 
 /// Test programs of the workspace: five of `tests`, and the unit tests of three libraries.
@@ -59,21 +71,33 @@ fn versions(tree: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     versions
 }
 
+/// The tree of a build on Linux.
+fn tree(of: &[&str]) -> String {
+    let how = ["--target=x86_64-unknown-linux-gnu", "--prefix=none"];
+    cargo(&[&["tree"], of, &how].concat())
+}
+
+/// The packages with several versions, and their number.
+fn doubled<'a>(versions: &BTreeMap<&'a str, BTreeSet<&str>>) -> BTreeMap<&'a str, usize> {
+    let numbers = versions.iter().map(|(name, of)| (*name, of.len()));
+    numbers.filter(|(_, number)| *number > 1).collect()
+}
+
 #[test]
 fn default_build_has_the_known_number_of_packages() {
-    let tree = cargo(&[
-        "tree",
-        "--package=rollout-coordinator",
-        "--edges=normal,build",
-        "--target=x86_64-unknown-linux-gnu",
-        "--prefix=none",
-    ]);
+    let tree = tree(&["--package=rollout-coordinator", "--edges=normal,build"]);
     let versions = versions(&tree);
-    let doubled: Vec<_> =
-        versions.iter().filter(|(_, of)| of.len() > 1).map(|(name, _)| *name).collect();
-    let known: Vec<_> = DUPLICATES.iter().map(|(name, _)| *name).collect();
-    assert_eq!(doubled, known, "packages with several versions");
+    let known = DUPLICATES.iter().map(|(name, number, _)| (*name, *number)).collect();
+    assert_eq!(doubled(&versions), known, "packages with several versions");
     assert_eq!(versions.values().map(BTreeSet::len).sum::<usize>(), PACKAGES, "packages");
+}
+
+#[test]
+fn build_of_tests_has_the_known_duplicates() {
+    let tree = tree(&["--workspace", "--edges=normal,build,dev"]);
+    let known = DUPLICATES.iter().chain(DUPLICATES_OF_TESTS);
+    let known = known.map(|(name, number, _)| (*name, *number)).collect();
+    assert_eq!(doubled(&versions(&tree)), known, "packages with several versions");
 }
 
 #[test]
@@ -160,8 +184,9 @@ fn program_has_the_known_size() {
 
 #[test]
 fn build_violations_are_found() {
-    let doubled = versions("a v1.0.0\na v2.0.0 (proc-macro)\nb v1.0.0 (*)\nb v1.0.0\n");
-    assert_eq!(doubled.values().map(BTreeSet::len).collect::<Vec<_>>(), [2, 1]);
+    let found = versions("a v1.0.0\na v2.0.0 (proc-macro)\nb v1.0.0 (*)\nb v1.0.0\n");
+    assert_eq!(found.values().map(BTreeSet::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(doubled(&found), BTreeMap::from([("a", 2)]));
 
     let lock = "[[package]]\nname = 'known'\nversion = '1.0.0'\n";
     let manifest =
