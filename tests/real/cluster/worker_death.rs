@@ -1,4 +1,5 @@
-//! Killed workers: how soon their trials run again, and which trial is poisoned.
+//! Killed workers: why their trials run again, and which trial is poisoned. When they do after a lease
+//! ends is tested in virtual time (`tests/model`).
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,6 @@ use rollout_tests::print_notice;
 use rollout_tests::wait;
 
 use crate::cluster::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
-
-/// Longest time for deciding and starting, in addition to the lease, on a machine that is not busy.
-const DECISION_TIME: Duration = Duration::from_secs(2);
-
-/// The same on any machine: a quarter of the product's default lease.
-const BUSY_DECISION_TIME: Duration = Duration::from_secs(15);
 
 /// A lease that does not end while a run is waited for.
 const LONG_LEASE: Duration = Duration::from_secs(600);
@@ -37,12 +32,6 @@ fn start_two_trials(
     (worker, coordinator)
 }
 
-/// Longest time for deciding and starting on this machine. A busy one delays both like the first start of
-/// the same trials, which took `first_start` and of which they are a part.
-fn decision_time(first_start: Duration) -> Duration {
-    first_start.clamp(DECISION_TIME, BUSY_DECISION_TIME)
-}
-
 /// Waits until both trials run again.
 fn wait_until_rerun(counter: &LiveCounter) -> Instant {
     wait::until(DEADLINE, "both to run again", || counter.repeated() == 2);
@@ -50,20 +39,16 @@ fn wait_until_rerun(counter: &LiveCounter) -> Instant {
 }
 
 #[test]
-fn worker_kill_moves_trials_within_lease() {
+fn worker_kill_moves_trials_to_another_worker() {
     let Some(cluster) = cluster() else { return };
     let (counter, load) = (LiveCounter::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
-    let begun = Instant::now();
     let (mut dead, mut coordinator) = start_two_trials(&cluster, &counter, &load);
-    let first_start = begun.elapsed();
     let other = cluster.worker("b", 2).started();
     wait::until(DEADLINE, "the other worker", || has_worker_count(&cluster, 2));
     let killed = Instant::now();
     dead.kill();
     let took = wait_until_rerun(&counter) - killed;
     print_notice(&format!("ran on the other worker after {took:?} with a lease of {LEASE:?}"));
-    let limit = LEASE + decision_time(first_start);
-    assert!(took < limit, "{took:?}, not within {limit:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
     // No worker started since then that could have removed the files of the killed one.
@@ -76,18 +61,15 @@ fn worker_kill_moves_trials_within_lease() {
 #[test]
 fn worker_restart_reports_lost_trials_at_once() {
     let Some(cluster) = cluster() else { return };
-    // Both run again long before its end, so not because it has ended.
+    // It outlasts every wait of this test: both run again because their worker says that they are lost.
     let cluster = cluster.with_lease(LONG_LEASE);
     let (counter, load) = (LiveCounter::start(), Load::new("restarted", 2, (6.0, 6.0)));
-    let begun = Instant::now();
     let (mut worker, mut coordinator) = start_two_trials(&cluster, &counter, &load);
-    let limit = decision_time(begun.elapsed());
     worker.kill();
     let started = Instant::now();
     worker.start();
     let took = wait_until_rerun(&counter) - started;
     print_notice(&format!("ran again after {took:?} with a lease of {LONG_LEASE:?}"));
-    assert!(took < limit, "{took:?}, not within {limit:?}");
     let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["restarted"], [worker]);
