@@ -161,7 +161,66 @@ fn pass_at_k(n: u64, c: u64, k: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Harbor's computation of a metric, trial by trial, over the rewards of its valid trials.
+    fn harbor_metric(
+        kind: MetricKind,
+        trials: &[BTreeMap<String, f64>],
+    ) -> Option<BTreeMap<String, f64>> {
+        let aggregate = |values: Vec<f64>| match kind {
+            MetricKind::Sum => values.iter().sum(),
+            MetricKind::Mean => values.iter().sum::<f64>() / values.len() as f64,
+            MetricKind::Min => values.into_iter().fold(f64::INFINITY, f64::min),
+            MetricKind::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+        };
+        let of = |key: &str| {
+            let value = |trial: &BTreeMap<String, f64>| trial.get(key).copied().unwrap_or(0.0);
+            aggregate(trials.iter().map(value).collect())
+        };
+        let keys: BTreeSet<&String> = trials.iter().flat_map(BTreeMap::keys).collect();
+        let metric = match keys.len() {
+            0 => return None,
+            1 => keys.into_iter().map(|key| (kind.to_string(), of(key))).collect(),
+            _ => keys.into_iter().map(|key| (key.clone(), of(key))).collect(),
+        };
+        Some(metric)
+    }
+
+    proptest! {
+        #[test]
+        fn harbor_metrics_of_any_rewards_equal_those_of_harbor(
+            trials in prop::collection::vec(
+                prop::collection::btree_map("[ab]", -3i8..3, 1..3), 0..9),
+        ) {
+            let number = |(key, number): (String, i8)| (key, f64::from(number));
+            let trials: Vec<BTreeMap<String, f64>> =
+                trials.into_iter().map(|trial| trial.into_iter().map(number).collect()).collect();
+            let mut eval = HarborEval::default();
+            for trial in &trials {
+                let numbers = trial.iter().map(|(key, number)| (key.as_str(), *number)).collect();
+                eval.add("task", &numbers, "trial");
+            }
+            for kind in MetricKind::ALL {
+                let found = eval.metrics(&[*kind]).into_iter().next();
+                let found: Option<BTreeMap<String, f64>> =
+                    found.map(|found| serde_json::from_value(found).expect("numbers"));
+                let expected = harbor_metric(*kind, &trials);
+                let names = |of: &Option<BTreeMap<String, f64>>| {
+                    of.iter().flat_map(BTreeMap::keys).cloned().collect::<Vec<_>>()
+                };
+                prop_assert_eq!(names(&found), names(&expected));
+                for (key, expected) in expected.iter().flatten() {
+                    let found = found.as_ref().expect("the same keys")[key];
+                    prop_assert!((found - expected).abs() < 1e-12, "{} {}", kind, key);
+                }
+            }
+        }
+    }
 
     #[test]
     fn pass_at_k_is_estimated_without_replacement() {
