@@ -42,6 +42,7 @@ mod run_place;
 mod search_dir;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "serve")]
 mod server_user;
 mod shell;
 mod show;
