@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
 use crate::engine::RunError;
@@ -74,7 +75,7 @@ pub enum LaunchError {
     /// The run directory is of another farm.
     #[error(
         "cannot open the farm: {} names the farm `{name}`; use its name or another directory",
-        path.display()
+        shown(path)
     )]
     OtherFarm {
         /// The file of settings.

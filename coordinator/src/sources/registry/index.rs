@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::task::TaskFormat;
+use rollout_worker::shown_path::shown;
 use rollout_worker::regular_file;
 use serde::{Deserialize, Deserializer};
 
@@ -154,7 +155,7 @@ pub fn read(
 }
 
 fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
-    let place = path.display().to_string();
+    let place = shown(path).to_string();
     let bytes = regular_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
         _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },

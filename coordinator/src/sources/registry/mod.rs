@@ -34,6 +34,8 @@ use std::path::PathBuf;
 
 pub use fetch::{
     FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,
+use rollout_worker::shown_path::shown;
+
 };
 pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};
@@ -108,7 +110,7 @@ pub enum FetchError {
         said: String,
     },
     /// The cache cannot be used.
-    #[error("cannot use the cache {}: {reason}", path.display())]
+    #[error("cannot use the cache {}: {reason}", shown(path))]
     Cache {
         /// File or directory.
         path: PathBuf,
