@@ -122,7 +122,7 @@ impl CliError {
             | JournalError::Changed { path }
             | JournalError::Missing { path }
             | JournalError::NoOpening { path } => {
-                let root = path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")).display();
+                let root = shown(path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")));
                 self.hint(&format!(
                     "run `rollout repair {root} --dry-run` to see what can be restored, then run \
                      it without `--dry-run`: it keeps copies of the files that it changes"
