@@ -12,6 +12,8 @@
 //!   submodule.
 //! * For a document of somebody else, nothing of this user is used, and only public addresses and
 //!   listed hosts are asked, also after redirects (`guard`, `remote`).
+//! * What was fetched with the credentials of this user is in another part of the cache than what was
+//!   fetched without, and is not read for those who may not use them (`cache::CacheScope`).
 //! * Heads are queried whenever the repository answers; otherwise the last known commit is used,
 //!   with a warning.
 
@@ -32,10 +34,10 @@ mod version;
 
 use std::path::PathBuf;
 
-pub use fetch::{
-    FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,
 use rollout_worker::shown_path::shown;
 
+pub use fetch::{
+    FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,
 };
 pub use index::{DatasetEntry, IndexError, RegistryIndex, RegistryText, TaskEntry, read};
 pub use origin::{Origin, Revision};

@@ -7,6 +7,7 @@ use std::path::Path;
 use rollout_worker::git::{self, Git};
 use ureq::Agent;
 
+use super::cache::CacheScope;
 use super::git::GitError;
 use super::guard::Guard;
 use super::http;
@@ -56,6 +57,14 @@ impl RemoteAccess {
     /// The repository.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
+    }
+
+    /// The part of the cache that has what is fetched so, and nothing else.
+    pub(super) fn cache_scope(&self) -> CacheScope {
+        match self.route {
+            Ok(Route::Public(_)) => CacheScope::Public,
+            Ok(Route::OwnUser | Route::Local | Route::Listed) | Err(_) => CacheScope::Credentials,
+        }
     }
 
     /// Whether the files of the repository may configure how it is fetched.
