@@ -14,6 +14,7 @@ use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::RegistrationError;
 use crate::results::files::store::NoStore;
+use crate::sources::datasets::BundleError;
 use crate::workloads::search::driver::SearchError;
 
 /// Error that prevents a run or a search from starting or continuing.
@@ -89,4 +90,12 @@ pub enum LaunchError {
     /// An output of the run failed.
     #[error(transparent)]
     Report(#[from] ReportError),
+}
+
+impl LaunchError {
+    /// Whether a document or a file of its tasks is invalid.
+    pub fn is_config(&self) -> bool {
+        let Self::Plan(error) = self else { return false };
+        matches!(error, BuildError::Config(_) | BuildError::Bundle(BundleError::Config(_)))
+    }
 }
