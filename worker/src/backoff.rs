@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -96,7 +97,7 @@ pub fn error_chain(error: &dyn Error) -> String {
 pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
     let mut next = first;
     while let Some(cause) = next {
-        let message = cause.to_string();
+        let message = without_place(cause);
         if !text.contains(&message) {
             write!(text, ": {message}").expect("text grows");
         }
@@ -105,9 +106,31 @@ pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)
     text
 }
 
+/// The text of a cause. Errors of temporary files name a directory of this host, which the text before
+/// them shows as far as it may be shown.
+fn without_place(cause: &(dyn Error + 'static)) -> String {
+    let mut text = cause.to_string();
+    let is_of_library = cause.downcast_ref::<io::Error>().is_some_and(|e| e.get_ref().is_some());
+    if let Some(at) = text.rfind(" at path \"").filter(|_| is_of_library) {
+        text.truncate(at);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_of_a_temporary_file_names_no_directory() {
+        let root = tempfile::tempdir().expect("a directory");
+        let error =
+            tempfile::NamedTempFile::new_in(root.path().join("absent")).expect_err("absent");
+        assert!(error.to_string().contains("absent"), "the library names the path: {error}");
+        let text = with_causes("cannot write".to_owned(), Some(&error));
+        assert!(text.starts_with("cannot write: No such file"), "{text}");
+        assert!(!text.contains("absent"), "{text}");
+    }
 
     #[derive(Debug, thiserror::Error)]
     #[error("{text}")]

@@ -27,6 +27,7 @@ pub mod secrets;
 pub mod service;
 pub mod shared_limit;
 pub mod shortage;
+pub mod shown_path;
 pub mod spool;
 pub mod store;
 pub mod supervise;

@@ -22,7 +22,9 @@ use crate::daemon::{DaemonError, Principal, Role};
 /// Longest time between two parts of an upload.
 const PART_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Ask whether a dataset was uploaded
+/// Ask whether you uploaded a dataset
+///
+/// An administrator may use the datasets of all users.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get,
     path = "/v1/datasets/{digest}",
@@ -40,7 +42,7 @@ pub(super) async fn show(
 ) -> Result<Response, ApiProblem> {
     require(&user, Role::Submit)?;
     let digest = parsed(&digest)?;
-    if state.daemon.has_dataset(digest).await {
+    if state.daemon.has_dataset(&user, digest).await {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     Err(ApiProblem::not_found("cannot find the dataset: upload it"))

@@ -44,7 +44,6 @@ pub(super) async fn pass(
     };
     let problem = response.extensions_mut().remove::<ApiProblem>();
     if let Some(problem) = problem.or_else(|| unexplained(&path, response.status())) {
-        let problem = problem.without_paths(&state.daemon);
         response = problem.render(&id, std::mem::take(response.headers_mut()));
     }
     if let Ok(value) = HeaderValue::from_str(&id) {

@@ -11,7 +11,7 @@ use serde::Serialize;
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use crate::daemon::{Daemon, DaemonError, RunFailure};
+use crate::daemon::{DaemonError, RunFailure};
 
 /// Media type of problems.
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -143,12 +143,6 @@ impl ApiProblem {
     /// States when to try again.
     pub(super) fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
-        self
-    }
-
-    /// The problem without directories of the server.
-    pub(super) fn without_paths(mut self, daemon: &Daemon) -> Self {
-        daemon.hide_paths(&mut self.failure);
         self
     }
 

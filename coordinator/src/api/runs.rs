@@ -82,7 +82,7 @@ pub(super) async fn submit(
         return Ok(answer(StatusCode::OK, &run));
     }
     let (kind, document, name, priority) = match media.as_str() {
-        "application/json" | "" => from_json(&state, &bytes).await?,
+        "application/json" | "" => from_json(&state, &user, &bytes).await?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
@@ -127,22 +127,24 @@ fn answer(status: StatusCode, run: &HostedRun) -> Response {
 
 async fn from_json(
     state: &ApiState,
+    user: &Principal,
     bytes: &[u8],
 ) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
     let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
-    Ok((kind.into(), document_text(state, document).await?, name, priority))
+    Ok((kind.into(), document_text(state, user, document).await?, name, priority))
 }
 
-/// The text of a document, with the paths of uploaded datasets.
+/// The text of a document of a user, with the paths of uploaded datasets.
 pub(super) async fn document_text(
     state: &ApiState,
+    user: &Principal,
     document: serde_json::Value,
 ) -> Result<String, ApiProblem> {
     match document {
         serde_json::Value::String(text) => Ok(text),
         // JSON is YAML; lines give faults a place.
         mut document @ serde_json::Value::Object(_) => {
-            state.daemon.resolve_datasets(&mut document).await?;
+            state.daemon.resolve_datasets(user, &mut document).await?;
             Ok(serde_json::to_string_pretty(&document).unwrap_or_default())
         }
         _ => {

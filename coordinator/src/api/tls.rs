@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use rollout_worker::shown_path::shown;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -19,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file has no certificate or key in PEM.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}", shown(path))]
     Pem {
         /// The file.
         path: PathBuf,
@@ -28,7 +29,7 @@ pub enum TlsError {
         source: pem::Error,
     },
     /// Certificate and key do not fit together, or cannot be used.
-    #[error("cannot use the certificate in {}", path.display())]
+    #[error("cannot use the certificate in {}", shown(path))]
     Certificate {
         /// File of the certificate.
         path: PathBuf,

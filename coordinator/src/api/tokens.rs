@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rollout_worker::regular_file;
+use rollout_worker::shown_path::shown;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
     /// It cannot be read.
-    #[error("cannot read the tokens in {}", path.display())]
+    #[error("cannot read the tokens in {}", shown(path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -33,7 +34,7 @@ pub enum TokensError {
         source: std::io::Error,
     },
     /// Its content is wrong.
-    #[error("cannot use the tokens in {}: {reason}", path.display())]
+    #[error("cannot use the tokens in {}: {reason}", shown(path))]
     Content {
         /// The file.
         path: PathBuf,

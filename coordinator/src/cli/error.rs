@@ -9,6 +9,7 @@ use rollout_worker::backoff::error_chain;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::shortage::Shortage;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
 use super::hint_command::{self, CommandHint, HintedRun, RunAction};
@@ -121,7 +122,7 @@ impl CliError {
             | JournalError::Changed { path }
             | JournalError::Missing { path }
             | JournalError::NoOpening { path } => {
-                let root = path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")).display();
+                let root = shown(path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")));
                 self.hint(&format!(
                     "run `rollout repair {root} --dry-run` to see what can be restored, then run \
                      it without `--dry-run`: it keeps copies of the files that it changes"
@@ -251,7 +252,7 @@ impl From<ReportError> for CliError {
 impl From<WorkerDirError> for CliError {
     fn from(error: WorkerDirError) -> Self {
         let WorkerDirError { action, path, source } = &error;
-        let what = format!("cannot {action} the working directory {}", path.display());
+        let what = format!("cannot {action} the working directory {}", shown(path));
         let failed = Self::failure(what, source);
         match Shortage::from_io_error(source) {
             Some(Shortage::Disk) => failed.command_hint(disk_full_hint()),

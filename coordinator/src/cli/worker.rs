@@ -14,6 +14,7 @@ use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, NatsOptions, Nat
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::WorkerExitReason;
+use rollout_worker::shown_path;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use tokio::time::Instant;
 
@@ -51,9 +52,14 @@ pub(super) async fn run(
         .parse()
         .map_err(|error| CliError::from_cause(ExitCode::Usage, "`--pool`", &error))?;
     let worker_state = state_dir(args.dir.clone())?;
+    // Users of servers see the errors of trials.
+    shown_path::hide(worker_state.root(), "<worker>");
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
     let url = store_url::parse(&args.store)?;
+    if let StoreUrl::Directory(store) = &url {
+        shown_path::hide(store, "<store>");
+    }
     let cache = StoreCache { directory: worker_state.blob_cache(), max_mb: args.store_cache };
     let store = tokio::select! {
         store = open_store(&url, &cache, args.max_offline) => store?,

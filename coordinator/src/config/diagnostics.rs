@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rollout_worker::shown_path::shown;
 use serde::Serialize;
 
 /// Kind of a configuration error.
@@ -137,7 +138,7 @@ fn write_location(
     line: Option<usize>,
     key: &str,
 ) -> fmt::Result {
-    write!(f, "{}:", file.display())?;
+    write!(f, "{}:", shown(file))?;
     if let Some(line) = line {
         write!(f, "{line}:")?;
     }

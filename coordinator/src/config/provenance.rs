@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rollout_worker::shown_path::shown;
 use serde::Serialize;
 
 use super::cli_overrides::CliSetting;
@@ -26,7 +27,7 @@ pub(super) fn collect(
     let mut found = Vec::new();
     let source = |line: usize| match flag_index(line).and_then(|index| settings.get(index)) {
         Some(setting) => setting.flag().to_owned(),
-        None => format!("{}:{line}", file.display()),
+        None => format!("{}:{line}", shown(file)),
     };
     walk(root, String::new(), root.line, &source, &mut found);
     found

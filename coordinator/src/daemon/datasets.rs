@@ -1,6 +1,8 @@
-//! Datasets that users upload: archives named by their digest, unpacked once for all runs. A user
-//! who knows a digest has the content, so a digest is the permission to use it.
+//! Datasets that users upload: archives named by their digest, unpacked once for all runs. A dataset
+//! is for those who uploaded it; others get the answer for one that is not there.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,23 +11,60 @@ use std::sync::Arc;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
-use rollout_worker::shared_limit::SharedPlace;
+use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use rollout_worker::supervise;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use super::principal::Principal;
+use super::policy::DocumentPolicy;
+use super::principal::{Principal, Role};
 use super::record::RecordError;
 use super::{Daemon, DaemonError};
 
 /// Beginning of a path in a document that names an uploaded dataset.
 const UPLOADED: &str = "dataset:";
 
+/// The uploaded datasets that documents of a user may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedUploads {
+    /// Directory of all of them.
+    pub directory: PathBuf,
+    /// Names of the allowed ones; `None` for all of them.
+    pub names: Option<BTreeSet<String>>,
+}
+
+impl AllowedUploads {
+    /// The dataset that a path without links is, or is inside of, whoever uploaded it.
+    pub(super) fn find(&self, path: &Path) -> Option<PathBuf> {
+        upload_of(path, &self.directory)
+    }
+
+    /// Whether a path without links is in an allowed dataset.
+    pub(super) fn allows(&self, path: &Path) -> bool {
+        let Some(upload) = self.find(path) else { return false };
+        let name = upload.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        self.names.as_ref().is_none_or(|names| names.contains(name))
+    }
+}
+
 impl Daemon {
-    /// Whether a dataset was uploaded.
-    pub async fn has_dataset(&self, digest: Digest) -> bool {
-        let path = self.dataset_path(&digest.hex());
-        supervise::blocking(move || path.is_dir()).await
+    /// Whether a user may use a dataset that is there.
+    pub async fn has_dataset(&self, user: &Principal, digest: Digest) -> bool {
+        let (path, is_allowed) = self.dataset_of(user, &digest.hex());
+        supervise::blocking(move || path.is_dir()).await && is_allowed
+    }
+
+    /// The operator's rules for documents of a user.
+    pub(super) fn policy_of(&self, user: &LimitUser) -> DocumentPolicy {
+        let names = (!user.is_admin).then(|| self.disk.uploaded_by(&user.name));
+        let uploads = Some(AllowedUploads { directory: self.dir.uploads(), names });
+        DocumentPolicy { uploads, ..self.options.policy.clone() }
+    }
+
+    /// The directory of a dataset, and whether a user may use it.
+    fn dataset_of(&self, user: &Principal, hex: &str) -> (PathBuf, bool) {
+        let is_allowed = user.role == Role::Admin || self.disk.has_uploaded(&user.name, hex);
+        (self.dataset_path(hex), is_allowed)
     }
 
     /// A file for the archive of a dataset that is being uploaded. Blocks.
@@ -51,7 +90,7 @@ impl Daemon {
     }
 
     /// Unpacks the archive of a dataset. Its digest must have been checked. It is a part of the disk of
-    /// the user whose room it has.
+    /// the user whose room it has, who may use it when this returns.
     ///
     /// # Errors
     /// [`DaemonError::BadQuery`] for an archive that has other members than files, directories and
@@ -86,18 +125,22 @@ impl Daemon {
         Ok(())
     }
 
-    /// Puts the paths of uploaded datasets in the place of their names in a document.
+    /// Puts the paths of uploaded datasets in the place of their names in a document of a user.
     ///
     /// # Errors
-    /// [`DaemonError::NoDataset`].
-    pub async fn resolve_datasets(&self, document: &mut Value) -> Result<(), DaemonError> {
+    /// [`DaemonError::NoDataset`], also for a dataset of another user.
+    pub async fn resolve_datasets(
+        &self,
+        user: &Principal,
+        document: &mut Value,
+    ) -> Result<(), DaemonError> {
         let mut paths = Vec::new();
         for list in ["datasets", "tasks"] {
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             for entry in entries.into_iter().flatten() {
                 if let Some(path) = entry.get_mut("path").filter(|path| is_uploaded(path)) {
                     let text = path.as_str().unwrap_or_default().to_owned();
-                    let found = self.uploaded(&text).ok_or(DaemonError::NoDataset)?;
+                    let found = self.uploaded(user, &text).ok_or(DaemonError::NoDataset)?;
                     *path = Value::String(found.display().to_string());
                     paths.push(found);
                 }
@@ -107,13 +150,17 @@ impl Daemon {
         if all_exist.await { Ok(()) } else { Err(DaemonError::NoDataset) }
     }
 
-    /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`.
-    fn uploaded(&self, text: &str) -> Option<PathBuf> {
+    /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`, if the user may use it.
+    fn uploaded(&self, user: &Principal, text: &str) -> Option<PathBuf> {
         let rest = text.strip_prefix(UPLOADED)?;
         let (hex, name) =
             rest.split_once('/').map_or((rest, None), |(hex, name)| (hex, Some(name)));
         let is_digest = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let directory = is_digest.then(|| self.dataset_path(&hex.to_ascii_lowercase()))?;
+        let (directory, is_allowed) =
+            is_digest.then(|| self.dataset_of(user, &hex.to_ascii_lowercase()))?;
+        if !is_allowed {
+            return None;
+        }
         match name {
             None => Some(directory),
             Some(name) if name::check_component(name).is_ok() => Some(directory.join(name)),
@@ -128,8 +175,9 @@ impl Daemon {
 
 /// Gives an unpacked dataset its name after its files are on disk: the name means that it is whole.
 fn move_durably(content: &Path, path: &Path, uploads: &Path) -> io::Result<()> {
+    // Also for content that is there: the time that this takes would tell.
+    rustix::fs::syncfs(File::open(content)?)?;
     if !path.is_dir() {
-        rustix::fs::syncfs(File::open(content)?)?;
         match std::fs::rename(content, path) {
             // Another upload of the same content was faster.
             Err(_) if path.is_dir() => {}
@@ -144,7 +192,7 @@ fn is_uploaded(path: &Value) -> bool {
 }
 
 /// The uploaded dataset that a path is, or is inside of: not the directory of all of them.
-pub(super) fn upload_of(path: &Path, uploads: &Path) -> Option<PathBuf> {
+fn upload_of(path: &Path, uploads: &Path) -> Option<PathBuf> {
     let first = path.strip_prefix(uploads).ok()?.components().next()?;
     (first.as_os_str().len() == 64).then(|| uploads.join(first))
 }

@@ -1,7 +1,8 @@
 //! Disk that uploaded datasets and exports take: a limit that users share. Who uploaded a dataset is in
-//! a file, so it counts as part of its user also after a restart.
+//! a file: it is a part of these users, and theirs to use, also after a restart. A dataset counts once
+//! for each of them: otherwise the room of one would tell what others have uploaded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +22,19 @@ pub(super) struct UserDisk {
     uploads: PathBuf,
     /// A file for each of them, with the same name.
     users: PathBuf,
-    /// Places of the datasets, by name.
-    kept: Mutex<HashMap<String, SharedPlace>>,
+    /// Places of the datasets, by name: one for each user who uploaded it.
+    kept: Mutex<HashMap<String, Vec<SharedPlace>>>,
 }
 
 /// The content of the file of a dataset.
 #[derive(Debug, Serialize, Deserialize)]
-struct DatasetUser {
+struct DatasetUsers {
+    /// The first one.
     user: String,
     bytes: u64,
+    /// Those who uploaded it after the first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<String>,
 }
 
 impl UserDisk {
@@ -50,9 +55,13 @@ impl UserDisk {
             }
             let text = fs::read(&path).unwrap_or_default();
             match serde_json::from_slice(&text) {
-                Ok(DatasetUser { user, bytes }) => {
-                    let user = LimitUser { name: user, is_admin: false };
-                    kept.insert(name, limit.hold(&user, bytes));
+                Ok(DatasetUsers { user, bytes, others }) => {
+                    let users = std::iter::once(user).chain(others);
+                    let places = users.map(|name| {
+                        let user = LimitUser { name, is_admin: false };
+                        limit.hold(&user, bytes)
+                    });
+                    kept.insert(name, places.collect());
                 }
                 Err(error) => tracing::warn!("cannot read {}: {error}", path.display()),
             }
@@ -72,21 +81,41 @@ impl UserDisk {
         self.limit.try_acquire(user, bytes).map_err(DaemonError::NoDisk)
     }
 
-    /// Counts a dataset as part of the user of its room, durably. Blocks.
+    /// Counts a dataset as part of the user of its room, who may use it from now on, durably. Blocks.
     ///
     /// # Errors
     /// [`RecordError`]
     pub(super) fn keep(&self, name: &str, room: SharedPlace) -> Result<(), RecordError> {
-        if self.kept().contains_key(name) {
+        // Held over the write: another upload of the same dataset adds its user to the same file.
+        let mut kept = self.kept();
+        let places = kept.get(name).map(Vec::as_slice).unwrap_or_default();
+        let mut users = places.iter().map(|place| place.user().name.clone());
+        if users.clone().any(|user| user == room.user().name) {
             return Ok(());
         }
         let path = self.users.join(name);
-        let user = DatasetUser { user: room.user().name.clone(), bytes: room.amount() };
-        let text = serde_json::to_vec(&user)
+        let own = room.user().name.clone();
+        let (user, others) = match users.next() {
+            Some(first) => (first, users.chain([own]).collect()),
+            None => (own, Vec::new()),
+        };
+        let text = serde_json::to_vec(&DatasetUsers { user, bytes: room.amount(), others })
             .map_err(|error| RecordError::file("encode", &path)(error.into()))?;
         atomic_file::replace(&path, &text).map_err(RecordError::file("write", &path))?;
-        self.kept().insert(name.to_owned(), room);
+        kept.entry(name.to_owned()).or_default().push(room);
         Ok(())
+    }
+
+    /// Whether a user uploaded a dataset.
+    pub(super) fn has_uploaded(&self, user: &str, name: &str) -> bool {
+        self.kept().get(name).is_some_and(|places| is_among(user, places))
+    }
+
+    /// The datasets that a user uploaded.
+    pub(super) fn uploaded_by(&self, user: &str) -> BTreeSet<String> {
+        let kept = self.kept();
+        let own = kept.iter().filter(|(_, places)| is_among(user, places));
+        own.map(|(name, _)| name.clone()).collect()
     }
 
     /// Counts datasets no longer that the operator has removed.
@@ -97,9 +126,13 @@ impl UserDisk {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<String, SharedPlace>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, Vec<SharedPlace>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_among(user: &str, places: &[SharedPlace]) -> bool {
+    places.iter().any(|place| place.user().name == user)
 }
 
 fn remove(path: &Path) {
@@ -150,5 +183,31 @@ mod tests {
         let _room = disk.room(&user("ada"), 400).expect("hers is gone");
         assert_eq!(fs::read_dir(&users).expect("a directory").count(), 0);
         assert_eq!(bytes_in(directory.path()), 0);
+    }
+    #[test]
+    fn dataset_belongs_to_all_who_uploaded_it_also_after_a_restart() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [uploads, users] = ["uploads", "users"].map(|name| directory.path().join(name));
+        for made in [&uploads.join("one"), &uploads.join("old"), &users] {
+            fs::create_dir_all(made).expect("made");
+        }
+        // An earlier program wrote one user.
+        fs::create_dir(uploads.join("former")).expect("made");
+        fs::write(users.join("former"), r#"{"user":"eve","bytes":1}"#).expect("written");
+        let open = || UserDisk::open(uploads.clone(), users.clone(), 8000).expect("opened");
+        let disk = open();
+        for name in ["ada", "bob", "ada"] {
+            let room = disk.room(&user(name), 100).expect("room");
+            disk.keep("one", room).expect("kept");
+        }
+        let held = disk.limit.counts().held;
+        drop(disk);
+        let disk = open();
+        assert_eq!((held, disk.limit.counts().held), (201, 201), "once for each user");
+        let owners = |name: &str| ["ada", "bob", "eve"].map(|user| disk.has_uploaded(user, name));
+        assert_eq!(owners("one"), [true, true, false]);
+        assert_eq!(owners("former"), [false, false, true]);
+        assert_eq!(owners("old"), [false; 3], "no user is recorded");
+        assert_eq!(disk.uploaded_by("bob"), BTreeSet::from(["one".to_owned()]));
     }
 }

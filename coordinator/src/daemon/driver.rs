@@ -9,6 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::command::{RunCommand, TrialSelection};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::RunControl as _;
+use rollout_worker::shared_limit::LimitUser;
 use rollout_worker::supervise;
 use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
@@ -36,8 +37,7 @@ use crate::launch::exit;
 use crate::launch::nats::RemoteOptions;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
 use crate::launch::slot_pool::SlotShare;
-use crate::plan::{self, BuildError, PreparedJob};
-use crate::sources::datasets::BundleError;
+use crate::plan::{self, PreparedJob};
 
 /// Stops that wait for a session.
 pub(super) const STOP_CAPACITY: usize = 4;
@@ -74,7 +74,7 @@ pub(super) async fn drive(
     stops: mpsc::Receiver<StopLevel>,
 ) {
     let progress = Arc::clone(&session.progress);
-    let mut end = match run.kind() {
+    let end = match run.kind() {
         HostedKind::Job | HostedKind::Executor => {
             let commands = enforce(Arc::clone(run), progress.stage());
             let _commanding = supervise::spawn("run commands", commands);
@@ -82,10 +82,9 @@ pub(super) async fn drive(
         }
         HostedKind::Tree => search::run(daemon, run, &session, stops).await,
     };
-    match &mut end {
+    match &end {
         SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
             tracing::error!("run {}: {}", run.id(), failure.message);
-            daemon.hide_paths(failure);
         }
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
@@ -133,10 +132,10 @@ async fn run_session(
     session: &HostedSession,
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
-    let variables = run.view().record.variables;
+    let (user, variables) = (run.limit_user(), run.view().record.variables);
     let is_new = !run.directory().exists();
     let mut wanted = run.wanted();
-    let preparing = unless_stopped(&mut stops, prepare(daemon, run.id(), variables));
+    let preparing = unless_stopped(&mut stops, prepare(daemon, run.id(), &user, variables));
     let prepared = tokio::select! {
         prepared = preparing => prepared,
         Ok(_) = wanted.wait_for(|wanted| *wanted == WantedState::Cancelled), if is_new => {
@@ -163,8 +162,8 @@ async fn run_session(
     match launched {
         Ok(outcome) => ended(daemon, run, &outcome),
         Err(error) => {
-            let is_invalid = is_config_error(&error) && !run.directory().exists();
-            let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            let is_invalid = error.is_config() && !run.directory().exists();
+            let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
             if failure.code == ExitCode::Cancelled.code() {
                 return SessionEnd::Stopped;
             }
@@ -235,21 +234,15 @@ fn ended(daemon: &Daemon, run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
     SessionEnd::Completed { code: exit::for_run(false, &outcome.report.tally, None).code() }
 }
 
-fn is_config_error(error: &LaunchError) -> bool {
-    matches!(
-        error,
-        LaunchError::Plan(BuildError::Config(_) | BuildError::Bundle(BundleError::Config(_)))
-    )
-}
-
-/// Reads the job of a run or a farm with its datasets. Its fetches end with this future.
+/// Reads the job of a run or a farm of a user with its datasets. Its fetches end with this future.
 pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
     daemon: &Daemon,
     id: &I,
+    user: &LimitUser,
     variables: AllowedVariables,
 ) -> Result<PreparedJob, PrepareFault> {
     let dir = Arc::clone(&daemon.dir);
-    let (id, policy) = (id.clone(), daemon.options.policy.clone());
+    let (id, policy) = (id.clone(), daemon.policy_of(user));
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
     let (_fetching, cancelled) = watch::channel(());
     let preparing = supervise::blocking(move || {
@@ -270,7 +263,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
         let options = JobOptions { settings, host, fetch, images, ..JobOptions::new(&is_set) };
         plan::read(Some(&path), &options).map_err(|errors| {
             let is_fetch = errors.errors.iter().all(|error| error.kind == ErrorKind::FetchFailed);
-            let failure = explain(RunFault::Config(errors).without_path(&path));
+            let failure = RunFault::Config(errors).without_path(&path).in_words(explain);
             PrepareFault { failure, is_fetch, is_final: false }
         })
     });

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::hidden_paths::hide_host_paths;
 use crate::config::ConfigErrors;
 use crate::launch::LaunchError;
 use crate::results::export::ExportError;
@@ -44,6 +45,21 @@ pub enum RunFault {
 pub type Explain = fn(RunFault) -> RunFailure;
 
 impl RunFault {
+    /// The fault in words for a user. Texts of a configuration quote the document, whose paths are the
+    /// user's: they stay.
+    pub(super) fn in_words(self, explain: Explain) -> RunFailure {
+        let quotes_document = match &self {
+            Self::Config(_) => true,
+            Self::Launch(error) => error.is_config(),
+            Self::View(_) | Self::Captured(_) | Self::Export(_) => false,
+        };
+        let mut failure = explain(self);
+        if !quotes_document {
+            hide_host_paths(&mut failure);
+        }
+        failure
+    }
+
     /// The fault with the path of the daemon's copy of a document replaced by `job.yaml`: users know
     /// no paths of the server.
     #[must_use]

@@ -12,7 +12,7 @@ use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
 
 use super::event_feed::{HostedEvent, ReadTurns};
-use super::failure::{RunFailure, RunFault};
+use super::failure::RunFault;
 use super::hosted_run::HostedRun;
 use super::principal::Principal;
 use super::record::HostedKind;
@@ -232,9 +232,8 @@ impl Daemon {
 
     /// The error of a fault, in words.
     pub(super) fn failed(&self, fault: RunFault) -> DaemonError {
-        let mut failure: RunFailure = (self.options.explain)(fault);
+        let failure = fault.in_words(self.options.explain);
         tracing::debug!("a request failed: {}", failure.message);
-        self.hide_paths(&mut failure);
         DaemonError::Failed(failure)
     }
 

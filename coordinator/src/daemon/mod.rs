@@ -12,7 +12,7 @@
 //! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
 //!   durable events of a run for many readers
 //! * `live_output`: output of trials that run
-//! * `failure`: failures in words; `hidden_paths`: directories that these do not name
+//! * `failure`: failures in words; `hidden_paths`: directories of the host that these do not name
 //! * `search`: a session of a search; `search_log`: its events
 //! * `driver`: a session of a run; `progress`: its counts, folded from its events
 //! * `farms`: farms, which have records of their own beside the runs
@@ -62,6 +62,7 @@ use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+pub use self::datasets::AllowedUploads;
 pub use self::error::DaemonError;
 pub use self::event_feed::HostedEvent;
 pub use self::executor::{HostedExecutor, StartError};
@@ -85,7 +86,6 @@ pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
 
 use self::disk::UserDisk;
 use self::farms::HostedFarms;
-use self::hidden_paths::HiddenPaths;
 #[cfg(feature = "nats")]
 use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
@@ -166,7 +166,6 @@ pub struct Daemon {
     /// Exports at a time.
     exports: Arc<SharedLimit>,
     disk: Arc<UserDisk>,
-    hidden_paths: HiddenPaths,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
     output_connection: OutputConnection,
@@ -178,9 +177,8 @@ impl Daemon {
     ///
     /// # Errors
     /// [`RecordError`] when the directory cannot be used.
-    pub fn open(mut options: DaemonOptions) -> Result<Arc<Self>, RecordError> {
+    pub fn open(options: DaemonOptions) -> Result<Arc<Self>, RecordError> {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
-        options.policy.uploads = Some(dir.uploads());
         let slots = SharedLimit::new(LimitShares::whole(options.slots as u64));
         let shared = |places| SharedLimit::new(LimitShares::new(places));
         let disk = UserDisk::open(dir.uploads(), dir.dataset_users(), options.disk_bytes)?;
@@ -189,8 +187,7 @@ impl Daemon {
             Some(StoreUrl::Directory(directory)) => Some(directory.as_path()),
             _ => None,
         };
-        let directories = [Some(dir.root()), Some(options.directory.as_path()), store];
-        let hidden_paths = HiddenPaths::new(directories, |name| std::env::var_os(name));
+        hidden_paths::hide_directories(&options.directory, store, |name| std::env::var_os(name));
         let farms = HostedFarms::open(&dir, options.is_remote())?;
         let mut table = RunTable::default();
         for found in dir.records::<HostedRunRecord>()? {
@@ -228,7 +225,6 @@ impl Daemon {
             reads: shared(inspect::CONCURRENT_READS),
             exports: shared(export::CONCURRENT_EXPORTS),
             disk,
-            hidden_paths,
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),
         }))
@@ -265,11 +261,6 @@ impl Daemon {
             None => Ok(()),
             Some(_) => Err("the daemon is stopping".to_owned()),
         }
-    }
-
-    /// Takes the directories of the server out of a failure that a user sees.
-    pub fn hide_paths(&self, failure: &mut RunFailure) {
-        self.hidden_paths.hide(failure);
     }
 
     fn stop(&self, level: StopLevel) {

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_worker::environment::descriptor;
 
-use super::datasets::upload_of;
+use super::datasets::AllowedUploads;
 use super::principal::AllowedVariables;
 use crate::config::{
     FetchNetwork, HostPathRules, HostSource, ImageAccess, Job, SourceBounds, is_remote_repository,
@@ -18,8 +18,8 @@ use crate::config::{
 pub struct DocumentPolicy {
     /// Directories of this host below which datasets may be.
     pub paths: Vec<PathBuf>,
-    /// Directory of uploaded datasets, each of which may be named.
-    pub uploads: Option<PathBuf>,
+    /// Uploaded datasets that may be named.
+    pub uploads: Option<AllowedUploads>,
     /// Beginnings of the URLs of registries that may be used: their entries name any repository.
     pub registries: Vec<String>,
     /// Beginnings of the URLs of model servers that gateways may call: workers reach servers that
@@ -70,16 +70,19 @@ impl DocumentPolicy {
     }
 
     fn path(&self, path: &Path) -> Option<String> {
-        let is_allowed =
-            resolved(path).is_some_and(|path| self.is_listed(&path) || self.is_uploaded(&path));
+        let is_allowed = resolved(path).is_some_and(|path| match self.upload(&path) {
+            // Also below a listed directory.
+            Some(_) => self.uploads.as_ref().is_some_and(|uploads| uploads.allows(&path)),
+            None => self.is_listed(&path),
+        });
         (!is_allowed).then(|| refused(path))
     }
 
     /// A path that only the operator may provide: not an upload. The entries of a registry, for one,
     /// name any repository, also a path of this host.
     fn operators_path(&self, path: &Path) -> Option<String> {
-        let is_allowed =
-            resolved(path).is_some_and(|path| self.is_listed(&path) && !self.is_uploaded(&path));
+        let is_allowed = resolved(path)
+            .is_some_and(|path| self.is_listed(&path) && self.upload(&path).is_none());
         (!is_allowed).then(|| refused(path))
     }
 
@@ -93,12 +96,8 @@ impl DocumentPolicy {
         self.paths.iter().filter_map(real).find(|allowed| resolved.starts_with(allowed))
     }
 
-    fn is_uploaded(&self, resolved: &Path) -> bool {
-        self.upload(resolved).is_some()
-    }
-
     fn upload(&self, resolved: &Path) -> Option<PathBuf> {
-        self.uploads.as_ref().and_then(|uploads| upload_of(resolved, uploads))
+        self.uploads.as_ref().and_then(|uploads| uploads.find(resolved))
     }
 
     fn repository(&self, url: &str) -> Option<String> {
@@ -205,6 +204,10 @@ mod tests {
         found.join("\n")
     }
 
+    fn all_in(directory: &Path) -> AllowedUploads {
+        AllowedUploads { directory: directory.to_owned(), names: None }
+    }
+
     fn with(rest: &str) -> String {
         format!("agents: [{{name: oracle}}]\n{rest}\n")
     }
@@ -236,10 +239,33 @@ mod tests {
         let uploads = state.path().canonicalize().expect("a path").join("datasets");
         let one = uploads.join("0".repeat(64));
         std::fs::create_dir_all(one.join("tasks")).expect("made");
-        let policy = DocumentPolicy { uploads: Some(uploads.clone()), ..Default::default() };
+        let policy = DocumentPolicy { uploads: Some(all_in(&uploads)), ..Default::default() };
         assert_eq!(policy.path(&one.join("tasks")), None);
         for path in [&uploads, state.path(), &one.join("../")] {
             assert!(policy.path(path).is_some(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn dataset_of_another_user_has_the_answer_of_an_absent_one() {
+        let state = tempfile::tempdir().expect("a directory");
+        let root = state.path().canonicalize().expect("a path");
+        let directory = root.join("datasets");
+        let [own, others, absent] =
+            ["1", "2", "3"].map(|digit| directory.join(digit.repeat(64)).join("tasks"));
+        for made in [&own, &others] {
+            std::fs::create_dir_all(made).expect("made");
+        }
+        let names = Some(BTreeSet::from(["1".repeat(64)]));
+        let uploads = Some(AllowedUploads { directory, names });
+        for paths in [Vec::new(), vec![root]] {
+            let policy = DocumentPolicy { paths, uploads: uploads.clone(), ..Default::default() };
+            assert_eq!(policy.path(&own), None);
+            let answer = |path: &Path| {
+                policy.path(path).map(|text| text.replace(&*path.to_string_lossy(), "PATH"))
+            };
+            assert_eq!(answer(&others), answer(&absent));
+            assert!(answer(&others).is_some() && policy.operators_path(&others).is_some());
         }
     }
 
@@ -278,7 +304,7 @@ mod tests {
         std::fs::create_dir_all(&upload).expect("made");
         let policy = DocumentPolicy {
             paths: vec![root.clone()],
-            uploads: Some(uploads),
+            uploads: Some(all_in(&uploads)),
             ..DocumentPolicy::default()
         };
         assert_eq!(policy.bounds(&upload.join("set")), SourceBounds::Upload(upload.clone()));
@@ -318,7 +344,7 @@ mod tests {
         };
         for paths in [Vec::new(), vec![root]] {
             let policy =
-                DocumentPolicy { paths, uploads: Some(uploads.clone()), ..Default::default() };
+                DocumentPolicy { paths, uploads: Some(all_in(&uploads)), ..Default::default() };
             let found = violations(&policy, &document(&uploaded), &[]);
             assert!(found.contains("does not allow"), "{found}");
             let is_listed = !policy.paths.is_empty();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
+use rollout_worker::shown_path::shown;
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
@@ -181,7 +182,7 @@ pub struct HostedProgress {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file of the state directory cannot be read or written.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     File {
         /// The attempted action.
         action: &'static str,
@@ -192,7 +193,7 @@ pub enum RecordError {
         source: std::io::Error,
     },
     /// A record is damaged.
-    #[error("{} is damaged: {reason}", path.display())]
+    #[error("{} is damaged: {reason}", shown(path))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -200,7 +201,7 @@ pub enum RecordError {
         reason: String,
     },
     /// The record has a newer format.
-    #[error("{} has format {found}; this program reads up to {RECORD_FORMAT}", path.display())]
+    #[error("{} has format {found}; this program reads up to {RECORD_FORMAT}", shown(path))]
     Newer {
         /// The file.
         path: PathBuf,
@@ -208,7 +209,7 @@ pub enum RecordError {
         found: u32,
     },
     /// Another daemon uses the directory.
-    #[error("cannot use {}: another daemon uses it", path.display())]
+    #[error("cannot use {}: another daemon uses it", shown(path))]
     InUse {
         /// The directory.
         path: PathBuf,

@@ -106,7 +106,7 @@ pub(super) async fn run(
         Err(error) => {
             let is_invalid = !run.directory().exists()
                 && matches!(error, LaunchError::Search(SearchError::Baseline { .. }));
-            let failure = (daemon.options.explain)(RunFault::Launch(Box::new(error)));
+            let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
             if failure.code == ExitCode::Cancelled.code() {
                 return stopped(run);
             }
@@ -139,7 +139,7 @@ fn ended(run: &HostedRun, manifest: &SearchManifest) -> SessionEnd {
 /// Reads the document, and the baseline of a search that has not begun.
 async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFault> {
     let dir = Arc::clone(&daemon.dir);
-    let (id, policy) = (run.id().clone(), daemon.options.policy.clone());
+    let (id, policy) = (run.id().clone(), daemon.policy_of(&run.limit_user()));
     let variables = run.view().record.variables;
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
     supervise::blocking(move || {
@@ -156,7 +156,7 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
                 Ok(tree)
             }
             Err(error) => {
-                let failure = explain(RunFault::Launch(Box::new(error.into())));
+                let failure = RunFault::Launch(Box::new(error.into())).in_words(explain);
                 Err(PrepareFault::from(failure))
             }
         }

@@ -107,11 +107,6 @@ impl DaemonDir {
         Ok(Self { root, _lock: lock })
     }
 
-    /// The directory itself.
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// Parent of all run directories.
     pub(super) fn jobs(&self) -> PathBuf {
         self.root.join("jobs")

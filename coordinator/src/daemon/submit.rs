@@ -210,9 +210,9 @@ impl Daemon {
         + 'static,
     ) -> Result<T, DaemonError> {
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
-        let (policy, variables) = (self.options.policy.clone(), principal.variables.clone());
-        let (explain, is_remote) = (self.options.explain, self.is_remote());
         let (checks, user) = (Arc::clone(&self.checks), principal.limit_user());
+        let (policy, variables) = (self.policy_of(&user), principal.variables.clone());
+        let (explain, is_remote) = (self.options.explain, self.is_remote());
         let checking = async move {
             // A check that goes on after the deadline keeps its turn.
             let turn = checks.acquire(&user, 0, 1).await;
@@ -280,7 +280,7 @@ impl CheckFault {
     /// The failure in words, without the path of the document.
     pub(super) fn explain(self, explain: Explain, document: &Path) -> RunFailure {
         match self {
-            Self::Config(fault) => explain(fault.without_path(document)),
+            Self::Config(fault) => fault.without_path(document).in_words(explain),
             Self::Refused { failure, .. } => failure,
         }
     }

@@ -40,6 +40,7 @@ mod tests {
     use rollout_protocol::spec::environment::ProviderKind;
 
     use super::*;
+    use crate::daemon::datasets::AllowedUploads;
     use crate::daemon::search::checked_tree;
     use crate::daemon::submit::CheckFault;
 
@@ -93,6 +94,38 @@ mod tests {
     }
 
     #[test]
+    fn context_of_an_environment_may_be_no_upload_and_no_path_of_the_host() {
+        let (_root, path) = with_files();
+        let uploads = path.join("datasets");
+        let upload = uploads.join("1".repeat(64));
+        for made in [&upload, &path.join("listed")] {
+            std::fs::create_dir_all(made).expect("made");
+            std::fs::write(made.join("Dockerfile"), "FROM x\n").expect("written");
+        }
+        let policy = DocumentPolicy {
+            paths: ["repository", "baseline.csv", "listed"].map(|name| path.join(name)).into(),
+            uploads: Some(AllowedUploads { directory: uploads, names: None }),
+            ..DocumentPolicy::default()
+        };
+        let refused = |context: &Path| {
+            let text = document(&path, "").replace("${SECRET:-x}", "x");
+            let environment = format!("{{type: docker, context: '{}'}}", context.display());
+            let all = text.replace("{type: process}", &environment);
+            let one = "sweep: {run: c, ";
+            let own = text.replace("{type: process}", "{type: docker, docker_image: x}");
+            let own = own.replace(one, &format!("{one}environment: {environment}, "));
+            [all, own].map(|text| details(&policy, &text).join("\n"))
+        };
+        assert_eq!(refused(&path.join("listed")), [""; 2]);
+        for context in [upload.as_path(), Path::new("/etc"), Path::new("/nowhere")] {
+            for found in refused(context) {
+                assert!(found.contains("context: path"), "{}: {found}", context.display());
+                assert!(found.contains("does not allow"), "{}: {found}", context.display());
+            }
+        }
+    }
+
+    #[test]
     fn profile_in_a_file_is_refused_and_repository_may_not_be_an_upload() {
         let (_root, path) = with_files();
         let text = document(&path, "profile: /etc/passwd\n").replace("${SECRET:-x}", "x");
@@ -114,7 +147,8 @@ mod tests {
             &format!("repository: {}/repository", path.display()),
             &format!("repository: {}", uploaded.display()),
         );
-        let policy = DocumentPolicy { uploads: Some(uploads), ..policy };
+        let uploads = Some(AllowedUploads { directory: uploads, names: None });
+        let policy = DocumentPolicy { uploads, ..policy };
         let found = details(&policy, &text).join("\n");
         assert!(found.contains("does not allow"), "{found}");
     }

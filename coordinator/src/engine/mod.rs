@@ -53,6 +53,7 @@ pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};
 
 use rollout_worker::queue::traits::QueueError;
+use rollout_worker::shown_path::shown;
 
 use crate::engine::journal::{JournalError, MirrorError};
 
@@ -72,7 +73,7 @@ pub enum RunError {
     #[error(transparent)]
     Queue(#[from] QueueError),
     /// A file of the run directory cannot be written.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     File {
         /// Attempted action.
         action: &'static str,
@@ -83,7 +84,7 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// A file of the run directory is damaged.
-    #[error("{} is damaged: {reason}", path.display())]
+    #[error("{} is damaged: {reason}", shown(path))]
     Damaged {
         /// The file.
         path: std::path::PathBuf,
@@ -91,10 +92,7 @@ pub enum RunError {
         reason: String,
     },
     /// A file of the run directory was written by a newer version.
-    #[error(
-        "cannot read {}: it has format {found}, this version reads up to {known}",
-        path.display()
-    )]
+    #[error("cannot read {}: it has format {found}, this version reads up to {known}", shown(path))]
     Newer {
         /// The document.
         path: std::path::PathBuf,

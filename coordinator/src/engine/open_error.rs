@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rollout_worker::shown_path::shown;
+
 use super::lock::LockError;
 use crate::engine::journal::JournalError;
 
@@ -9,7 +11,7 @@ use crate::engine::journal::JournalError;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory cannot be created.
-    #[error("cannot create the run directory {}", path.display())]
+    #[error("cannot create the run directory {}", shown(path))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -30,7 +32,7 @@ pub enum OpenError {
     #[error(
         "{} of {} ran with other settings or files: {}",
         settled_trials(*count),
-        root.display(),
+        shown(root),
         first_names(names, *count)
     )]
     Changed {
@@ -47,7 +49,7 @@ pub enum OpenError {
     #[error(
         "the plan lacks {} of {}: {}",
         settled_trials(*count),
-        root.display(),
+        shown(root),
         first_names(names, *count)
     )]
     Removed {
@@ -63,7 +65,7 @@ pub enum OpenError {
     /// Trials to run again that have no result.
     #[error(
         "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
-        root.display(),
+        shown(root),
         names.join(", ")
     )]
     NotSettled {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::farm::InvalidFarmSettings;
 use rollout_worker::host::WorkerDirError;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 
 use crate::engine::RunError;
@@ -13,6 +14,7 @@ use crate::events::ReportError;
 use crate::plan::BuildError;
 use crate::results::files::RegistrationError;
 use crate::results::files::store::NoStore;
+use crate::sources::datasets::BundleError;
 use crate::workloads::search::driver::SearchError;
 
 /// Error that prevents a run or a search from starting or continuing.
@@ -74,7 +76,7 @@ pub enum LaunchError {
     /// The run directory is of another farm.
     #[error(
         "cannot open the farm: {} names the farm `{name}`; use its name or another directory",
-        path.display()
+        shown(path)
     )]
     OtherFarm {
         /// The file of settings.
@@ -88,4 +90,12 @@ pub enum LaunchError {
     /// An output of the run failed.
     #[error(transparent)]
     Report(#[from] ReportError),
+}
+
+impl LaunchError {
+    /// Whether a document or a file of its tasks is invalid.
+    pub fn is_config(&self) -> bool {
+        let Self::Plan(error) = self else { return false };
+        matches!(error, BuildError::Config(_) | BuildError::Bundle(BundleError::Config(_)))
+    }
 }

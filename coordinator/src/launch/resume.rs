@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
 use rollout_worker::queue::nats::{NatsName, NatsOptions};
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use rollout_worker::supervise;
 use rollout_worker::traces::Tracer;
@@ -55,7 +56,7 @@ pub struct ResumeRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
     /// The directory of the run here has another run.
-    #[error("cannot resume run {run} in {}: the directory has the run {found}", path.display())]
+    #[error("cannot resume run {run} in {}: the directory has the run {found}", shown(path))]
     OtherRun {
         /// The run.
         run: RunId,

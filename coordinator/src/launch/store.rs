@@ -105,7 +105,7 @@ fn check_identity(
         return Ok(());
     }
     let reason = format!("it has the identity {found}, and the store of the run has {expected}");
-    Err(StoreError::Unusable { path: url.to_string(), reason })
+    Err(StoreError::Unusable { path: url.shown(), reason })
 }
 
 /// The store to start a run with: `named`, the one that the run was first started with, or

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::record::Settlement;
 use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::shown_path::shown;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -57,13 +58,13 @@ struct VerdictKeys {
 #[derive(Debug, thiserror::Error)]
 pub enum SettlementsError {
     /// The directory has no plan.
-    #[error("{} is not a run directory: plan.json is missing", .0.display())]
+    #[error("{} is not a run directory: plan.json is missing", shown(.0))]
     NoPlan(PathBuf),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
     /// A document of the run cannot be parsed.
-    #[error("cannot parse {}", path.display())]
+    #[error("cannot parse {}", shown(path))]
     Document {
         /// The file.
         path: PathBuf,

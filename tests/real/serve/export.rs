@@ -3,9 +3,20 @@
 use std::fs;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
 use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
+
+/// Checks that an export names neither the server's directory nor one for the export.
+#[track_caller]
+fn assert_no_directory(daemon: &DaemonProcess, path: &str, project: &Project) {
+    let archive = daemon.client.get(path).expect(200).body;
+    let has = |text: &str| archive.windows(text.len()).any(|found| found == text.as_bytes());
+    let state = project.path().join("state").display().to_string();
+    assert!(!has(&state) && !has(".tmp-export"), "{}", String::from_utf8_lossy(&archive));
+    assert!(has("result.json") && has("\"trial_uri\""), "the documents of Harbor");
+}
 
 #[test]
 fn export_of_a_run_on_a_server_equals_that_of_its_directory() {
@@ -50,6 +61,7 @@ fn export_of_a_run_on_a_server_equals_that_of_its_directory() {
     assert!(result.is_object(), "{result:#}");
     let left = fs::read_dir(project.path().join("harbor")).expect("a directory").count();
     assert_eq!(left, 1, "nothing else stays");
+    assert_no_directory(&daemon, &format!("/v1/runs/{id}/export?format=harbor"), &project);
     // No agent of the run has called a model.
     let remote = export(&url, &["atif", "--out", "atif"]).expect_code(ExitCode::Success);
     let _remote = remote.expect_stderr("have no trajectory");

@@ -392,3 +392,65 @@ fn repository_of_a_server_of_plain_files_is_fetched_once() {
     let requests = server.requests();
     assert!(requests.len() < 200, "{} requests: git fetched again and again", requests.len());
 }
+
+#[test]
+fn content_fetched_with_credentials_is_kept_from_users_once_its_host_is_not_listed() {
+    let (project, git) = with_repository();
+    let head = std::fs::read_to_string(git.join("refs/heads/main")).expect("a commit");
+    let server = repository_server(&git, Some(CREDENTIALS));
+    let (port, _asked) = start_proxy(server.port);
+    // A public address. Only the server's user, who has the credentials, gets something from it.
+    let inside = format!("http://127.0.0.1:{}/", server.port);
+    project.write_file(
+        "home/.gitconfig",
+        &format!("[url \"{inside}\"]\ninsteadOf = http://8.8.8.8/\n"),
+    );
+    let url = "http://8.8.8.8/tasks.git";
+    let datasets = [
+        json!({ "repo": url }),
+        json!({ "repo": format!("{url}@{}", head.trim()) }),
+        json!({ "repo": format!("{url}@main") }),
+    ];
+    let words = ["run", "--repo", url, "-a", "oracle", "-e", "process", "--name", "own"];
+    let ended = project.rollout(&words).wait(DEADLINE);
+    let _ended = ended.expect_code(rollout_protocol::exit::ExitCode::Success);
+    let daemon = DaemonProcess::start(&project, &["--allow-git-host", "8.8.8.8"]);
+    for dataset in &datasets {
+        let id = submitted(&daemon.client, &with_dataset(&project, dataset));
+        let run = daemon.wait_for(&id, &["failed", "completed"]);
+        assert_eq!(run["state"], "completed", "{dataset}: {run:#}");
+    }
+    daemon.stop();
+    let daemon = DaemonProcess::start_with(&project, 0, &[], |words| {
+        let mut command = project.command(words);
+        command.env("http_proxy", format!("http://127.0.0.1:{port}"));
+        project.start(command)
+    });
+    for dataset in &datasets {
+        let text = failure(&daemon, &project, dataset);
+        assert!(text.contains("cannot fetch"), "{dataset}: {text}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn registry_that_redirects_to_a_refused_host_is_not_read_from_the_cache() {
+    let (project, _git) = with_repository();
+    let inner = InnerServer::talking();
+    let registry = json!([{ "name": "bench", "tasks": [] }]).to_string();
+    let (moved, to) = (Arc::new(Mutex::new(false)), inner.url("/"));
+    let is_moved = Arc::clone(&moved);
+    let serving = InnerServer::start(move |_| match *is_moved.lock().expect("no panic") {
+        true => format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\n{CLOSE}").into(),
+        false => ok(registry.as_bytes()),
+    });
+    let daemon = DaemonProcess::start(&project, &["--allow-registry", &serving.url("/")]);
+    let dataset = json!({ "name": "other", "registry": { "url": serving.url("/r.json") } });
+    let text = failure(&daemon, &project, &dataset);
+    assert!(text.contains("available: bench"), "{text}");
+    *moved.lock().expect("no panic") = true;
+    let text = failure(&daemon, &project, &dataset);
+    assert!(text.contains("private network") && !text.contains("bench"), "{text}");
+    assert_eq!(inner.requests(), [""; 0]);
+    daemon.stop();
+}

@@ -4,13 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use rollout_protocol::digest::Digest;
 use rollout_tests::project::{self, Project};
 use rollout_tests::wait;
-use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
+use crate::serve::datasets::uploaded;
 use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
 /// A word of a file that no user may read.
@@ -128,19 +127,6 @@ fn pipes_in_a_task_hang_nothing() {
     daemon.stop();
 }
 
-/// Uploads a directory, and returns the name by which documents know it.
-fn uploaded(daemon: &DaemonProcess, project: &Project, directory: &Path) -> String {
-    let tar = project.path().join("upload.tar");
-    let _absent = fs::remove_file(&tar);
-    archive::pack(directory, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include)
-        .expect("packed");
-    let bytes = fs::read(&tar).expect("read");
-    let digest = Digest::sha256(&bytes).hex();
-    let sent = daemon.client.send("PUT", &format!("/v1/datasets/{digest}"), &[], &bytes);
-    let _stored = sent.expect("an answer").expect(204);
-    format!("dataset:{digest}")
-}
-
 #[test]
 fn upload_takes_no_commit_of_another_repository() {
     let project = project().tasks(["slow/second"], &[]).write(".gitignore", "state\n").commit();
@@ -154,7 +140,8 @@ fn upload_takes_no_commit_of_another_repository() {
         (daemon.wait_for(&id, &["failed", "completed"]), seen(&daemon, &id), id)
     };
     // The repository around the server's state is not that of the upload.
-    document["document"]["datasets"] = json!([{ "path": uploaded(&daemon, &project, &tasks) }]);
+    document["document"]["datasets"] =
+        json!([{ "path": uploaded(&daemon.client, &project, &tasks) }]);
     let (plain, text, id) = run(&document);
     assert_eq!(plain["state"], "completed", "{text}");
     let files = project.path().join("state/jobs").join(id);
@@ -172,7 +159,8 @@ fn upload_takes_no_commit_of_another_repository() {
         if path != ".git" {
             fs::write(tasks.join("second/.git/HEAD"), "ref: refs/heads/main\n").expect("written");
         }
-        document["document"]["datasets"] = json!([{ "path": uploaded(&daemon, &project, &tasks) }]);
+        document["document"]["datasets"] =
+            json!([{ "path": uploaded(&daemon.client, &project, &tasks) }]);
         let (refused, text, _) = run(&document);
         assert_eq!(refused["state"], "failed", "{path}: {text}");
         assert!(text.contains("repository in another directory"), "{path}: {text}");

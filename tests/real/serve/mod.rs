@@ -2,6 +2,7 @@
 
 mod abuse;
 mod cluster;
+mod datasets;
 mod events;
 mod executor;
 mod export;
@@ -13,6 +14,7 @@ mod farm_kills;
 mod farm_workers;
 mod farms;
 mod fetching;
+mod host_paths;
 mod images;
 mod items;
 mod jobs;

@@ -19,7 +19,10 @@ pub(crate) fn tokens(entries: &[(&str, &str, &str)]) -> String {
     entries.iter().map(entry).collect()
 }
 
-/// A daemon with users and roles, which starts no run.
+/// Options of a daemon with users and roles, which starts no run.
+pub(crate) const WITH_USERS: [&str; 4] = ["--tokens", "tokens.toml", "--max-running", "0"];
+
+/// Such a daemon.
 pub(crate) fn with_users() -> (Project, DaemonProcess) {
     let users = [
         ("ada", "submit", "ada-token"),
@@ -28,8 +31,7 @@ pub(crate) fn with_users() -> (Project, DaemonProcess) {
         ("root", "admin", "root-token"),
     ];
     let project = project().tasks(["slow/second"], &[]).write("tokens.toml", &tokens(&users));
-    let options = ["--tokens", "tokens.toml", "--max-running", "0"];
-    let daemon = DaemonProcess::start(&project, &options);
+    let daemon = DaemonProcess::start(&project, &WITH_USERS);
     (project, daemon)
 }
 

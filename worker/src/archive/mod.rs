@@ -53,7 +53,9 @@ pub use self::sanitize::{
     CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, SecretMembers, sanitize,
 };
 pub use self::single::{FilePieces, first_file, stream_first_file};
+
 pub(crate) use self::write::ArchiveWriter;
+use crate::shown_path::shown;
 
 /// Limits on reading an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +188,7 @@ impl ArchiveTruncation {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// An input or output error on local disk.
-    #[error("cannot {action} {path}")]
+    #[error("cannot {action} {}", shown(path))]
     Io {
         /// The failed action, as an infinitive.
         action: &'static str,
@@ -211,7 +213,7 @@ pub enum ArchiveError {
         path: PathBuf,
     },
     /// A directory beyond the limits.
-    #[error("cannot pack {path}: {cut}")]
+    #[error("cannot pack {}: {cut}", shown(path))]
     TooLarge {
         /// The packed directory.
         path: PathBuf,

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 pub use self::space::DiskSpace;
 use crate::environment::Provider;
+use crate::shown_path::shown;
 use crate::supervise;
 
 /// Time between two measurements: a disk that is full for less time may go unnoticed.
@@ -101,7 +102,7 @@ impl DiskWatch {
         let state = self.state();
         let full = |directory: &WatchedDirectory| {
             let (_, space) = directory.full.filter(|(at, _)| *at >= since)?;
-            Some(format!("the disk of {} was full ({space})", directory.path.display()))
+            Some(format!("the disk of {} was full ({space})", shown(&directory.path)))
         };
         state.directories.iter().find_map(full)
     }
@@ -113,7 +114,7 @@ impl DiskWatch {
         let low = |directory: &WatchedDirectory| {
             let space = directory.space.filter(|space| space.is_low())?;
             let floor = space.floor_text();
-            let path = directory.path.display();
+            let path = shown(&directory.path);
             Some(format!("the disk of {path} is nearly full ({space}, {floor} needed)"))
         };
         state.directories.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)

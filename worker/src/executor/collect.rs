@@ -12,6 +12,7 @@ use crate::archive::{
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
+use crate::shown_path::shown;
 
 /// A clean archive of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +139,7 @@ async fn sanitize_into(
     if let Some(directory) = file.parent()
         && let Err(error) = tokio::fs::create_dir_all(directory).await
     {
-        let why = format!("{path}: {}: {error}", directory.display());
+        let why = format!("{path}: {}: {error}", shown(directory));
         return reading.set_failure((why, Shortage::from_io_error(&error)));
     }
     let sanitizing = archive::sanitize(stream, &file, options);

@@ -16,6 +16,7 @@ use super::base_digests::RunBaseDigests;
 use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
 use crate::fs_remove;
+use crate::shown_path::shown;
 use crate::store::{BlobStore, StoreError};
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
@@ -77,7 +78,7 @@ pub enum FilesError {
         source: ArchiveError,
     },
     /// The local disk failed.
-    #[error("cannot access {what} at {path}")]
+    #[error("cannot access {what} at {}", shown(path))]
     Disk {
         /// The files.
         what: &'static str,

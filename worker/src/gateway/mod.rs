@@ -72,6 +72,7 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use self::run_calls::RunCallTable;
 use crate::environment::ListenerRoute;
 use crate::secrets::Redactor;
+use crate::shown_path::shown;
 
 /// The gateway of a worker.
 #[async_trait]
@@ -240,7 +241,7 @@ pub enum GatewayError {
     #[error("cannot load the certificates of this host; install `ca-certificates`")]
     Certificates(#[source] io::Error),
     /// A file of the records.
-    #[error("cannot create the records of model calls in {}", directory.display())]
+    #[error("cannot create the records of model calls in {}", shown(directory))]
     Records {
         /// Its directory.
         directory: PathBuf,

@@ -37,6 +37,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::shortage::Shortage;
+use crate::shown_path::shown;
 
 pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::orphans::end_orphans;
@@ -83,7 +84,7 @@ pub enum GitError {
         answer: String,
     },
     /// An invalid bundle.
-    #[error("cannot use the bundle {path}: {reason}")]
+    #[error("cannot use the bundle {}: {reason}", shown(path))]
     BadBundle {
         /// The file.
         path: PathBuf,
@@ -91,7 +92,7 @@ pub enum GitError {
         reason: String,
     },
     /// An error of the local disk.
-    #[error("cannot {action} {path}")]
+    #[error("cannot {action} {}", shown(path))]
     Io {
         /// The failed action, as an infinitive.
         action: &'static str,

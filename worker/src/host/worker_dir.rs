@@ -19,6 +19,7 @@ use rollout_protocol::id::WorkerId;
 use super::{LOCK, Owner};
 use crate::backoff::error_chain;
 use crate::fs_remove;
+use crate::shown_path::shown;
 
 /// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";
@@ -40,7 +41,7 @@ pub struct WorkerDir {
 
 /// A worker directory could not be created, adopted or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path}")]
+#[error("cannot {action} {}", shown(path))]
 pub struct WorkerDirError {
     /// The failed action, as an infinitive.
     pub action: &'static str,

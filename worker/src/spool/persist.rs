@@ -14,6 +14,7 @@ use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::digest_line;
 use crate::executor::{Finished, RecordFile};
+use crate::shown_path::shown;
 
 /// Bytes of a file read at once.
 const CHUNK_SIZE: usize = 64 * 1024;
@@ -129,7 +130,7 @@ fn entry_size(entry: &SpoolEntry) -> io::Result<u64> {
 
 /// The error recorded for a missing file. The other files are kept.
 fn missing_file_error(file: &Path) -> TrialError {
-    let message = format!("a collected file disappeared before it was stored: {}", file.display());
+    let message = format!("a collected file disappeared before it was stored: {}", shown(file));
     TrialError::transient(ErrorType::InternalError, ErrorCode::COLLECTION_FAILED, message)
         .in_phase(Phase::Collection)
 }

@@ -13,6 +13,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
+use crate::shown_path::shown;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 use crate::supervise;
 
@@ -33,7 +34,7 @@ pub(crate) async fn publish(
             }
             Err(error) if error.is_transient() => {
                 if let Some(file) = find_missing_file(entry).await {
-                    return unstorable_report(entry, &format!("{} is missing", file.display()));
+                    return unstorable_report(entry, &format!("{} is missing", shown(&file)));
                 }
                 backoff.wait_after_failure(&error).await;
             }
@@ -54,7 +55,7 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
         .map(|(index, file)| BlobContent::of_file(entry.file(index), file.media_type, file.digest));
     let blobs = store.put_many(contents.collect()).await?;
     if let Some((file, found)) = entry.find_changed_file(&blobs) {
-        let file = file.display();
+        let file = shown(&file);
         return Ok(unstorable_report(
             entry,
             &format!("{file} changed on disk: its digest is now {found}"),

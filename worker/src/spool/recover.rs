@@ -18,6 +18,7 @@ use super::publish::{failed_report, publish};
 use super::{SCRATCH_DIR, SPOOL_DIR, ScratchMark, discard};
 use crate::backoff::OutageLog;
 use crate::queue::traits::WorkSource;
+use crate::shown_path::shown;
 use crate::store::BlobStore;
 use crate::supervise;
 
@@ -40,7 +41,7 @@ pub struct RecoverySummary {
 
 /// A worker directory that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {}", path.display())]
+#[error("cannot read {}", shown(path))]
 pub struct RecoverError {
     /// The path that cannot be read.
     pub path: PathBuf,
@@ -149,7 +150,7 @@ impl Recovery {
                 Err(error) => {
                     tracing::error!(
                         "cannot read the spool entry {}, leaving it in place: {error}",
-                        dir.display()
+                        shown(&dir)
                     );
                     finished.extend(parse_exec_id(&dir));
                     found.skipped += 1;

@@ -38,6 +38,7 @@ use rollout_protocol::limits;
 use tokio::io::AsyncRead;
 
 use crate::shortage::Shortage;
+use crate::shown_path::shown;
 
 pub use self::cache::CachedStore;
 pub use self::fs::FsStore;
@@ -400,7 +401,7 @@ impl StoreError {
 
     /// A system error; a separate variant if the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
-        let path = path.display().to_string();
+        let path = shown(path).to_string();
         match Shortage::from_io_error(&source) {
             Some(Shortage::Disk) => Self::DiskFull { path, source },
             _ => Self::Io { action, path, source },

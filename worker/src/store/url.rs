@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use super::{BlobStore, FsStore, InvalidS3Location, MemoryStore, S3Location, StoreError, identity};
 
+use crate::shown_path::shown;
+
 /// The URL of a store in memory.
 const MEMORY: &str = "memory:";
 
@@ -51,6 +53,16 @@ impl FromStr for StoreUrl {
             "file" => Err(InvalidStoreUrl::Relative(text.to_owned())),
             "s3" => Ok(Self::S3(rest.parse()?)),
             _ => Err(InvalidStoreUrl::Scheme(scheme.to_owned())),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// The place in a text, in which a directory may be hidden.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Directory(directory) => shown(directory).to_string(),
+            Self::S3(_) | Self::Memory => self.to_string(),
         }
     }
 }
@@ -106,7 +118,7 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, StoreError> {
 /// # Errors
 /// [`StoreError`]; [`StoreError::Absent`] without a store at this place.
 pub async fn open_existing(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, StoreError> {
-    let absent = || StoreError::Absent { url: url.to_string() };
+    let absent = || StoreError::Absent { url: url.shown() };
     match url {
         StoreUrl::Directory(directory) => {
             let exists = directory.join(identity::IDENTITY_FILE).exists();

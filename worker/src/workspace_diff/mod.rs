@@ -31,6 +31,7 @@ use self::package::DiffWriter;
 use self::scan::{ScanStage, Scanner};
 use crate::archive::{ArchiveLimits, ExcludePatterns, PackedArchive, with_reader};
 use crate::secrets::Redactor;
+use crate::shown_path::shown;
 use crate::supervise;
 
 /// The directory to compare, and the limits.
@@ -59,7 +60,7 @@ pub enum WorkspaceDiffError {
     #[error("it is not a directory")]
     NotDirectory,
     /// Temporary files cannot be written or read.
-    #[error("cannot {action} a temporary file in {path}")]
+    #[error("cannot {action} a temporary file in {}", shown(path))]
     Disk {
         /// The failed action, as an infinitive.
         action: &'static str,

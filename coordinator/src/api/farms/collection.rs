@@ -49,7 +49,7 @@ pub(super) async fn open(
     }
     let OpenFarm { name, document, settings, priority } = body::json(&bytes)?;
     runs::check_values(None, priority)?;
-    let document = runs::document_text(&state, document).await?;
+    let document = runs::document_text(&state, &user, document).await?;
     let settings = settings.named(name)?;
     let submission = FarmSubmission { document, settings, priority, key, sha256 };
     let (status, farm) = match state.daemon.submit_farm(&user, submission).await? {

@@ -19,6 +19,7 @@ use std::sync::LazyLock;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use rollout_worker::regular_file;
+use rollout_worker::shown_path::shown;
 
 pub(crate) use self::entry::AgentChoices;
 pub use self::entry::{AgentEntry, AgentOption, InvalidEntry};
@@ -64,7 +65,7 @@ pub struct AgentCatalogue {
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
     /// The directory or a file cannot be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}", shown(path))]
     Read {
         /// Its path.
         path: PathBuf,
@@ -73,7 +74,7 @@ pub enum CatalogueError {
         source: io::Error,
     },
     /// An entry is invalid.
-    #[error("cannot use the agent in {}: {source}", path.display())]
+    #[error("cannot use the agent in {}: {source}", shown(path))]
     Entry {
         /// Path of the file.
         path: PathBuf,
@@ -81,7 +82,7 @@ pub enum CatalogueError {
         source: InvalidEntry,
     },
     /// Two files of the directory have entries with one name.
-    #[error("{} has a second agent `{name}`", path.display())]
+    #[error("{} has a second agent `{name}`", shown(path))]
     Duplicate {
         /// Path of the second file.
         path: PathBuf,

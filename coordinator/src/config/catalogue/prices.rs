@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use rollout_protocol::spec::gateway::TokenPrices;
 use rollout_worker::regular_file;
+use rollout_worker::shown_path::shown;
 use serde::Deserialize;
 
 /// Largest file of prices, bytes.
@@ -29,7 +30,7 @@ pub(crate) struct PriceTable {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PriceTableError {
     /// It cannot be read.
-    #[error("cannot read the prices in {}: {source}", path.display())]
+    #[error("cannot read the prices in {}: {source}", shown(path))]
     Read {
         /// Its path.
         path: PathBuf,
@@ -37,7 +38,7 @@ pub(crate) enum PriceTableError {
         source: io::Error,
     },
     /// It is no table of prices.
-    #[error("cannot use the prices in {}: {reason}", path.display())]
+    #[error("cannot use the prices in {}: {reason}", shown(path))]
     Invalid {
         /// Its path.
         path: PathBuf,

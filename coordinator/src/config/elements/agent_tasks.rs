@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, TaskFeature};
+use rollout_worker::shown_path::shown;
 
 use super::super::catalogue::{AgentEntry, AgentOption};
 use super::super::diagnostics::ErrorKind;
@@ -115,7 +116,7 @@ impl<'a> TaskOptionFields<'a> {
         match trajectory_file::read_valid(&path) {
             Ok(bytes) => Some(bytes.into()),
             Err(why) => {
-                let found = format!("`{}`, which cannot be used: {why}", path.display());
+                let found = format!("`{}`, which cannot be used: {why}", shown(&path));
                 let expected = "a file with a trajectory in Harbor's format (ATIF)";
                 self.trajectory.reject(ErrorKind::BadValue, found, expected);
                 None

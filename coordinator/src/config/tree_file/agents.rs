@@ -8,6 +8,7 @@ use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::prompt;
 use rollout_worker::regular_file;
+use rollout_worker::shown_path::shown;
 use serde_json::{Map, Value, json};
 
 use super::super::agents_directory;
@@ -107,7 +108,7 @@ impl<'a> AgentReading<'a> {
         let path: PathBuf = field.path()?;
         let text = regular_file::read_text(&self.base.join(&path), CONFIG_FILE_BYTES);
         if text.is_err() {
-            let found = format!("`{}`, which cannot be read as a text", path.display());
+            let found = format!("`{}`, which cannot be read as a text", shown(&path));
             field.reject(ErrorKind::NotFound, found, "a file with a template");
         }
         text.ok()

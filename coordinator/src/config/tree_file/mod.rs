@@ -19,6 +19,7 @@ use std::sync::LazyLock;
 
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::eval::RESULTS_FILE;
+use rollout_worker::shown_path::shown;
 
 use super::catalogue::PriceTable;
 use super::diagnostics::{Diagnostics, ErrorKind};
@@ -295,7 +296,7 @@ fn directories(field: &Field<'_>, base: &Path) -> Vec<PathBuf> {
     let read = |item: &Field<'_>| {
         let path = item.path()?;
         if !base.join(&path).is_dir() {
-            let found = format!("`{}`, no such directory", path.display());
+            let found = format!("`{}`, no such directory", shown(&path));
             item.reject(ErrorKind::NotFound, found, "a directory with earlier ideas");
         }
         Some(path)
@@ -308,7 +309,7 @@ fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {
     field.required(expected);
     let Some(path) = field.path() else { return PathBuf::new() };
     if !base.join(&path).is_file() {
-        field.reject(ErrorKind::NotFound, format!("`{}`, no such file", path.display()), expected);
+        field.reject(ErrorKind::NotFound, format!("`{}`, no such file", shown(&path)), expected);
     }
     path
 }

@@ -45,9 +45,8 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
             });
             note.await
         }
-        FarmSessionEnd::Failed(mut failure) => {
+        FarmSessionEnd::Failed(failure) => {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
-            daemon.hide_paths(&mut failure);
             let note = farm.update(&daemon.dir, |record| {
                 record.failure = Some(failure);
                 Ok::<(), RecordError>(())
@@ -126,12 +125,13 @@ async fn prepared(
     }
     farm.set_stage(FarmStage::Opening);
     let variables = farm.record().variables.clone();
-    let prepared = prepare(daemon, farm.id(), variables).await.map_err(|fault| fault.failure)?;
+    let prepared = prepare(daemon, farm.id(), &farm.limit_user(), variables).await;
+    let prepared = prepared.map_err(|fault| fault.failure)?;
     Ok(Some((request(daemon, farm, prepared)?, turn)))
 }
 
 fn launch_failure(daemon: &Daemon, error: LaunchError) -> RunFailure {
-    (daemon.options.explain)(RunFault::Launch(Box::new(error)))
+    RunFault::Launch(Box::new(error)).in_words(daemon.options.explain)
 }
 
 fn request(

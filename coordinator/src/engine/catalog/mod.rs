@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::id::RunId;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 
 pub use self::files::{CatalogFile, OtherFiles};
@@ -87,7 +88,7 @@ pub enum CatalogError {
     #[error("stopped while waiting for the store")]
     Interrupted,
     /// A file of the local copy cannot be written or read.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     File {
         /// Attempted action.
         action: &'static str,

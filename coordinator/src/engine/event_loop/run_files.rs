@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rollout_protocol::limits::RUN_FILE_PART_BYTES;
 use rollout_protocol::wire::command::{CommandReceipt, RunFile, RunFilePart};
+use rollout_worker::shown_path::shown;
 
 use crate::engine::journal::{JournalPrefix, RunLayout, segment_epochs};
 
@@ -33,7 +34,7 @@ pub(super) fn read_part(
             let part = Some(RunFilePart::new(file_bytes, &bytes, epochs));
             CommandReceipt { part, ..CommandReceipt::default() }
         }
-        Err(error) => CommandReceipt::refused(format!("cannot read {}: {error}", path.display())),
+        Err(error) => CommandReceipt::refused(format!("cannot read {}: {error}", shown(&path))),
     }
 }
 

@@ -56,11 +56,13 @@ pub use write::{CommittedBatch, JournalWriter};
 
 use std::path::PathBuf;
 
+use rollout_worker::shown_path::shown;
+
 /// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// An input or output error.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     Io {
         /// Attempted action.
         action: &'static str,
@@ -71,7 +73,7 @@ pub enum JournalError {
         source: std::io::Error,
     },
     /// The file is not a journal, or has a newer format.
-    #[error("{} is not a journal segment that this version can read", path.display())]
+    #[error("{} is not a journal segment that this version can read", shown(path))]
     Header {
         /// The file.
         path: PathBuf,
@@ -79,7 +81,7 @@ pub enum JournalError {
     /// Bytes that were durable are missing or changed.
     #[error(
         "{} is damaged at byte {}",
-        path.display(),
+        shown(path),
         extent(*offset, *durable_bytes, *records_behind)
     )]
     Damaged {
@@ -93,19 +95,19 @@ pub enum JournalError {
         records_behind: u64,
     },
     /// The bytes of a previous segment differ from those that its successor recorded.
-    #[error("{} was changed after the run continued in the next segment", path.display())]
+    #[error("{} was changed after the run continued in the next segment", shown(path))]
     Changed {
         /// The file.
         path: PathBuf,
     },
     /// Another process has created a later segment.
-    #[error("another process has continued the run after {}", path.display())]
+    #[error("another process has continued the run after {}", shown(path))]
     Superseded {
         /// The segment of this process.
         path: PathBuf,
     },
     /// A segment is missing.
-    #[error("{} is missing", path.display())]
+    #[error("{} is missing", shown(path))]
     Missing {
         /// The file.
         path: PathBuf,
@@ -114,7 +116,7 @@ pub enum JournalError {
     #[error("cannot use the journal in the catalog")]
     Mirror(#[from] MirrorError),
     /// A whole record that this version cannot parse.
-    #[error("{} has a record at byte {offset} that this version cannot read", path.display())]
+    #[error("{} has a record at byte {offset} that this version cannot read", shown(path))]
     Record {
         /// The file.
         path: PathBuf,
@@ -125,7 +127,7 @@ pub enum JournalError {
         source: serde_json::Error,
     },
     /// The journal belongs to another run, or its first record is not an opening.
-    #[error("{} does not begin with the opening of a session", path.display())]
+    #[error("{} does not begin with the opening of a session", shown(path))]
     NoOpening {
         /// The file.
         path: PathBuf,

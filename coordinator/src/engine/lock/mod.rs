@@ -40,6 +40,7 @@ use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::queue::traits::{Dispatch, KvStore, QueueError};
+use rollout_worker::shown_path::shown;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
@@ -157,7 +158,7 @@ const FENCE_CHECK_VALIDITY: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process owns the directory.
-    #[error("the run in {} is owned by {holder}", root.display())]
+    #[error("the run in {} is owned by {holder}", shown(root))]
     Held {
         /// The run directory.
         root: PathBuf,
@@ -189,7 +190,7 @@ pub enum LockError {
     #[error("cannot take the run's lock on the server")]
     KvStore(#[source] QueueError),
     /// The lock file cannot be used.
-    #[error("cannot lock {}", path.display())]
+    #[error("cannot lock {}", shown(path))]
     Io {
         /// The lock file.
         path: PathBuf,

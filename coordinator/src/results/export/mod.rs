@@ -23,6 +23,7 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::BlobStore;
 
 use crate::plan::JobPlanError;
@@ -126,7 +127,7 @@ pub struct ExportSummary {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The directory is not a run directory.
-    #[error("{} is not a run directory: {what} is missing", path.display())]
+    #[error("{} is not a run directory: {what} is missing", shown(path))]
     NotRunDirectory {
         /// The directory.
         path: PathBuf,
@@ -140,7 +141,7 @@ pub enum ExportError {
     #[error(transparent)]
     File(#[from] FileError),
     /// A document of the run cannot be parsed.
-    #[error("cannot parse {}", path.display())]
+    #[error("cannot parse {}", shown(path))]
     Document {
         /// The file.
         path: PathBuf,
@@ -170,7 +171,7 @@ pub enum ExportError {
         source: serde_json::Error,
     },
     /// The output path already exists.
-    #[error("{} already exists", .0.display())]
+    #[error("{} already exists", shown(.0))]
     OutputExists(PathBuf),
     /// The format requires an output path.
     #[error("this format cannot be written to standard output")]

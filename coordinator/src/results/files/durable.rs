@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use rollout_worker::shown_path::shown;
 use serde::Serialize;
 
 /// A file operation that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path}")]
+#[error("cannot {action} {}", shown(path))]
 pub struct FileError {
     /// Action, as a verb.
     pub action: &'static str,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_worker::environment::Owner;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, StoreUrl};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +50,7 @@ pub enum StorePlace {
 impl fmt::Display for StorePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directory { directory, .. } => directory.display().fmt(f),
+            Self::Directory { directory, .. } => shown(directory).fmt(f),
             Self::Service { url } => f.write_str(url),
         }
     }
@@ -66,7 +67,7 @@ pub struct NoStore {
 }
 
 fn places(looked: &[PathBuf]) -> String {
-    let places: Vec<_> = looked.iter().map(|place| place.display().to_string()).collect();
+    let places: Vec<_> = looked.iter().map(|place| shown(place).to_string()).collect();
     places.join(" and ")
 }
 
@@ -177,7 +178,7 @@ impl RunRegistration {
 
 impl fmt::Display for RunRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (run {}", self.directory.display(), self.run)?;
+        write!(f, "{} (run {}", shown(&self.directory), self.run)?;
         match &self.host {
             Some(host) if !self.is_of_this_host() => {
                 write!(f, " on {})", host.split('/').next().unwrap_or_default())

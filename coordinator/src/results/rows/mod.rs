@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
+use rollout_worker::shown_path::shown;
 use serde_json::Value;
 
 use crate::results::files::FileError;
@@ -99,7 +100,7 @@ pub enum RowsError {
     #[error(transparent)]
     File(#[from] FileError),
     /// A directory is in the place of the file.
-    #[error("{} already exists", .0.display())]
+    #[error("{} already exists", shown(.0))]
     OutputExists(PathBuf),
     /// The rows cannot be encoded or written.
     #[cfg(feature = "parquet")]

@@ -34,6 +34,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
+use rollout_worker::shown_path::shown;
 
 use self::agent_summary::{AgentRow, AgentSummaries};
 use self::comparisons::{Comparisons, PairedOutcomes};
@@ -54,7 +55,7 @@ pub enum TablesError {
     #[error(transparent)]
     Rows(#[from] RowsError),
     /// The output is a file, or a directory that has entries.
-    #[error("{} already exists and is not an empty directory", .0.display())]
+    #[error("{} already exists and is not an empty directory", shown(.0))]
     NotEmpty(PathBuf),
     /// The records of a complete run do not have all of its trials.
     #[error("the records have {found} of {expected} settled trials")]

@@ -36,6 +36,8 @@ mod trials;
 
 use std::path::PathBuf;
 
+use rollout_worker::shown_path::shown;
+
 pub use captured::{
     CapturedError, CapturedFile, CapturedSource, LogFile, captured_files, list_logs, read_captured,
     record_of,
@@ -63,7 +65,7 @@ use crate::engine::journal::JournalError;
 #[derive(Debug, thiserror::Error)]
 pub enum RunViewError {
     /// The directory is not a run directory.
-    #[error("{} is not a run directory: {what} is missing", path.display())]
+    #[error("{} is not a run directory: {what} is missing", shown(path))]
     NotRunDirectory {
         /// The directory.
         path: PathBuf,
@@ -71,7 +73,7 @@ pub enum RunViewError {
         what: &'static str,
     },
     /// A directory cannot be listed.
-    #[error("cannot list {}", path.display())]
+    #[error("cannot list {}", shown(path))]
     List {
         /// The directory.
         path: PathBuf,

@@ -10,6 +10,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::archive::ArchiveError;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobContent, BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -189,8 +190,7 @@ async fn prepare(
         match read(&task, index, sink, has_model_agents).await {
             Ok(read) => files = Some(read),
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
-                let message =
-                    format!("the task's directory {} no longer exists", task.dir.display());
+                let message = format!("the task's directory {} no longer exists", shown(&task.dir));
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);
                 spec.fault = Some(invalid(kind, code, message));
             }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::name;
 use rollout_protocol::spec::task::TaskFormat;
 use rollout_worker::confined::{ConfinedDir, leads_outside};
+use rollout_worker::shown_path::shown;
 
 use super::discover;
 use crate::config::{
@@ -238,7 +239,7 @@ impl DatasetResolver<'_> {
         location: &SourceLocation,
     ) -> Option<discover::Discovery> {
         let path = self.job.base_dir().join(written);
-        let shown = format!("`{}`", path.display());
+        let shown = format!("`{}`", shown(&path));
         match discover::discover(&path) {
             Ok(found) if found.tasks.is_empty() => {
                 let expected = "sub-directories with a task.toml";
@@ -461,7 +462,7 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
 }
 
 fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {
-    let place = dir.display().to_string();
+    let place = shown(&dir).to_string();
     let (pointers, commit) = (Vec::new(), None);
     TaskCandidate { name: None, dir, source: place, pointers, commit, format }
 }

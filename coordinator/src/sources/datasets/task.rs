@@ -6,6 +6,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_worker::confined::{ConfinedDir, ConfinedKind, leads_outside};
+use rollout_worker::shown_path::shown;
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
@@ -181,7 +182,7 @@ fn check_variable(
                 "variables listed in the job's `task_env`",
                 format!(
                     "add {name} to `task_env` in {}, or pass `-y` to allow every variable that tasks use",
-                    context.job.file.display()
+                    shown(&context.job.file)
                 ),
             ));
         } else if !has_default && !context.is_set(&name) {

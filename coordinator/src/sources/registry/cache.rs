@@ -1,4 +1,6 @@
-//! Cache of repository contents: `<root>/git/<digest of the address>/<commit>/`.
+//! Cache of repository contents: `<root>/git/<digest of the address>/<commit>/`. Contents that were
+//! fetched without credentials have another digest: they are for everybody, the others only for those who
+//! may use the credentials.
 //!
 //! Below a commit, every requested directory is stored under the digest of its path, in a directory
 //! with its own name. A directory inside another stored one is found there. Lists of all tasks of a
@@ -22,14 +24,23 @@ pub(super) struct RepositoryCache {
     origin: Origin,
 }
 
+/// How the contents of a cache were fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CacheScope {
+    /// With the credentials of the user of this process, or on this host.
+    Credentials,
+    /// Without credentials.
+    Public,
+}
+
 /// The exclusive lock for adding to a commit; released on drop or when the process dies.
 #[derive(Debug)]
 pub(super) struct CommitLock(#[expect(dead_code, reason = "open files hold locks")] File);
 
 impl RepositoryCache {
     /// The cache of a repository below `root`.
-    pub(super) fn new(root: &Path, origin: &Origin) -> Self {
-        let dir = root.join("git").join(Digest::sha256(origin.url().as_bytes()).hex());
+    pub(super) fn new(root: &Path, origin: &Origin, scope: CacheScope) -> Self {
+        let dir = root.join("git").join(scope.key(origin.url()));
         Self { dir, origin: origin.clone() }
     }
 
@@ -231,6 +242,17 @@ impl RepositoryCache {
     }
 }
 
+impl CacheScope {
+    /// The name of what was fetched from an address.
+    pub(super) fn key(self, url: &str) -> String {
+        match self {
+            Self::Credentials => Digest::sha256(url.as_bytes()).hex(),
+            // No address begins so.
+            Self::Public => Digest::sha256(format!(" public {url}").as_bytes()).hex(),
+        }
+    }
+}
+
 /// The file that lists the pointers of a stored directory.
 fn pointer_list_path(place: &Path) -> PathBuf {
     place.with_extension("pointers")
@@ -269,11 +291,39 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn cache_of(root: &Path, url: &str, scope: CacheScope) -> RepositoryCache {
+        RepositoryCache::new(root, &Origin::new(url, Path::new("/")), scope)
+    }
+
+    #[test]
+    fn content_fetched_with_credentials_is_not_found_without() {
+        let root = tempfile::tempdir().expect("a directory");
+        let commit = "0".repeat(40);
+        let of = |scope| cache_of(root.path(), "https://h/o/repo.git", scope);
+        let private = of(CacheScope::Credentials);
+        let lock = private.lock(&commit).expect("locked");
+        let staging = private.staging_dir(&commit, &lock).expect("made");
+        let made = staging.path().join("0");
+        fs::create_dir_all(made.join("repo/t")).expect("made");
+        private.store(&commit, "", &made, &[]).expect("kept");
+        private.store_list(&commit, "", &["t".to_owned()]).expect("kept");
+        private.store_commit(&Revision::Head, &commit).expect("kept");
+        let found = |cache: &RepositoryCache| {
+            let list = cache.task_list(&commit, "").is_some();
+            [
+                cache.find(&commit, "t").is_some(),
+                list,
+                cache.cached_commit(&Revision::Head).is_some(),
+            ]
+        };
+        assert_eq!(found(&private), [true; 3]);
+        assert_eq!(found(&of(CacheScope::Public)), [false; 3]);
+    }
+
     #[test]
     fn cached_directory_is_found_by_itself_or_inside_parent() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache =
-            RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache = cache_of(root.path(), "https://h/o/repo.git", CacheScope::Credentials);
         let keep = |path: &str, below: &str| {
             let lock = cache.lock("c").expect("locked");
             let made = cache.staging_dir("c", &lock).expect("made").keep();
@@ -296,8 +346,7 @@ mod tests {
     #[test]
     fn lfs_pointers_are_listed_until_files_are_fetched() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache =
-            RepositoryCache::new(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let cache = cache_of(root.path(), "https://h/o/repo.git", CacheScope::Credentials);
         let keep = |pointers: &[&str]| {
             let lock = cache.lock("c").expect("locked");
             let workshop = cache.staging_dir("c", &lock).expect("made");
@@ -317,7 +366,7 @@ mod tests {
     #[test]
     fn cache_temp_dir_of_dead_process_is_removed_by_next_lock() {
         let root = tempfile::tempdir().expect("a directory");
-        let cache = RepositoryCache::new(root.path(), &Origin::new("https://h/r", Path::new("/")));
+        let cache = cache_of(root.path(), "https://h/r", CacheScope::Credentials);
         let lock = cache.lock("c").expect("locked");
         let left = cache.staging_dir("c", &lock).expect("made").keep();
         let other = cache.lock("d").expect("another commit is not locked");

@@ -87,8 +87,8 @@ pub fn fetch(
     let (cache, access) = (root.to_owned(), access.clone());
     let done = in_parallel(groups, move |((origin, commit), requests)| {
         let remote = RemoteAccess::new(&origin, &access);
-        let (answers, warnings) =
-            fetch_checkout(&RepositoryCache::new(&cache, &origin), &remote, &commit, &requests);
+        let cache = RepositoryCache::new(&cache, &origin, remote.cache_scope());
+        let (answers, warnings) = fetch_checkout(&cache, &remote, &commit, &requests);
         (requests.into_iter().zip(answers).collect::<Vec<_>>(), warnings)
     });
     for (some, odd) in done {
@@ -121,8 +121,8 @@ fn resolve_commits(
     }
     let (cache, access) = (root.to_owned(), access.clone());
     let resolved = in_parallel(unresolved, move |(origin, revisions)| {
-        let cache = RepositoryCache::new(&cache, &origin);
         let remote = RemoteAccess::new(&origin, &access);
+        let cache = RepositoryCache::new(&cache, &origin, remote.cache_scope());
         let (found, warnings) = resolve_revisions(&cache, &remote, &revisions);
         (origin, revisions, found, warnings)
     });

@@ -6,11 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::task::TaskFormat;
 use rollout_worker::regular_file;
+use rollout_worker::shown_path::shown;
 use serde::{Deserialize, Deserializer};
 
+use super::cache::CacheScope;
 use super::guard::Guard;
 use super::{FETCH_HINT, http, version};
 use crate::config::{FetchAccess, FetchNetwork, RegistryRef, RemoteHost, nearest, without_secrets};
@@ -154,7 +155,7 @@ pub fn read(
 }
 
 fn read_file(path: &Path) -> Result<RegistryText, IndexError> {
-    let place = path.display().to_string();
+    let place = shown(path).to_string();
     let bytes = regular_file::read(path, REGISTRY_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
         _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },
@@ -171,7 +172,11 @@ fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryTe
         let reason = "its address is not `http`, `https` or `file`".to_owned();
         return Err(IndexError::Unreadable { place, reason });
     }
-    let file = cache_dir.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
+    let scope = match access.network {
+        FetchNetwork::OwnUser => CacheScope::Credentials,
+        FetchNetwork::Guarded(_) => CacheScope::Public,
+    };
+    let file = cache_dir.join(format!("{}.json", scope.key(url)));
     match download(url, access) {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;
@@ -179,7 +184,9 @@ fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryTe
             let _kept = store(cache_dir, &file, &bytes);
             Ok(RegistryText { index, warning: None })
         }
-        Err(reason) => {
+        // Its cached content may not be used either.
+        Err(DownloadError::Refused(reason)) => Err(IndexError::FetchFailed { url: place, reason }),
+        Err(DownloadError::Failed(reason)) => {
             let Ok(bytes) = std::fs::read(&file) else {
                 return Err(IndexError::FetchFailed { url: place, reason });
             };
@@ -191,19 +198,34 @@ fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryTe
     }
 }
 
+/// Why a registry was not got.
+enum DownloadError {
+    /// A host of it may not be asked.
+    Refused(String),
+    /// Its server did not deliver it.
+    Failed(String),
+}
+
 /// The registry at a URL. For a document of somebody else, its host was allowed with the URL; a
 /// redirect may lead to it, to public addresses and to listed hosts.
-fn download(url: &str, access: &FetchAccess) -> Result<Vec<u8>, String> {
+fn download(url: &str, access: &FetchAccess) -> Result<Vec<u8>, DownloadError> {
     let hosts = match &access.network {
-        FetchNetwork::OwnUser => return http::get(url, REGISTRY_BYTES, None),
+        FetchNetwork::OwnUser => {
+            return http::get(url, REGISTRY_BYTES, None).map_err(DownloadError::Failed);
+        }
         FetchNetwork::Guarded(hosts) => hosts.clone(),
     };
     let rule = RemoteHost::parse(url).and_then(|host| host.rule().parse().ok());
-    let hosts = hosts.with(rule.ok_or("its address has no plain host")?);
+    let no_host = || DownloadError::Refused("its address has no plain host".to_owned());
+    let hosts = hosts.with(rule.ok_or_else(no_host)?);
     let guard = Guard::start(hosts, access.cancelled.clone());
-    let guard = guard.map_err(|error| format!("cannot start a proxy for it: {error}"))?;
+    let no_proxy = |error| DownloadError::Refused(format!("cannot start a proxy for it: {error}"));
+    let guard = guard.map_err(no_proxy)?;
     let body = http::get(url, REGISTRY_BYTES, Some(guard.url()));
-    body.map_err(|reason| guard.refusal().map_or(reason, str::to_owned))
+    body.map_err(|reason| match guard.refusal() {
+        Some(refused) => DownloadError::Refused(refused.to_owned()),
+        None => DownloadError::Failed(reason),
+    })
 }
 
 fn store(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {

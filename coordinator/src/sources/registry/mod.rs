@@ -12,6 +12,8 @@
 //!   submodule.
 //! * For a document of somebody else, nothing of this user is used, and only public addresses and
 //!   listed hosts are asked, also after redirects (`guard`, `remote`).
+//! * What was fetched with the credentials of this user is in another part of the cache than what was
+//!   fetched without, and is not read for those who may not use them (`cache::CacheScope`).
 //! * Heads are queried whenever the repository answers; otherwise the last known commit is used,
 //!   with a warning.
 
@@ -31,6 +33,8 @@ mod remote;
 mod version;
 
 use std::path::PathBuf;
+
+use rollout_worker::shown_path::shown;
 
 pub use fetch::{
     FetchRequest, FetchResults, FetchTarget, FetchedCheckout, FetchedDirectory, fetch,
@@ -108,7 +112,7 @@ pub enum FetchError {
         said: String,
     },
     /// The cache cannot be used.
-    #[error("cannot use the cache {}: {reason}", path.display())]
+    #[error("cannot use the cache {}: {reason}", shown(path))]
     Cache {
         /// File or directory.
         path: PathBuf,

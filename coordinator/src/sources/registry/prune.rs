@@ -171,7 +171,7 @@ fn remove(commit: &Path) -> io::Result<bool> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::cache::RepositoryCache;
+    use super::super::cache::{CacheScope, RepositoryCache};
     use super::super::origin::Origin;
     use super::*;
 
@@ -179,7 +179,8 @@ mod tests {
 
     /// A cache with a fetched commit that was last used `hours` ago.
     fn cache(root: &Path, repository: &str, hours: u64) -> RepositoryCache {
-        let cache = RepositoryCache::new(root, &Origin::new(repository, Path::new("/")));
+        let origin = Origin::new(repository, Path::new("/"));
+        let cache = RepositoryCache::new(root, &origin, CacheScope::Public);
         let lock = cache.lock(COMMIT).expect("locked");
         let staged = cache.staging_dir(COMMIT, &lock).expect("made").keep();
         fs::create_dir_all(staged.join("task")).expect("made");

@@ -7,6 +7,7 @@ use std::path::Path;
 use rollout_worker::git::{self, Git};
 use ureq::Agent;
 
+use super::cache::CacheScope;
 use super::git::GitError;
 use super::guard::Guard;
 use super::http;
@@ -56,6 +57,14 @@ impl RemoteAccess {
     /// The repository.
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
+    }
+
+    /// The part of the cache that has what is fetched so, and nothing else.
+    pub(super) fn cache_scope(&self) -> CacheScope {
+        match self.route {
+            Ok(Route::Public(_)) => CacheScope::Public,
+            Ok(Route::OwnUser | Route::Local | Route::Listed) | Err(_) => CacheScope::Credentials,
+        }
     }
 
     /// Whether the files of the repository may configure how it is fetched.
@@ -139,7 +148,9 @@ impl RemoteAccess {
                 () = cancelling => Err(cancelled()),
                 result = call.run() => result.map_err(|error| match error {
                     git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
-                    git::GitError::Failed { said, .. } => GitError::Failed(said),
+                    git::GitError::Failed { said, .. } => {
+                        GitError::Failed(without_directory(&said, dir))
+                    }
                     other => GitError::Failed(other.to_string()),
                 }),
             }
@@ -171,6 +182,28 @@ impl Route {
     }
 }
 
+/// Git's words without the directory that it ran in: a user of a server may see them. A temporary one has
+/// a random name, which no user can guess.
+fn without_directory(said: &str, dir: &Path) -> String {
+    if dir.parent().is_none() {
+        return said.to_owned();
+    }
+    said.replace(&*dir.to_string_lossy(), ".")
+}
+
 fn cancelled() -> GitError {
     GitError::Refused("its fetch was ended".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_git_name_no_directory_of_the_fetch() {
+        let said = "fatal: could not open '/srv/cache/git/x.tmp-1/.git/config' for writing";
+        let shown = without_directory(said, Path::new("/srv/cache/git/x.tmp-1"));
+        assert_eq!(shown, "fatal: could not open './.git/config' for writing");
+        assert_eq!(without_directory(said, Path::new("/")), said);
+    }
 }

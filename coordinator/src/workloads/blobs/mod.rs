@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::StoreError;
 use rollout_worker::supervise::TaskPanic;
 
@@ -41,7 +42,7 @@ pub enum BlobsError {
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// A file of a run directory cannot be read, so the blobs that the run needs are unknown.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     File {
         /// Attempted action.
         action: &'static str,

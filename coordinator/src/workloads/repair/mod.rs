@@ -22,6 +22,7 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::version::RUN_FORMAT;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
@@ -86,13 +87,13 @@ pub enum RepairError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// Neither journal nor manifest names the run.
-    #[error("cannot repair {}: neither journal nor manifest names its run", root.display())]
+    #[error("cannot repair {}: neither journal nor manifest names its run", shown(root))]
     Unknown {
         /// The run directory.
         root: PathBuf,
     },
     /// The directory does not exist or is not that of a run.
-    #[error("cannot repair {}: {reason}", root.display())]
+    #[error("cannot repair {}: {reason}", shown(root))]
     NoRun {
         /// The directory.
         root: PathBuf,

@@ -22,6 +22,7 @@ use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
     BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
 };
+use crate::shown_path::shown;
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.
@@ -267,7 +268,7 @@ async fn build_once(
 ) -> Result<Option<ImageBuild>, ImageFailure> {
     let path = lock::lock_path(locks, &build.tag);
     let lock = lock::exclusive(&path).await.map_err(|error| {
-        let message = format!("cannot lock {} to build {}", path.display(), build.tag);
+        let message = format!("cannot lock {} to build {}", shown(&path), build.tag);
         Failure::local(FailureKind::Bug, message, error)
     })?;
     let found = if force { None } else { inspect(client, &build.tag).await? };

@@ -107,7 +107,7 @@ impl Shared {
         let context = dir.clone();
         let digest = supervise::blocking(move || content_digest(&context)).await;
         let digest = digest.map_err(|error| {
-            let text = format!("cannot read the build context {}", dir.display());
+            let text = "cannot read the build context of a service";
             Failure::new(FailureKind::Refused, text).with_source(error)
         })?;
         let building = self.prepare_image(ImageRequest {

@@ -7,6 +7,8 @@ use super::super::identity::{IDENTITY_FILE, MAX_IDENTITY_BYTES, StoreIdentity};
 use super::scratch::StoreScratch;
 use super::{StoreError, make_directory, sync_directory};
 
+use crate::shown_path::shown;
+
 /// Reads the identity of the store at `root`, creating the store if there is none.
 pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreError> {
     let file = root.join(IDENTITY_FILE);
@@ -27,7 +29,7 @@ pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreE
         return Ok(identity.id);
     }
     let other = read(&file)?.ok_or_else(|| StoreError::Unusable {
-        path: root.display().to_string(),
+        path: shown(root).to_string(),
         reason: "its store.json disappeared while it was opened".into(),
     })?;
     Ok(other.id)
@@ -54,5 +56,5 @@ fn read(file: &Path) -> Result<Option<StoreIdentity>, StoreError> {
         .take(MAX_IDENTITY_BYTES)
         .read_to_end(&mut text)
         .map_err(|error| StoreError::io("read", file, error))?;
-    StoreIdentity::parse(&text, &file.display().to_string()).map(Some)
+    StoreIdentity::parse(&text, &shown(file).to_string()).map(Some)
 }

@@ -38,6 +38,7 @@ use tokio::io::AsyncRead;
 use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
 use super::{BlobContent, BlobStore, StoreError, StoredBlob};
+use crate::shown_path::shown;
 use crate::supervise;
 
 /// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
@@ -216,7 +217,7 @@ impl FsStoreInner {
 fn check_present(root: &Path) -> Result<(), StoreError> {
     std::fs::symlink_metadata(root.join(super::identity::IDENTITY_FILE))
         .map(drop)
-        .map_err(|source| StoreError::Unavailable { path: root.display().to_string(), source })
+        .map_err(|source| StoreError::Unavailable { path: shown(root).to_string(), source })
 }
 
 /// Makes the entries of a directory durable.

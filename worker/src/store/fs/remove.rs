@@ -12,6 +12,7 @@ use super::super::identity::IDENTITY_FILE;
 use super::super::{check_document_path, digest_of_hex};
 use super::{FsStoreInner, StoreError, StoredBlob};
 use crate::backoff::error_chain;
+use crate::shown_path::shown;
 
 /// Start of the name of a blob that is being removed from a full disk.
 const REMOVING: &str = ".removing-";
@@ -121,7 +122,7 @@ impl FsStoreInner {
 
     pub(super) fn remove_store(&self) -> Result<(), StoreError> {
         self.scratch.sweep();
-        let store = self.root.display().to_string();
+        let store = shown(&self.root).to_string();
         if self.scratch.has_others() {
             return Err(StoreError::InUse { store, reason: "a process is writing to it" });
         }

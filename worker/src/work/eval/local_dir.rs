@@ -8,6 +8,7 @@ use rustix::fs::FlockOperation;
 
 use super::EvalFilesError;
 use crate::fs_remove;
+use crate::shown_path::shown;
 
 /// Name of the lock file in a directory that one process uses.
 pub(super) const LOCK_FILE: &str = "lock";
@@ -27,7 +28,7 @@ impl CacheDirLock {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file }),
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
-                let text = format!("cannot lock {}: another process uses it", dir.display());
+                let text = format!("cannot lock {}: another process uses it", shown(dir));
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
             }
             Err(error) => Err(error.into()),

@@ -54,6 +54,7 @@ use crate::archive::ArchiveError;
 use crate::environment::Upload;
 use crate::executor::ExecutionContext;
 use crate::git::GitError;
+use crate::shown_path::shown;
 use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, CandidateOutcome, ExtractedTree};
@@ -180,7 +181,7 @@ pub enum EvalFilesError {
         reason: String,
     },
     /// The local disk failed.
-    #[error("cannot {action} {path}")]
+    #[error("cannot {action} {}", shown(path))]
     Disk {
         /// The action that failed.
         action: &'static str,

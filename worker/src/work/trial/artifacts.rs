@@ -19,6 +19,7 @@ use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
 use crate::fs_remove;
 use crate::secrets::Redactor;
+use crate::shown_path::shown;
 use crate::supervise;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
 
@@ -193,7 +194,7 @@ impl Artifacts {
     ) -> Option<IncompleteWork> {
         let dir = file.parent().expect("it is below the scratch directory");
         if let Err(error) = tokio::fs::create_dir_all(dir).await {
-            return Some(IncompleteWork::Unreadable(format!("{}: {error}", dir.display())));
+            return Some(IncompleteWork::Unreadable(format!("{}: {error}", shown(dir))));
         }
         let ArchiveLimits { entries, bytes } = ArchiveLimits::ARTIFACTS;
         let options = SanitizeOptions {
@@ -308,7 +309,7 @@ async fn keep_archive(
     unmasked: PackedArchive,
 ) -> Result<KeptArchive, String> {
     let made = unmasked_path(file);
-    let disk_error = |error: std::io::Error| format!("{}: {error}", made.display());
+    let disk_error = |error: std::io::Error| format!("{}: {error}", shown(&made));
     let declared = redactor.declared();
     let (digest, secrets) = if declared.is_empty() {
         tokio::fs::hard_link(&made, file).await.map_err(disk_error)?;

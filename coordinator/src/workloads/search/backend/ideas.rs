@@ -19,6 +19,7 @@ use rollout_protocol::spec::ideas::{
 use rollout_worker::archive::{
     self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError, FilterDecision,
 };
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
@@ -46,13 +47,13 @@ const CONTEXT_PACK_LIMITS: ArchiveLimits =
 enum IdeasError {
     #[error("cannot access the blob store")]
     Store(#[from] StoreError),
-    #[error("cannot pack or unpack {}", path.display())]
+    #[error("cannot pack or unpack {}", shown(path))]
     Archive {
         path: PathBuf,
         #[source]
         source: ArchiveError,
     },
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     Disk {
         action: &'static str,
         path: PathBuf,

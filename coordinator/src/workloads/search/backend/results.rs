@@ -16,6 +16,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -44,7 +45,7 @@ pub(super) enum ResultsError {
         source: ArchiveError,
     },
     /// The local disk failed.
-    #[error("cannot {action} {path}")]
+    #[error("cannot {action} {}", shown(path))]
     Disk {
         /// The action, an infinitive.
         action: &'static str,
@@ -149,7 +150,7 @@ pub(super) async fn fetch(
     if let Some(parent) = to.parent() {
         create_directory(parent).await?;
     }
-    let failed = |source| ResultsError::Store { what: to.display().to_string(), source };
+    let failed = |source| ResultsError::Store { what: shown(to).to_string(), source };
     store.get_file(&blob.digest, to).await.map_err(failed)
 }
 

@@ -17,6 +17,7 @@ use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, FilterDecision};
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -55,7 +56,7 @@ struct IdeasCommand {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchPlanError {
     /// A build context cannot be packed.
-    #[error("cannot pack the build context {path}")]
+    #[error("cannot pack the build context {}", shown(path))]
     Context {
         /// The directory.
         path: std::path::PathBuf,

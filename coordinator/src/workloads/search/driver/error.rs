@@ -6,13 +6,14 @@ use crate::engine::{LockError, LockLostError, OpenError, RunError};
 use crate::results::files::{FileError, RegistrationError};
 use crate::workloads::search::backend::SearchPlanError;
 use rollout_protocol::search::NodeId;
+use rollout_worker::shown_path::shown;
 
 /// An error that ends the session of a search. The manifest keeps all decisions; another
 /// session resumes it.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// A file or directory failed.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", shown(path))]
     File {
         /// The action, an infinitive.
         action: &'static str,
@@ -32,7 +33,7 @@ pub enum SearchError {
     #[error("the lock of the search is lost")]
     Lost(#[from] LockLostError),
     /// A file of the search is invalid.
-    #[error("{} is damaged: {reason}", path.display())]
+    #[error("{} is damaged: {reason}", shown(path))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -40,25 +41,25 @@ pub enum SearchError {
         reason: String,
     },
     /// No search in the directory.
-    #[error("`{}` is not a search directory: `manifest.json` is missing", root.display())]
+    #[error("`{}` is not a search directory: `manifest.json` is missing", shown(root))]
     NotFound {
         /// The directory.
         root: PathBuf,
     },
     /// The directory of a job.
-    #[error("`{}` is the directory of a job, not of a search", root.display())]
+    #[error("`{}` is the directory of a job, not of a search", shown(root))]
     Job {
         /// The directory.
         root: PathBuf,
     },
     /// A search exists already.
-    #[error("`{}` already contains a search", root.display())]
+    #[error("`{}` already contains a search", shown(root))]
     Exists {
         /// The directory.
         root: PathBuf,
     },
     /// The configuration of the search has changed.
-    #[error("the search in `{}` began with another configuration", root.display())]
+    #[error("the search in `{}` began with another configuration", shown(root))]
     Changed {
         /// The directory.
         root: PathBuf,
@@ -66,7 +67,7 @@ pub enum SearchError {
         differences: Vec<String>,
     },
     /// The root's results cannot be a baseline.
-    #[error("cannot use the baseline `{}`", path.display())]
+    #[error("cannot use the baseline `{}`", shown(path))]
     Baseline {
         /// The file.
         path: PathBuf,

@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::RepositorySpec;
 use rollout_worker::git::{self, BareRepository, GitError};
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 
 use self::bundles::BundleIndex;
@@ -76,7 +77,7 @@ pub struct SearchRepository {
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
     /// A git command failed.
-    #[error("cannot use the repository at {path}")]
+    #[error("cannot use the repository at {}", shown(path))]
     Git {
         /// The repository.
         path: PathBuf,
@@ -85,7 +86,7 @@ pub enum RepositoryError {
         source: GitError,
     },
     /// The user's repository has uncommitted changes.
-    #[error("{path} has uncommitted changes: {first} …; commit or stash them first")]
+    #[error("{} has uncommitted changes: {first} …; commit or stash them first", shown(path))]
     Dirty {
         /// The repository.
         path: PathBuf,
@@ -93,7 +94,7 @@ pub enum RepositoryError {
         first: String,
     },
     /// No such repository or revision.
-    #[error("{path}: {reason}")]
+    #[error("{}: {reason}", shown(path))]
     Unusable {
         /// The repository.
         path: PathBuf,
@@ -126,7 +127,7 @@ pub enum RepositoryError {
     #[error("cannot access commits in the blob store")]
     Store(#[from] StoreError),
     /// The local disk failed.
-    #[error("cannot {action} {path}")]
+    #[error("cannot {action} {}", shown(path))]
     Disk {
         /// The action, an infinitive.
         action: &'static str,

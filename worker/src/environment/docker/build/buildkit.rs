@@ -96,8 +96,7 @@ pub(super) async fn run(
         }
         Err(error) => {
             if let Some(why) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                let message =
-                    format!("{what}: cannot read the build context {}", build.context.display());
+                let message = format!("{what}: cannot read the build context");
                 return Err(Failure::local(FailureKind::Refused, message, why).into());
             }
             let mut failure = explain(client, &what, error, &steps);
@@ -139,8 +138,7 @@ async fn files(
         Ok::<_, std::io::Error>((entries, ignore, dockerfile))
     });
     let (entries, ignore, dockerfile) = listed.await.map_err(|error| {
-        let message =
-            format!("{}: cannot read the build context {}", build.title(), build.context.display());
+        let message = format!("{}: cannot read the build context", build.title());
         Failure::local(FailureKind::Refused, message, error)
     })?;
     let dir =

@@ -35,7 +35,7 @@ pub(super) async fn run(
     if let Err(error) = sent
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        let message = format!("{what}: cannot read the build context {}", build.context.display());
+        let message = format!("{what}: cannot read the build context");
         return Err(Failure::local(FailureKind::Refused, message, error).into());
     }
     match built {

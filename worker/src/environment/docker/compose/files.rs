@@ -24,8 +24,7 @@ const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotation
 /// [`Failure`] that names the file and the key that is refused.
 pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     let root = compose.dir.canonicalize().map_err(|error| {
-        let text = format!("cannot read the build context {}", compose.dir.display());
-        Failure::local(FailureKind::Bug, text, error)
+        Failure::local(FailureKind::Bug, "cannot read the build context", error)
     })?;
     let refuse = |ComposeFileError { kind, what }: ComposeFileError| {
         let text = format!("{}: {what}", compose.file.display());

@@ -56,6 +56,7 @@ use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
 };
+use crate::shown_path::{ShownPath, shown};
 use crate::supervise;
 
 /// Timeout for resolving a file and for making the images of all services present.
@@ -247,6 +248,20 @@ impl ComposeCreation<'_> {
         self.program.run(&all, variables, limit).await
     }
 
+    /// The program's messages, without the directories of this host that it was given.
+    fn said(&self, ended: &program::ProgramOutput) -> String {
+        let scratch = self.scratch.path();
+        let known = [(self.root.as_path(), "."), (scratch, "<scratch>")];
+        known.iter().fold(ended.messages.trim().to_owned(), |text, (path, word)| {
+            text.replace(&*path.to_string_lossy(), word)
+        })
+    }
+
+    /// A path in the task's directory, for texts.
+    fn below<'p>(&self, path: &'p Path) -> ShownPath<'p> {
+        shown(path.strip_prefix(&self.root).unwrap_or(path))
+    }
+
     /// Resolves the task's file: replaced, merged and checked.
     async fn resolve(&self) -> Result<Value, Failure> {
         let base = self.write("base.json", &self.base())?;
@@ -254,7 +269,7 @@ impl ComposeCreation<'_> {
         let words = ["config", "--format", "json"];
         let ended = self.run(&[&base, &own], &words, &self.variables(), RESOLVED_WITHIN).await?;
         if !ended.success {
-            return Err(refused(self.file, ended.messages.trim()));
+            return Err(refused(self.file, self.said(&ended)));
         }
         for line in ended.messages.lines().filter(|line| line.contains("variable is not set")) {
             tracing::warn!(environment = self.name, "{}", line.trim());
@@ -313,7 +328,7 @@ impl ComposeCreation<'_> {
                     build::pack(&dir, &always, &mut content).map(|()| content.0.finish())
                 });
                 let digest = digest.await.map_err(|error| {
-                    let text = format!("cannot read the build context {}", context.display());
+                    let text = format!("cannot read the build context {}", self.below(context));
                     Failure::new(FailureKind::Refused, text).with_source(error)
                 })?;
                 let build = BuildSpec {
@@ -377,14 +392,14 @@ impl ComposeCreation<'_> {
         if ended.success {
             return Ok(());
         }
-        let said = ended.messages.trim();
+        let said = self.said(&ended);
         let mut from = said.len().saturating_sub(MESSAGE_BYTES);
         while !said.is_char_boundary(from) {
             from += 1;
         }
         let text =
             format!("docker compose {} failed for {}: {}", words[0], self.name, &said[from..]);
-        Err(Failure::new(failure::kind_for_services(said), text))
+        Err(Failure::new(failure::kind_for_services(&said), text))
     }
 
     /// The output of the containers that are not running or are unhealthy.
@@ -448,7 +463,7 @@ impl ComposeCreation<'_> {
             PlacedContent::Path(path) => path.clone(),
         };
         let tar = self.scratch(&format!("{}-{number}.tar", member.id));
-        let shown = from.display().to_string();
+        let shown = self.below(&from).to_string();
         let upload = supervise::blocking(move || as_upload(&from, target, tar)).await;
         upload.map_err(|error| {
             Failure::new(FailureKind::Refused, format!("cannot place {shown}")).with_source(error)

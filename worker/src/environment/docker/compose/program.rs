@@ -84,7 +84,7 @@ impl ComposeProgram {
         command.args(words).env_clear().kill_on_drop(true);
         command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let cannot = |error: std::io::Error| {
-            let text = format!("cannot run {}", self.0.display());
+            let text = "cannot run the program `docker compose`";
             Failure::new(FailureKind::NotPermitted, text).with_source(error)
         };
         let mut child = command.spawn().map_err(cannot)?;

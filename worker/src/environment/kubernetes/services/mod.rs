@@ -111,10 +111,9 @@ fn provided(file: &ComposeFile, image: &str) -> Result<Variables, Failure> {
 }
 
 fn root(file: &ComposeFile) -> Result<std::path::PathBuf, Failure> {
-    file.dir.canonicalize().map_err(|error| {
-        let text = format!("cannot read the build context {}", file.dir.display());
-        Failure::local(FailureKind::Bug, text, error)
-    })
+    file.dir
+        .canonicalize()
+        .map_err(|error| Failure::local(FailureKind::Bug, "cannot read the build context", error))
 }
 
 /// One reading of a file.

@@ -20,6 +20,7 @@ use super::{failure, not_made, provider, remove};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{CreateRequest, Failure, FailureKind, ImageSource};
+use crate::shown_path::shown;
 use crate::supervise;
 
 /// Timeout of the sandbox's start. A few milliseconds are usual; the rest is for an overloaded
@@ -129,7 +130,7 @@ fn prepare(
     request: CreateRequest,
 ) -> Result<SandboxFiles, Failure> {
     let recipe = provider::recipe(&request.source, &context.settings)?;
-    let cannot = |error| failure(&format!("make {}", directory.display()), error);
+    let cannot = |error| failure(&format!("make {}", shown(directory)), error);
     owner_file::make_base(&context.config.base).map_err(cannot)?;
     owner_file.write(&context.config.base, id).map_err(cannot)?;
     owner_file::make_base(directory).map_err(cannot)?;

@@ -1,15 +1,18 @@
 //! The provider of process sandboxes.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, ProviderSpec};
+use rustix::io::Errno;
 
 use super::cgroup::CgroupParents;
 use super::host_view::HostView;
 use super::{create, failure, network, owner_file, reap};
+use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::{self, SandboxRecipe};
 use crate::environment::{
@@ -140,18 +143,29 @@ pub(super) fn recipe(
 
 /// Reads the Dockerfile of a context; without one the recipe is empty.
 fn read(context: &Path) -> Result<SandboxRecipe, Failure> {
-    let path = context.join(dockerfile::DOCKERFILE_NAME);
-    let cannot = |error| failure(&format!("read {}", path.display()), error);
-    let meta = match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(SandboxRecipe::empty());
+    let name = dockerfile::DOCKERFILE_NAME;
+    let text = ConfinedDir::open(context)
+        .and_then(|dir| dir.read_text(Path::new(name), limits::CONFIG_FILE_BYTES));
+    match text {
+        Ok(text) => Ok(SandboxRecipe::read(&text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SandboxRecipe::empty()),
+        Err(error) if is_fault_of_task(&error) => {
+            let text = format!("cannot read `{name}` of the build context");
+            Err(Failure::new(FailureKind::Refused, text).with_source(error))
         }
-        other => other.map_err(cannot)?,
-    };
-    if meta.len() > limits::CONFIG_FILE_BYTES {
-        let text = format!("{} is larger than {} bytes", path.display(), limits::CONFIG_FILE_BYTES);
-        return Err(Failure::new(FailureKind::Refused, text));
+        Err(error) => Err(failure(&format!("read `{name}` of the build context"), error)),
     }
-    let text = std::fs::read_to_string(&path).map_err(cannot)?;
-    Ok(SandboxRecipe::read(&text))
+}
+
+/// Whether a file cannot be read for a reason that lies in it, on every host.
+fn is_fault_of_task(error: &io::Error) -> bool {
+    let is_loop = error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
+    let kinds = [
+        io::ErrorKind::FileTooLarge,
+        io::ErrorKind::InvalidData,
+        io::ErrorKind::InvalidInput,
+        io::ErrorKind::IsADirectory,
+        io::ErrorKind::NotADirectory,
+    ];
+    is_loop || leads_outside(error) || kinds.contains(&error.kind())
 }

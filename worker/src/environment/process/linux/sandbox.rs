@@ -29,6 +29,7 @@ use crate::environment::{
     OutputSink, Upload,
 };
 use crate::open_files;
+use crate::shown_path::shown;
 use crate::supervise::{self, Task};
 
 /// Home directory of the only user.
@@ -330,7 +331,7 @@ impl Environment for Sandbox {
         let base = &self.context.config.base;
         let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.owner_file);
         removed.await.map_err(|error| {
-            let text = format!("cannot remove {}", self.directory.display());
+            let text = format!("cannot remove {}", shown(&self.directory));
             Failure::new(FailureKind::LeftBehind, text).with_source(error)
         })
     }
@@ -343,6 +344,6 @@ impl Environment for Sandbox {
         let marked = supervise::blocking(move || claim.write(&base, &id)).await;
         marked.map_err(|e| failure("mark the sandbox as preserved", e))?;
         let root = self.directory.join(tree::ROOT);
-        Ok(format!("files in {} (its processes were killed)", root.display()))
+        Ok(format!("files in {} (its processes were killed)", shown(&root)))
     }
 }

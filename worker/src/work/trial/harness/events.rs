@@ -14,6 +14,7 @@ use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CollectionFailure};
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
 use crate::shortage::Shortage;
+use crate::shown_path::shown;
 
 /// The events of a harness, for its record.
 #[derive(Debug, Default)]
@@ -62,7 +63,7 @@ pub(super) async fn read(
         match kept {
             Ok(bytes) => reading.log = bytes.map(|bytes| (file, bytes)),
             Err(error) => {
-                let why = format!("cannot keep {}: {error}", file.display());
+                let why = format!("cannot keep {}: {error}", shown(&file));
                 reading.lost = Some((why, Shortage::from_io_error(&error)));
             }
         }

@@ -37,6 +37,7 @@ use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{Capture, FileRole, HarnessPart, RecordFile};
 use crate::secrets::{RedactionStyle, Redactor};
 use crate::shortage::Shortage;
+use crate::shown_path::shown;
 
 impl TrialRun<'_> {
     /// Reads the result of a harness after its command, which `ended`. Returns the error of the
@@ -168,7 +169,7 @@ impl TrialRun<'_> {
     }
 
     fn harness_file_lost(&mut self, file: &Path, error: &std::io::Error) {
-        let why = format!("cannot keep {}: {error}", file.display());
+        let why = format!("cannot keep {}: {error}", shown(file));
         let shortage = Shortage::from_io_error(error);
         let lost = errors::output_lost(&why, shortage, &self.attempt.redactor);
         self.attempt.secondary_errors.push(lost);

@@ -38,7 +38,7 @@ pub(super) fn enter(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
     mount_usr(root)?;
     for bind in &setup.binds {
-        let step = format!("mount {} of the host", bind.source.display());
+        let step = format!("mount {} of the host", bind.target.display());
         let target = root.join(&bind.target);
         if bind.target.starts_with(USR) {
             fs::create_dir_all(&target).step(&step)?;

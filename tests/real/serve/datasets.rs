@@ -1,0 +1,98 @@
+//! Uploaded datasets: each is for those who uploaded it.
+
+use std::fs;
+use std::path::Path;
+
+use rollout_protocol::digest::Digest;
+use rollout_tests::http::{HttpAnswer, HttpClient};
+use rollout_tests::project::Project;
+use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::serve::tokens::{WITH_USERS, with_users};
+use crate::serve::{DEADLINE, DaemonProcess, submission};
+
+/// Beginning of the name of an uploaded dataset in a document.
+const DATASET: &str = "dataset:";
+
+/// Uploads a directory as the user of a client, and returns the name by which documents know it.
+pub(crate) fn uploaded(client: &HttpClient, project: &Project, directory: &Path) -> String {
+    let tar = project.path().join("upload.tar");
+    let _absent = fs::remove_file(&tar);
+    archive::pack(directory, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Include)
+        .expect("packed");
+    let bytes = fs::read(&tar).expect("read");
+    let digest = Digest::sha256(&bytes).hex();
+    let sent = client.send("PUT", &format!("/v1/datasets/{digest}"), &[], &bytes);
+    let _stored = sent.expect("an answer").expect(204);
+    format!("{DATASET}{digest}")
+}
+
+/// The answers to everything that a user can ask about a dataset, without its digest.
+fn answers(client: &HttpClient, project: &Project, dataset: &str) -> Vec<(u16, Value)> {
+    let digest = &dataset[DATASET.len()..];
+    let stored = project.path().join("state/datasets").join(digest);
+    let paths = [json!(dataset), json!(format!("{dataset}/second")), json!(stored)];
+    let documents = paths.iter().flat_map(|path| {
+        let mut job = submission(project, 1)["document"].clone();
+        job["datasets"] = json!([{ "path": path }]);
+        let mut one = submission(project, 1)["document"].clone();
+        one["datasets"] = json!([]);
+        one["tasks"] = json!([{ "path": path }]);
+        [job, one]
+    });
+    let runs = documents.flat_map(|document| {
+        let run = client.post("/v1/runs", &[], &json!({ "document": document }));
+        let farm = json!({ "name": "policy", "document": document });
+        [run, client.post("/v1/farms", &[], &farm)]
+    });
+    let asked = client.get(&format!("/v1/datasets/{digest}"));
+    let answer = |answer: HttpAnswer| {
+        let text = answer.text().replace(digest, "DIGEST");
+        let mut body: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(members) = body.as_object_mut() {
+            members.remove("request_id");
+        }
+        (answer.status, body)
+    };
+    std::iter::once(asked).chain(runs).map(answer).collect()
+}
+
+#[test]
+fn dataset_of_a_user_looks_absent_to_others_until_they_upload_it() {
+    let (project, mut daemon) = with_users();
+    let tasks = project.path().join("tasks");
+    let absent = format!("{DATASET}{}", "0".repeat(64));
+    let user = |daemon: &DaemonProcess, token: &str| daemon.client.with_token(token);
+    let dataset = uploaded(&user(&daemon, "ada-token"), &project, &tasks);
+    // It is durable when the upload is answered.
+    for _restart in 0..2 {
+        let of_bob = answers(&user(&daemon, "bob-token"), &project, &dataset);
+        assert_eq!(of_bob, answers(&user(&daemon, "bob-token"), &project, &absent));
+        assert!(of_bob.iter().all(|(status, _)| [404, 422].contains(status)), "{of_bob:#?}");
+        for owner in ["ada-token", "root-token"] {
+            let found = answers(&user(&daemon, owner), &project, &dataset);
+            assert!(found.iter().all(|(status, _)| [201, 204].contains(status)), "{found:#?}");
+        }
+        daemon.process.signal(Signal::KILL);
+        let _killed = daemon.process.wait(DEADLINE);
+        daemon = DaemonProcess::start(&project, &WITH_USERS);
+    }
+    assert_eq!(uploaded(&user(&daemon, "bob-token"), &project, &tasks), dataset);
+    for owner in ["ada-token", "bob-token"] {
+        let found = answers(&user(&daemon, owner), &project, &dataset);
+        assert!(found.iter().all(|(status, _)| [201, 204].contains(status)), "{found:#?}");
+    }
+    // One without a record of its users, as after a damage of the disk.
+    daemon.process.signal(Signal::KILL);
+    let _killed = daemon.process.wait(DEADLINE);
+    let record = project.path().join("state/dataset-users").join(&dataset[DATASET.len()..]);
+    fs::remove_file(record).expect("removed");
+    let daemon = DaemonProcess::start(&project, &WITH_USERS);
+    let of_ada = answers(&user(&daemon, "ada-token"), &project, &dataset);
+    assert_eq!(of_ada, answers(&user(&daemon, "ada-token"), &project, &absent));
+    let path = format!("/v1/datasets/{}", &dataset[DATASET.len()..]);
+    let _there = user(&daemon, "root-token").get(&path).expect(204);
+    daemon.stop();
+}
