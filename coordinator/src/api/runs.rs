@@ -13,8 +13,8 @@ use super::gate::require;
 use super::problem::ApiProblem;
 use super::{ApiState, body, json};
 use crate::daemon::{
-    DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery,
-    SubmissionResult,
+    Daemon, DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role,
+    RunQuery, SubmissionResult,
 };
 
 /// Runs of a page unless the request says otherwise.
@@ -76,13 +76,20 @@ pub(super) async fn submit(
     let bytes = body::read(&state, &user, &headers, body).await?;
     let parameters: SubmitQuery = body::query(query.as_deref())?;
     let media = media_type(&headers);
-    let sha256 = sha256([media.as_bytes(), query.unwrap_or_default().as_bytes(), &bytes]);
+    let whole = media.clone();
+    let digest =
+        move |bytes: &[u8]| sha256([whole.as_bytes(), query.unwrap_or_default().as_bytes(), bytes]);
+    let sha256 = body::work(&state, &user, &bytes, digest).await;
     // Its datasets may have been removed since.
     if let Some(run) = state.daemon.known(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &run));
     }
     let (kind, document, name, priority) = match media.as_str() {
-        "application/json" | "" => from_json(&state, &bytes).await?,
+        "application/json" | "" => {
+            let daemon = Arc::clone(&state.daemon);
+            let read = move |bytes: &[u8]| from_json(&daemon, bytes);
+            body::work(&state, &user, &bytes, read).await?
+        }
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
@@ -125,24 +132,25 @@ fn answer(status: StatusCode, run: &HostedRun) -> Response {
     response
 }
 
-async fn from_json(
-    state: &ApiState,
+/// The submission in a body of JSON. Blocks.
+fn from_json(
+    daemon: &Daemon,
     bytes: &[u8],
 ) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
-    let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
-    Ok((kind.into(), document_text(state, document).await?, name, priority))
+    let SubmitRun { kind, document, name, priority } = body::parse(bytes)?;
+    Ok((kind.into(), document_text(daemon, document)?, name, priority))
 }
 
-/// The text of a document, with the paths of uploaded datasets.
-pub(super) async fn document_text(
-    state: &ApiState,
+/// The text of a document, with the paths of uploaded datasets. Blocks.
+pub(super) fn document_text(
+    daemon: &Daemon,
     document: serde_json::Value,
 ) -> Result<String, ApiProblem> {
     match document {
         serde_json::Value::String(text) => Ok(text),
         // JSON is YAML; lines give faults a place.
         mut document @ serde_json::Value::Object(_) => {
-            state.daemon.resolve_datasets(&mut document).await?;
+            daemon.resolve_datasets(&mut document)?;
             Ok(serde_json::to_string_pretty(&document).unwrap_or_default())
         }
         _ => {
