@@ -16,6 +16,7 @@ mod fetching;
 mod images;
 mod items;
 mod jobs;
+mod large_runs;
 mod links;
 mod live_output;
 mod openapi;
