@@ -350,8 +350,8 @@ impl<P: Planner> Engine<P> {
         touched
     }
 
-    /// Asks the planner for as many items as there are permits, within the limit of a turn. What may be
-    /// cancelled is not begun.
+    /// Asks the planner for as many items as there are permits, within the limit of a turn. Items that
+    /// may be cancelled are not begun.
     fn feed_planned(&mut self) {
         self.plans_more = false;
         if self.cancellations.is_busy() {
