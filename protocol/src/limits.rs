@@ -111,6 +111,16 @@ pub const INLINE_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Largest configuration file (`job.yaml`, `task.toml`).
 pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Values of a document of YAML or JSON that a user wrote: the largest jobs have a fifth of them, and
+/// each takes a hundred bytes of memory.
+pub const DOCUMENT_VALUES: usize = 256 * 1024;
+
+/// Lists and mappings of such a document inside each other.
+pub const DOCUMENT_DEPTH: usize = 64;
+
+/// Errors and warnings of a configuration file that are shown; others are counted.
+pub const CONFIG_ERRORS: usize = 200;
+
 /// Largest instruction.
 pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
 

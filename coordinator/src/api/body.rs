@@ -9,11 +9,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::LengthLimitError;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::shared_limit::{LimitShares, SharedLimit, SharedPlace};
+use rollout_worker::supervise;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::ApiState;
 use super::problem::ApiProblem;
+use super::{ApiState, json_size};
 use crate::daemon::Principal;
 
 /// Time to send a body.
@@ -27,11 +28,28 @@ pub(super) fn bytes_in_flight(most: usize) -> Arc<SharedLimit> {
     SharedLimit::new(LimitShares::new(BYTES_IN_FLIGHT.max(most.saturating_mul(4)) as u64))
 }
 
-/// A body, whose bytes count as long as this lives.
-#[derive(Debug)]
+/// Large bodies that are parsed at the same time.
+const CONCURRENT_PARSES: u64 = 4;
+
+/// Largest small body, bytes: its document takes less time than a change of threads.
+const SMALL_BODY: usize = 16 * 1024;
+
+/// The limit of large bodies that are parsed at the same time.
+pub(super) fn parses() -> Arc<SharedLimit> {
+    SharedLimit::new(LimitShares::new(CONCURRENT_PARSES))
+}
+
+/// A body, whose bytes count as long as this or a copy of it lives.
+#[derive(Debug, Clone)]
 pub(super) struct BodyBytes {
     bytes: Bytes,
-    _room: SharedPlace,
+    _room: Arc<SharedPlace>,
+}
+
+impl BodyBytes {
+    fn is_small(&self) -> bool {
+        self.bytes.len() <= SMALL_BODY
+    }
 }
 
 impl Deref for BodyBytes {
@@ -64,7 +82,9 @@ pub(super) async fn read(
     let expected = stated.unwrap_or(most as u64).max(1);
     let reading = async {
         let room = state.body_bytes.acquire(&user.limit_user(), 0, expected).await;
-        axum::body::to_bytes(body, most).await.map(|bytes| BodyBytes { bytes, _room: room })
+        axum::body::to_bytes(body, most)
+            .await
+            .map(|bytes| BodyBytes { bytes, _room: Arc::new(room) })
     };
     match timeout(BODY_TIMEOUT, reading).await {
         Ok(Ok(read)) => Ok(read),
@@ -99,17 +119,54 @@ fn is_too_long(error: &axum::Error) -> bool {
     false
 }
 
-/// The document in a body of JSON: an object, or null. A list would be read as the members of the
-/// document in their order, which the description does not allow.
+/// Does work on a body of a user that blocks, or whose time grows with the body, on a thread for such
+/// work: the threads of other requests stay free. Large bodies take turns.
+pub(super) async fn work<T: Send + 'static>(
+    state: &ApiState,
+    user: &Principal,
+    bytes: &BodyBytes,
+    work: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> T {
+    let bytes = bytes.clone();
+    let turn = match bytes.is_small() {
+        true => None,
+        false => Some(state.parses.acquire(&user.limit_user(), 0, 1).await),
+    };
+    supervise::blocking(move || {
+        let _turn = turn;
+        work(&bytes)
+    })
+    .await
+}
+
+/// The document in a body of JSON of a user.
 ///
 /// # Errors
 /// 400.
-pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiProblem> {
+pub(super) async fn json<T: DeserializeOwned + Send + 'static>(
+    state: &ApiState,
+    user: &Principal,
+    bytes: &BodyBytes,
+) -> Result<T, ApiProblem> {
+    match bytes.is_small() {
+        true => parse(bytes),
+        false => work(state, user, bytes, parse).await,
+    }
+}
+
+/// The document in a body of JSON: an object, or null. A list would be read as the members of the
+/// document in their order, which the description does not allow. Its values are counted before any is
+/// kept.
+///
+/// # Errors
+/// 400.
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiProblem> {
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiProblem::bad_request("cannot read the body: it is a list, not an object"));
     }
-    serde_json::from_slice(bytes)
-        .map_err(|error| ApiProblem::bad_request(format!("cannot read the body: {error}")))
+    let unreadable = |error| ApiProblem::bad_request(format!("cannot read the body: {error}"));
+    json_size::check(bytes).map_err(unreadable)?;
+    serde_json::from_slice(bytes).map_err(unreadable)
 }
 
 /// The parameters of a query.
@@ -134,7 +191,7 @@ mod tests {
 
     #[test]
     fn list_is_no_document() {
-        let read = |text: &str| json::<Document>(text.as_bytes()).map(|document| document.name);
+        let read = |text: &str| parse::<Document>(text.as_bytes()).map(|document| document.name);
         assert_eq!(read(r#" {"name": "n"}"#).ok(), Some(Some("n".to_owned())));
         for text in [r#"["n"]"#, " [null]", "1", ""] {
             assert!(read(text).is_err(), "{text}");

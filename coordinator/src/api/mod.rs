@@ -23,6 +23,7 @@ mod farms;
 mod gate;
 mod item_documents;
 mod items;
+mod json_size;
 mod metrics;
 #[cfg(feature = "openapi")]
 mod openapi;
@@ -105,6 +106,8 @@ struct ApiState {
     requests: Arc<SharedLimit>,
     /// Bytes of bodies that are read or used.
     body_bytes: Arc<SharedLimit>,
+    /// Large bodies that are parsed at the same time.
+    parses: Arc<SharedLimit>,
 }
 
 /// A server of the API. It ends when this is dropped.
@@ -138,6 +141,7 @@ impl ApiServer {
             streams,
             requests,
             body_bytes: body::bytes_in_flight(max_body_bytes),
+            parses: body::parses(),
         };
         let router = router(Arc::new(state));
         let serving = Connections::new(max_connections, tls).serve(listener, router);

@@ -13,8 +13,8 @@ use super::gate::require;
 use super::problem::ApiProblem;
 use super::{ApiState, body, json};
 use crate::daemon::{
-    DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role, RunQuery,
-    SubmissionResult,
+    Daemon, DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role,
+    RunQuery, SubmissionResult,
 };
 
 /// Runs of a page unless the request says otherwise.
@@ -76,13 +76,20 @@ pub(super) async fn submit(
     let bytes = body::read(&state, &user, &headers, body).await?;
     let parameters: SubmitQuery = body::query(query.as_deref())?;
     let media = media_type(&headers);
-    let sha256 = sha256([media.as_bytes(), query.unwrap_or_default().as_bytes(), &bytes]);
+    let whole = media.clone();
+    let digest =
+        move |bytes: &[u8]| sha256([whole.as_bytes(), query.unwrap_or_default().as_bytes(), bytes]);
+    let sha256 = body::work(&state, &user, &bytes, digest).await;
     // Its datasets may have been removed since.
     if let Some(run) = state.daemon.known(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &run));
     }
     let (kind, document, name, priority) = match media.as_str() {
-        "application/json" | "" => from_json(&state, &user, &bytes).await?,
+        "application/json" | "" => {
+            let (daemon, author) = (Arc::clone(&state.daemon), user.clone());
+            let read = move |bytes: &[u8]| from_json(&daemon, &author, bytes);
+            body::work(&state, &user, &bytes, read).await?
+        }
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
@@ -125,18 +132,19 @@ fn answer(status: StatusCode, run: &HostedRun) -> Response {
     response
 }
 
-async fn from_json(
-    state: &ApiState,
+/// The submission in a body of JSON. Blocks.
+fn from_json(
+    daemon: &Daemon,
     user: &Principal,
     bytes: &[u8],
 ) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
-    let SubmitRun { kind, document, name, priority } = body::json(bytes)?;
-    Ok((kind.into(), document_text(state, user, document).await?, name, priority))
+    let SubmitRun { kind, document, name, priority } = body::parse(bytes)?;
+    Ok((kind.into(), document_text(daemon, user, document)?, name, priority))
 }
 
-/// The text of a document of a user, with the paths of uploaded datasets.
-pub(super) async fn document_text(
-    state: &ApiState,
+/// The text of a document of a user, with the paths of uploaded datasets. Blocks.
+pub(super) fn document_text(
+    daemon: &Daemon,
     user: &Principal,
     document: serde_json::Value,
 ) -> Result<String, ApiProblem> {
@@ -144,7 +152,7 @@ pub(super) async fn document_text(
         serde_json::Value::String(text) => Ok(text),
         // JSON is YAML; lines give faults a place.
         mut document @ serde_json::Value::Object(_) => {
-            state.daemon.resolve_datasets(user, &mut document).await?;
+            daemon.resolve_datasets(user, &mut document)?;
             Ok(serde_json::to_string_pretty(&document).unwrap_or_default())
         }
         _ => {

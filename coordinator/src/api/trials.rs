@@ -136,7 +136,7 @@ pub(super) async fn start(
     require(&user, Role::Submit)?;
     let run = runs::find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let start: StartDocument = body::json(&bytes)?;
+    let start: StartDocument = body::json(&state, &user, &bytes).await?;
     let executor = state.daemon.executor(&run)?;
     let (handle, is_new) = executor.start(start.into()).await.map_err(|error| match error {
         StartError::Executor(error) => ApiProblem::from(error),
@@ -271,7 +271,7 @@ pub(super) async fn control(
     require(&user, Role::Submit)?;
     let run = runs::find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let document: ControlDocument = body::json(&bytes)?;
+    let document: ControlDocument = body::json(&state, &user, &bytes).await?;
     let control = document.into_request(&user.name).ok_or_else(|| {
         ApiProblem::bad_request("cannot wait for more than an hour for an acknowledgement")
     })?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::HostRule;
 use rollout_worker::egress::AllowedHosts;
@@ -28,6 +29,10 @@ const USER: &str = "local";
 
 /// Disk for uploads and exports unless an option says otherwise.
 const USER_DISK: &str = "64g";
+
+/// Trials of a run unless an option says otherwise: each takes up to a kilobyte of memory while the
+/// run is open, and has a directory when it has ended.
+const MAX_TRIALS: u64 = 100_000;
 
 /// Beginning of errors before the server runs.
 pub(super) const CANNOT_START: &str = "cannot start the server";
@@ -83,6 +88,11 @@ pub(super) struct ServeArgs {
     /// They do not count as runs
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_farms: u16,
+
+    /// Trials of a run: agents x tasks x attempts. A job with more is refused with 422, or fails when
+    /// its tasks are known
+    #[arg(long, value_name = "N", default_value_t = MAX_TRIALS, value_parser = clap::value_parser!(u64).range(1..=TRIALS_PER_RUN))]
+    max_trials: u64,
 
     /// Disk for uploaded datasets and for exports until they are sent; no user has all of it
     #[arg(long, value_name = "SIZE", default_value = USER_DISK, value_parser = value_parsers::size)]
@@ -264,6 +274,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         max_running: usize::from(args.max_running),
         max_queued: usize::from(args.max_queued),
         max_farms: usize::from(args.max_farms),
+        max_trials: Some(args.max_trials),
         disk_bytes: args.user_disk.saturating_mul(1024 * 1024),
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: args.removal_wait,

@@ -79,6 +79,7 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
         max_running: 8,
         max_queued: 1000,
         max_farms: 1000,
+        max_trials: None,
         disk_bytes: u64::MAX / 2,
         slots: args.slots.map_or_else(processors, usize::from),
         removal_wait: REMOVAL_WAIT,

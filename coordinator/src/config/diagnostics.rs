@@ -197,6 +197,11 @@ impl Diagnostics {
         self.keys_read.extend(other.keys_read);
     }
 
+    /// Numbers of errors and of warnings.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.errors.len(), self.warnings.len())
+    }
+
     /// Whether an error was recorded.
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()

@@ -33,11 +33,12 @@ use super::elements::{
 };
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
+use super::read;
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
 use super::resolve::JobOptions;
 use super::value::{ConfigNode, ConfigValue, flag_line};
-use super::{read, yaml};
+use super::yaml::{self, YamlError, YamlErrorKind};
 
 keys! {
     /// The keys of job files.
@@ -237,15 +238,19 @@ pub(super) fn parse_document(
         Ok((root, faults)) => (Some(root), faults),
         Err(fault) => (None, vec![fault]),
     };
-    for fault in faults {
-        let is_duplicate = fault.duplicate.is_some();
-        let key = fault.duplicate.unwrap_or_default();
-        let spot = SourceLocation { key, line: Some(fault.line) };
-        problems.error(if is_duplicate {
-            spot.error(file, ErrorKind::DuplicateKey, fault.message, "every key once")
-        } else {
-            let message = format!("cannot parse the file as YAML or JSON: {}", fault.message);
-            spot.failure(file, ErrorKind::Syntax, message)
+    for YamlError { line, kind, message } in faults {
+        let spot = |key| SourceLocation { key, line: Some(line) };
+        problems.error(match kind {
+            YamlErrorKind::Duplicate(key) => {
+                spot(key).error(file, ErrorKind::DuplicateKey, message, "every key once")
+            }
+            YamlErrorKind::LongList(key, most) => {
+                spot(key).error(file, ErrorKind::BadValue, message, format!("at most {most}"))
+            }
+            YamlErrorKind::Syntax => {
+                let message = format!("cannot parse the file as YAML or JSON: {message}");
+                spot(String::new()).failure(file, ErrorKind::Syntax, message)
+            }
         });
     }
     root

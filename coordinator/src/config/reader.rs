@@ -1,9 +1,11 @@
 //! Reads typed values from a tree and records every error. A read returns `None` if the value is
 //! absent or wrong, so that the pass continues and finds the other errors of the file too.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+
+use rollout_protocol::limits::CONFIG_ERRORS;
 
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
@@ -35,6 +37,8 @@ pub(crate) struct ConfigReader<'a> {
     /// All keys of the kind of file, for the hints of misplaced ones.
     reference: Option<&'a KeyReference>,
     problems: RefCell<Diagnostics>,
+    /// Errors, and warnings, beyond those that are kept.
+    omitted: [Cell<usize>; 2],
     /// Every key that was asked for, present or not.
     #[cfg(test)]
     keys_read: RefCell<std::collections::BTreeSet<String>>,
@@ -50,6 +54,7 @@ impl<'a> ConfigReader<'a> {
             settings: &[],
             reference: None,
             problems: RefCell::default(),
+            omitted: Default::default(),
             #[cfg(test)]
             keys_read: RefCell::default(),
         }
@@ -101,7 +106,19 @@ impl<'a> ConfigReader<'a> {
     pub(crate) fn into_problems(self) -> Diagnostics {
         #[cfg(test)]
         self.problems.borrow_mut().keys_read.append(&mut self.keys_read.borrow_mut());
-        self.problems.into_inner()
+        let mut problems = self.problems.into_inner();
+        let file = self.file.to_owned();
+        let [errors, warnings] = self.omitted.map(Cell::into_inner);
+        if errors > 0 {
+            let spot = SourceLocation { key: String::new(), line: None };
+            let message = format!("{errors} more errors are not shown");
+            problems.error(spot.failure(&file, ErrorKind::BadValue, message));
+        }
+        if warnings > 0 {
+            let message = format!("{warnings} more warnings are not shown");
+            problems.warning(ConfigWarning { file, line: None, key: String::new(), message });
+        }
+        problems
     }
 
     /// The fields of the whole document.
@@ -118,8 +135,27 @@ impl<'a> ConfigReader<'a> {
     }
 
     fn error(&self, error: ConfigError) {
-        self.problems.borrow_mut().error(error);
+        if self.has_room_for_error() {
+            self.problems.borrow_mut().error(error);
+        }
     }
+
+    /// Whether the next error is kept; otherwise it is counted.
+    fn has_room_for_error(&self) -> bool {
+        count_beyond(self.problems.borrow().counts().0, &self.omitted[0])
+    }
+
+    /// Whether the next warning is kept; otherwise it is counted.
+    fn has_room_for_warning(&self) -> bool {
+        count_beyond(self.problems.borrow().counts().1, &self.omitted[1])
+    }
+}
+
+/// Whether one more is kept beside these; otherwise it is counted.
+fn count_beyond(kept: usize, omitted: &Cell<usize>) -> bool {
+    let is_kept = kept < CONFIG_ERRORS;
+    omitted.set(omitted.get() + usize::from(!is_kept));
+    is_kept
 }
 
 /// The key path of `key` below `path`.
@@ -187,6 +223,13 @@ impl<'a> Fields<'a> {
     }
 
     fn unknown(&self, key: &str, line: usize) {
+        let has_room = match self.reader.unknown {
+            UnknownKeys::Errors => self.reader.has_room_for_error(),
+            UnknownKeys::Warnings => self.reader.has_room_for_warning(),
+        };
+        if !has_room {
+            return;
+        }
         let near = nearest(key, self.known.iter().copied());
         let spot = self.reader.location(&join(&self.path, key), line);
         let mut problems = self.reader.problems.borrow_mut();
@@ -309,6 +352,9 @@ impl<'a> Field<'a> {
 
     /// Records a warning in this field.
     pub(crate) fn warn(&self, message: impl Into<String>) {
+        if !self.reader.has_room_for_warning() {
+            return;
+        }
         let SourceLocation { key, line } = self.location();
         self.reader.problems.borrow_mut().warning(ConfigWarning {
             file: self.reader.file.to_owned(),

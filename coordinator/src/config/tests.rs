@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::civil::date;
 use proptest::prelude::*;
+use rollout_protocol::limits;
 use rollout_protocol::spec::environment::{DockerNetwork, PreservePolicy, ProviderSpec};
 use rollout_protocol::spec::metric::MetricKind;
 use serde_json::json;
@@ -21,6 +22,14 @@ fn is_set(name: &str) -> bool {
 fn options() -> JobOptions<'static> {
     let now = date(2026, 1, 2).at(3, 4, 5, 0).to_zoned(jiff::tz::TimeZone::UTC);
     JobOptions { now: now.expect("a valid time"), ..JobOptions::for_command_line(&is_set) }
+}
+
+/// A job file with this text, and its directory.
+fn job_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("job.yaml");
+    std::fs::write(&file, text).expect("written");
+    (directory, file)
 }
 
 fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
@@ -318,6 +327,55 @@ fn yaml_alias_expansion_too_large_is_refused() {
     assert!(fault.message.contains("too large"), "{fault:?}");
     assert!(yaml::parse("a: &a [*a]").is_err());
     assert!(yaml::parse("a: !custom x").is_err());
+}
+
+#[test]
+fn yaml_document_beyond_a_limit_is_refused_where_it_exceeds_it() {
+    let zeros = format!("a: [{}]", vec!["0"; limits::DOCUMENT_VALUES].join(","));
+    let depth = limits::DOCUMENT_DEPTH;
+    let nested = |depth: usize| format!("a: {}{}", "[".repeat(depth), "]".repeat(depth));
+    assert!(yaml::parse(&nested(depth - 1)).is_ok());
+    let text = format!("[{}]", vec!["x"; 40_000].join(","));
+    let anchors: String = (0..40).map(|n| format!("&a{n} [")).collect();
+    let anchors = format!("a: {anchors}{text}{}", "]".repeat(40));
+    for (text, word) in [
+        (zeros, "more than 262144 values"),
+        (nested(depth), "more than 64 lists and mappings inside each other"),
+        (anchors, "too large"),
+    ] {
+        let fault = yaml::parse(&text).expect_err("refused");
+        assert_eq!(fault.kind, yaml::YamlErrorKind::Syntax);
+        assert!(fault.message.contains(word), "{fault:?}");
+    }
+}
+
+#[test]
+fn list_of_too_many_agents_is_refused_before_its_rest_is_read() {
+    let agents = vec!["{name: oracle}"; limits::AGENTS_PER_JOB].join(",");
+    assert!(yaml::parse(&format!("agents: [{agents}]")).is_ok());
+    // The rest is no YAML.
+    let (_directory, file) = job_file(&format!("agents: [{agents}, {{name: nop}}, }}"));
+    let mut problems = Diagnostics::default();
+    assert!(read_job(&file, &options(), &mut problems).is_none());
+    let errors = problems.finish(()).expect_err("refused").errors;
+    assert_eq!(errors[0].key, "agents");
+    assert!(errors[0].to_string().contains("found more than 4096 agents, expected at most 4096"));
+    assert_eq!(errors.len(), 1);
+}
+
+#[test]
+fn errors_of_a_file_beyond_a_limit_are_counted() {
+    let keys: String = (0..1000).map(|n| format!("key{n}: 1\n")).collect();
+    let duplicates = "name: x\n".repeat(1000);
+    for (text, more) in [(keys, Some("802 more errors are not shown")), (duplicates, None)] {
+        let (_directory, file) = job_file(&text);
+        let mut problems = Diagnostics::default();
+        let _job = read_job(&file, &options(), &mut problems);
+        let errors = problems.finish(()).expect_err("refused").errors;
+        assert!(errors.len() <= limits::CONFIG_ERRORS + 3, "{}", errors.len());
+        let told = errors.iter().find(|error| error.found.contains("more errors"));
+        assert_eq!(told.map(|error| error.found.as_str()), more);
+    }
 }
 
 #[test]

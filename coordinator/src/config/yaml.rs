@@ -4,22 +4,37 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use rollout_protocol::limits::{AGENTS_PER_JOB, CONFIG_ERRORS, DOCUMENT_DEPTH, DOCUMENT_VALUES};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
 use super::value::{ConfigEntry, ConfigNode, ConfigValue, parse_plain, quoted};
 
-/// Bytes that aliases may add to a file: a few lines of nested aliases must not exhaust memory.
+/// Bytes that anchors and aliases may add to a file: a few lines of nested ones must not exhaust memory.
 const MAX_ALIAS_BYTES: usize = 16 * 1024 * 1024;
+
+/// Lists with a limit of their own, which counts before the rest of a long list is read.
+const LIST_LIMITS: &[(&str, usize)] = &[("agents", AGENTS_PER_JOB)];
 
 /// A YAML syntax error, or an error in the document structure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct YamlError {
     /// Line, from 1.
     pub(crate) line: usize,
-    /// Key path of a duplicate key; `None` for a syntax error.
-    pub(crate) duplicate: Option<String>,
-    /// Description of the error.
+    /// Its kind.
+    pub(crate) kind: YamlErrorKind,
+    /// Description of the error: of the value found, if it is no syntax error.
     pub(crate) message: String,
+}
+
+/// Kind of a YAML error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum YamlErrorKind {
+    /// The text is no document.
+    Syntax,
+    /// The key at this path is in its mapping twice.
+    Duplicate(String),
+    /// The list at this path has more items than the limit.
+    LongList(String, usize),
 }
 
 /// Parses one document. Duplicate keys are errors beside the tree, which keeps the first.
@@ -29,6 +44,8 @@ pub(crate) fn parse(text: &str) -> Result<(ConfigNode, Vec<YamlError>), YamlErro
         anchors: HashMap::new(),
         faults: Vec::new(),
         alias_bytes: 0,
+        values: 0,
+        depth: 0,
     };
     let root = builder.document()?;
     Ok((root, builder.faults))
@@ -39,6 +56,10 @@ struct YamlBuilder<'a> {
     anchors: HashMap<usize, ConfigNode>,
     faults: Vec<YamlError>,
     alias_bytes: usize,
+    /// Values so far.
+    values: usize,
+    /// Lists and mappings around the present value.
+    depth: usize,
 }
 
 type YamlEvent<'a> = (Event<'a>, Span);
@@ -74,45 +95,82 @@ impl<'a> YamlBuilder<'a> {
 
     fn node(&mut self, (event, span): YamlEvent<'a>, path: &str) -> Result<ConfigNode, YamlError> {
         let line = span.start.line();
+        self.values += 1;
+        if self.values > DOCUMENT_VALUES {
+            let message = format!("the document has more than {DOCUMENT_VALUES} values");
+            return Err(yaml_error(line, &message));
+        }
         let (anchor, value) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 (anchor, scalar(text, style, tag.as_deref(), line)?)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 core_tag(tag.as_deref(), line)?;
-                (anchor, self.sequence(path)?)
+                (anchor, self.nested(line, |builder| builder.sequence(path))?)
             }
             Event::MappingStart(_, anchor, tag) => {
                 core_tag(tag.as_deref(), line)?;
-                (anchor, self.mapping(path)?)
+                (anchor, self.nested(line, |builder| builder.mapping(path))?)
             }
             Event::Alias(id) => return self.alias(id, line),
             _ => return Err(yaml_error(line, "a value is missing here")),
         };
         let node = ConfigNode { line, value };
         if anchor != 0 {
+            self.count_copy(&node, line)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
     }
 
-    fn alias(&mut self, id: usize, line: usize) -> Result<ConfigNode, YamlError> {
-        let Some(node) = self.anchors.get(&id) else {
-            return Err(yaml_error(line, "an alias refers to a value that contains it"));
-        };
+    /// Reads a list or a mapping.
+    fn nested(
+        &mut self,
+        line: usize,
+        read: impl FnOnce(&mut Self) -> Result<ConfigValue, YamlError>,
+    ) -> Result<ConfigValue, YamlError> {
+        if self.depth == DOCUMENT_DEPTH {
+            let message =
+                format!("more than {DOCUMENT_DEPTH} lists and mappings inside each other");
+            return Err(yaml_error(line, &message));
+        }
+        self.depth += 1;
+        let value = read(self);
+        self.depth -= 1;
+        value
+    }
+
+    /// Counts a copy of a value, before it is made.
+    fn count_copy(&mut self, node: &ConfigNode, line: usize) -> Result<(), YamlError> {
         self.alias_bytes += node.estimated_size();
         if self.alias_bytes > MAX_ALIAS_BYTES {
             return Err(yaml_error(line, "aliases make the document too large"));
         }
-        Ok(ConfigNode { line, value: node.value.clone() })
+        Ok(())
+    }
+
+    fn alias(&mut self, id: usize, line: usize) -> Result<ConfigNode, YamlError> {
+        let Some(node) = self.anchors.remove(&id) else {
+            return Err(yaml_error(line, "an alias refers to a value that contains it"));
+        };
+        self.count_copy(&node, line)?;
+        let value = node.value.clone();
+        self.anchors.insert(id, node);
+        Ok(ConfigNode { line, value })
     }
 
     fn sequence(&mut self, path: &str) -> Result<ConfigValue, YamlError> {
         let mut nodes = Vec::new();
+        let limit = LIST_LIMITS.iter().find(|(list, _)| *list == path).map(|(_, most)| *most);
         loop {
             let step = self.next()?;
             if matches!(step.0, Event::SequenceEnd) {
                 return Ok(ConfigValue::Sequence(nodes));
+            }
+            if let Some(most) = limit.filter(|most| nodes.len() == *most) {
+                let (line, message) = (step.1.start.line(), format!("more than {most} {path}"));
+                let kind = YamlErrorKind::LongList(path.to_owned(), most);
+                return Err(YamlError { line, kind, message });
             }
             let path = format!("{path}[{}]", nodes.len());
             nodes.push(self.node(step, &path)?);
@@ -137,8 +195,12 @@ impl<'a> YamlBuilder<'a> {
             if key == "<<" && is_plain {
                 merged.extend(merge_sources(node)?);
             } else if !seen.insert(key.clone()) {
+                if self.faults.len() >= CONFIG_ERRORS {
+                    continue;
+                }
                 let message = format!("a duplicate key {}", quoted(&key));
-                self.faults.push(YamlError { line, duplicate: Some(key_path), message });
+                let kind = YamlErrorKind::Duplicate(key_path);
+                self.faults.push(YamlError { line, kind, message });
             } else {
                 entries.push(ConfigEntry { key, line, node });
             }
@@ -196,7 +258,7 @@ fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, YamlError>
 }
 
 fn yaml_error(line: usize, message: &str) -> YamlError {
-    YamlError { line, duplicate: None, message: message.to_owned() }
+    YamlError { line, kind: YamlErrorKind::Syntax, message: message.to_owned() }
 }
 
 fn yaml_error_from_scan(error: &ScanError) -> YamlError {

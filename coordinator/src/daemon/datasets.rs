@@ -125,29 +125,29 @@ impl Daemon {
         Ok(())
     }
 
-    /// Puts the paths of uploaded datasets in the place of their names in a document of a user.
+    /// Puts the paths of uploaded datasets in the place of their names in a document of a user. Blocks.
     ///
     /// # Errors
     /// [`DaemonError::NoDataset`], also for a dataset of another user.
-    pub async fn resolve_datasets(
+    pub fn resolve_datasets(
         &self,
         user: &Principal,
         document: &mut Value,
     ) -> Result<(), DaemonError> {
-        let mut paths = Vec::new();
         for list in ["datasets", "tasks"] {
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             for entry in entries.into_iter().flatten() {
                 if let Some(path) = entry.get_mut("path").filter(|path| is_uploaded(path)) {
                     let text = path.as_str().unwrap_or_default().to_owned();
                     let found = self.uploaded(user, &text).ok_or(DaemonError::NoDataset)?;
+                    if !found.is_dir() {
+                        return Err(DaemonError::NoDataset);
+                    }
                     *path = Value::String(found.display().to_string());
-                    paths.push(found);
                 }
             }
         }
-        let all_exist = supervise::blocking(move || paths.iter().all(|path| path.is_dir()));
-        if all_exist.await { Ok(()) } else { Err(DaemonError::NoDataset) }
+        Ok(())
     }
 
     /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`, if the user may use it.

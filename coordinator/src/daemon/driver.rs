@@ -26,7 +26,7 @@ use super::record::{
 };
 use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
-use super::{Daemon, executor, search};
+use super::{Daemon, executor, run_size, search};
 use crate::config::{CliSetting, ErrorKind, FetchAccess, HostAccess, JobOptions};
 use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
@@ -149,6 +149,10 @@ async fn run_session(
     };
     if is_new && *run.wanted().borrow() == WantedState::Cancelled {
         return SessionEnd::NeverStarted;
+    }
+    let tasks = prepared.datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+    if let Some(failure) = run_size::excess(&prepared.job, Some(tasks), daemon.options.max_trials) {
+        return unprepared(run, PrepareFault::from(failure));
     }
     let request = match request(daemon, run, prepared, &session.progress, stops) {
         Ok(request) => request,
@@ -392,7 +396,8 @@ async fn send(run: &HostedRun, want: WantedState) -> bool {
             if let Some(reason) = &receipt.refused {
                 tracing::warn!("run {} refused a command: {reason}", run.id());
             }
-            receipt.refused.is_none()
+            // A large run cancels its trials portion by portion, and is asked again.
+            receipt.refused.is_none() && !receipt.in_progress
         }
         Err(error) => {
             tracing::debug!("run {} did not take a command: {error}", run.id());

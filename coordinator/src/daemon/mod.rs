@@ -4,7 +4,8 @@
 //!
 //! * `state_dir`, `record`: files of the daemon
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
-//! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them
+//! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them,
+//!   and `run_size`, the limit on trials
 //! * `datasets`: datasets that users upload; `disk`: the disk that users share
 //! * `control`: cancel, pause, continue, delete
 //! * `executor`: trials of a run that its user starts one by one
@@ -39,6 +40,7 @@ mod principal;
 mod progress;
 mod record;
 mod run_blobs;
+mod run_size;
 mod schedule;
 mod search;
 mod search_log;
@@ -110,6 +112,8 @@ pub struct DaemonOptions {
     pub max_queued: usize,
     /// Farms that have not ended. They do not count as runs.
     pub max_farms: usize,
+    /// Trials of a run; `None` for as many as a run can have.
+    pub max_trials: Option<u64>,
     /// Disk for uploaded datasets and exports, bytes.
     pub disk_bytes: u64,
     /// Trials of all runs and farms at a time.

@@ -16,7 +16,7 @@ use super::principal::{AllowedVariables, Principal, Role};
 use super::record::{HostedKind, HostedProgress, HostedRunRecord, SubmissionKey, WantedState};
 use super::search::checked_tree;
 use super::state_dir::StoredId;
-use super::{Daemon, DaemonError};
+use super::{Daemon, DaemonError, run_size};
 use crate::config::{Diagnostics, HostAccess, Job, JobOptions, read_job};
 
 /// When to submit again after a refusal for lack of room.
@@ -166,7 +166,15 @@ impl Daemon {
     ) -> Result<String, DaemonError> {
         match kind {
             HostedKind::Job | HostedKind::Executor => {
-                Ok(self.check(principal, id, document).await?.name)
+                let most = self.options.max_trials;
+                let check = move |path: &_, policy: &_, variables: &_, is_remote| {
+                    let job = checked_job(path, policy, variables, is_remote)?;
+                    match run_size::excess(&job, None, most) {
+                        Some(failure) => Err(CheckFault::Refused { failure, is_final: false }),
+                        None => Ok(job.name),
+                    }
+                };
+                self.check_with(principal, id, document, check).await
             }
             HostedKind::Tree => {
                 let check = |path: &_, policy: &_, variables: &_, is_remote| {

@@ -30,6 +30,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         store_cache_mb: 0,
         max_running: 0,
         max_queued,
+        max_trials: None,
         max_farms: 1,
         disk_bytes: 1024 * 1024,
         slots: 1,

@@ -47,7 +47,7 @@ pub(crate) use lock::{host_name, is_shared};
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenRun, RunOpenOptions, open_run};
 pub use open_error::OpenError;
-pub use planner::{ItemLookup, Planner, PlannerDecisions};
+pub use planner::{ItemLookup, Planner, PlannerDecisions, SelectionStep};
 pub use reopen::{OutcomeFilter, ReopenSelection, TrialFilter};
 pub use replay::{CoreReplay, reopened_items};
 pub use requirements::{UnfitReason, WorkerRequirements};

@@ -21,6 +21,17 @@ use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
 /// by outcome alone. Goes through the whole plan: it blocks.
 pub type ItemLookup = Box<dyn FnOnce(&ReopenSelection) -> HashMap<String, ItemId> + Send>;
 
+/// How a position of a plan relates to a user's selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelectionStep {
+    /// The selection names its item.
+    Named(NewItem),
+    /// The selection names no item before this later position.
+    Skip(u64),
+    /// The selection names no item from here on.
+    End,
+}
+
 /// Decisions of a workload with records of its own.
 #[derive(Debug, Default)]
 pub struct PlannerDecisions {
@@ -87,8 +98,8 @@ pub trait Planner: Send {
         None
     }
 
-    /// The items that a user's selection names, in the plan's order.
-    fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
+    /// Whether a user's selection names the item at a position of the plan. Takes a short time.
+    fn select(&self, selection: &TrialSelection, ordinal: u64) -> SelectionStep;
 
     /// A lookup of items that run again within a session; `None` if settled items cannot. After
     /// the lookup, [`find`](Self::find) is fast.

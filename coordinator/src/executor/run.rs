@@ -271,11 +271,14 @@ impl TrialExecutor for RunExecutor {
             task: Some(task),
             attempt: Some(attempt),
         };
-        let receipt =
-            self.parts.control.command(self.run, RunCommand::Cancel { selection }).await?;
-        match receipt.refused {
-            None => Ok(()),
-            Some(reason) => Err(ExecutorError::Refused { reason }),
+        loop {
+            let command = RunCommand::Cancel { selection: selection.clone() };
+            let receipt = self.parts.control.command(self.run, command).await?;
+            match receipt.refused {
+                Some(reason) => return Err(ExecutorError::Refused { reason }),
+                None if receipt.in_progress => {}
+                None => return Ok(()),
+            }
         }
     }
 }

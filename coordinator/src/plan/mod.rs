@@ -15,6 +15,7 @@ mod document;
 mod dry_run;
 mod noop;
 mod read;
+mod select;
 mod variables;
 
 #[cfg(test)]

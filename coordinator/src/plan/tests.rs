@@ -65,7 +65,7 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
 }
 
 /// `agents` agents over tasks `a0`, `a1`, … of `a` and `b0`, … of `b`.
-fn plan(agents: usize, a: usize, b: usize, n_attempts: u32) -> JobPlan {
+pub(super) fn plan(agents: usize, a: usize, b: usize, n_attempts: u32) -> JobPlan {
     let agents = (0..agents).map(|n| agent(&format!("agent{n}"))).collect();
     let tasks = |dataset: &'static str, count: usize| {
         (0..count).map(move |n| task(dataset, &format!("{dataset}{n}"), "x"))

@@ -168,7 +168,7 @@ pub struct CommandReceipt {
     pub named: u64,
     /// Of these, trials that already had a result, which is kept.
     pub settled: u64,
-    /// Of these, trials that the command cancels.
+    /// Of these, trials that the command cancels, or that were cancelled before.
     pub ended: u64,
     /// For a pause, trials of which an execution goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +177,8 @@ pub struct CommandReceipt {
     /// that another retry reopened before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopened: Option<u64>,
-    /// Whether the command is still being handled: a repetition asks for its result.
+    /// Whether the command is still being handled: a repetition asks for its result. The numbers are
+    /// those so far.
     #[serde(default, skip_serializing_if = "is_false")]
     pub in_progress: bool,
     /// For [`RunCommand::ReadFile`]: the part.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollout_coordinator::engine::core::{ItemSettlement, NewItem};
-use rollout_coordinator::engine::{Planner, WorkerRequirements};
+use rollout_coordinator::engine::{Planner, SelectionStep, WorkerRequirements};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
@@ -75,8 +75,8 @@ impl Planner for SamplePlanner {
         &self.lanes
     }
 
-    fn select(&self, _: &TrialSelection) -> Vec<NewItem> {
-        Vec::new()
+    fn select(&self, _: &TrialSelection, _: u64) -> SelectionStep {
+        SelectionStep::End
     }
 
     fn name(&self, ordinal: u64) -> ItemName {

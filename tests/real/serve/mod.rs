@@ -18,6 +18,7 @@ mod host_paths;
 mod images;
 mod items;
 mod jobs;
+mod large_runs;
 mod links;
 mod live_output;
 mod openapi;

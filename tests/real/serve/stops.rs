@@ -39,7 +39,7 @@ fn server_that_is_stopped_while_it_opens_farms_ends_in_order() {
 }
 
 /// A submission of a job with this many agents.
-fn with_agents(submission: &Value, count: usize) -> Value {
+pub(super) fn with_agents(submission: &Value, count: usize) -> Value {
     let mut submission = submission.clone();
     let agents = (0..count).map(|n| json!({ "name": format!("a{n}"), "execute": "true" }));
     submission["document"]["agents"] = agents.collect();

@@ -42,15 +42,20 @@ pub(super) async fn open(
     require(&user, Role::Submit)?;
     let key = runs::idempotency_key(&headers)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let sha256 = runs::sha256([&bytes]);
+    let sha256 = body::work(&state, &user, &bytes, |bytes| runs::sha256([bytes])).await;
     // Its datasets may have been removed since.
     if let Some(farm) = state.daemon.known_farm(&user, key.as_deref(), &sha256)? {
         return Ok(answer(StatusCode::OK, &farm));
     }
-    let OpenFarm { name, document, settings, priority } = body::json(&bytes)?;
-    runs::check_values(None, priority)?;
-    let document = runs::document_text(&state, &user, document).await?;
-    let settings = settings.named(name)?;
+    let (daemon, author) = (Arc::clone(&state.daemon), user.clone());
+    let read = move |bytes: &[u8]| {
+        let OpenFarm { name, document, settings, priority } = body::parse(bytes)?;
+        runs::check_values(None, priority)?;
+        let document = runs::document_text(&daemon, &author, document)?;
+        let settings = settings.named(name)?;
+        Ok::<_, ApiProblem>((document, settings, priority))
+    };
+    let (document, settings, priority) = body::work(&state, &user, &bytes, read).await?;
     let submission = FarmSubmission { document, settings, priority, key, sha256 };
     let (status, farm) = match state.daemon.submit_farm(&user, submission).await? {
         SubmittedFarm::New(farm) => (StatusCode::CREATED, farm),

@@ -85,7 +85,7 @@ pub(super) async fn acknowledge(
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let AcknowledgeCompletions { consumer, cursors } = body::json(&bytes)?;
+    let AcknowledgeCompletions { consumer, cursors } = body::json(&state, &user, &bytes).await?;
     if cursors.len() > COMPLETIONS_PER_READ {
         let message = format!(
             "cannot acknowledge {} completions at once: expected at most {COMPLETIONS_PER_READ}",

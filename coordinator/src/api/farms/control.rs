@@ -38,7 +38,7 @@ pub(super) async fn policy(
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let PolicyVersionDocument { version } = body::json(&bytes)?;
+    let PolicyVersionDocument { version } = body::json(&state, &user, &bytes).await?;
     Ok(json(&farm.set_policy_version(version).await?))
 }
 
@@ -90,7 +90,8 @@ pub(super) async fn resume(
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let request: Option<ResumeFarm> = if bytes.is_empty() { None } else { body::json(&bytes)? };
+    let request: Option<ResumeFarm> =
+        if bytes.is_empty() { None } else { body::json(&state, &user, &bytes).await? };
     let ResumeFarm { version } = request.unwrap_or_default();
     Ok(json(&PauseDocument::from(state.daemon.resume_farm(&farm, version).await?)))
 }

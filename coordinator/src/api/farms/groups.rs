@@ -41,9 +41,12 @@ pub(super) async fn submit(
     require(&user, Role::Submit)?;
     let farm = find(&state, &user, &id)?;
     let bytes = body::read(&state, &user, &headers, body).await?;
-    let document: serde_json::Value = body::json(&bytes)?;
-    let request: GroupRequest = serde_json::from_value(document)
-        .map_err(|error| problems::invalid_group(format!("cannot admit the group: {error}")))?;
+    let read = |bytes: &[u8]| {
+        let document: serde_json::Value = body::parse(bytes)?;
+        serde_json::from_value(document)
+            .map_err(|error| problems::invalid_group(format!("cannot admit the group: {error}")))
+    };
+    let request: GroupRequest = body::work(&state, &user, &bytes, read).await?;
     let group = request.group.clone();
     let receipt = farm.submit(request).await?;
     let (status, known) = match receipt.state {

@@ -69,10 +69,17 @@ pub(in crate::cli) async fn cancel(
         task: args.task.clone(),
         attempt: args.attempt,
     };
-    let Some(receipt) = live.command(RunCommand::Cancel { selection }).await? else {
-        let error = QueueError::NoAnswer { run: live.run() };
-        return Err(CliError::failure("cannot cancel trials", &error)
-            .hint("start the run again, then cancel: only the run offers its pending trials"));
+    let receipt = loop {
+        let command = RunCommand::Cancel { selection: selection.clone() };
+        let Some(receipt) = live.command(command).await? else {
+            let error = QueueError::NoAnswer { run: live.run() };
+            return Err(CliError::failure("cannot cancel trials", &error)
+                .hint("start the run again, then cancel: only the run offers its pending trials"));
+        };
+        // A large run cancels its trials portion by portion.
+        if !receipt.in_progress {
+            break receipt;
+        }
     };
     print_receipt(&receipt, args.json, printer)
 }

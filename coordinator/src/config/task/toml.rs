@@ -1,6 +1,7 @@
 //! TOML text to a tree. The only module that uses the TOML crate.
 
 use ::toml::de::{DeTable, DeValue};
+use rollout_protocol::limits::CONFIG_ERRORS;
 
 use super::super::value::{ConfigEntry, ConfigNode, ConfigValue};
 
@@ -25,6 +26,7 @@ pub(in super::super) fn parse(text: &str) -> Result<ConfigNode, Vec<TomlSyntaxEr
     }
     Err(errors
         .iter()
+        .take(CONFIG_ERRORS)
         .map(|error| TomlSyntaxError {
             line: error.span().map(|span| lines.line_at(span.start)),
             message: error.message().to_owned(),

@@ -38,8 +38,12 @@ impl Core {
         let mut items = Vec::new();
         for new in new {
             let (item, spec) = (new.item, new.spec);
-            self.plan(now, new, out);
+            self.plan_unqueued(now, new, out);
             match self.items.get(&item) {
+                // A command that is sent again has the same receipt.
+                Some(row) if row.state == ItemStatus::Settled(ItemOutcome::Cancelled) => {
+                    receipt.ended += 1;
+                }
                 Some(row) if row.is_settled() => receipt.settled += 1,
                 Some(row) => {
                     receipt.ended += 1;
@@ -59,6 +63,14 @@ impl Core {
             self.send_stop(now, exec, StopUrgency::Now(StopLevel::Kill), out);
         }
         out.effects().push(CoreEffect::Receipt { id, receipt });
+    }
+
+    /// Positions in the plan of the items that were requested and have no settlement, in its order.
+    pub fn begun(&self) -> Vec<u64> {
+        let unsettled = self.items.values().filter(|row| !row.is_settled());
+        let mut begun: Vec<u64> = unsettled.filter_map(|row| row.ordinal).collect();
+        begun.sort_unstable();
+        begun
     }
 
     fn open_executions(&self, item: ItemId) -> Vec<ExecId> {

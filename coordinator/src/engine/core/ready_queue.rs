@@ -98,16 +98,23 @@ impl ReadyQueue {
         self.len = self.buckets.values().map(ReadyBucket::len).sum();
     }
 
-    /// Removes every entry of a lane, in the order of their turns.
-    pub(super) fn take_lane(&mut self, lane: u16) -> Vec<ItemId> {
+    /// Whether a lane has an entry.
+    pub(super) fn has_lane(&self, lane: u16) -> bool {
+        self.buckets.keys().any(|(_, of)| *of == lane)
+    }
+
+    /// Removes the first entries of a lane, at most `most`; of several classes one after the other.
+    pub(super) fn take_lane(&mut self, lane: u16, most: usize) -> Vec<ItemId> {
         let mut taken = Vec::new();
-        for (_, line) in self.buckets.extract_if(.., |(_, of), _| *of == lane) {
-            self.len -= line.len();
-            taken.extend(line.again.into_iter().map(|(turn, item)| (false, turn, item)));
-            taken.extend(line.fresh.into_iter().map(|(turn, item)| (true, turn, item)));
+        for (_, line) in self.buckets.iter_mut().filter(|((_, of), _)| *of == lane) {
+            let again = line.again.len().min(most - taken.len());
+            taken.extend(line.again.drain(..again).map(|(_, item)| item));
+            let fresh = line.fresh.len().min(most - taken.len());
+            taken.extend(line.fresh.drain(..fresh).map(|(_, item)| item));
         }
-        taken.sort_unstable();
-        taken.into_iter().map(|(_, _, item)| item).collect()
+        self.len -= taken.len();
+        self.buckets.retain(|_, line| line.len() > 0);
+        taken
     }
 
     /// Removes every entry, items tried before first.
@@ -120,5 +127,25 @@ impl ReadyQueue {
         }
         taken.sort_unstable();
         taken.into_iter().map(|(_, _, item)| item).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lane_is_taken_in_portions_items_tried_before_first() {
+        let item = |n: u8| ItemId::from_bytes([n; 16]);
+        let mut queue = ReadyQueue::default();
+        for n in 0..6 {
+            queue.push_fresh((SizeClass(0), u16::from(n % 2)), item(n));
+        }
+        queue.push_again((SizeClass(0), 0), item(6));
+        assert_eq!(queue.take_lane(0, 3), [6, 0, 2].map(item));
+        assert!(queue.has_lane(0) && queue.len() == 4);
+        assert_eq!(queue.take_lane(0, 3), [4].map(item));
+        assert!(!queue.has_lane(0) && queue.has_lane(1));
+        assert_eq!((queue.take_lane(0, 3), queue.len()), (Vec::new(), 3));
     }
 }

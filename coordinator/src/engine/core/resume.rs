@@ -15,25 +15,37 @@ use super::worker_liveness::WorkerLiveness;
 impl Core {
     /// Takes in an item of the plan.
     pub(super) fn plan(&mut self, now: InputTime, new: NewItem, out: &mut impl CoreOutput) {
+        if self.plan_unqueued(now, new, out) {
+            self.ready.push_fresh((new.class, new.lane), new.item);
+        }
+    }
+
+    /// Takes in an item of the plan. Returns whether it is new: then it is in no queue, so that nothing
+    /// offers it.
+    pub(super) fn plan_unqueued(
+        &mut self,
+        now: InputTime,
+        new: NewItem,
+        out: &mut impl CoreOutput,
+    ) -> bool {
         let NewItem { item, ordinal, spec, class, lane } = new;
         let Some(row) = self.items.get_mut(&item) else {
             let mut row = ItemEntry::new(spec, NO_TRY);
             row.ordinal = Some(ordinal);
             (row.class, row.lane) = (class, lane);
             self.items.insert(item, row);
-            self.ready.push_fresh((class, lane), item);
             self.unsettled += 1;
-            return;
+            return true;
         };
         if row.ordinal.replace(ordinal).is_some() {
-            return;
+            return false;
         }
         (row.class, row.lane) = (class, lane);
         self.count_planned(&item);
-        let Some(row) = self.items.get_mut(&item) else { return };
+        let Some(row) = self.items.get_mut(&item) else { return false };
         if row.is_settled() {
             self.settled += 1;
-            return;
+            return false;
         }
         self.unsettled += 1;
         let (pending, respecified) = (self.dispatching && row.is_pending(), row.spec != spec);
@@ -43,6 +55,7 @@ impl Core {
         if respecified {
             self.commit(now, JournalRecord::Respecified { item, spec }, out);
         }
+        false
     }
 
     /// Begins a session when nothing of previous sessions runs any more.

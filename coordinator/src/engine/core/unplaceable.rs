@@ -12,7 +12,7 @@ use super::input::InputTime;
 use super::item::ItemEntry;
 use super::record::{JournalRecord, NamedItem};
 
-/// Items of one record.
+/// Items that one input gives up, and items of one record.
 const MAX_ITEMS_PER_RECORD: usize = 4096;
 
 /// A lane that no worker can run.
@@ -75,16 +75,20 @@ impl Core {
         now.monotonic_ms.checked_add(timeout)
     }
 
-    /// When the next lane is given up.
+    /// When the next lane is given up, or the rest of one.
     pub(super) fn next_give_up_due(&self) -> Option<u64> {
         if self.paused {
             return None;
         }
-        let waits = |closed: &&UnplaceableLane| !closed.is_over;
-        self.unplaceable_lanes.values().filter(waits).filter_map(|closed| closed.until).min()
+        let waits = |(lane, closed): &(&u16, &UnplaceableLane)| {
+            !closed.is_over || self.ready.has_lane(**lane)
+        };
+        let waiting = self.unplaceable_lanes.iter().filter(waits);
+        waiting.filter_map(|(_, closed)| closed.until).min()
     }
 
-    /// Gives up items that waited too long for a suitable worker.
+    /// Gives up items that waited too long for a suitable worker: a portion of each lane. The next
+    /// input gives up the next portion.
     pub(super) fn give_up_unplaceable(&mut self, now: InputTime, out: &mut impl CoreOutput) {
         if self.unplaceable_lanes.is_empty() || self.paused {
             return;
@@ -102,7 +106,7 @@ impl Core {
                 .unplaceable_lanes
                 .get_mut(&lane)
                 .is_some_and(|closed| !std::mem::replace(&mut closed.is_over, true));
-            let mut items = self.ready.take_lane(lane);
+            let mut items = self.ready.take_lane(lane, MAX_ITEMS_PER_RECORD);
             if first {
                 items.extend(self.unstarted_of_lane(now, lane));
             }

@@ -114,6 +114,7 @@ impl<P: Planner> Engine<P> {
         mut self,
         stops: &mut mpsc::Receiver<StopLevel>,
     ) -> Result<EngineOutcome, RunError> {
+        self.cancellations.refuse();
         let pending = self.planner.total() - self.run.core.settled() as u64;
         let is_over_budget = self.is_over_budget && pending > 0;
         // More items may come in the next session.

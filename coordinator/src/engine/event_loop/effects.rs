@@ -88,7 +88,7 @@ impl<P: Planner> Engine<P> {
     fn answer_command(&mut self, id: u64, receipt: CommandReceipt) {
         if let Some(reply) = self.commands.remove(&id) {
             let _no_longer_waiting = reply.send(receipt);
-        } else {
+        } else if !self.cancellations.answer(id, &receipt) {
             self.retries.answer(id, &receipt);
             self.begin_retry();
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_protocol::wire::command::RunCommand;
 use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 use rollout_worker::supervise;
@@ -56,34 +56,22 @@ impl<P: Planner> Engine<P> {
     }
 
     async fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
-        let selection = match command {
-            RunCommand::Cancel { selection } => selection,
-            RunCommand::Retry { request, selection } => {
-                return self.on_retry(request, selection, reply);
-            }
+        match command {
+            RunCommand::Cancel { selection } => self.on_cancel(selection, reply),
+            RunCommand::Retry { request, selection } => self.on_retry(request, selection, reply),
             RunCommand::ReadFile { file, offset } => {
                 let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
                 let read = move || read_part(&layout, durable, file, offset);
                 // A reader that no longer waits asks again.
                 let _gone = reply.send(supervise::blocking(read).await);
-                return;
             }
             RunCommand::Pause | RunCommand::Continue => {
                 let id = self.next_request_id();
                 self.commands.insert(id, reply);
                 let is_paused = command == RunCommand::Pause;
-                return self.handle(CoreInput::Pause { id, is_paused });
+                self.handle(CoreInput::Pause { id, is_paused });
             }
-        };
-        let items = self.planner.select(&selection);
-        if items.is_empty() {
-            // A caller that no longer waits can ask again.
-            let _gone = reply.send(CommandReceipt::refused("the run has no such trial"));
-            return;
         }
-        let id = self.next_request_id();
-        self.commands.insert(id, reply);
-        self.handle(CoreInput::Cancel { id, items });
     }
 
     pub(super) fn next_request_id(&mut self) -> u64 {

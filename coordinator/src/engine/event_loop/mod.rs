@@ -2,6 +2,7 @@
 //! out the effects.
 
 mod backlog;
+mod cancellations;
 mod close;
 mod compaction;
 mod concurrency;
@@ -29,6 +30,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use self::backlog::Backlog;
+use self::cancellations::Cancellations;
 use self::compaction::JournalGrowth;
 pub use self::durable_state::{DurableState, DurableStateListener};
 use self::inputs::LocalWorkerEvent;
@@ -50,6 +52,9 @@ use crate::engine::journal::JournalWriter;
 /// How often the manifest is replaced during the run: it is only a hint for people and for the
 /// detection of a damaged journal.
 const MANIFEST_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Items that one turn of the loop asks the planner for.
+const PLANNED_PER_TURN: usize = 4096;
 
 /// How long a killed session waits for remote workers to report that they ended.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -76,6 +81,9 @@ pub struct Engine<P> {
     claims: HashMap<u64, oneshot::Sender<ClaimAnswer>>,
     commands: HashMap<u64, oneshot::Sender<CommandReceipt>>,
     retries: Retries,
+    cancellations: Cancellations,
+    /// Whether the planner has items that the next turn asks for.
+    plans_more: bool,
     next_claim_id: u64,
     /// Effects that wait for the batch of records with this number.
     waiting: VecDeque<(u64, Vec<CoreEffect>)>,
@@ -154,6 +162,8 @@ impl<P: Planner> Engine<P> {
             claims: HashMap::new(),
             commands: HashMap::new(),
             retries: Retries::default(),
+            cancellations: Cancellations::default(),
+            plans_more: false,
             next_claim_id: 0,
             waiting: VecDeque::new(),
             pending_effects: Vec::new(),
@@ -256,6 +266,8 @@ impl<P: Planner> Engine<P> {
                 self.on_message(messages).await?;
             }
             Some(level) = inputs.stops.recv() => self.stop(level).await,
+            () = std::future::ready(()), if self.cancellations.is_ready() => self.cancel_next(),
+            () = std::future::ready(()), if self.plans_more => {}
             found = self.retries.next_found() => self.on_settlements_found(found)?,
             () = wait_for_growth(self.growth.as_deref()) => {}
             Some(hints) = inputs.hints.next() => self.on_hints(hints).await,
@@ -269,6 +281,7 @@ impl<P: Planner> Engine<P> {
             () = tokio::time::sleep_until(due) => {
                 self.handle(CoreInput::Tick);
                 self.retries.answer_overdue(Instant::now());
+                self.cancellations.answer_overdue(Instant::now());
                 if self.refresh_manifest() {
                     self.refresh_backlog().await?;
                 }
@@ -302,6 +315,7 @@ impl<P: Planner> Engine<P> {
         if level == StopLevel::Kill {
             self.kill_deadline.get_or_insert_with(|| Instant::now() + KILL_TIMEOUT);
         }
+        self.cancellations.refuse();
         let is_new = self.run.core.stopping() < Some(level);
         self.handle(CoreInput::Stop(level));
         if is_new {
@@ -336,10 +350,21 @@ impl<P: Planner> Engine<P> {
         touched
     }
 
-    /// Asks the planner for as many items as there are permits.
+    /// Asks the planner for as many items as there are permits, within the limit of a turn. Items that
+    /// may be cancelled are not begun.
     fn feed_planned(&mut self) {
+        self.plans_more = false;
+        if self.cancellations.is_busy() {
+            return;
+        }
+        let mut left = PLANNED_PER_TURN;
         while let wanted @ 1.. = self.run.core.wanted_items(self.planner.ready_ahead()) {
-            let items = self.planner.next(wanted);
+            if left == 0 {
+                self.plans_more = true;
+                return;
+            }
+            let items = self.planner.next(wanted.min(left));
+            left = left.saturating_sub(items.len());
             if items.is_empty() {
                 if self.planner.is_open() {
                     break;
@@ -416,7 +441,8 @@ impl<P: Planner> Engine<P> {
             }
         };
         let stopped = self.run.core.stopping().is_some() && quiet;
-        idle && (stopped || self.run.core.is_complete() && !self.retries.is_busy())
+        let is_busy = self.retries.is_busy() || self.cancellations.is_busy();
+        idle && (stopped || self.run.core.is_complete() && !is_busy)
     }
 
     /// Ends a killed session whose catalog hangs. Its records take no effect, and the next session
@@ -434,6 +460,7 @@ impl<P: Planner> Engine<P> {
         let core = self.run.core.next_due_ms().map(|ms| self.started + Duration::from_millis(ms));
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
         let due = self.retries.next_due().map_or(due, |at| due.min(at));
+        let due = self.cancellations.next_due().map_or(due, |at| due.min(at));
         let limiter = self.limiter.as_ref().and_then(|limiter| limiter.next_due());
         let due = limiter.map_or(due, |at| due.min(at));
         let due = self.decisions_due().map_or(due, |at| due.min(at));

@@ -17,7 +17,7 @@ use super::handle::FarmHandle;
 use super::outcome::sample_result;
 use super::state::{FarmShared, FarmState, FarmStep};
 use crate::engine::core::{ItemSettlement, NewItem};
-use crate::engine::{Planner, PlannerDecisions, WorkerRequirements};
+use crate::engine::{Planner, PlannerDecisions, SelectionStep, WorkerRequirements};
 
 /// Begun samples that may wait for a worker: if all are of one size class, and otherwise, where later
 /// ones may fit a free worker.
@@ -145,8 +145,8 @@ impl Planner for FarmPlanner {
     }
 
     /// None: samples are cancelled by their groups.
-    fn select(&self, _selection: &TrialSelection) -> Vec<NewItem> {
-        Vec::new()
+    fn select(&self, _selection: &TrialSelection, _ordinal: u64) -> SelectionStep {
+        SelectionStep::End
     }
 
     fn name(&self, ordinal: u64) -> ItemName {

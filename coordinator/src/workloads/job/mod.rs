@@ -8,15 +8,14 @@ use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
-use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::{ReopenSelection, TrialSelection};
 use rollout_protocol::wire::offer::{Offer, OfferedWork, RunRateLimits};
 use tokio::sync::Notify;
 
 use crate::engine::core::{AnnouncedChunk, NewItem};
 use crate::engine::journal::RunLayout;
-use crate::engine::{ItemLookup, Planner, RunError, WorkerRequirements};
-use crate::plan::{JobPlan, PlanPlace, PlannedTrial};
+use crate::engine::{ItemLookup, Planner, RunError, SelectionStep, WorkerRequirements};
+use crate::plan::{JobPlan, PlanPlace};
 use crate::results::view;
 
 pub use lanes::JobLanes;
@@ -220,17 +219,12 @@ impl Planner for JobPlanner {
         self.plan.place(ordinal).map(|place| self.lanes.lane(place.agent, place.task))
     }
 
-    fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
-        let wanted = |trial: &PlannedTrial| {
-            let of = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|a| a == name);
-            let TrialName { agent, dataset, task, attempt } = &trial.name;
-            of(&selection.agent, agent)
-                && of(&selection.dataset, dataset)
-                && of(&selection.task, task)
-                && selection.attempt.is_none_or(|asked| asked == *attempt)
-        };
-        let trials = self.plan.trials().filter(wanted);
-        trials.map(|trial| self.new_item(trial.ordinal)).collect()
+    fn select(&self, selection: &TrialSelection, ordinal: u64) -> SelectionStep {
+        match self.plan.next_selected(selection, ordinal) {
+            Some(next) if next == ordinal => SelectionStep::Named(self.new_item(ordinal)),
+            Some(next) => SelectionStep::Skip(next),
+            None => SelectionStep::End,
+        }
     }
 
     fn item_lookup(&self) -> Option<ItemLookup> {
@@ -279,7 +273,7 @@ pub(crate) fn read_previous_plan(layout: &RunLayout) -> Result<Option<JobPlan>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PLAN_FILE, noop};
+    use crate::plan::{PLAN_FILE, PlannedTrial, noop};
 
     #[test]
     fn plan_file_path_equals_that_of_run_layout() {

@@ -129,3 +129,48 @@ fn stop_withdraws_idle_offers_and_waits_for_running_ones() {
     let second = TryId { epoch: 2, n: 2 };
     assert_eq!(world.offered(), [(item(0), second), (item(2), TryId { epoch: 2, n: 1 })]);
 }
+
+/// Everything is cancelled in portions; the process dies after any record, and the user cancels again.
+#[test]
+fn cancel_in_portions_loses_nothing_at_a_crash_after_any_record() {
+    const ITEMS: u8 = 12;
+    let all: Vec<u8> = (0..ITEMS).collect();
+    let under = [1; ITEMS as usize];
+    let records = |crash: usize| {
+        let mut world = CoreFixture::remote(2, 2);
+        world.show(&[("a", &[running_execution(0, FIRST, 1, false)])]);
+        world.report(1, FIRST, 2, 1, ok(1.0));
+        for portion in all.chunks(5) {
+            cancel(&mut world, portion);
+        }
+        world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
+        let records = world.journal.len();
+        world.journal.truncate(crash.min(records));
+        world.take_over(&under);
+        let receipt = cancel(&mut world, &all);
+        assert_eq!(u64::from(ITEMS), receipt.settled + receipt.ended, "{crash}");
+        world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
+        let settled = replay_journal(&mut Core::new(settings(1, 2)), &world.journal);
+        let mut items: Vec<u8> = settled.iter().map(|settled| settled.item.as_bytes()[0]).collect();
+        items.sort_unstable();
+        items.dedup();
+        assert_eq!(settled.len(), items.len(), "{crash}: an item has two results");
+        let open = all.iter().filter(|n| world.core.settled_spec(&item(**n)).is_none());
+        // Whatever runs on a worker that this session has not heard of is waited for.
+        assert!(open.clone().all(|n| *n <= 1), "{crash}: {:?}", open.collect::<Vec<_>>());
+        records
+    };
+    for crash in 1..=records(usize::MAX) {
+        records(crash);
+    }
+}
+
+#[test]
+fn cancelled_items_that_were_not_requested_wait_in_no_queue() {
+    let mut world = CoreFixture::remote(1, 1);
+    cancel(&mut world, &[1, 2, 3]);
+    assert_eq!(world.core.ready.len(), 0);
+    assert_eq!(world.core.begun(), [0]);
+    let again = cancel(&mut world, &[1, 2, 3]);
+    assert_eq!((again.named, again.settled, again.ended), (3, 0, 3), "it is the same command");
+}

@@ -26,9 +26,9 @@ use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::trial::TrialContext;
 
 use super::*;
-use crate::engine::WorkerRequirements;
 use crate::engine::concurrency::{ConcurrencyLimiter, ConcurrencyLimits};
 use crate::engine::core::NewItem;
+use crate::engine::{SelectionStep, WorkerRequirements};
 
 const STAGES: [EvalStage; 4] =
     [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
@@ -67,8 +67,8 @@ impl Planner for EvalsPlanner {
         self.job.lanes()
     }
 
-    fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
-        self.job.select(selection)
+    fn select(&self, selection: &TrialSelection, ordinal: u64) -> SelectionStep {
+        self.job.select(selection, ordinal)
     }
 
     fn name(&self, ordinal: u64) -> ItemName {

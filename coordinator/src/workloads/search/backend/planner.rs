@@ -14,7 +14,7 @@ use super::past_requests::PastRequests;
 use super::requests::{WorkKind, WorkRequest, WorkRequests};
 use crate::engine::concurrency::ConcurrencyLimiter;
 use crate::engine::core::{ItemSettlement, NewItem};
-use crate::engine::{Planner, WorkerRequirements};
+use crate::engine::{Planner, SelectionStep, WorkerRequirements};
 use crate::workloads::search::driver::SearchDirectory;
 
 /// Dispatches the tries and idea commands that the search requests. All requests of one kind have
@@ -136,8 +136,8 @@ impl Planner for EvalPlanner {
     }
 
     /// None: a search needs all of its items, so none can be cancelled alone.
-    fn select(&self, _selection: &TrialSelection) -> Vec<NewItem> {
-        Vec::new()
+    fn select(&self, _selection: &TrialSelection, _ordinal: u64) -> SelectionStep {
+        SelectionStep::End
     }
 
     fn name(&self, ordinal: u64) -> ItemName {
