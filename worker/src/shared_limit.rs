@@ -291,9 +291,15 @@ impl SharedPlace {
     /// # Errors
     /// The limit is reached, for its user; the place stays as it is.
     pub fn grow(&mut self, amount: u64) -> Result<(), LimitReached> {
-        let mut more = self.limit.try_acquire(&self.user, amount)?;
-        self.amount += std::mem::take(&mut more.amount);
+        let more = self.limit.try_acquire(&self.user, amount)?;
+        self.merge(more);
         Ok(())
+    }
+
+    /// Adds another place of the same user of the same limit.
+    pub fn merge(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.limit, &other.limit) && self.user == other.user);
+        self.amount += std::mem::take(&mut other.amount);
     }
 
     /// Gives back what is more than an amount.

@@ -10,6 +10,7 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+mod bodies;
 mod connections;
 mod pauses;
 
