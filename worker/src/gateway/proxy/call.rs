@@ -293,9 +293,11 @@ impl Call {
         outage: bool,
         head: ReplyHead,
     ) {
-        let request = match outage || reply.status == StatusCode::TOO_MANY_REQUESTS {
-            true => RequestEnd::Unanswered,
-            false => RequestEnd::Rejected,
+        let request = match reply.status {
+            _ if outage => RequestEnd::Unanswered,
+            // Its own calls use the limits of the server: no answer, and no cause of the server.
+            StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
+            _ => RequestEnd::Rejected,
         };
         let (response, body) = reply.response(self.dialect());
         let (status, error) = (Some(reply.status), Some(reply.message));

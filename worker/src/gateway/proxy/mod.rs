@@ -49,7 +49,7 @@ use tokio::time::Instant;
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
 use self::request_memory::{RequestMemory, TryMemory};
-use self::server::ModelServer;
+use self::server::{HeldPlaces, ModelServer};
 use self::upstreams::Upstreams;
 use super::budget::BudgetMeter;
 use super::open_calls::OpenCalls;
@@ -161,6 +161,7 @@ impl ModelGateway for Gateway {
             budget: Arc::new(BudgetMeter::new(budget)),
             agent,
             memory: self.memory.of_try(run),
+            places: HeldPlaces::default(),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
@@ -234,6 +235,8 @@ struct OpenTry {
     agent: TrajectoryAgent,
     /// Memory for its requests.
     memory: TryMemory,
+    /// Its calls that servers are answering.
+    places: HeldPlaces,
     /// Connections with its key that it may have besides the present ones.
     connections: Arc<Semaphore>,
     /// Its calls that may still run.

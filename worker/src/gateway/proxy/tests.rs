@@ -11,7 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 mod bodies;
+mod busy;
 mod connections;
+
 mod pauses;
 
 use super::*;
