@@ -339,8 +339,12 @@ pub fn worker_silence(lease: Duration) -> Duration {
 pub const GATEWAY_REQUEST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Requests that all tries of a worker may have at the model gateway at once, bytes. More wait, and one
-/// try has a part of it at most: agents cannot use up the worker's memory.
+/// run has a part of it at most: agents cannot use up the worker's memory, or that of other runs.
 pub const GATEWAY_BYTES: usize = 768 * 1024 * 1024;
+
+/// Requests that one try may have at the model gateway at once, bytes: four of the largest, and less
+/// than the part of a run, whose other tries have room, too.
+pub const GATEWAY_TRY_BYTES: usize = 256 * 1024 * 1024;
 
 /// Token ids and log probabilities of a call, or tokens of a trajectory, from which they are in the
 /// binary file instead of JSON.

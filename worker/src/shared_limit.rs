@@ -1,6 +1,8 @@
 //! A limit that users share. Every user has a part of it at most, so that no user takes all of it, and
 //! administrators have a reserve. Free room goes to the user who holds the least, then to the one who
-//! was served longest ago. The priority of a request counts among requests of its own user only.
+//! was served longest ago. The priority of a request counts among requests of its own user only. A
+//! request that waits because others hold too much is passed by none, however small, except those of
+//! administrators.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -230,29 +232,56 @@ impl LimitState {
         }
     }
 
-    /// Takes what the first request asks for. Forgets requests that no longer wait, and users who hold
-    /// nothing if none waits.
+    /// Takes what the first request asks for that may have it. Forgets requests that no longer wait,
+    /// and users who hold nothing if none waits.
     fn next_granted(&mut self, shares: LimitShares) -> Option<WaitingRequest> {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());
         if self.waiting.is_empty() {
             self.users.retain(|_, part| part.held > 0);
         }
-        let may_take = |(_, waiting): &(usize, &WaitingRequest)| {
-            self.allows(shares, &waiting.user, waiting.amount)
-        };
-        let claim = |(_, waiting): &(usize, &WaitingRequest)| {
-            let UserPart { held, last_grant } = self.part(&waiting.user.name);
-            (held, last_grant)
-        };
-        // The first of equal ones, so the oldest.
-        let (_, first) = self.waiting.iter().enumerate().filter(may_take).min_by_key(claim)?;
-        let user = first.user.name.clone();
-        let of_user = self.waiting.iter().enumerate().filter(may_take);
-        let of_user = of_user.filter(|(_, waiting)| waiting.user.name == user);
-        let (at, _) = of_user.min_by_key(|(_, waiting)| std::cmp::Reverse(waiting.priority))?;
-        let granted = self.waiting.remove(at);
-        self.take(&user, granted.amount);
+        let mut is_blocked = false;
+        let mut granted = None;
+        for at in self.first_of_users() {
+            let WaitingRequest { user, amount, .. } = &self.waiting[at];
+            if is_blocked && !user.is_admin {
+                continue;
+            }
+            if self.allows(shares, user, *amount) {
+                granted = Some(at);
+                break;
+            }
+            // If only the part of this user is too small, there is room for others. Otherwise small
+            // requests of others would take the room that a large one waits for, again and again.
+            let own = self.part(&user.name).held;
+            if shares.allows(user.is_admin, [own, own], *amount) {
+                is_blocked = true;
+                if user.is_admin {
+                    break;
+                }
+            }
+        }
+        let granted = self.waiting.remove(granted?);
+        self.take(&granted.user.name, granted.amount);
         Some(granted)
+    }
+
+    /// Places of the first request of each user who waits, in the order of the users' claims.
+    fn first_of_users(&self) -> Vec<usize> {
+        let mut first = HashMap::<&str, (usize, usize)>::new();
+        for (at, waiting) in self.waiting.iter().enumerate() {
+            let (_, best) = first.entry(&waiting.user.name).or_insert((at, at));
+            // The oldest of those with the highest priority.
+            if waiting.priority > self.waiting[*best].priority {
+                *best = at;
+            }
+        }
+        let claim = |(user, (oldest, best)): (&str, (usize, usize))| {
+            let UserPart { held, last_grant } = self.part(user);
+            ((held, last_grant, oldest), best)
+        };
+        let mut claims: Vec<_> = first.into_iter().map(claim).collect();
+        claims.sort_unstable();
+        claims.into_iter().map(|(_, best)| best).collect()
     }
 }
 
@@ -262,9 +291,15 @@ impl SharedPlace {
     /// # Errors
     /// The limit is reached, for its user; the place stays as it is.
     pub fn grow(&mut self, amount: u64) -> Result<(), LimitReached> {
-        let mut more = self.limit.try_acquire(&self.user, amount)?;
-        self.amount += std::mem::take(&mut more.amount);
+        let more = self.limit.try_acquire(&self.user, amount)?;
+        self.merge(more);
         Ok(())
+    }
+
+    /// Adds another place of the same user of the same limit.
+    pub fn merge(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.limit, &other.limit) && self.user == other.user);
+        self.amount += std::mem::take(&mut other.amount);
     }
 
     /// Gives back what is more than an amount.
@@ -315,8 +350,18 @@ mod tests {
         name: &str,
         priority: i32,
     ) -> impl Future<Output = SharedPlace> + use<> {
+        waiting_for(limit, name, priority, 1)
+    }
+
+    /// Starts to wait for an amount.
+    fn waiting_for(
+        limit: &Arc<SharedLimit>,
+        name: &str,
+        priority: i32,
+        amount: u64,
+    ) -> impl Future<Output = SharedPlace> + use<> {
         let (limit, user) = (Arc::clone(limit), user(name));
-        let mut acquiring = Box::pin(async move { limit.acquire(&user, priority, 1).await });
+        let mut acquiring = Box::pin(async move { limit.acquire(&user, priority, amount).await });
         // One look puts it into the queue.
         let _pending = (&mut acquiring).now_or_never();
         acquiring
@@ -389,6 +434,44 @@ mod tests {
         let of_bob = of_bob.now_or_never().expect("the next turn is his");
         drop(of_bob);
         drop(many);
+    }
+
+    #[tokio::test]
+    async fn large_request_is_not_passed_by_small_ones_without_end() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(limit.acquire(&user("ada"), 0, 8).await);
+        }
+        let large = waiting_for(&limit, "bob", 0, 40);
+        drop(held.pop());
+        let next = waiting_for(&limit, "ada", 0, 8);
+        assert_eq!(limit.counts().held, 32, "she does not take the room that he waits for");
+        drop(held.pop());
+        let large = large.now_or_never().expect("there is room for him");
+        assert_eq!(limit.counts(), LimitCounts { free: 16, held: 64, waiting: 1 });
+        drop(large);
+        assert!(next.now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn request_beyond_the_part_of_its_user_keeps_only_that_user_back() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let held = limit.acquire(&user("ada"), 0, 40).await;
+        let of_ada = waiting_for(&limit, "ada", 0, 20);
+        let of_bob = limit.acquire(&user("bob"), 0, 8).now_or_never();
+        assert!(of_bob.is_some(), "there is room for him");
+        drop(held);
+        assert_eq!(of_ada.await.amount(), 20);
+    }
+
+    #[tokio::test]
+    async fn administrator_passes_a_request_that_waits_for_others() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let _held = limit.acquire(&user("ada"), 0, 40).await;
+        let _of_bob = waiting_for(&limit, "bob", 0, 60);
+        assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_none(), "she is behind him");
+        assert!(limit.acquire(&user("root"), 0, 1).now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -21,9 +21,13 @@ pub use group::{
 };
 pub use record::{FarmRecord, LateResult, LostGeneration, SampleSlot};
 pub use refusal::{AdmissionRefusal, BusyLimit};
-pub use sample::{CancelReason, GroupEnd, LossCause, SampleEnd, SampleExecution, SampleResult};
+pub use sample::{
+    CancelReason, GroupEnd, LossCause, OutageCause, SampleEnd, SampleExecution, SampleResult,
+};
 pub use settings::{FarmLimits, FarmSettings, InvalidFarmSettings, StalenessBounds};
-pub use snapshot::{EndingSlot, FarmCounters, FinishedGroup, GroupSnapshot, OpenSlot};
+pub use snapshot::{
+    EndingSlot, FarmCounters, FarmOutage, FinishedGroup, GroupSnapshot, OpenSlot, SlotOutage,
+};
 pub use status::{
     AckReceipt, CancelReceipt, FarmModelCalls, FarmPause, FarmStatus, FarmTotals, GroupStatus,
     SubmitReceipt, SubmittedGroup,

@@ -111,6 +111,36 @@ impl CancelReason {
     }
 }
 
+/// The cause of an outage, as the code of an error names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutageCause {
+    /// A disk of a host is full.
+    DiskFull,
+    /// A host has no memory, open files or processes left.
+    HostExhausted,
+    /// An engine or a registry does not answer.
+    Unreachable,
+    /// A model server does not answer.
+    ModelUnreachable,
+    /// The blob store does not take or give blobs.
+    StoreFailed,
+}
+
+impl OutageCause {
+    /// The cause that a code names.
+    pub fn of(code: &ErrorCode) -> Option<Self> {
+        let causes = [
+            (ErrorCode::DISK_FULL, Self::DiskFull),
+            (ErrorCode::HOST_EXHAUSTED, Self::HostExhausted),
+            (ErrorCode::UNREACHABLE, Self::Unreachable),
+            (ErrorCode::MODEL_UNREACHABLE, Self::ModelUnreachable),
+            (ErrorCode::STORE_FAILED, Self::StoreFailed),
+        ];
+        causes.into_iter().find(|(of, _)| of == code).map(|(_, cause)| cause)
+    }
+}
+
 /// How a group ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -186,18 +216,11 @@ impl SampleResult {
         }
     }
 
-    /// Whether it was lost because a service or the host had an outage, which ends others in the same
-    /// way as long as it lasts.
-    pub fn is_outage(&self) -> bool {
-        const OUTAGES: [ErrorCode; 5] = [
-            ErrorCode::DISK_FULL,
-            ErrorCode::HOST_EXHAUSTED,
-            ErrorCode::UNREACHABLE,
-            ErrorCode::MODEL_UNREACHABLE,
-            ErrorCode::STORE_FAILED,
-        ];
-        let code = self.error.as_ref().map(|error| &error.code);
-        self.end.is_refillable() && code.is_some_and(|code| OUTAGES.contains(code))
+    /// The outage that lost it: one of a service or of the host, which ends others in the same way as
+    /// long as it lasts. A fault of this sample alone may look the same.
+    pub fn outage(&self) -> Option<OutageCause> {
+        let code = self.error.as_ref().map(|error| &error.code)?;
+        OutageCause::of(code).filter(|_| self.end.is_refillable())
     }
 
     /// Whether a trainer may learn from it: the agent ended or was ended, and there is a verdict.
@@ -209,6 +232,7 @@ impl SampleResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorType;
 
     #[test]
     fn sample_end_has_outcome_cause_and_phase_in_documents() {
@@ -238,6 +262,22 @@ mod tests {
         }
         assert!(!SampleEnd::Truncated.is_refillable());
         assert!(!SampleEnd::Cancelled { reason: CancelReason::Stale }.is_refillable());
+    }
+
+    #[test]
+    fn outage_is_of_refillable_ends_with_its_codes() {
+        let lost = |cause, code| SampleResult {
+            end: SampleEnd::NoResult { cause, phase: Phase::EnvironmentSetup },
+            error: Some(TrialError::transient(ErrorType::EnvironmentStartFailed, code, "lost")),
+            ..SampleResult::cancelled(CancelReason::ByUser)
+        };
+        let full = lost(LossCause::Infrastructure, ErrorCode::DISK_FULL);
+        assert_eq!(full.outage(), Some(OutageCause::DiskFull));
+        let other = lost(LossCause::Infrastructure, ErrorCode::ENVIRONMENT_LOST);
+        assert_eq!(other.outage(), None);
+        assert_eq!(lost(LossCause::Task, ErrorCode::UNREACHABLE).outage(), None);
+        let text = serde_json::to_string(&OutageCause::ModelUnreachable).expect("JSON");
+        assert_eq!(text, r#""model_unreachable""#, "the name of the code");
     }
 
     #[test]

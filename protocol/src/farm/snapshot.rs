@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::group::AdmittedGroup;
-use super::sample::GroupEnd;
+use super::sample::{GroupEnd, OutageCause};
 use super::settings::FarmSettings;
 use super::status::FarmTotals;
 use crate::Timestamp;
@@ -30,6 +30,20 @@ pub struct FarmCounters {
     pub closed: bool,
     /// Sums over its whole life.
     pub totals: FarmTotals,
+    /// Outages that have not ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outages: Vec<FarmOutage>,
+}
+
+/// An outage that has not ended: samples that it ended are begun again as probes, one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FarmOutage {
+    /// Its cause.
+    pub cause: OutageCause,
+    /// When the next probe is due, in milliseconds without pauses of the farm.
+    pub due_ms: i64,
+    /// Pause before that probe, milliseconds.
+    pub pause_ms: i64,
 }
 
 /// A group that has not ended, or has completions without an acknowledgement, or executions that
@@ -73,6 +87,20 @@ pub struct OpenSlot {
     pub ordinal: u64,
     /// Whether it has ended.
     pub ended: bool,
+    /// The outages that ended its earlier generations; absent without any, and once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<SlotOutage>,
+}
+
+/// The outages that ended earlier generations of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotOutage {
+    /// The cause of the last one.
+    pub cause: OutageCause,
+    /// Generations that an outage ended.
+    pub losses: u32,
+    /// Whether the present generation begins as a probe only.
+    pub is_parked: bool,
 }
 
 /// A generation whose execution may still run.
@@ -95,4 +123,25 @@ pub struct FinishedGroup {
     pub content: Digest,
     /// How it ended.
     pub end: GroupEnd,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_without_outage_keeps_its_form() {
+        let text = r#"{"generation":2,"ordinal":7,"ended":false}"#;
+        let slot: OpenSlot = serde_json::from_str(text).expect("a slot");
+        assert_eq!(slot.outage, None);
+        assert_eq!(serde_json::to_string(&slot).expect("JSON"), text);
+        let outage = SlotOutage { cause: OutageCause::DiskFull, losses: 3, is_parked: true };
+        let parked = OpenSlot { outage: Some(outage), ..slot };
+        let text = serde_json::to_string(&parked).expect("JSON");
+        assert!(
+            text.ends_with(r#""outage":{"cause":"disk_full","losses":3,"is_parked":true}}"#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<OpenSlot>(&text).expect("a slot"), parked);
+    }
 }

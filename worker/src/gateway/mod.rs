@@ -150,10 +150,11 @@ pub trait TryGateway: Send + Sync + fmt::Debug {
     async fn call(&self, dialect: ModelDialect, path: &str, body: Bytes) -> GatewayReply;
 
     /// Time in which a model server did not answer, and in which it waited for a call during a
-    /// pause: it does not count for the agent. Times of several servers and of a pause are added up.
+    /// pause or for memory that other executions held: it does not count for the agent. Times of
+    /// several servers, of a pause and of such waits are added up.
     fn stopped_time(&self) -> Duration;
 
-    /// Whether a model server does not answer, or it waits for a call during a pause.
+    /// Whether a model server does not answer, or it waits for a call during a pause, or for memory.
     fn is_stopped(&self) -> bool;
 
     /// Waits until all calls have ended, for a short time: connections of an agent that has ended

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::call::Call;
 use super::refusal::{ServerBody, ServerReply, asks_to_wait};
 use super::route::OwnReply;
-use super::server::{Admission, ModelServer};
+use super::server::{Admission, ModelServer, NotAdmitted};
 use crate::gateway::budget::Reservation;
 use crate::gateway::open_calls::OpenCall;
 use crate::gateway::run_calls::SentCall;
@@ -124,10 +124,12 @@ impl Call {
             if course.open.wait_for_resume(deadline).await.is_err() {
                 return Answer::own(OwnReply::paused(), true);
             }
-            let admission = match server.admit(deadline).await {
+            let admission = match server.admit(deadline, &self.opened.places).await {
                 Ok(admission) => admission,
                 // Another call may have found that the server is down or asks to wait.
-                Err(reply) => return Answer::Own { reply, outage: true, elsewhere: true },
+                Err(NotAdmitted { reply, is_own }) => {
+                    return Answer::Own { reply, outage: !is_own, elsewhere: true };
+                }
             };
             // A pause may have begun meanwhile.
             let Some(sent) = course.open.send() else { continue };

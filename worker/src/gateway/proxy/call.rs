@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::answer::{Answer, Course};
 use super::refusal::ServerBody;
 use super::reply_body::ReplyBody;
+use super::request_memory::BodyMemory;
 use super::route::{OwnReply, recorded_headers};
 use super::server::{self, ModelServer};
 use super::{OpenTry, headers};
@@ -30,7 +31,6 @@ use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
 use crate::gateway::unanswered::RequestEnd;
-use crate::shared_limit::SharedPlace;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;
@@ -63,7 +63,7 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     /// Memory of the body, which is free when the call has ended.
-    pub(super) _memory: SharedPlace,
+    pub(super) _memory: BodyMemory,
 }
 
 /// Where the agent gets the head of its reply.
@@ -293,9 +293,11 @@ impl Call {
         outage: bool,
         head: ReplyHead,
     ) {
-        let request = match outage || reply.status == StatusCode::TOO_MANY_REQUESTS {
-            true => RequestEnd::Unanswered,
-            false => RequestEnd::Rejected,
+        let request = match reply.status {
+            _ if outage => RequestEnd::Unanswered,
+            // Its own calls use the limits of the server: no answer, and no cause of the server.
+            StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
+            _ => RequestEnd::Rejected,
         };
         let (response, body) = reply.response(self.dialect());
         let (status, error) = (Some(reply.status), Some(reply.message));

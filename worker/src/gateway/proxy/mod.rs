@@ -3,7 +3,7 @@
 //! * `listener`: listeners, one for each address of this host and one for each environment with a
 //!   network of its own;
 //! * `route`: which call a request is; `headers`: those that are passed on; `request_body`: its body,
-//!   decompressed;
+//!   decompressed; `request_memory`: the memory for it;
 //! * `call`: one call, from its record to the last byte of its reply; `answer`: its sendings;
 //!   `refusal`: replies that ask to call again later;
 //!   `reply_body`: the body that the agent gets;
@@ -19,6 +19,7 @@ mod listener;
 mod refusal;
 mod reply_body;
 mod request_body;
+mod request_memory;
 mod route;
 mod server;
 #[cfg(test)]
@@ -47,7 +48,8 @@ use tokio::time::Instant;
 
 use self::client::Clients;
 use self::listener::{HostListeners, Listener};
-use self::server::ModelServer;
+use self::request_memory::{RequestMemory, TryMemory};
+use self::server::{HeldPlaces, ModelServer};
 use self::upstreams::Upstreams;
 use super::budget::BudgetMeter;
 use super::open_calls::OpenCalls;
@@ -59,7 +61,6 @@ use super::{
     TryGateway, TryRequest, Upstream, atif, dialect, session,
 };
 use crate::environment::ListenerRoute;
-use crate::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 use crate::supervise::Task;
 
 /// Prefix of the keys of executions.
@@ -82,18 +83,8 @@ pub struct Gateway {
     listeners: HostListeners,
     clients: Clients,
     servers: Mutex<ServerTable>,
-    /// Bytes of the requests of all executions, who are its users.
+    /// For the requests of all executions.
     memory: RequestMemory,
-}
-
-/// Memory for requests.
-#[derive(Debug, Clone)]
-struct RequestMemory(Arc<SharedLimit>);
-
-impl Default for RequestMemory {
-    fn default() -> Self {
-        Self(SharedLimit::new(LimitShares::new(limits::GATEWAY_BYTES as u64)))
-    }
 }
 
 /// Model servers by what defines them.
@@ -169,7 +160,8 @@ impl ModelGateway for Gateway {
             recorder,
             budget: Arc::new(BudgetMeter::new(budget)),
             agent,
-            memory: self.memory.clone(),
+            memory: self.memory.of_try(run),
+            places: HeldPlaces::default(),
             connections: Arc::new(Semaphore::new(limits::GATEWAY_TRY_CONNECTIONS)),
             calls: Mutex::default(),
             closed: watch::Sender::new(false),
@@ -241,8 +233,10 @@ struct OpenTry {
     recorder: Recorder,
     budget: Arc<BudgetMeter>,
     agent: TrajectoryAgent,
-    /// Memory for its requests, with those of all executions.
-    memory: RequestMemory,
+    /// Memory for its requests.
+    memory: TryMemory,
+    /// Its calls that servers are answering.
+    places: HeldPlaces,
     /// Connections with its key that it may have besides the present ones.
     connections: Arc<Semaphore>,
     /// Its calls that may still run.
@@ -257,12 +251,6 @@ impl fmt::Debug for OpenTry {
 }
 
 impl OpenTry {
-    /// Waits for memory for a body.
-    async fn memory_for(&self, bytes: usize) -> SharedPlace {
-        let user = LimitUser { name: self.key.clone(), is_admin: false };
-        self.memory.0.acquire(&user, 0, bytes.max(1) as u64).await
-    }
-
     /// Keeps a call that runs.
     fn keep(&self, call: Task<()>) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -349,11 +337,12 @@ impl TryGateway for TryHandle {
     }
 
     fn stopped_time(&self) -> Duration {
-        self.opened.upstreams.downtime() + self.opened.open_calls.waited()
+        let OpenTry { upstreams, open_calls, memory, .. } = &*self.opened;
+        upstreams.downtime() + open_calls.waited() + memory.waited()
     }
 
     fn is_stopped(&self) -> bool {
-        self.opened.is_stopped()
+        self.opened.is_stopped() || self.opened.memory.is_waiting()
     }
 
     async fn wait_for_calls(&self) {

@@ -1,21 +1,23 @@
 //! Bodies of requests: read when there is memory for them, and decompressed.
 
+use std::fmt::Display;
 use std::io::{self, Read};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::bufread::GzDecoder;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use hyper::{HeaderMap, StatusCode};
 use rollout_protocol::limits;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::OpenTry;
-use super::route::OwnReply;
-use crate::shared_limit::SharedPlace;
+use super::request_memory::{BodyMemory, TryMemory};
+use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::supervise;
 
 /// The compressions that are taken, as a header lists them.
@@ -40,39 +42,45 @@ enum Encoding {
     Zstd,
 }
 
+/// Longest time without a byte of a body, and for all of it. Time in which it waits for memory does not
+/// count.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest wait of a body that holds memory for more of it: others may wait for what it holds.
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Memory for the first bytes of a body of unknown length: an agent that sends none holds no more.
+const FIRST_BYTES: usize = 1024 * 1024;
+
 /// Reads a body, when there is memory for it. A compressed one is decompressed, and its
 /// header removed: the call is recorded, and sent, as it is meant.
 pub(super) async fn read(
     headers: &mut HeaderMap,
     body: Incoming,
-    opened: &OpenTry,
-) -> Result<(Bytes, SharedPlace), OwnReply> {
+    memory: &TryMemory,
+) -> Result<(Bytes, BodyMemory), OwnReply> {
     let encoding = encoding(headers)?;
-    let announced = body.size_hint().upper().map_or(Ok(MAX_BYTES), usize::try_from);
-    let announced = announced.ok().filter(|bytes| *bytes <= MAX_BYTES).ok_or_else(too_large)?;
-    let needed = if encoding.is_some() { MAX_BYTES } else { announced };
-    let mut memory = opened.memory_for(needed).await;
-    let body = match Limited::new(body, MAX_BYTES).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(error) => {
-            let message = format!("cannot read the request: {error}");
-            return Err(OwnReply::new(StatusCode::BAD_REQUEST, message));
-        }
-    };
+    let announced = body.size_hint().upper().map(usize::try_from).transpose();
+    let announced = announced.ok().filter(|bytes| bytes.is_none_or(|bytes| bytes <= MAX_BYTES));
+    let announced = announced.ok_or_else(too_large)?;
+    let needed = announced.map(|bytes| if encoding.is_some() { MAX_BYTES } else { bytes });
+    let mut held = memory.take(needed.unwrap_or(FIRST_BYTES)).await;
+    let body = arrived(body, memory, &mut held).await?;
     let body = match encoding {
         None => body,
         Some(encoding) => {
             headers.remove(CONTENT_ENCODING);
+            grow(memory, &mut held, MAX_BYTES).await?;
             let one = DECOMPRESSED_AT_ONCE.acquire().await.expect("the semaphore is never closed");
             // The work goes on if the agent goes: so do its place and its memory.
             let working = supervise::blocking(move || {
                 let whole = decompress(encoding, &body, MAX_BYTES);
                 drop(one);
-                (whole, memory)
+                (whole, held)
             });
             let whole;
-            (whole, memory) = working.await;
+            (whole, held) = working.await;
             let whole = whole.map_err(|error| {
                 let message = format!("cannot decompress the request: {error}");
                 OwnReply::new(StatusCode::BAD_REQUEST, message)
@@ -80,8 +88,54 @@ pub(super) async fn read(
             whole.ok_or_else(too_large)?.into()
         }
     };
-    memory.shrink_to(body.len().max(1) as u64);
-    Ok((body, memory))
+    held.shrink_to(body.len());
+    Ok((body, held))
+}
+
+/// The bytes of a body, which have memory when they arrive.
+async fn arrived<B>(
+    mut body: B,
+    memory: &TryMemory,
+    held: &mut BodyMemory,
+) -> Result<Bytes, OwnReply>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let (mut bytes, mut end) = (BytesMut::new(), Instant::now() + BODY_TIMEOUT);
+    loop {
+        let until = end.min(Instant::now() + IDLE_TIMEOUT);
+        let Ok(frame) = timeout_at(until, body.frame()).await else {
+            let message = "cannot read the request: its body did not arrive in time";
+            return Err(OwnReply::new(StatusCode::REQUEST_TIMEOUT, message));
+        };
+        let Some(frame) = frame else { return Ok(bytes.freeze()) };
+        let frame = frame.map_err(|error| {
+            let message = format!("cannot read the request: {error}");
+            OwnReply::new(StatusCode::BAD_REQUEST, message)
+        })?;
+        let Ok(part) = frame.into_data() else { continue };
+        let length = bytes.len() + part.len();
+        if length > MAX_BYTES {
+            return Err(too_large());
+        }
+        if length > held.bytes() {
+            let began = Instant::now();
+            grow(memory, held, length.saturating_mul(2).min(MAX_BYTES)).await?;
+            end += began.elapsed();
+        }
+        bytes.extend_from_slice(&part);
+    }
+}
+
+/// Waits for more memory for a body.
+async fn grow(memory: &TryMemory, held: &mut BodyMemory, bytes: usize) -> Result<(), OwnReply> {
+    let grown = timeout(GROWTH_TIMEOUT, memory.grow(held, bytes)).await;
+    grown.map_err(|_| {
+        let message = "the gateway has no memory for the request at present";
+        let refusal = OwnReply::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        OwnReply { retry_after: Some(RETRY_AFTER_SEC), ..refusal }
+    })
 }
 
 fn too_large() -> OwnReply {
@@ -164,13 +218,57 @@ impl BoundedOutput {
 
 #[cfg(test)]
 mod tests {
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-    use hyper::header::HeaderValue;
-    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::convert::Infallible;
     use std::io::Write as _;
 
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use futures_util::{StreamExt as _, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use hyper::header::HeaderValue;
+    use rollout_protocol::id::RunId;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::super::request_memory::RequestMemory;
     use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Reads a body of equal parts, each after a pause; returns its length or the status of the
+    /// refusal, the memory that it has, and the time that it took.
+    async fn read_parts(
+        parts: usize,
+        bytes: usize,
+        pause: Duration,
+    ) -> (Result<usize, u16>, usize, Duration) {
+        let parts = stream::iter(0..parts).then(move |_| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; bytes])))
+        });
+        let memory = RequestMemory::default().of_try(RunId::from_bytes([1; 16]));
+        let mut held = memory.take(FIRST_BYTES).await;
+        let began = Instant::now();
+        let read = arrived(StreamBody::new(Box::pin(parts)), &memory, &mut held).await;
+        let read = read.map(|body| body.len()).map_err(|refusal| refusal.status.as_u16());
+        (read, held.bytes(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_arrives_too_slowly_is_refused() {
+        let sec = Duration::from_secs;
+        assert_eq!(read_parts(9, 1, sec(5)).await, (Ok(9), FIRST_BYTES, sec(45)));
+        assert_eq!(read_parts(99, 1, sec(5)).await, (Err(408), FIRST_BYTES, BODY_TIMEOUT));
+        assert_eq!(read_parts(1, 1, sec(11)).await, (Err(408), FIRST_BYTES, IDLE_TIMEOUT));
+    }
+
+    #[tokio::test]
+    async fn body_of_unknown_length_has_memory_as_it_arrives() {
+        let (read, held, _) = read_parts(5, MIB, Duration::ZERO).await;
+        assert_eq!((read, held), (Ok(5 * MIB), 10 * MIB));
+        let (read, held, _) = read_parts(65, MIB, Duration::ZERO).await;
+        assert_eq!((read, held), (Err(413), MAX_BYTES));
+    }
 
     fn gzip(text: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -21,10 +21,10 @@ use super::call::Call;
 use super::listener::ListenerScope;
 use super::refusal;
 use super::reply_body::ReplyBody;
+use super::request_memory::BodyMemory;
 use super::{OpenTry, headers, request_body};
 use crate::gateway::dialect::{self, CallTarget, Target};
 use crate::gateway::{GatewayReply, recorder};
-use crate::shared_limit::SharedPlace;
 use crate::supervise;
 
 /// Seconds after which agents may try again while calls are kept back for an unknown time.
@@ -150,7 +150,7 @@ async fn direct_call(
     let Some(Target::Call(target)) = Target::find(dialect, path) else {
         return Err(OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"));
     };
-    let memory = opened.memory_for(body.len()).await;
+    let memory = opened.memory.take(body.len()).await;
     let json = HeaderValue::from_static("application/json");
     let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
     if dialect == ModelDialect::Anthropic {
@@ -215,7 +215,7 @@ async fn accept(
     opened.upstreams.require(dialect)?;
     let query = headers::query_for_server(dialect, request.uri().query());
     let (mut head, body) = request.into_parts();
-    let (body, memory) = request_body::read(&mut head.headers, body, opened).await?;
+    let (body, memory) = request_body::read(&mut head.headers, body, &opened.memory).await?;
     let target = CallTarget { path: format!("{}{query}", target.path), ..target };
     make_call(opened, dialect, target, head.headers, (body, memory)).await
 }
@@ -226,7 +226,7 @@ async fn make_call(
     dialect: ModelDialect,
     target: CallTarget,
     headers: HeaderMap,
-    (body, memory): (Bytes, SharedPlace),
+    (body, memory): (Bytes, BodyMemory),
 ) -> Result<Call, OwnReply> {
     let members = requested(&body).await;
     let model = target.model.or(members.model);

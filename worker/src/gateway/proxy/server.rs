@@ -1,7 +1,8 @@
 //! A model server: its limits, its back-off and its outages, shared by all executions that use it.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -99,6 +100,50 @@ struct Gate {
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
     _permit: Permit<'a>,
+    _held: HeldPlace<'a>,
+}
+
+/// Why a call is not admitted.
+#[derive(Debug)]
+pub(super) struct NotAdmitted {
+    /// The reply to the agent.
+    pub(super) reply: OwnReply,
+    /// Whether the execution of the call uses the limits of the server itself: that is no outage.
+    pub(super) is_own: bool,
+}
+
+/// The calls of an execution that servers are answering, by the name of the server.
+#[derive(Debug, Default)]
+pub(super) struct HeldPlaces(Mutex<HashMap<String, usize>>);
+
+impl HeldPlaces {
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, server: &str) -> bool {
+        self.counts().get(server).is_some_and(|count| *count > 0)
+    }
+
+    fn hold<'a>(&'a self, server: &'a str) -> HeldPlace<'a> {
+        *self.counts().entry(server.to_owned()).or_default() += 1;
+        HeldPlace { places: self, server }
+    }
+}
+
+/// One of these calls.
+#[derive(Debug)]
+struct HeldPlace<'a> {
+    places: &'a HeldPlaces,
+    server: &'a str,
+}
+
+impl Drop for HeldPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.places.counts().get_mut(self.server) {
+            *count -= 1;
+        }
+    }
 }
 
 /// Why calls are kept back, and until when if that is known.
@@ -226,22 +271,27 @@ impl ModelServer {
         self.connection.is_down()
     }
 
-    /// Waits until a call may be sent.
+    /// Waits until a call of the execution with these places may be sent.
     ///
     /// # Errors
-    /// The reply to the agent when it would be after `deadline`.
-    pub(super) async fn admit(&self, deadline: Instant) -> Result<Admission<'_>, OwnReply> {
+    /// It would be sent after `deadline`.
+    pub(super) async fn admit<'a>(
+        &'a self,
+        deadline: Instant,
+        places: &'a HeldPlaces,
+    ) -> Result<Admission<'a>, NotAdmitted> {
         loop {
-            self.wait_until_open(deadline).await?;
+            let opened = self.wait_until_open(deadline).await;
+            opened.map_err(|reply| NotAdmitted { reply, is_own: false })?;
             let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
                 busy.retry_after = Some(RETRY_AFTER_SEC);
-                return Err(busy);
+                return Err(NotAdmitted { reply: busy, is_own: places.has(name) });
             };
             if self.obstacle(Instant::now()).is_none() {
-                return Ok(Admission { _permit: permit });
+                return Ok(Admission { _permit: permit, _held: places.hold(self.name()) });
             }
         }
     }

@@ -10,7 +10,10 @@ use rollout_protocol::spec::gateway::{ModelDialect, UpstreamSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+mod bodies;
+mod busy;
 mod connections;
+
 mod pauses;
 
 use super::*;

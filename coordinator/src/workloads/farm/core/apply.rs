@@ -6,12 +6,12 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::farm::{
     AdmittedGroup, CancelReason, Completion, EndingSlot, FarmRecord, FinishedGroup, GroupEnd,
-    GroupId, LateResult, LostGeneration, OpenSlot, SampleEnd, SampleSlot,
+    GroupId, LateResult, LostGeneration, OpenSlot, SampleEnd, SampleSlot, SlotOutage,
 };
 
 use super::group::GroupEntry;
 use super::input::FarmEffect;
-use super::{FarmCore, SlotEntry};
+use super::{FarmCore, SlotEntry, outage};
 
 /// Whether the farm decided the end of a sample, so that its execution may still run.
 fn is_decided_by_farm(end: &SampleEnd) -> bool {
@@ -66,7 +66,7 @@ impl FarmCore {
     fn apply_admitted(&mut self, at: Timestamp, admitted: &AdmittedGroup) {
         let (id, n) = (admitted.request.group.clone(), admitted.request.n);
         let order = self.next_ordinal;
-        let open = |ordinal| OpenSlot { generation: 1, ordinal, ended: false };
+        let open = |ordinal| OpenSlot { generation: 1, ordinal, ended: false, outage: None };
         let samples = (order..order.saturating_add(n.into())).map(open).collect();
         self.next_ordinal = order.saturating_add(n.into());
         let group = GroupEntry {
@@ -97,12 +97,15 @@ impl FarmCore {
         let slots: Vec<_> = (0u32..).zip(group.samples.clone()).collect();
         let ending = group.ending.clone();
         self.groups.insert(id.clone(), group);
-        for (index, OpenSlot { generation, ordinal, ended }) in slots {
+        for (index, OpenSlot { generation, ordinal, ended, outage }) in slots {
             self.held_generations += u64::from(generation);
             if !ended {
                 self.open_samples += 1;
                 self.add_slot(id, index, generation, ordinal);
-                self.enqueue(ordinal);
+                match outage.filter(|outage| outage.is_parked) {
+                    Some(outage) => self.park(ordinal, outage),
+                    None => self.enqueue(ordinal),
+                }
             }
         }
         for EndingSlot { index, generation, ordinal } in ending {
@@ -161,6 +164,7 @@ impl FarmCore {
         let slot = group.slot_mut(index)?;
         let ordinal = slot.ordinal;
         slot.ended = true;
+        let outage = slot.outage.take();
         group.unacknowledged += 1;
         group.lost += u32::from(result.end.is_loss());
         group.usable += u32::from(*usable);
@@ -184,8 +188,8 @@ impl FarmCore {
         self.totals.usable += u64::from(*usable);
         self.totals.count(&result.end);
         self.dequeue(ordinal);
-        self.note_end(result);
-        self.queue.end_probe(ordinal);
+        self.note_end(result, outage);
+        self.queue.outages.end_probe(ordinal);
         if is_ending {
             return Some(ordinal);
         }
@@ -194,26 +198,30 @@ impl FarmCore {
     }
 
     fn apply_refilled(&mut self, at: Timestamp, lost: &LostGeneration) {
-        let is_outage = lost.result.is_outage();
         let SampleSlot { group: id, index, generation } = &lost.sample;
         let (next, generation) = (self.next_ordinal, generation + 1);
         let Some(group) = self.groups.get_mut(id) else { return };
         let Some(slot) = group.slot_mut(*index) else { return };
-        let former = std::mem::replace(slot, OpenSlot { generation, ordinal: next, ended: false });
-        group.refills += u32::from(!is_outage);
+        let is_spared = outage::is_spared(slot, &lost.result);
+        let outage = outage::outage_after(slot, &lost.result);
+        let refill = OpenSlot { generation, ordinal: next, ended: false, outage };
+        let former = std::mem::replace(slot, refill);
+        group.refills += u32::from(!is_spared);
         self.next_ordinal += 1;
         self.held_generations += 1;
         self.totals.refills += 1;
         self.dequeue(former.ordinal);
         self.remove_slot(former.ordinal);
         self.add_slot(id, *index, generation, next);
-        if is_outage {
-            self.note_outage(at, former.ordinal);
-            self.park(next);
-        } else {
-            self.enqueue(next);
+        match outage.filter(|outage| outage.is_parked) {
+            Some(outage) => {
+                let is_same = |of: SlotOutage| of.is_parked && of.cause == outage.cause;
+                let was_probe = former.outage.is_some_and(is_same);
+                self.park_after_loss(at, next, outage, was_probe);
+            }
+            None => self.enqueue(next),
         }
-        self.queue.end_probe(former.ordinal);
+        self.queue.outages.end_probe(former.ordinal);
     }
 
     fn apply_late(&mut self, late: &LateResult, effects: &mut Vec<FarmEffect>) {

@@ -2,13 +2,14 @@
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::{
-    CancelReason, Completion, FarmRecord, GroupEnd, GroupId, LateResult, LostGeneration,
+    CancelReason, Completion, FarmRecord, GroupEnd, GroupId, LateResult, LostGeneration, OpenSlot,
     PolicyVersions, SampleResult, SampleSlot,
 };
 use rollout_protocol::id::ItemId;
 
 use super::group::{GroupEntry, GroupTally};
 use super::input::FarmOutput;
+use super::outage::is_spared;
 use super::{FarmCore, SlotEntry};
 
 impl FarmCore {
@@ -24,15 +25,14 @@ impl FarmCore {
         let Some(SlotEntry { group: id, index, generation, .. }) = slot.cloned() else { return };
         let Some(group) = self.groups.get(&id) else { return };
         let sample = SampleSlot { group: id.clone(), index, generation };
-        let is_open =
-            group.slot(index).is_some_and(|slot| slot.generation == generation && !slot.ended);
-        if !is_open {
+        let is_open = |slot: &&OpenSlot| slot.generation == generation && !slot.ended;
+        let Some(slot) = group.slot(index).filter(is_open) else {
             let late = Box::new(LateResult { sample, result });
             return self.commit(at, FarmRecord::Late(late), out);
-        }
+        };
         let limit = group.request().refill_limit();
         // An outage would use up the refills of every group in a moment.
-        let may_refill = group.refills < limit || (limit > 0 && result.is_outage());
+        let may_refill = group.refills < limit || (limit > 0 && is_spared(slot, &result));
         if result.end.is_refillable() && may_refill {
             let lost = Box::new(LostGeneration { sample, result });
             return self.commit(at, FarmRecord::Refilled(lost), out);

@@ -22,7 +22,7 @@ impl FarmCore {
             return None;
         }
         let deadline = self.deadlines.first().map(|(due, _)| *due);
-        let due = deadline.into_iter().chain(self.queue.probe_due()).min()?;
+        let due = deadline.into_iter().chain(self.queue.outages.probe_due()).min()?;
         Timestamp::from_millisecond(due.saturating_add(self.paused_ms)).ok()
     }
 

@@ -55,7 +55,7 @@ impl FarmCore {
             FarmInput::Settled { item, result } => self.settle(at, &item, *result, out),
             FarmInput::Tick => {
                 self.end_overdue(at, out);
-                self.begin_probe(at);
+                self.begin_probes(at);
                 if std::mem::take(&mut self.rechecks_versions) {
                     self.end_stale(at, out);
                 }

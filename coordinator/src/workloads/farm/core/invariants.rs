@@ -28,6 +28,9 @@ impl FarmCore {
         let generations: u64 = generations.map(|slot| u64::from(slot.generation)).sum();
         expect(generations == self.held_generations, "held generations")?;
         expect(self.queue.len() <= self.open_samples, "queued samples")?;
+        let slots = self.groups.values().flat_map(|group| &group.samples);
+        let mut parked = slots.filter_map(|slot| slot.outage).filter(|outage| outage.is_parked);
+        expect(parked.all(|slot| self.queue.outages.contains(slot.cause)), "parked refills")?;
         expect(self.finished.len() == self.finished_order.len(), "ended groups")?;
         let unread: u32 = self.groups.values().map(|group| group.unacknowledged).sum();
         expect(unread as usize == self.completions.len(), "completions of groups")?;

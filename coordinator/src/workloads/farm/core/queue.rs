@@ -7,25 +7,25 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::SizeClass;
 
-use super::outage::OutageProbe;
+use super::outage::OpenOutages;
 use super::{FarmCore, SlotEntry};
 
 /// Priority, order of the group, and position in the group.
 pub(super) type QueueKey = (Reverse<i32>, u64, u32);
 
-/// The queue. Derived from the groups: a replay puts every sample that has not ended into it.
+/// The queue. Derived from the groups: a replay puts every sample that has not ended into it, or parks
+/// it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SampleQueue {
     /// Ordinals in their order.
     pub(super) waiting: BTreeMap<QueueKey, u64>,
-    /// Refills that wait for the end of an outage.
-    pub(super) parked: BTreeMap<QueueKey, u64>,
-    pub(super) probe: Option<OutageProbe>,
+    /// Outages, with the refills that wait for their ends.
+    pub(super) outages: OpenOutages,
 }
 
 impl SampleQueue {
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.parked.len()
+        self.waiting.len() + self.outages.parked()
     }
 
     pub(super) fn insert(&mut self, key: QueueKey, ordinal: u64) {
@@ -34,11 +34,11 @@ impl SampleQueue {
 
     pub(super) fn remove(&mut self, key: &QueueKey) {
         self.waiting.remove(key);
-        self.parked.remove(key);
+        self.outages.remove(key);
     }
 
     fn get(&self, key: &QueueKey) -> Option<u64> {
-        self.waiting.get(key).or_else(|| self.parked.get(key)).copied()
+        self.waiting.get(key).copied().or_else(|| self.outages.get(key))
     }
 }
 
@@ -58,9 +58,9 @@ pub struct BegunSample {
 }
 
 impl FarmCore {
-    /// Takes the next samples to begin, at most `max`; none during a pause, and no parked refill. Not part of the journal:
-    /// after a replay, every sample that has not ended waits again, until [`find`](Self::find) says
-    /// that the run has it.
+    /// Takes the next samples to begin, at most `max`; none during a pause, and no parked refill. Not
+    /// part of the journal: after a replay, every sample that has not ended waits again, until
+    /// [`find_begun`](Self::find_begun) says that the run has it.
     pub fn begin_next(&mut self, max: usize) -> Vec<BegunSample> {
         if self.paused_since.is_some() {
             return Vec::new();

@@ -6,6 +6,7 @@ use rollout_protocol::farm::{
 
 use super::FarmCore;
 use super::group::GroupEntry;
+use super::queue::SampleQueue;
 
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
@@ -22,6 +23,7 @@ impl FarmCore {
             paused_ms: self.paused_ms,
             closed: self.closed,
             totals: self.totals,
+            outages: self.queue.outages.to_snapshot(),
         };
         let mut records = vec![FarmRecord::Snapshot(Box::new(counters))];
         let groups = self.groups.values().map(GroupEntry::to_snapshot);
@@ -56,6 +58,10 @@ impl FarmCore {
             paused_ms: counters.paused_ms,
             closed: counters.closed,
             totals: counters.totals,
+            queue: SampleQueue {
+                outages: counters.outages.as_slice().into(),
+                ..SampleQueue::default()
+            },
             ..Self::new()
         };
     }

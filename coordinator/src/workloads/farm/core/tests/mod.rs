@@ -25,7 +25,10 @@ enum Outcome {
     Reward(f64),
     Truncated,
     Lost,
+    /// Lost by a full disk.
     Outage,
+    /// Lost by a model server that did not answer.
+    ModelOutage,
     AgentFailed,
     CancelledByUser,
 }
@@ -38,10 +41,11 @@ fn sample_result(outcome: Outcome) -> SampleResult {
             SampleResult { end: SampleEnd::Completed, reward: Some(reward), ..empty }
         }
         Outcome::Truncated => SampleResult { end: SampleEnd::Truncated, ..empty },
-        Outcome::Lost | Outcome::Outage => {
+        Outcome::Lost | Outcome::Outage | Outcome::ModelOutage => {
             let cause = LossCause::Infrastructure;
             let code = match outcome {
                 Outcome::Outage => ErrorCode::DISK_FULL,
+                Outcome::ModelOutage => ErrorCode::MODEL_UNREACHABLE,
                 _ => ErrorCode::ENVIRONMENT_LOST,
             };
             let error = TrialError::transient(ErrorType::EnvironmentStartFailed, code, "no answer");

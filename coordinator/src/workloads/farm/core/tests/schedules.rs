@@ -146,7 +146,14 @@ impl Schedule {
         self.step(FarmStep::Resume);
         loop {
             self.step(FarmStep::Begin(3));
-            let Some(ordinal) = self.farm.running.first().copied() else { break };
+            let Some(ordinal) = self.farm.running.first().copied() else {
+                if self.farm.core.status().queued_samples == 0 {
+                    break;
+                }
+                // Parked refills begin as probes.
+                self.step(FarmStep::Wait(60_000));
+                continue;
+            };
             self.farm.settle(ordinal, Outcome::Reward(1.0));
             self.compare();
         }
@@ -167,7 +174,9 @@ fn outcome(kind: u8) -> Outcome {
         3 => Outcome::Truncated,
         4 => Outcome::AgentFailed,
         5 => Outcome::CancelledByUser,
-        _ => Outcome::Lost,
+        6 => Outcome::Lost,
+        _ if kind < 128 => Outcome::Outage,
+        _ => Outcome::ModelOutage,
     }
 }
 

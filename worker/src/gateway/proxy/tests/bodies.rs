@@ -1,0 +1,62 @@
+//! Bodies without a stated length.
+
+use tokio::net::TcpStream;
+
+use super::*;
+
+/// Begins a call whose body comes in chunks.
+async fn begin(variables: &BTreeMap<String, String>) -> TcpStream {
+    let host = variables["OPENAI_BASE_URL"].trim_start_matches("http://");
+    let host = host.split('/').next().expect("a host");
+    let mut connection = TcpStream::connect(host).await.expect("connected");
+    let request = format!(
+        "POST /openai/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {}\r\n\
+         transfer-encoding: chunked\r\n\r\n",
+        variables["OPENAI_API_KEY"]
+    );
+    connection.write_all(request.as_bytes()).await.expect("sent");
+    connection
+}
+
+async fn status_line(connection: &mut TcpStream) -> String {
+    let mut reply = [0; 12];
+    connection.read_exact(&mut reply).await.expect("a reply");
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[tokio::test]
+async fn body_that_does_not_come_holds_little_memory_and_ends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream("http://h/v1", 1.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let mut connection = begin(&variables).await;
+    let until = Instant::now() + Duration::from_secs(60);
+    while gateway.memory.held() == 0 {
+        assert!(Instant::now() < until, "the call has not begun");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(gateway.memory.held(), 1 << 20);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    assert_eq!(status_line(&mut connection).await, "HTTP/1.1 408");
+    assert_eq!((gateway.memory.held(), opened.close(None).await.summary.calls), (0, 0));
+}
+
+#[tokio::test]
+async fn body_in_chunks_that_outgrows_its_first_memory_reaches_the_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server(Duration::ZERO).await;
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream(&url, 30.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    let mut connection = begin(&variables).await;
+    let body = [" ".repeat(3 << 20), "{}".to_owned()].concat();
+    let chunks = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    connection.write_all(chunks.as_bytes()).await.expect("sent");
+    assert_eq!(status_line(&mut connection).await, "HTTP/1.1 200");
+    drop(connection);
+    assert_eq!(opened.close(None).await.summary.calls, 1);
+    assert_eq!(gateway.memory.held(), 0);
+}
