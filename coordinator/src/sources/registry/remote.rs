@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use rollout_worker::git::{self, Git};
+use rollout_worker::git::Git;
 use ureq::Agent;
 
 use super::git::GitError;
@@ -48,7 +48,7 @@ impl RemoteAccess {
     /// Checks that it may be reached, as far as its address tells.
     ///
     /// # Errors
-    /// [`GitError::Refused`].
+    /// [`GitError::Refused`], and [`GitError::Host`] if this host cannot reach it.
     pub(super) fn check(&self) -> Result<(), GitError> {
         self.route.as_ref().map(|_| ()).map_err(Clone::clone)
     }
@@ -74,7 +74,7 @@ impl RemoteAccess {
     /// The error of a transfer: a refused host, an end of the fetch, or else this reason.
     pub(super) fn transfer_error(&self, reason: String) -> GitError {
         if self.is_cancelled() {
-            return cancelled();
+            return GitError::Cancelled;
         }
         match self.refusal() {
             Some(refused) => GitError::Refused(refused.to_owned()),
@@ -125,7 +125,7 @@ impl RemoteAccess {
             call = call.variable("GIT_ALLOW_PROTOCOL", "file");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| GitError::Absent(error.to_string()))?;
+        let runtime = runtime.map_err(|error| GitError::Host(format!("cannot wait: {error}")))?;
         let ended = self.access.cancelled.clone();
         let cancelling = async move {
             match ended {
@@ -136,12 +136,8 @@ impl RemoteAccess {
         let result = runtime.block_on(async {
             tokio::select! {
                 biased;
-                () = cancelling => Err(cancelled()),
-                result = call.run() => result.map_err(|error| match error {
-                    git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
-                    git::GitError::Failed { said, .. } => GitError::Failed(said),
-                    other => GitError::Failed(other.to_string()),
-                }),
+                () = cancelling => Err(GitError::Cancelled),
+                result = call.run() => result.map_err(GitError::from),
             }
         });
         // Git's words about a refused host would tell how it answers.
@@ -166,11 +162,7 @@ impl Route {
             return Ok(Self::Listed);
         }
         let guard = Guard::start(hosts.clone(), access.cancelled.clone());
-        let failed = |error| GitError::Refused(format!("cannot start a proxy for it: {error}"));
+        let failed = |error| GitError::Host(format!("cannot start a proxy for it: {error}"));
         guard.map(Self::Public).map_err(failed)
     }
-}
-
-fn cancelled() -> GitError {
-    GitError::Refused("its fetch was ended".to_owned())
 }
