@@ -43,7 +43,12 @@ pub(super) async fn connect(
     let addresses = match allowed.check_host(host, port).map_err(ConnectError::Refused)? {
         HostTarget::Address(address) => vec![address],
         HostTarget::Name(name) => {
-            let found = look_up(&name, port).await.map_err(ConnectError::Lookup)?;
+            let found = look_up(&name, port).await;
+            let has_address = found.as_ref().is_ok_and(|found| !found.is_empty());
+            if !has_address && allowed.hides_name(&name, port) {
+                return Err(ConnectError::Refused(HostRefusal::NoAddress));
+            }
+            let found = found.map_err(ConnectError::Lookup)?;
             allowed.check_addresses(&name, found, port).map_err(ConnectError::Refused)?
         }
     };

@@ -150,7 +150,7 @@ fn resolve_revisions(
             }
             (found, Vec::new())
         }
-        // Its cached content may not be used either, or there is nobody who waits for it.
+        // Its cached content may not be used either, or its run has ended.
         Err(error) if !error.is_outage() => {
             (wanted.iter().map(|_| Err(error.clone())).collect(), Vec::new())
         }

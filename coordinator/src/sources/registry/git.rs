@@ -30,6 +30,8 @@ pub(super) enum GitError {
     Failed(String),
     /// The host may not be asked.
     Refused(String),
+    /// Its name has no address, said as [`Self::Refused`].
+    Unresolved(String),
     /// This host lacks something, such as open files.
     Host(String),
     /// The fetch was ended.
@@ -58,6 +60,7 @@ impl GitError {
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
             Self::Refused(reason) => FetchError::Refused { url, reason },
+            Self::Unresolved(reason) => FetchError::Unresolved { url, reason },
             Self::Host(reason) => FetchError::Host { url, reason },
             Self::Cancelled => FetchError::Cancelled { url },
             Self::Failed(said) if is_denial(&said) => {
@@ -155,6 +158,17 @@ mod tests {
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
         }
+    }
+
+    #[test]
+    fn unknown_name_is_told_as_a_refused_one_and_may_be_an_outage() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let of = |error: GitError| error.into_unreachable(&origin);
+        let unknown = of(GitError::Unresolved("why".to_owned()));
+        let refused = of(GitError::Refused("why".to_owned()));
+        assert_eq!(unknown.to_string(), refused.to_string());
+        assert_eq!(unknown.hint(), refused.hint());
+        assert_eq!((unknown.is_outage(), refused.is_outage()), (true, false));
     }
 
     #[test]

@@ -84,6 +84,14 @@ pub enum FetchError {
         /// Address, without password.
         url: String,
     },
+    /// A host of it has no address. Told as [`Self::Refused`].
+    #[error("cannot fetch the repository {url}: {reason}")]
+    Unresolved {
+        /// Address, without password.
+        url: String,
+        /// The reason of a refusal.
+        reason: String,
+    },
     /// The repository may not be fetched.
     #[error("cannot fetch the repository {url}: {reason}")]
     Refused {
@@ -153,7 +161,7 @@ impl FetchError {
 
     /// Whether the repository may answer later, so that its last known content is used until then.
     fn is_outage(&self) -> bool {
-        matches!(self, Self::NoGit(_) | Self::Unreachable { .. })
+        matches!(self, Self::NoGit(_) | Self::Unreachable { .. } | Self::Unresolved { .. })
     }
 
     /// Suggested fix.
@@ -162,7 +170,7 @@ impl FetchError {
             Self::NoGit(_) => Some("install `git`".to_owned()),
             Self::Unreachable { .. } | Self::Denied { .. } => Some(FETCH_HINT.to_owned()),
             Self::Host { .. } => Some(HOST_HINT.to_owned()),
-            Self::Refused { .. } => Some(LIST_HINT.to_owned()),
+            Self::Refused { .. } | Self::Unresolved { .. } => Some(LIST_HINT.to_owned()),
             _ => None,
         }
     }

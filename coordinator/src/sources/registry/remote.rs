@@ -76,10 +76,7 @@ impl RemoteAccess {
         if self.is_cancelled() {
             return GitError::Cancelled;
         }
-        match self.refusal() {
-            Some(refused) => GitError::Refused(refused.to_owned()),
-            None => GitError::Failed(reason),
-        }
+        self.refusal().unwrap_or(GitError::Failed(reason))
     }
 
     /// Whether the fetch is to end.
@@ -87,11 +84,14 @@ impl RemoteAccess {
         self.access.is_cancelled()
     }
 
-    fn refusal(&self) -> Option<&'static str> {
-        match &self.route {
-            Ok(Route::Public(guard)) => guard.refusal(),
-            _ => None,
-        }
+    /// The error in place of that of a program, if a host was refused.
+    fn refusal(&self) -> Option<GitError> {
+        let Ok(Route::Public(guard)) = &self.route else { return None };
+        let reason = guard.refusal()?.to_owned();
+        Some(match guard.lacks_addresses() {
+            true => GitError::Unresolved(reason),
+            false => GitError::Refused(reason),
+        })
     }
 
     /// Runs git in `dir` and returns its output.
@@ -142,7 +142,7 @@ impl RemoteAccess {
         });
         // Git's words about a refused host would tell how it answers.
         result.map_err(|error| match (error, self.refusal()) {
-            (GitError::Failed(_), Some(refused)) => GitError::Refused(refused.to_owned()),
+            (GitError::Failed(_), Some(refused)) => refused,
             (error, _) => error,
         })
     }
