@@ -137,6 +137,35 @@ async fn unknown_name_is_refused_as_an_internal_one_unless_listed() {
     assert!(reply.starts_with("HTTP/1.1 502 "), "{reply}");
 }
 
+/// Answers one request for a tunnel, and returns its first line.
+async fn open_tunnel(proxy: TcpListener) -> String {
+    let (mut stream, _) = proxy.accept().await.expect("a client");
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        request.push(stream.read_u8().await.expect("a request"));
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").await.expect("sent");
+    String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn proxy_of_host_is_asked_for_checked_address_unless_name_is_listed() {
+    for (rule, asked) in [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost")] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let upstream =
+            UpstreamProxies::from_variables(|name| (name == "all_proxy").then(|| url.clone()));
+        let allowed = AllowedHosts::public(vec![rule.parse().expect("a rule")]);
+        let scene = scene_with(allowed, upstream).await;
+        let opening = supervise::spawn("upstream", open_tunnel(listener));
+        let tunnel = "CONNECT localhost:7 HTTP/1.1\r\nHost: localhost:7\r\n\r\n";
+        let reply = scene.exchange(tunnel).await;
+        assert!(reply.ends_with("hello"), "{reply}");
+        let first = opening.await.expect("no panic");
+        assert_eq!(first, format!("CONNECT {asked}:7 HTTP/1.1"));
+    }
+}
+
 #[tokio::test]
 async fn requests_that_are_none_for_a_proxy_are_refused() {
     let scene = scene(&["127.0.0.1"]).await;
