@@ -1,5 +1,6 @@
 //! Bounded reading of files that others name or make. Only regular files are read: a device never
-//! ends, a pipe blocks until something writes to it, and a file of the kernel may do either.
+//! ends, a pipe blocks until something writes to it, and a file of the kernel may do either. A file of
+//! FUSE or of a network file system is read as any other, and waits for its server.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,8 +10,30 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// File systems whose files are made by the kernel when they are read, as `linux/magic.h` numbers
-/// them: proc, sysfs, debugfs and tracefs.
-const KERNEL_FILES: [i128; 4] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163];
+/// them.
+const KERNEL_FILES: [i128; 18] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x7363_6673, // securityfs
+    0x6265_6570, // configfs
+    0xcafe_4a11, // bpf
+    0xf97c_ff8c, // selinuxfs
+    0x4341_5d53, // smackfs
+    0x6165_676c, // pstore
+    0xde5e_81e4, // efivarfs
+    0x4249_4e4d, // binfmt_misc
+    0x6573_5543, // fusectl
+    0x6e66_7364, // nfsd
+    0x0765_5821, // resctrl
+    0x1980_0202, // mqueue
+];
+
+/// The bits of such a number: it is 32 bits long, also where the system's type is longer and has a sign.
+const NUMBER: i128 = 0xffff_ffff;
 
 /// Opens a regular file for reading. Links are followed. Never waits for a writer.
 ///
@@ -31,7 +54,7 @@ fn open_checked(directory: BorrowedFd<'_>, path: &Path, more: OFlags) -> io::Res
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
     let file = File::from(rustix::fs::openat(directory, path, flags, Mode::empty())?);
     check(&file.metadata()?)?;
-    if KERNEL_FILES.contains(&i128::from(rustix::fs::fstatfs(&file)?.f_type)) {
+    if KERNEL_FILES.contains(&(i128::from(rustix::fs::fstatfs(&file)?.f_type) & NUMBER)) {
         return Err(no_regular_file());
     }
     Ok(file)
@@ -127,8 +150,16 @@ mod tests {
         made.expect("a pipe");
         let to_device = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/zero", &to_device).expect("a link");
-        let others =
-            ["/dev/zero", "/dev/tty", "/proc/self/environ", "/proc/kmsg", "/sys/kernel/notes"];
+        let others = [
+            "/dev/zero",
+            "/dev/tty",
+            "/proc/self/environ",
+            "/proc/kmsg",
+            "/sys/kernel/notes",
+            "/sys/fs/cgroup/cgroup.controllers",
+            "/sys/fs/cgroup/memory/tasks",
+            "/sys/kernel/security/lsm",
+        ];
         let others = others.iter().map(Path::new).filter(|path| path.exists());
         for path in others.chain([pipe.as_path(), to_device.as_path()]) {
             let error = open(path).expect_err("no regular file");

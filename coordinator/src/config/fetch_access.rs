@@ -85,8 +85,10 @@ impl FetchNetwork {
 pub(crate) const fn describe(refusal: HostRefusal) -> &'static str {
     match refusal {
         HostRefusal::NotListed => "its host is no name and no address",
-        HostRefusal::InternalAddress => {
-            "its host, or one that it redirects to, is the server's own or in a private network"
+        // The same for both: users do not learn which names a private network has.
+        HostRefusal::InternalAddress | HostRefusal::NoAddress => {
+            "its host, or one that it redirects to, has no public address: it is unknown, the server's \
+             own, or in a private network"
         }
     }
 }

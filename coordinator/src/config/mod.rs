@@ -39,9 +39,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "serve")]
-pub(crate) use address::is_remote_repository;
 pub(crate) use address::without_secrets;
+#[cfg(feature = "serve")]
+pub(crate) use address::{RepositoryPlace, is_remote_repository};
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
     ModelServer, SessionEntry, find_provider, provider_names,

@@ -6,9 +6,11 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rollout_worker::supervise;
@@ -147,23 +149,26 @@ fn repository_server(repository: &Path, credentials: Option<&'static str>) -> In
             let head = "HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Basic realm=\"x\"\r\n";
             return format!("{head}{CLOSE}").into();
         }
-        let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
-        let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
-        let mut git = Command::new("git");
-        git.arg("http-backend").env("GIT_HTTP_EXPORT_ALL", "1");
-        git.env(
-            "PATH_TRANSLATED",
-            format!("{}{}", repository.display(), &path["/tasks.git".len()..]),
-        );
-        git.env("REQUEST_METHOD", &request.method).env("QUERY_STRING", query);
-        git.env("CONTENT_TYPE", header("content-type")).env("GIT_PROTOCOL", header("git-protocol"));
-        git.env("HTTP_CONTENT_ENCODING", header("content-encoding"));
-        git.env("CONTENT_LENGTH", request.body.len().to_string());
-        let mut git = git.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("git runs");
-        git.stdin.take().expect("an input").write_all(&request.body).expect("sent");
-        let output = git.wait_with_output().expect("an answer").stdout;
-        [&b"HTTP/1.1 200 OK\r\nconnection: close\r\n"[..], &output].concat()
+        repository_answer(&repository, request)
     })
+}
+
+/// The answer of git to a request below `/tasks.git`.
+fn repository_answer(repository: &Path, request: &HttpRequest) -> Vec<u8> {
+    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
+    let mut git = Command::new("git");
+    git.arg("http-backend").env("GIT_HTTP_EXPORT_ALL", "1");
+    let translated = format!("{}{}", repository.display(), &path["/tasks.git".len()..]);
+    git.env("PATH_TRANSLATED", translated);
+    git.env("REQUEST_METHOD", &request.method).env("QUERY_STRING", query);
+    git.env("CONTENT_TYPE", header("content-type")).env("GIT_PROTOCOL", header("git-protocol"));
+    git.env("HTTP_CONTENT_ENCODING", header("content-encoding"));
+    git.env("CONTENT_LENGTH", request.body.len().to_string());
+    let mut git = git.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("git runs");
+    git.stdin.take().expect("an input").write_all(&request.body).expect("sent");
+    let output = git.wait_with_output().expect("an answer").stdout;
+    [&b"HTTP/1.1 200 OK\r\nconnection: close\r\n"[..], &output].concat()
 }
 
 /// A server of the repository's files as they are.
@@ -299,7 +304,7 @@ fn user_of_this_host_fetches_with_credentials_and_without_a_list() {
         ),
     );
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
-    let ended = ended.expect_code(rollout_protocol::exit::ExitCode::Success);
+    let ended = ended.expect_code(ExitCode::Success);
     assert!(ended.stdout.contains("mean reward 0.5"), "{}", ended.stdout);
 
     let process = project.rollout(&["up", "--dir", "state", "--listen", "127.0.0.1:0"]);
@@ -309,6 +314,32 @@ fn user_of_this_host_fetches_with_credentials_and_without_a_list() {
     let run = daemon.wait_for(&id, &["failed", "completed"]);
     assert_eq!(run["state"], "completed", "{run:#}");
     daemon.stop();
+}
+
+#[test]
+fn repository_that_its_server_denies_is_not_used_from_the_cache() {
+    let (project, git) = with_repository();
+    let status = Arc::new(AtomicU16::new(200));
+    let answered = Arc::clone(&status);
+    let server = InnerServer::start(move |request| match answered.load(Ordering::SeqCst) {
+        200 => repository_answer(&git, request),
+        status => format!("HTTP/1.1 {status} No\r\n{CLOSE}").into(),
+    });
+    let url = server.url("/tasks.git");
+    let run = |name: &str| {
+        let words = ["run", "--repo", &url, "-a", "oracle", "-e", "process", "--name", name];
+        project.rollout(&words).wait(DEADLINE)
+    };
+    let _fetched = run("first").expect_code(ExitCode::Success);
+    for denied in [401, 403, 404] {
+        status.store(denied, Ordering::SeqCst);
+        let ended = run(&format!("denied-{denied}")).expect_stderr("cannot fetch the repository");
+        assert!(!ended.status.success(), "{denied}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("last known"), "{denied}: {}", ended.stderr);
+    }
+    status.store(503, Ordering::SeqCst);
+    let ended = run("outage").expect_code(ExitCode::Success);
+    let _said = ended.expect_stderr("using its last known head");
 }
 
 #[test]
@@ -387,7 +418,7 @@ fn repository_of_a_server_of_plain_files_is_fetched_once() {
     let url = server.url("/tasks.git");
     let words = ["run", "--repo", &url, "-a", "oracle", "-e", "process", "--name", "plain"];
     let ended = project.rollout(&words).wait(DEADLINE);
-    let ended = ended.expect_code(rollout_protocol::exit::ExitCode::Success);
+    let ended = ended.expect_code(ExitCode::Success);
     assert!(ended.stdout.contains("mean reward 0.5"), "{}", ended.stdout);
     let requests = server.requests();
     assert!(requests.len() < 200, "{} requests: git fetched again and again", requests.len());

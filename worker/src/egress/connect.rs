@@ -43,17 +43,32 @@ pub(super) async fn connect(
     let addresses = match allowed.check_host(host, port).map_err(ConnectError::Refused)? {
         HostTarget::Address(address) => vec![address],
         HostTarget::Name(name) => {
-            let found = look_up(&name, port).await.map_err(ConnectError::Lookup)?;
+            let found = look_up(&name, port).await;
+            let has_address = found.as_ref().is_ok_and(|found| !found.is_empty());
+            if !has_address && allowed.hides_name(&name, port) {
+                return Err(ConnectError::Refused(HostRefusal::NoAddress));
+            }
+            let found = found.map_err(ConnectError::Lookup)?;
             allowed.check_addresses(&name, found, port).map_err(ConnectError::Refused)?
         }
     };
-    if let Some(proxy) = context.upstream.find(host, is_tls) {
+    let proxy = context.upstream.find(host, port, is_tls);
+    if let Some(proxy) = proxy
+        && allowed.lists(host, port)
+    {
         return proxy.tunnel(host, port).await.map_err(ConnectError::Connect);
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     for address in addresses.into_iter().take(MAX_ADDRESSES) {
-        let connecting = TcpStream::connect(SocketAddr::new(address, port));
-        match within(CONNECT_TIMEOUT, connecting).await {
+        let connected = match proxy {
+            // Not the name: the proxy would look it up again, and could get another address.
+            Some(proxy) => proxy.tunnel(&address.to_string(), port).await,
+            None => {
+                let connecting = TcpStream::connect(SocketAddr::new(address, port));
+                within(CONNECT_TIMEOUT, connecting).await
+            }
+        };
+        match connected {
             Ok(stream) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!("cannot set TCP_NODELAY: {error}");

@@ -33,6 +33,9 @@ pub enum HostRefusal {
     /// Its name is listed, but it has only addresses of this host or of private networks, and no rule
     /// has one of them.
     InternalAddress,
+    /// Its name has no address. Said as [`Self::InternalAddress`] to those who may not learn which names
+    /// of private networks exist.
+    NoAddress,
 }
 
 impl HostRefusal {
@@ -41,6 +44,7 @@ impl HostRefusal {
         match self {
             Self::NotListed => "not_listed",
             Self::InternalAddress => "internal_address",
+            Self::NoAddress => "no_address",
         }
     }
 }
@@ -49,7 +53,7 @@ impl fmt::Display for HostRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotListed => "it is not in `allowed_hosts`",
-            Self::InternalAddress => {
+            Self::InternalAddress | Self::NoAddress => {
                 "it has an address of a private network or of this host, which `allowed_hosts` does \
                  not list"
             }
@@ -128,6 +132,12 @@ impl AllowedHosts {
             return Err(HostRefusal::InternalAddress);
         }
         Ok(allowed)
+    }
+
+    /// Whether the one who asks for a name may not learn if it has an address: no rule has it.
+    #[cfg(feature = "gateway")]
+    pub(super) fn hides_name(&self, name: &str, port: u16) -> bool {
+        self.is_public && !self.lists_name(name, port)
     }
 
     fn lists_name(&self, name: &str, port: u16) -> bool {

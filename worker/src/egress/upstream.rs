@@ -3,9 +3,11 @@
 #![cfg_attr(not(feature = "gateway"), expect(dead_code, reason = "only connections use it"))]
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use data_encoding::BASE64;
+use rollout_protocol::spec::task::{HostRule, normal_name};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -23,8 +25,10 @@ const DEFAULT_PORT: u16 = 1080;
 pub(super) struct UpstreamProxies {
     http: Option<UpstreamProxy>,
     https: Option<UpstreamProxy>,
-    /// Hosts that are reached without a proxy: names with all names below them, or `*`.
-    exceptions: Vec<String>,
+    /// Hosts that are reached without a proxy.
+    exceptions: Vec<HostRule>,
+    /// Whether all hosts are.
+    is_unused: bool,
 }
 
 /// One HTTP proxy.
@@ -38,7 +42,8 @@ pub(super) struct UpstreamProxy {
 
 impl UpstreamProxies {
     /// Reads `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower or upper case. Proxies of
-    /// other kinds than HTTP are not used.
+    /// other kinds than HTTP are not used. Entries of `no_proxy` are names, each with all names below it,
+    /// addresses, both with an optional port, networks, and `*`.
     pub(super) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| {
             let found = variable(name).or_else(|| variable(&name.to_ascii_uppercase()));
@@ -54,24 +59,32 @@ impl UpstreamProxies {
             found
         };
         let exceptions = get("no_proxy").unwrap_or_default();
-        let exceptions = exceptions.split([',', ' ']).filter(|name| !name.is_empty());
-        let name = |name: &str| name.trim_start_matches('.').to_ascii_lowercase();
+        let exceptions: Vec<_> =
+            exceptions.split([',', ' ']).filter(|name| !name.is_empty()).collect();
+        let rules = |name: &&str| {
+            let name = name.trim_start_matches("*.").trim_start_matches('.');
+            [name.to_owned(), format!("*.{name}")]
+                .into_iter()
+                .filter_map(|rule| rule.parse::<HostRule>().ok())
+        };
         Self {
             http: proxy("http_proxy"),
             https: proxy("https_proxy"),
-            exceptions: exceptions.map(name).collect(),
+            exceptions: exceptions.iter().flat_map(rules).collect(),
+            is_unused: exceptions.contains(&"*"),
         }
     }
 
-    /// The proxy for a host, without brackets.
-    pub(super) fn find(&self, host: &str, is_tls: bool) -> Option<&UpstreamProxy> {
-        let host = host.to_ascii_lowercase();
-        let is_exception = self.exceptions.iter().any(|name| {
-            let rest = host.strip_suffix(name.as_str());
-            name == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        });
+    /// The proxy for a port of a host, without brackets.
+    pub(super) fn find(&self, host: &str, port: u16, is_tls: bool) -> Option<&UpstreamProxy> {
+        let mut rules = self.exceptions.iter();
+        let is_exception = match host.parse::<IpAddr>() {
+            Ok(address) => rules.any(|rule| rule.allows_address(address.to_canonical(), port)),
+            Err(_) => normal_name(host)
+                .is_some_and(|name| rules.any(|rule| rule.allows_name(&name, port))),
+        };
         let proxy = if is_tls { &self.https } else { &self.http };
-        proxy.as_ref().filter(|_| !is_exception)
+        proxy.as_ref().filter(|_| !is_exception && !self.is_unused)
     }
 }
 
@@ -140,7 +153,7 @@ mod tests {
     }
 
     fn found(proxies: &UpstreamProxies, host: &str, is_tls: bool) -> Option<(String, u16)> {
-        proxies.find(host, is_tls).map(|proxy| (proxy.host.clone(), proxy.port))
+        proxies.find(host, 443, is_tls).map(|proxy| (proxy.host.clone(), proxy.port))
     }
 
     #[test]
@@ -162,5 +175,27 @@ mod tests {
         let none = proxies(&[("all_proxy", "h:1"), ("no_proxy", "*")]);
         assert_eq!(found(&none, "h", true), None);
         assert_eq!(proxies(&[]), UpstreamProxies::default());
+    }
+
+    #[test]
+    fn networks_and_ports_are_exceptions() {
+        let exceptions = "10.0.0.0/8,fd00::/8,git.corp:8080,192.168.0.1:80,*.dev.corp,[fe80::1]";
+        let read = proxies(&[("all_proxy", "h:1"), ("no_proxy", exceptions)]);
+        for (host, port, is_direct) in [
+            ("10.200.3.4", 443, true),
+            ("::ffff:10.0.0.1", 443, true),
+            ("11.0.0.1", 443, false),
+            ("fd00::1", 443, true),
+            ("fe80::1", 443, true),
+            ("fe80::2", 443, false),
+            ("git.corp", 8080, true),
+            ("a.git.corp", 8080, true),
+            ("git.corp", 443, false),
+            ("192.168.0.1", 80, true),
+            ("192.168.0.1", 81, false),
+            ("a.dev.corp", 1, true),
+        ] {
+            assert_eq!(read.find(host, port, true).is_none(), is_direct, "{host}:{port}");
+        }
     }
 }

@@ -123,8 +123,15 @@ async fn git_remote_call_has_user_environment_and_no_parent_repo() {
     assert!(matches!(asked, Err(GitError::Failed { .. })), "{asked:?}");
 }
 
+/// The repository of the process that [`git_public_call_has_nothing_of_the_user_and_a_proxy`] starts.
+const PUBLIC_CALLS: &str = "ROLLOUT_TEST_PUBLIC_CALLS";
+
+/// Value of the variables of that process.
+const OF_USER: &str = "of-the-user";
+
 #[tokio::test]
-async fn git_public_call_has_nothing_of_the_user_and_a_proxy() {
+async fn child_process_makes_public_calls() {
+    let Ok(repository) = std::env::var(PUBLIC_CALLS) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let git = Git::public(dir.path(), "http://127.0.0.1:9");
     let shown = git.call(["-c", "alias.seen=!env", "seen"]).run_line().await.expect("shown");
@@ -132,13 +139,35 @@ async fn git_public_call_has_nothing_of_the_user_and_a_proxy() {
         assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
     }
     assert!(shown.contains("GIT_ALLOW_PROTOCOL=http:https\n"), "{shown}");
-    assert!(!shown.contains("GIT_NO_LAZY_FETCH") && !shown.contains("SSH_AUTH_SOCK"), "{shown}");
+    assert!(!shown.contains("GIT_NO_LAZY_FETCH") && !shown.contains(OF_USER), "{shown}");
     let proxy = git.call(["config", "http.proxy"]).run_line().await.expect("a setting");
     assert_eq!(proxy, "http://127.0.0.1:9");
-    for url in ["ssh://git@h/r", "git://h/r", "/", "ext::true"] {
+    let file = format!("file://{repository}");
+    for url in ["ssh://git@h/r", "git://h/r", "ext::true", repository.as_str(), file.as_str()] {
         let error = git.call(["ls-remote", url]).run().await;
-        assert!(matches!(&error, Err(GitError::Failed { .. })), "{url}: {error:?}");
+        let is_refused =
+            matches!(&error, Err(GitError::Failed { said, .. }) if said.contains("not allowed"));
+        assert!(is_refused, "{url}: {error:?}");
     }
+    let allowed = git.call(["ls-remote", file.as_str()]).variable("GIT_ALLOW_PROTOCOL", "file");
+    assert!(!allowed.run().await.expect("a repository").is_empty());
+}
+
+#[test]
+fn git_public_call_has_nothing_of_the_user_and_a_proxy() {
+    let user = UserRepository::default();
+    user.write("file", "text");
+    let _commit = user.commit("root");
+    let variables =
+        ["SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL", "HTTPS_PROXY"];
+    let ended = std::process::Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "git::tests::child_process_makes_public_calls"])
+        .env(PUBLIC_CALLS, user.path())
+        .envs(variables.map(|name| (name, OF_USER)))
+        .output()
+        .expect("it ends");
+    let printed = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[test]

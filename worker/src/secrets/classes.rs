@@ -6,8 +6,19 @@ use super::TrialVariables;
 use super::encodings::MIN_SECRET_BYTES;
 
 /// Words that mark a variable as a secret as one word of its name.
-const WORDS: &[&str] =
-    &["KEY", "KEYS", "TOKEN", "PASS", "AUTH", "PAT", "DSN", "COOKIE", "COOKIES", "PASSCODE"];
+const WORDS: &[&str] = &[
+    "KEY", "KEYS", "PASS", "PASSCODE", "SSHPASS", "AUTH", "PAT", "DSN", "COOKIE", "COOKIES",
+    "CREDS",
+];
+
+/// The end of words that mark it: `GITHUBTOKEN`, and not `TOKENS` or `TOKENIZER`.
+const LAST_PART: &str = "TOKEN";
+
+/// The word that marks it beside others. Alone it is the current directory.
+const PASSWORD: &str = "PWD";
+
+/// A company, whose name in settings says nothing.
+const COMPANY: &str = "AUTH0";
 
 /// Words that mark it also inside of a word: `PGPASSWORD`.
 const PARTS: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
@@ -113,10 +124,38 @@ pub fn looks_secret(name: &str, value: &str) -> bool {
 
 /// Whether the name of a variable says that it is a secret.
 pub fn is_secret_name(name: &str) -> bool {
+    let words = words(name);
+    let is_place = words.last().is_some_and(|last| PLACES.contains(&last.as_str()));
+    let is_word = words.iter().any(|word| {
+        let is_password = word == PASSWORD && words.len() > 1;
+        is_password || WORDS.contains(&word.as_str()) || word.ends_with(LAST_PART)
+    });
     let name = name.to_ascii_uppercase();
-    let is_place = name.rsplit('_').next().is_some_and(|last| PLACES.contains(&last));
-    let is_word = name.split('_').any(|word| WORDS.contains(&word));
     !is_place && (is_word || PARTS.iter().any(|part| name.contains(part)))
+}
+
+/// The words of a name in upper case, without digits at their ends: those of `accessToken2` are `ACCESS`
+/// and `TOKEN`.
+fn words(name: &str) -> Vec<String> {
+    let chars: Vec<char> = name.chars().collect();
+    let mut words = vec![String::new()];
+    for (at, c) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| chars[before]);
+        let ends_acronym = chars.get(at + 1).is_some_and(char::is_ascii_lowercase);
+        let is_first = c.is_ascii_uppercase()
+            && before.is_some_and(|before| ends_acronym || !before.is_ascii_uppercase());
+        if is_first || !c.is_ascii_alphanumeric() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+            word.push(c.to_ascii_uppercase());
+        }
+    }
+    let without_digits = |word: String| match word == COMPANY {
+        true => word,
+        false => word.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned(),
+    };
+    words.into_iter().map(without_digits).filter(|word| !word.is_empty()).collect()
 }
 
 /// Whether a value is a switch or a small number, which no secret is: masks would spoil text.
@@ -198,6 +237,18 @@ mod tests {
             "DB_PASS",
             "SESSION_COOKIE",
             "apiKey",
+            "MYSQL_PWD",
+            "DB_PWD",
+            "OPENAI_API_KEY2",
+            "TOKEN1",
+            "accessToken",
+            "access_token_2",
+            "APIToken",
+            "S3Key",
+            "GITHUBTOKEN",
+            "AUTHTOKEN",
+            "SSHPASS",
+            "AWS_CREDS",
         ] {
             assert!(looks_secret(name, "hunter2"), "{name}");
         }
@@ -212,6 +263,15 @@ mod tests {
             "COMPASS",
             "PATTERN",
             "PASSED",
+            "PWD",
+            "OLDPWD",
+            "maxTokens",
+            "MAX_TOKENS_2",
+            "AUTH0_DOMAIN",
+            "MONKEY",
+            "keyFile",
+            "KeyBoard1Path",
+            "tokenizerName",
         ] {
             assert!(!looks_secret(name, "hunter2"), "{name}");
         }

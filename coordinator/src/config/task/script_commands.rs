@@ -8,6 +8,10 @@ const INTERPRETERS: [&str; 6] = ["bash", "sh", "python", "perl", "node", "ruby"]
 /// Commands whose words are printed, up to a redirection.
 const PRINTING: [&str; 3] = ["echo", "printf", ":"];
 
+/// Words before the program of a command.
+const KEYWORDS: [&str; 11] =
+    ["do", "then", "else", "elif", "if", "while", "until", "!", "time", "command", "builtin"];
+
 /// Endings of the names of scripts in languages other than shell and Python.
 const OTHER_ENDINGS: [&str; 8] = ["js", "mjs", "ts", "rb", "pl", "php", "lua", "R"];
 
@@ -113,10 +117,12 @@ fn code_end(line: &str) -> usize {
 fn shell_commands(text: &str) -> String {
     let mut kept = String::new();
     let mut quote: Option<char> = None;
+    let mut is_printing = false;
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let read = ShellLine::read(line, &mut quote);
-        kept.push_str(&without_printed(&read));
+        kept.push_str(&without_printed(&read, &mut is_printing));
+        is_printing &= quote.is_some() || read.is_continued;
         kept.push('\n');
         for end in &read.documents {
             let runs = read.code.split(|c: char| c.is_whitespace()).any(is_interpreter);
@@ -148,26 +154,33 @@ struct ShellLine {
     redirections: Vec<usize>,
     /// The words that end the here-documents that begin after the line.
     documents: Vec<String>,
+    /// Whether its last command goes on in the next line.
+    is_continued: bool,
 }
 
 impl ShellLine {
-    /// Reads a line; `quote` is the quotation in which it begins, and then that in which it ends.
+    /// Reads a line; `quote` is the quotation in which it begins, and then that in which it ends: its
+    /// character, or `$` for `$'…'`.
     fn read(line: &str, quote: &mut Option<char>) -> Self {
         let mut read = Self::default();
         let mut chars = line.char_indices();
         let mut before = ' ';
         while let Some((at, c)) = chars.next() {
             match *quote {
-                Some(open) if c == open => *quote = None,
-                Some('"') | None if c == '\\' => {
+                Some('$') if c == '\'' => *quote = None,
+                Some(open) if c == open && open != '$' => *quote = None,
+                Some('"' | '$') | None if c == '\\' => {
                     read.code.push(c);
-                    read.code.extend(chars.next().map(|(_, escaped)| escaped));
+                    let escaped = chars.next().map(|(_, escaped)| escaped);
+                    read.is_continued = escaped.is_none();
+                    read.code.extend(escaped);
                     before = c;
                     continue;
                 }
                 Some(_) => {}
                 None => match c {
                     '#' if before.is_whitespace() || ";&|(".contains(before) => break,
+                    '\'' if before == '$' => *quote = Some('$'),
                     '"' | '\'' => *quote = Some(c),
                     ';' | '&' | '|' if before != '>' => read.ends.push(read.code.len()),
                     '>' => read.redirections.push(read.code.len()),
@@ -195,20 +208,23 @@ fn document_end(text: &str) -> Option<String> {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_').then_some(word)
 }
 
-/// The code of a line without the words that its commands print.
-fn without_printed(line: &ShellLine) -> String {
+/// The code of a line without the words that its commands print. `is_printing`: whether the line begins,
+/// and then whether it ends, in a command that prints.
+fn without_printed(line: &ShellLine, is_printing: &mut bool) -> String {
+    let mut is_rest = *is_printing;
     let mut kept = String::new();
     let mut start = 0;
     for end in line.ends.iter().copied().chain([line.code.len()]) {
         let part = &line.code[start..end];
         let first = part.trim_start_matches([';', '&', '|', ' ', '\t', '{', '(']);
-        let first = first.trim_start_matches("then ").trim_start_matches("else ");
-        let program = first.split_whitespace().next().unwrap_or_default();
-        if PRINTING.contains(&program) {
+        *is_printing = is_rest || PRINTING.contains(&program(first));
+        is_rest = false;
+        if *is_printing {
             // The words may be the output of other commands.
             part.split("$(").skip(1).for_each(|inner| kept.push_str(inner));
             let redirection = line.redirections.iter().find(|at| (start..end).contains(*at));
             kept.extend(redirection.map(|at| &line.code[*at..end]));
+            *is_printing = !opens_command(part);
         } else {
             kept.push_str(part);
         }
@@ -216,6 +232,21 @@ fn without_printed(line: &ShellLine) -> String {
         start = end;
     }
     kept
+}
+
+/// The program of a command, after keywords and the head of a function or of a case.
+fn program(command: &str) -> &str {
+    let is_head = |word: &str| word.ends_with("()") || (word.ends_with(')') && !word.contains('('));
+    let words = command.split_whitespace().map(|word| word.trim_start_matches(['(', '{']));
+    let mut programs =
+        words.filter(|word| !word.is_empty() && !KEYWORDS.contains(word) && !is_head(word));
+    programs.next().unwrap_or_default()
+}
+
+/// Whether words that are printed end inside of a command whose output they are.
+fn opens_command(words: &str) -> bool {
+    let is_open = words.rsplit_once("$(").is_some_and(|(_, command)| !command.contains(')'));
+    is_open || words.matches('`').count() % 2 == 1
 }
 
 #[cfg(test)]
@@ -254,6 +285,17 @@ mod tests {
             "echo W",
             "if true; then echo \"W and $x\"; fi",
             "printf '%s\\n' W && true",
+            "for f in a; do echo \"see W\"; done",
+            "while true; do printf W; done",
+            "if ! echo W; then true; fi",
+            "time echo W",
+            "[[ -e x ]] && { echo W; }",
+            "f() { echo W; }",
+            "case x in\na) echo W;;\nesac",
+            "echo \"The verifier\nwrites W\"",
+            "echo 'a\nb W' > x; true",
+            "echo \"a\nW\n\"",
+            "echo a \\\n  W",
         ] {
             assert!(!of("a.sh", text).contains('W'), "{text}: {}", of("a.sh", text));
         }
@@ -278,6 +320,15 @@ mod tests {
             "echo $(cat W) > x",
             "python3 -c \"\n# x\nopen('W')\n\"",
             "cat \\# W",
+            "echo \"a\nb\" > W",
+            "echo \"a\nb\"; cat W",
+            "echo \"a\n; b\"\ncat W",
+            "echo \"$(\ncat W)\"",
+            "echo \"`\ncat W\n`\"",
+            "echo a \\\n  > W",
+            "for f in a; do cat W; done",
+            "x=\"echo\nW\"",
+            "echo $'don\\'t'\ncat W",
         ] {
             assert!(of("a.sh", text).contains('W'), "{text}: {}", of("a.sh", text));
         }

@@ -150,8 +150,8 @@ fn resolve_revisions(
             }
             (found, Vec::new())
         }
-        // Its cached content may not be used either.
-        Err(error @ FetchError::Refused { .. }) => {
+        // Its cached content may not be used either, or its run has ended.
+        Err(error) if !error.is_outage() => {
             (wanted.iter().map(|_| Err(error.clone())).collect(), Vec::new())
         }
         Err(error) => {

@@ -1,7 +1,25 @@
 //! Errors of git calls on remote repositories.
 
+use std::io;
+
+use rollout_worker::git;
+
 use super::FetchError;
 use super::origin::Origin;
+
+/// Git's words for an answer of a server that does not give the repository: 401, 403, 404 and 410, and
+/// the same over SSH.
+const DENIALS: &[&str] = &[
+    "Authentication failed for",
+    "could not read Username for",
+    "could not read Password for",
+    "returned error: 401",
+    "returned error: 403",
+    "returned error: 404",
+    "returned error: 410",
+    "Repository not found",
+    "Permission denied (publickey",
+];
 
 /// Error of a git call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,33 +28,59 @@ pub(super) enum GitError {
     Absent(String),
     /// Git failed; the end of its output.
     Failed(String),
-    /// The host may not be asked, or the fetch was cancelled.
+    /// The host may not be asked.
     Refused(String),
+    /// Its name has no address, said as [`Self::Refused`].
+    Unresolved(String),
+    /// This host lacks something, such as open files.
+    Host(String),
+    /// The fetch was ended.
+    Cancelled,
+}
+
+impl From<git::GitError> for GitError {
+    fn from(error: git::GitError) -> Self {
+        match error {
+            git::GitError::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => {
+                Self::Absent(error.to_string())
+            }
+            git::GitError::NotStarted(error) => {
+                Self::Host(format!("cannot start the program `git`: {error}"))
+            }
+            git::GitError::Failed { said, .. } => Self::Failed(said),
+            other => Self::Failed(other.to_string()),
+        }
+    }
 }
 
 impl GitError {
     /// The error of reaching a repository.
     pub(super) fn into_unreachable(self, origin: &Origin) -> FetchError {
+        let url = origin.redacted_url();
         match self {
             Self::Absent(why) => FetchError::NoGit(why),
-            Self::Refused(reason) => FetchError::Refused { url: origin.redacted_url(), reason },
-            Self::Failed(said) => FetchError::Unreachable {
-                url: origin.redacted_url(),
-                said: origin.redact(without_address(&said)),
-            },
+            Self::Refused(reason) => FetchError::Refused { url, reason },
+            Self::Unresolved(reason) => FetchError::Unresolved { url, reason },
+            Self::Host(reason) => FetchError::Host { url, reason },
+            Self::Cancelled => FetchError::Cancelled { url },
+            Self::Failed(said) if is_denial(&said) => {
+                FetchError::Denied { url, said: origin.redact(without_address(&said)) }
+            }
+            Self::Failed(said) => {
+                FetchError::Unreachable { url, said: origin.redact(without_address(&said)) }
+            }
         }
     }
 
     /// The error of any other operation.
     pub(super) fn into_fetch_error(self, origin: &Origin, commit: &str) -> FetchError {
         match self {
-            Self::Absent(why) => FetchError::NoGit(why),
-            Self::Refused(reason) => FetchError::Refused { url: origin.redacted_url(), reason },
             Self::Failed(said) => FetchError::Git {
                 url: origin.redacted_url(),
                 commit: commit.to_owned(),
                 said: origin.redact(&said),
             },
+            other => other.into_unreachable(origin),
         }
     }
 
@@ -56,6 +100,13 @@ impl GitError {
         ];
         !HOPELESS.iter().any(|sign| said.contains(sign))
     }
+}
+
+/// Whether the server answered and does not give the repository, as opposed to an outage.
+fn is_denial(said: &str) -> bool {
+    // `repository 'https://…/' not found` is git's word for 404.
+    let is_absent = said.contains("repository '") && said.contains("' not found");
+    is_absent || DENIALS.iter().any(|words| said.contains(words))
 }
 
 /// Git's words without the address, which the error names already.
@@ -81,5 +132,64 @@ mod tests {
         );
         let other = "cannot fetch the repository http://h:9/x.git: early EOF";
         assert_eq!(told("fatal: early EOF"), other);
+    }
+
+    #[test]
+    fn answer_of_server_without_repository_is_no_outage() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let error = |said: &str| GitError::Failed(said.into()).into_unreachable(&origin);
+        for said in [
+            "fatal: could not read Username for 'https://h': terminal prompts disabled",
+            "fatal: Authentication failed for 'https://h/x.git/'",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 403",
+            "fatal: repository 'https://h/x.git/' not found",
+            "remote: Repository not found.; fatal: repository 'https://h/x.git/' not found",
+            "ERROR: Repository not found.; fatal: Could not read from remote repository.",
+            "git@h: Permission denied (publickey).; fatal: Could not read from remote repository.",
+        ] {
+            assert!(matches!(error(said), FetchError::Denied { .. }), "{said}");
+        }
+        for said in [
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 503",
+            "fatal: unable to access 'https://h/x.git/': Could not resolve host: h",
+            "fatal: unable to access 'https://h/x.git/': CONNECT tunnel failed, response 502",
+            "fatal: '/srv/r' does not appear to be a git repository",
+            "fatal: early EOF",
+        ] {
+            assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
+        }
+    }
+
+    #[test]
+    fn unknown_name_is_told_as_a_refused_one_and_may_be_an_outage() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let of = |error: GitError| error.into_unreachable(&origin);
+        let unknown = of(GitError::Unresolved("why".to_owned()));
+        let refused = of(GitError::Refused("why".to_owned()));
+        assert_eq!(unknown.to_string(), refused.to_string());
+        assert_eq!(unknown.hint(), refused.hint());
+        assert_eq!((unknown.is_outage(), refused.is_outage()), (true, false));
+    }
+
+    #[test]
+    fn fault_of_this_host_and_end_of_fetch_are_no_refusal() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let not_started = |code| {
+            let error = io::Error::from_raw_os_error(code);
+            GitError::from(git::GitError::NotStarted(error)).into_unreachable(&origin)
+        };
+        // EMFILE, EAGAIN, ENOMEM.
+        for code in [24, 11, 12] {
+            let error = not_started(code);
+            assert!(matches!(error, FetchError::Host { .. }), "{code}: {error:?}");
+        }
+        assert!(matches!(not_started(2), FetchError::NoGit(_)));
+        let ended = GitError::Cancelled.into_fetch_error(&origin, "0");
+        assert_eq!(ended, FetchError::Cancelled { url: "https://h/x.git".to_owned() });
+        let host = GitError::Host("cannot start a proxy for it: no open files".to_owned());
+        for error in [host.into_unreachable(&origin), ended] {
+            let hint = error.hint().unwrap_or_default();
+            assert!(!hint.contains("--allow-git-host"), "{error}: {hint}");
+        }
     }
 }

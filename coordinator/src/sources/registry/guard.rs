@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
-use rollout_worker::egress::{AllowedHosts, EgressProxy, HostRefusal, RefusedHosts};
+use rollout_worker::egress::{AllowedHosts, EgressProxy, HostRefusal, RefusedHost, RefusedHosts};
 use rollout_worker::supervise::{self, Task};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -58,6 +58,13 @@ impl Guard {
     pub(super) fn refusal(&self) -> Option<&'static str> {
         self.refused.summary().map(|_| describe_refusal(HostRefusal::InternalAddress))
     }
+
+    /// Whether only names without an address were refused: the look-up may have failed.
+    pub(super) fn lacks_addresses(&self) -> bool {
+        let is_unknown = |host: &RefusedHost| host.reason == HostRefusal::NoAddress.as_str();
+        let refused = self.refused.summary();
+        refused.is_some_and(|all| all.others == 0 && all.hosts.iter().all(is_unknown))
+    }
 }
 
 impl Drop for Guard {
@@ -87,6 +94,17 @@ mod tests {
         let mut reply = [0; 12];
         stream.read_exact(&mut reply)?;
         Ok(String::from_utf8_lossy(&reply).into_owned())
+    }
+
+    #[test]
+    fn unknown_name_is_refused_as_an_internal_one() {
+        let guard = Guard::start(AllowedHosts::public(Vec::new()), None).expect("a proxy");
+        assert_eq!(ask(&guard, "a.invalid:80").expect("a reply"), "HTTP/1.1 403");
+        let unknown = guard.refusal();
+        assert!(unknown.is_some() && guard.lacks_addresses());
+        assert_eq!(ask(&guard, "localhost:80").expect("a reply"), "HTTP/1.1 403");
+        assert_eq!(guard.refusal(), unknown);
+        assert!(!guard.lacks_addresses());
     }
 
     #[test]

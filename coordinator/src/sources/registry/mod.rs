@@ -46,6 +46,9 @@ pub use prune::{FetchedCommit, PrunedCommits, prune};
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
 
+/// Suggested fix for a host that lacks something.
+const HOST_HINT: &str = "try again when this host has it";
+
 /// Suggested fix for a repository that may not be fetched.
 const LIST_HINT: &str = "ask the operator of the server to list the host with `--allow-git-host`";
 
@@ -62,6 +65,36 @@ pub enum FetchError {
         url: String,
         /// The end of git's output.
         said: String,
+    },
+    /// Its server answers, and does not give the repository.
+    #[error("cannot fetch the repository {url}: {said}")]
+    Denied {
+        /// Address, without password.
+        url: String,
+        /// The end of git's output.
+        said: String,
+    },
+    /// This host lacks something that a fetch needs, such as open files.
+    #[error("cannot fetch the repository {url}: {reason}")]
+    Host {
+        /// Address, without password.
+        url: String,
+        /// The system's error.
+        reason: String,
+    },
+    /// The fetch was ended: its run was cancelled, or its time is over.
+    #[error("cannot fetch the repository {url}: its fetch was ended")]
+    Cancelled {
+        /// Address, without password.
+        url: String,
+    },
+    /// A host of it has no address. Told as [`Self::Refused`].
+    #[error("cannot fetch the repository {url}: {reason}")]
+    Unresolved {
+        /// Address, without password.
+        url: String,
+        /// The reason of a refusal.
+        reason: String,
     },
     /// The repository may not be fetched.
     #[error("cannot fetch the repository {url}: {reason}")]
@@ -130,12 +163,18 @@ impl FetchError {
         )
     }
 
+    /// Whether the repository may answer later, so that its last known content is used until then.
+    fn is_outage(&self) -> bool {
+        matches!(self, Self::NoGit(_) | Self::Unreachable { .. } | Self::Unresolved { .. })
+    }
+
     /// Suggested fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoGit(_) => Some("install `git`".to_owned()),
-            Self::Unreachable { .. } => Some(FETCH_HINT.to_owned()),
-            Self::Refused { .. } => Some(LIST_HINT.to_owned()),
+            Self::Unreachable { .. } | Self::Denied { .. } => Some(FETCH_HINT.to_owned()),
+            Self::Host { .. } => Some(HOST_HINT.to_owned()),
+            Self::Refused { .. } | Self::Unresolved { .. } => Some(LIST_HINT.to_owned()),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::config::without_secrets;
+use crate::config::{RepositoryPlace, without_secrets};
 
 /// A repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,8 @@ impl Origin {
     /// The repository at an address as written: a URL, `user@host:path`, or a local directory,
     /// relative to `base`.
     pub fn new(written: &str, base: &Path) -> Self {
-        if is_remote(written) {
+        let is_path = RepositoryPlace::of(written) == RepositoryPlace::Directory;
+        if !is_path || written.starts_with("file://") {
             return Self { url: written.to_owned() };
         }
         let path = base.join(written);
@@ -29,7 +30,7 @@ impl Origin {
 
     /// Whether it is a directory of this host.
     pub(super) fn is_local(&self) -> bool {
-        self.url.starts_with("file://") || !is_remote(&self.url)
+        RepositoryPlace::of(&self.url) == RepositoryPlace::Directory
     }
 
     /// The address for display, without user and password.
@@ -76,12 +77,6 @@ impl Revision {
 /// Whether a text is a full object id.
 pub(super) fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-/// Whether git takes the address for something other than a local directory.
-fn is_remote(written: &str) -> bool {
-    let colon = written.find(':');
-    written.contains("://") || colon.is_some_and(|colon| !written[..colon].contains('/'))
 }
 
 /// Normalizes `.` and `..` in a path: two spellings are one repository.

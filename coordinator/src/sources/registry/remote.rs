@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use rollout_worker::git::{self, Git};
+use rollout_worker::git::Git;
 use ureq::Agent;
 
 use super::cache::CacheScope;
@@ -49,7 +49,7 @@ impl RemoteAccess {
     /// Checks that it may be reached, as far as its address tells.
     ///
     /// # Errors
-    /// [`GitError::Refused`].
+    /// [`GitError::Refused`], and [`GitError::Host`] if this host cannot reach it.
     pub(super) fn check(&self) -> Result<(), GitError> {
         self.route.as_ref().map(|_| ()).map_err(Clone::clone)
     }
@@ -83,12 +83,9 @@ impl RemoteAccess {
     /// The error of a transfer: a refused host, an end of the fetch, or else this reason.
     pub(super) fn transfer_error(&self, reason: String) -> GitError {
         if self.is_cancelled() {
-            return cancelled();
+            return GitError::Cancelled;
         }
-        match self.refusal() {
-            Some(refused) => GitError::Refused(refused.to_owned()),
-            None => GitError::Failed(reason),
-        }
+        self.refusal().unwrap_or(GitError::Failed(reason))
     }
 
     /// Whether the fetch is to end.
@@ -96,11 +93,14 @@ impl RemoteAccess {
         self.access.is_cancelled()
     }
 
-    fn refusal(&self) -> Option<&'static str> {
-        match &self.route {
-            Ok(Route::Public(guard)) => guard.refusal(),
-            _ => None,
-        }
+    /// The error in place of that of a program, if a host was refused.
+    fn refusal(&self) -> Option<GitError> {
+        let Ok(Route::Public(guard)) = &self.route else { return None };
+        let reason = guard.refusal()?.to_owned();
+        Some(match guard.lacks_addresses() {
+            true => GitError::Unresolved(reason),
+            false => GitError::Refused(reason),
+        })
     }
 
     /// Runs git in `dir` and returns its output.
@@ -134,7 +134,7 @@ impl RemoteAccess {
             call = call.variable("GIT_ALLOW_PROTOCOL", "file");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| GitError::Absent(error.to_string()))?;
+        let runtime = runtime.map_err(|error| GitError::Host(format!("cannot wait: {error}")))?;
         let ended = self.access.cancelled.clone();
         let cancelling = async move {
             match ended {
@@ -145,19 +145,16 @@ impl RemoteAccess {
         let result = runtime.block_on(async {
             tokio::select! {
                 biased;
-                () = cancelling => Err(cancelled()),
-                result = call.run() => result.map_err(|error| match error {
-                    git::GitError::NotStarted(error) => GitError::Absent(error.to_string()),
-                    git::GitError::Failed { said, .. } => {
-                        GitError::Failed(without_directory(&said, dir))
-                    }
-                    other => GitError::Failed(other.to_string()),
+                () = cancelling => Err(GitError::Cancelled),
+                result = call.run() => result.map_err(|error| match error.into() {
+                    GitError::Failed(said) => GitError::Failed(without_directory(&said, dir)),
+                    other => other,
                 }),
             }
         });
         // Git's words about a refused host would tell how it answers.
         result.map_err(|error| match (error, self.refusal()) {
-            (GitError::Failed(_), Some(refused)) => GitError::Refused(refused.to_owned()),
+            (GitError::Failed(_), Some(refused)) => refused,
             (error, _) => error,
         })
     }
@@ -177,7 +174,7 @@ impl Route {
             return Ok(Self::Listed);
         }
         let guard = Guard::start(hosts.clone(), access.cancelled.clone());
-        let failed = |error| GitError::Refused(format!("cannot start a proxy for it: {error}"));
+        let failed = |error| GitError::Host(format!("cannot start a proxy for it: {error}"));
         guard.map(Self::Public).map_err(failed)
     }
 }
@@ -189,10 +186,6 @@ fn without_directory(said: &str, dir: &Path) -> String {
         return said.to_owned();
     }
     said.replace(&*dir.to_string_lossy(), ".")
-}
-
-fn cancelled() -> GitError {
-    GitError::Refused("its fetch was ended".to_owned())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
+use crate::egress::upstream::UpstreamProxies;
 use crate::egress::{AllowedHosts, EgressProxy, RefusedHosts};
 
 /// A proxy, and a host beside it that answers every connection once.
@@ -18,6 +19,12 @@ struct Scene {
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
 
 async fn scene(rules: &[&str]) -> Scene {
+    let rules: Vec<_> = rules.iter().map(|rule| (*rule).to_owned()).collect();
+    let allowed = AllowedHosts::parse(&rules).expect("rules");
+    scene_with(allowed, UpstreamProxies::default()).await
+}
+
+async fn scene_with(allowed: AllowedHosts, upstream: UpstreamProxies) -> Scene {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let host = listener.local_addr().expect("an address");
     let serving = supervise::spawn("host", async move {
@@ -32,10 +39,8 @@ async fn scene(rules: &[&str]) -> Scene {
             stream.write_all(ANSWER).await.expect("sent");
         }
     });
-    let rules: Vec<_> = rules.iter().map(|rule| (*rule).to_owned()).collect();
     let refused = Arc::new(RefusedHosts::default());
-    let allowed = AllowedHosts::parse(&rules).expect("rules");
-    let mut proxy = EgressProxy::new(allowed, Arc::clone(&refused));
+    let mut proxy = EgressProxy::through(upstream, allowed, Arc::clone(&refused));
     proxy.listen(StdListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port")).expect("it listens");
     Scene { proxy, refused, host, _host: serving }
 }
@@ -112,6 +117,53 @@ async fn other_hosts_are_refused_by_name_and_counted() {
             (internal.as_str(), "internal_address")
         ]
     );
+}
+
+#[tokio::test]
+async fn unknown_name_is_refused_as_an_internal_one_unless_listed() {
+    let listed = vec!["listed.invalid".parse().expect("a rule")];
+    let scene = scene_with(AllowedHosts::public(listed), UpstreamProxies::default()).await;
+    let mut texts = Vec::new();
+    for host in ["unknown.invalid", "localhost"] {
+        let reply = scene.get(host).await;
+        assert!(reply.starts_with("HTTP/1.1 403 "), "{reply}");
+        texts.push(reply.lines().last().expect("a text").replace(host, "HOST"));
+    }
+    assert_eq!(texts[0], texts[1]);
+    let summary = scene.refused.summary().expect("some");
+    let reasons: Vec<_> = summary.hosts.iter().map(|host| host.reason).collect();
+    assert_eq!(reasons, ["internal_address", "no_address"]);
+    let reply = scene.get("listed.invalid").await;
+    assert!(reply.starts_with("HTTP/1.1 502 "), "{reply}");
+}
+
+/// Answers one request for a tunnel, and returns its first line.
+async fn open_tunnel(proxy: TcpListener) -> String {
+    let (mut stream, _) = proxy.accept().await.expect("a client");
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        request.push(stream.read_u8().await.expect("a request"));
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").await.expect("sent");
+    String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn proxy_of_host_is_asked_for_checked_address_unless_name_is_listed() {
+    for (rule, asked) in [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost")] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let upstream =
+            UpstreamProxies::from_variables(|name| (name == "all_proxy").then(|| url.clone()));
+        let allowed = AllowedHosts::public(vec![rule.parse().expect("a rule")]);
+        let scene = scene_with(allowed, upstream).await;
+        let opening = supervise::spawn("upstream", open_tunnel(listener));
+        let tunnel = "CONNECT localhost:7 HTTP/1.1\r\nHost: localhost:7\r\n\r\n";
+        let reply = scene.exchange(tunnel).await;
+        assert!(reply.ends_with("hello"), "{reply}");
+        let first = opening.await.expect("no panic");
+        assert_eq!(first, format!("CONNECT {asked}:7 HTTP/1.1"));
+    }
 }
 
 #[tokio::test]
