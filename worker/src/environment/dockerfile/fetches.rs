@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::parse::{Dockerfile, DockerfileInstruction, HeredocSupport, split_flags};
+use super::parse::{
+    Dockerfile, DockerfileInstruction, HeredocSupport, has_unclear_heredoc, split_flags,
+};
 use super::words::{self, VariableLookup};
 
 /// Something that an engine fetches for a build, in the network of its own host.
@@ -88,7 +90,7 @@ fn fetches_of(
         }));
     }
     for instruction in &file.instructions {
-        found.extend(is_unclear(instruction).then(|| BuildFetch {
+        found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
             line: instruction.line,
             kind: BuildFetchKind::Unclear,
             source: instruction.name.clone(),
@@ -105,13 +107,16 @@ fn fetches_of(
 }
 
 /// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers.
-fn is_unclear(instruction: &DockerfileInstruction) -> bool {
+/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all.
+fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
     let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
     let mut words = instruction.rest.split_whitespace();
     let is_nested = |inner: &str| inner.eq_ignore_ascii_case("ONBUILD");
+    let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
     instruction.flags.iter().any(is_odd)
-        || (instruction.name == "ONBUILD" && words.next().is_some_and(is_nested))
+        || (name == "ONBUILD" && words.next().is_some_and(is_nested))
+        || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
+        || has_unclear_heredoc(name, rest, escape)
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
@@ -135,7 +140,7 @@ fn triggered(
     let line = inner.line;
     let addresses = added(&inner, file.escape).into_iter();
     let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
-    let is_odd = is_unclear(&inner);
+    let is_odd = is_unclear(&inner, file.escape);
     let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
     let alone = Dockerfile { instructions: vec![inner], ..file.clone() };
     let images = alone.images_with_empty_arguments(arguments).into_iter();
@@ -199,8 +204,12 @@ fn other_frontend(text: &str) -> Option<(usize, String)> {
     let text = text.trim_start_matches('\u{feff}');
     let first = usize::from(text.starts_with("#!"));
     let text = if first == 0 { text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
-    // The last of several keys counts, and their case does not.
-    if let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) {
+    if text.trim_start().starts_with('{') {
+        // Builders read more as JSON than is read here.
+        let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) else {
+            return Some((first + 1, "JSON".to_owned()));
+        };
+        // The last of several keys counts, and their case does not.
         let mut named = named.into_iter().filter(|(key, _)| key.eq_ignore_ascii_case("syntax"));
         return named.next_back().map(|(_, image)| (first + 1, text_of(&image)));
     }
@@ -290,6 +299,13 @@ mod tests {
             "RUN --mo\\unt=type=bind,from=h/x,target=/m true",
             "RUN --mount=type=cache,target=\"/a b\" --mount=type=bind,from=h/x,target=/m true",
             "ONBUILD ONBUILD ADD http://h/x /x",
+            "COPY <<#\\E /f\nx \\\n#E\nADD http://h/x /x\nRUN true \\\n#\\E",
+            "COPY ${A:-<<#E} /f\nx \\\n#E\nADD http://h/x /x",
+            "COPY ${A:-<}<#E /f\nx \\\n#E\nADD http://h/x /x",
+            "COPY ${A+x \"y\"}<<#E /f\nx \\\n#E\nADD http://h/x /x",
+            "ONBUILD RUN cat <<\"#E\"\nx \\\n#E\nADD http://h/x /x",
+            "ADD [\"\\u0068ttp:\\u002f\\u002fh/x?\\ud800\", \"/x\"]",
+            "ONBUILD COPY [\"\\ud800\", \"/x\"]",
         ] {
             let found = fetches(&format!("FROM a\n{line}\n"));
             assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{line}: {found:?}");
@@ -302,8 +318,16 @@ mod tests {
             let found = fetches(&format!("FROM a\n{text}"));
             assert!(found.contains(&(Address, "http://h/x".to_owned())), "{text}: {found:?}");
         }
-        let plain = "FROM a\nCOPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n";
-        assert_eq!(fetches(plain).len(), 1);
+        for plain in [
+            "COPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n",
+            "RUN cat <<'EOF' > /x && python3 3<<-\"B_1\"\nEOF\nB_1\nRUN cat << EOF\nEOF\n",
+            "RUN cat <<<x && echo $((1<<2)) \"1 << #2\" ${A:-b} < /x > /y\n",
+            "RUN echo \"<a>${X}</a><b/>\" '<<${Y}'\n",
+            "RUN [ \"$A\" = b ] || true\nCOPY [ab].txt /x/\nCOPY [\"a\", \"b\"]\n",
+        ] {
+            let found = fetches(&format!("FROM a\n{plain}"));
+            assert_eq!(found.len(), 1, "{plain}: {found:?}");
+        }
     }
 
     #[test]
@@ -333,6 +357,14 @@ mod tests {
         ] {
             let found = fetches(text);
             assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");
+        }
+        for text in [
+            "{\"syntax\": \"h/f:1\", \"x\": \"\\ud800\"}",
+            "\u{feff}#!/bin/x\n \n{\"x\": \"\\ud800\"}",
+            &*format!("{{\"syntax\": \"h/f:1\", \"x\": {}{}}}", "[".repeat(200), "]".repeat(200)),
+        ] {
+            let found = fetches(text);
+            assert!(found.contains(&(Frontend, "JSON".to_owned())), "{text}: {found:?}");
         }
         assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
     }
