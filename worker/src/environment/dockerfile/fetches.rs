@@ -80,15 +80,10 @@ fn fetches_of(
         kind: BuildFetchKind::Frontend,
         source,
     }));
+    found.extend(images_of(file, &arguments));
     // A Dockerfile may give platform arguments another value.
-    for arguments in [&arguments, build_args] {
-        let images = file.images_with_empty_arguments(arguments).into_iter();
-        found.extend(images.map(|base| BuildFetch {
-            line: base.line,
-            kind: BuildFetchKind::Image,
-            source: base.image,
-        }));
-    }
+    let without_platform = images_of(file, build_args);
+    found.extend(without_platform.filter(|fetch| fetch.kind == BuildFetchKind::Image));
     for instruction in &file.instructions {
         found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
             line: instruction.line,
@@ -101,9 +96,25 @@ fn fetches_of(
             kind: BuildFetchKind::Address,
             source,
         }));
-        found.extend(triggered(instruction, file, &arguments));
+        found.extend(triggered(instruction, file.escape));
     }
     found
+}
+
+/// The images of a file. One without a name may get it from elsewhere.
+fn images_of(
+    file: &Dockerfile,
+    arguments: &BTreeMap<String, String>,
+) -> impl Iterator<Item = BuildFetch> + use<> {
+    let images = file.images_with_empty_arguments(arguments).into_iter();
+    images.map(|base| {
+        let line = base.line;
+        if base.image.is_empty() {
+            let source = base.written().to_owned();
+            return BuildFetch { line, kind: BuildFetchKind::Unclear, source };
+        }
+        BuildFetch { line, kind: BuildFetchKind::Image, source: base.image }
+    })
 }
 
 /// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
@@ -120,11 +131,7 @@ fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
-fn triggered(
-    instruction: &DockerfileInstruction,
-    file: &Dockerfile,
-    arguments: &BTreeMap<String, String>,
-) -> Vec<BuildFetch> {
+fn triggered(instruction: &DockerfileInstruction, escape: char) -> Vec<BuildFetch> {
     if instruction.name != "ONBUILD" {
         return Vec::new();
     }
@@ -138,18 +145,16 @@ fn triggered(
         ..instruction.clone()
     };
     let line = inner.line;
-    let addresses = added(&inner, file.escape).into_iter();
+    let fetch = |(kind, source)| BuildFetch { line, kind, source };
+    let addresses = added(&inner, escape).into_iter();
     let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
-    let is_odd = is_unclear(&inner, file.escape);
+    let is_odd = is_unclear(&inner, escape);
     let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
-    let alone = Dockerfile { instructions: vec![inner], ..file.clone() };
-    let images = alone.images_with_empty_arguments(arguments).into_iter();
-    let images = images.map(|base| (BuildFetchKind::Image, base.image));
-    addresses
-        .chain(images)
-        .chain(unclear)
-        .map(|(kind, source)| BuildFetch { line, kind, source })
-        .collect()
+    let instructions = vec![inner];
+    let alone = Dockerfile { syntax: None, escape, instructions, problems: Vec::new() };
+    // Its images have no arguments.
+    let images = images_of(&alone, &BTreeMap::new());
+    addresses.chain(unclear).map(fetch).chain(images).collect()
 }
 
 /// The sources of an `ADD` that are, or may be, addresses.
@@ -256,6 +261,36 @@ mod tests {
         let args = BTreeMap::from([("BASE".to_owned(), "h:1/x".to_owned())]);
         let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
         assert_eq!(found[0].source, "h:1/x");
+    }
+
+    #[test]
+    fn image_whose_name_is_empty_is_unclear() {
+        let args = BTreeMap::from([("BASE".to_owned(), String::new())]);
+        let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
+        assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, Unclear, "$BASE"));
+        assert_eq!(fetches("ARG B\nFROM $B\n"), [(Unclear, "$B".to_owned())]);
+        let text = "FROM a AS amd64\nFROM b AS arm64\nFROM $TARGETARCH\n";
+        assert_eq!(fetches(text), [(Image, "a".to_owned()), (Image, "b".to_owned())]);
+    }
+
+    #[test]
+    fn dockerfile_of_many_stages_triggers_and_growing_arguments_is_read_in_time() {
+        let (text, started) = (long_dockerfile(), std::time::Instant::now());
+        let found = fetches(&text);
+        assert!(found.contains(&(Image, "a".to_owned())) && found.len() < 60_000);
+        assert!(found.iter().all(|(_, source)| source.len() < 5_000));
+        assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    }
+
+    /// 40,000 stages and triggers, and arguments of which each has the one before 300 times.
+    fn long_dockerfile() -> String {
+        let arguments = (1..20).map(|n| {
+            let before = format!("${{A{}}}", n - 1);
+            format!("ARG A{n}={}\n", before.repeat(300))
+        });
+        let arguments = arguments.collect::<String>();
+        let stages = (0..40_000).map(|n| format!("FROM a AS b{n}\nONBUILD COPY x /x\n"));
+        format!("ARG A0=0123456789\n{arguments}FROM $A19\n{}", stages.collect::<String>())
     }
 
     #[test]
