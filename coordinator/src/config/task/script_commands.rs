@@ -118,8 +118,9 @@ fn shell_commands(text: &str) -> String {
         let read = ShellLine::read(line, &mut quote);
         kept.push_str(&without_printed(&read));
         kept.push('\n');
+        let runs = !read.documents.is_empty()
+            && read.code.split(|c: char| c.is_whitespace()).any(is_interpreter);
         for end in &read.documents {
-            let runs = read.code.split(|c: char| c.is_whitespace()).any(is_interpreter);
             for line in lines.by_ref().take_while(|line| line.trim_start_matches('\t') != end) {
                 if runs && !line.trim_start().starts_with('#') {
                     kept.push_str(line);
@@ -199,15 +200,18 @@ fn document_end(text: &str) -> Option<String> {
 fn without_printed(line: &ShellLine) -> String {
     let mut kept = String::new();
     let mut start = 0;
+    let mut redirections = line.redirections.iter().copied().peekable();
     for end in line.ends.iter().copied().chain([line.code.len()]) {
         let part = &line.code[start..end];
+        // Both lists are in the order of the line.
+        while redirections.next_if(|at| *at < start).is_some() {}
         let first = part.trim_start_matches([';', '&', '|', ' ', '\t', '{', '(']);
         let first = first.trim_start_matches("then ").trim_start_matches("else ");
         let program = first.split_whitespace().next().unwrap_or_default();
         if PRINTING.contains(&program) {
             // The words may be the output of other commands.
             part.split("$(").skip(1).for_each(|inner| kept.push_str(inner));
-            let redirection = line.redirections.iter().find(|at| (start..end).contains(*at));
+            let redirection = redirections.peek().filter(|at| **at < end);
             kept.extend(redirection.map(|at| &line.code[*at..end]));
         } else {
             kept.push_str(part);
@@ -281,6 +285,16 @@ mod tests {
         ] {
             assert!(of("a.sh", text).contains('W'), "{text}: {}", of("a.sh", text));
         }
+    }
+
+    #[test]
+    fn script_of_many_documents_and_redirections_is_read_in_time() {
+        let started = std::time::Instant::now();
+        let documents = of("a.sh", &"<<a ".repeat(250_000));
+        assert!(documents.starts_with("<<a <<a"));
+        let redirections = of("a.sh", &format!("{}cat W", "echo > ;".repeat(150_000)));
+        assert!(redirections.ends_with("cat W \n") && redirections.contains('>'));
+        assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
     }
 
     #[test]
