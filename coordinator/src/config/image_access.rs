@@ -1,11 +1,14 @@
 //! The registries whose images a job may use.
 
-use std::net::ToSocketAddrs as _;
+use std::net::IpAddr;
 
 use rollout_worker::egress::{AllowedHosts, HostTarget};
 
 /// Names of the registry of references that name none.
 const DEFAULT_REGISTRIES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// Namespace of the images that this program makes in an engine.
+const OWN_NAMESPACE: &str = "rollout";
 
 /// Port of registries that name none.
 const DEFAULT_PORT: u16 = 443;
@@ -27,10 +30,15 @@ impl Default for ImageAccess {
 }
 
 impl ImageAccess {
-    /// Why an image may not be used; `None` if it may. Looks the name of its registry up, and blocks.
-    pub(crate) fn refusal(&self, reference: &str) -> Option<String> {
+    /// Why an image may not be used; `None` if it may. `look_up` finds the addresses of the name of a
+    /// registry, or tells why it does not.
+    pub(crate) fn refusal(
+        &self,
+        reference: &str,
+        look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
+    ) -> Option<String> {
         let Self::Guarded(hosts) = self else { return None };
-        let registry = registry(reference)?;
+        let Some(registry) = registry(reference) else { return refusal_of_local(reference) };
         let refused = |why: &str| Some(format!("an image of the registry `{registry}`, {why}"));
         if registry.contains('$') {
             return refused("which depends on a variable");
@@ -44,8 +52,10 @@ impl ImageAccess {
             Ok(HostTarget::Name(name)) => name,
             Err(_) => return refused(INTERNAL),
         };
-        let found = (name.as_str(), port).to_socket_addrs();
-        let found: Vec<_> = found.into_iter().flatten().map(|address| address.ip()).collect();
+        let found = match look_up(&name) {
+            Ok(found) => found,
+            Err(why) => return refused(why),
+        };
         match hosts.check_addresses(&name, found, port) {
             Ok(allowed) if !allowed.is_empty() => None,
             Ok(_) | Err(_) => refused(INTERNAL),
@@ -77,8 +87,27 @@ fn registry(reference: &str) -> Option<&str> {
     let is_registry = first.contains(['.', ':', '$'])
         || first.eq_ignore_ascii_case("localhost")
         || first.chars().any(|c| c.is_ascii_uppercase());
-    let is_default = DEFAULT_REGISTRIES.contains(&first.to_ascii_lowercase().as_str());
-    (is_registry && !is_default).then_some(first)
+    (is_registry && !is_default(first)).then_some(first)
+}
+
+/// Why an image of the default registry may not be used: an engine that has an image of that name, or
+/// with that id, does not ask the registry.
+fn refusal_of_local(reference: &str) -> Option<String> {
+    let path = match reference.split_once('/') {
+        Some((first, path)) if is_default(first) => path,
+        _ => reference,
+    };
+    if path.split_once('/').is_some_and(|(first, _)| first.eq_ignore_ascii_case(OWN_NAMESPACE)) {
+        return Some(format!("the image `{reference}`, which may hold the files of other runs"));
+    }
+    let id = reference.split('@').next().unwrap_or_default();
+    let is_digest = id.to_ascii_lowercase().starts_with("sha256:");
+    let is_id = is_digest || (!id.is_empty() && id.chars().all(|c| c.is_ascii_hexdigit()));
+    is_id.then(|| format!("the image `{reference}`, which may be the id of any image of an engine"))
+}
+
+fn is_default(registry: &str) -> bool {
+    DEFAULT_REGISTRIES.contains(&registry.to_ascii_lowercase().as_str())
 }
 
 /// The host, without brackets, and the port of a registry.
@@ -96,7 +125,16 @@ fn host(registry: &str) -> Option<(&str, u16)> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, ToSocketAddrs as _};
+
     use super::*;
+
+    fn refusal(access: &ImageAccess, image: &str) -> Option<String> {
+        access.refusal(image, |name| {
+            let found = (name, 0).to_socket_addrs();
+            Ok(found.into_iter().flatten().map(|address| address.ip()).collect())
+        })
+    }
 
     #[test]
     fn image_of_a_registry_that_is_not_public_is_refused_unless_listed() {
@@ -104,22 +142,53 @@ mod tests {
         for image in
             ["debian", "debian:12", "library/debian@sha256:0", "docker.io/a/b", "8.8.8.8/a"]
         {
-            assert_eq!(access.refusal(image), None, "{image}");
+            assert_eq!(refusal(&access, image), None, "{image}");
         }
         let hosts = ["127.0.0.1:5000", "localhost", "[::1]", "10.0.0.1:80", "0x7f.1:80"];
         for host in hosts.into_iter().chain(["127.1", "$REG", "${REG:-h}", "a.invalid", "INNER"]) {
             let image = format!("{host}/a:1");
-            assert!(access.refusal(&image).is_some(), "{image}");
-            assert_eq!(ImageAccess::Everything.refusal(&image), None, "{image}");
+            assert!(refusal(&access, &image).is_some(), "{image}");
+            assert_eq!(refusal(&ImageAccess::Everything, &image), None, "{image}");
         }
-        assert!(access.refusal("$IMAGE").is_some());
+        assert!(refusal(&access, "$IMAGE").is_some());
         let rules =
             ["127.0.0.1:5000", "localhost", "::1"].map(|rule| rule.parse().expect("a rule"));
         let listed = ImageAccess::Guarded(AllowedHosts::public(rules.to_vec()));
         for image in ["127.0.0.1:5000/a", "localhost/a", "localhost:80/a", "[::1]/a"] {
-            assert_eq!(listed.refusal(image), None, "{image}");
+            assert_eq!(refusal(&listed, image), None, "{image}");
             assert!(listed.lists(image) && !access.lists(image), "{image}");
         }
-        assert!(listed.refusal("127.0.0.1:5001/a").is_some());
+        assert!(refusal(&listed, "127.0.0.1:5001/a").is_some());
+    }
+
+    #[test]
+    fn image_that_an_engine_may_have_of_another_run_is_refused() {
+        let access = ImageAccess::default();
+        for image in [
+            "rollout/task:0123456789abcdef",
+            "docker.io/rollout/task:1",
+            "INDEX.docker.io/Rollout/main",
+            "rollout/main@sha256:00",
+            "sha256:0123456789abcdef",
+            "0123456789ab",
+            "ada",
+        ] {
+            assert!(refusal(&access, image).is_some(), "{image}");
+            assert_eq!(refusal(&ImageAccess::Everything, image), None, "{image}");
+        }
+        for image in
+            ["rollout", "rollouts/task", "a/rollout", "ada:1", "python", "8.8.8.8/rollout/x"]
+        {
+            assert_eq!(refusal(&access, image), None, "{image}");
+        }
+    }
+
+    #[test]
+    fn registry_that_is_not_looked_up_is_refused() {
+        let access = ImageAccess::default();
+        let refused = access.refusal("h.example/x", |_name| Err("which is unknown"));
+        assert!(refused.is_some_and(|why| why.ends_with("`h.example`, which is unknown")));
+        let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
+        assert_eq!(access.refusal("h.example/x", public), None);
     }
 }

@@ -186,7 +186,10 @@ impl<'a> YamlBuilder<'a> {
             let line = span.start.line();
             let (key, is_plain) = match event {
                 Event::MappingEnd => break,
-                Event::Scalar(text, style, ..) => (text.into_owned(), style == ScalarStyle::Plain),
+                Event::Scalar(text, style, _, tag) => {
+                    key_tag(tag.as_deref(), line)?;
+                    (text.into_owned(), style == ScalarStyle::Plain && tag.is_none())
+                }
                 _ => return Err(yaml_error(line, "a key of a mapping must be plain text")),
             };
             let key_path = super::reader::join(path, &key);
@@ -243,6 +246,14 @@ fn scalar(
     }
 }
 
+/// Refuses tags of keys that make another key of the text for other readers.
+fn key_tag(tag: Option<&Tag>, line: usize) -> Result<(), YamlError> {
+    match core_tag(tag, line)?.as_deref() {
+        None | Some("str") => Ok(()),
+        Some(suffix) => Err(yaml_error(line, &format!("a key cannot have the tag `!!{suffix}`"))),
+    }
+}
+
 /// The name of a tag of the core schema; other tags would need types that the tree lacks.
 fn core_tag(tag: Option<&Tag>, line: usize) -> Result<Option<String>, YamlError> {
     match tag {
@@ -263,4 +274,26 @@ fn yaml_error(line: usize, message: &str) -> YamlError {
 
 fn yaml_error_from_scan(error: &ScanError) -> YamlError {
     yaml_error(error.marker().line(), &error.info())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_with_a_tag_is_refused_unless_it_is_text() {
+        for tag in ["!!binary", "!!int", "!!null", "!!merge", "!own", "!<tag:yaml.org,2002:binary>"]
+        {
+            let text = format!("a: 1\n{tag} aW1hZ2U=: x\n");
+            assert_eq!(parse(&text).expect_err(tag).line, 2, "{tag}");
+            let flow = format!("services: {{main: {{{tag} aW1hZ2U=: x}}}}");
+            assert!(parse(&flow).is_err(), "{tag}");
+        }
+        let (plain, _) = parse("image: x\n").expect("valid");
+        for text in ["!!str image: x\n", "!!str 'image': x\n"] {
+            assert_eq!(parse(text).expect(text).0, plain, "{text}");
+        }
+        let (tagged, _) = parse("{!!str <<: {a: 1}}").expect("valid");
+        assert!(matches!(&tagged.value, ConfigValue::Mapping(own) if own[0].key == "<<"));
+    }
 }

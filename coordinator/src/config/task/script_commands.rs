@@ -124,8 +124,9 @@ fn shell_commands(text: &str) -> String {
         kept.push_str(&without_printed(&read, &mut is_printing));
         is_printing &= quote.is_some() || read.is_continued;
         kept.push('\n');
+        let runs = !read.documents.is_empty()
+            && read.code.split(|c: char| c.is_whitespace()).any(is_interpreter);
         for end in &read.documents {
-            let runs = read.code.split(|c: char| c.is_whitespace()).any(is_interpreter);
             for line in lines.by_ref().take_while(|line| line.trim_start_matches('\t') != end) {
                 if runs && !line.trim_start().starts_with('#') {
                     kept.push_str(line);
@@ -214,15 +215,18 @@ fn without_printed(line: &ShellLine, is_printing: &mut bool) -> String {
     let mut is_rest = *is_printing;
     let mut kept = String::new();
     let mut start = 0;
+    let mut redirections = line.redirections.iter().copied().peekable();
     for end in line.ends.iter().copied().chain([line.code.len()]) {
         let part = &line.code[start..end];
+        // Both lists are in the order of the line.
+        while redirections.next_if(|at| *at < start).is_some() {}
         let first = part.trim_start_matches([';', '&', '|', ' ', '\t', '{', '(']);
         *is_printing = is_rest || PRINTING.contains(&program(first));
         is_rest = false;
         if *is_printing {
             // The words may be the output of other commands.
             part.split("$(").skip(1).for_each(|inner| kept.push_str(inner));
-            let redirection = line.redirections.iter().find(|at| (start..end).contains(*at));
+            let redirection = redirections.peek().filter(|at| **at < end);
             kept.extend(redirection.map(|at| &line.code[*at..end]));
             *is_printing = !opens_command(part);
         } else {
@@ -332,6 +336,16 @@ mod tests {
         ] {
             assert!(of("a.sh", text).contains('W'), "{text}: {}", of("a.sh", text));
         }
+    }
+
+    #[test]
+    fn script_of_many_documents_and_redirections_is_read_in_time() {
+        let started = std::time::Instant::now();
+        let documents = of("a.sh", &"<<a ".repeat(250_000));
+        assert!(documents.starts_with("<<a <<a"));
+        let redirections = of("a.sh", &format!("{}cat W", "echo > ;".repeat(150_000)));
+        assert!(redirections.ends_with("cat W \n") && redirections.contains('>'));
+        assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
     }
 
     #[test]

@@ -1,20 +1,29 @@
 //! Rules for the images and image builds of tasks whose author may not use the network of an engine.
 //! The engine fetches images, frontends and the sources of `ADD` from wherever it runs.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod service_build;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::descriptor;
 use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_fetches};
 
+use self::service_build::{ServiceBuild, has_key, in_context, text};
 use super::TaskParts;
 use super::discover::TASK_FILE;
+use super::registry_lookups::RegistryLookups;
 use crate::config::{
-    ConfigNode, ConfigValue, Diagnostics, ErrorKind, ImageAccess, Job, SourceLocation, TaskFile,
-    parse_yaml, read_task_text,
+    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job, SourceLocation,
+    TaskFile, parse_yaml, read_task_text,
 };
+
+/// Findings of a task that are recorded: its files may have any number of them.
+const MAX_FINDINGS: usize = 20;
+
+/// Files of a task that are checked: compose files, and Dockerfiles with each set of arguments.
+const MAX_FILES: usize = 64;
 
 /// The frontends that do only what a Dockerfile says.
 const STANDARD_FRONTEND: &str = "docker/dockerfile";
@@ -22,9 +31,6 @@ const STANDARD_FRONTEND: &str = "docker/dockerfile";
 /// Images of compose files that stand for the environment's own.
 const OWN_IMAGES: [&str; 4] =
     ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
-
-/// Prefix of paths in compose files: the build context.
-const CONTEXT_PREFIX: &str = "${CONTEXT_DIR}";
 
 /// Build argument that names a frontend.
 const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
@@ -35,12 +41,12 @@ const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotation
 /// The images of a job's tasks, each registry looked up once.
 pub(super) struct ImageRules<'a> {
     access: &'a ImageAccess,
-    known: RefCell<HashMap<String, Option<String>>>,
+    lookups: RegistryLookups<'a>,
 }
 
 impl<'a> ImageRules<'a> {
-    pub(super) fn new(access: &'a ImageAccess) -> Self {
-        Self { access, known: RefCell::default() }
+    pub(super) fn new(access: &'a ImageAccess, fetch: &'a FetchAccess) -> Self {
+        Self { access, lookups: RegistryLookups::new(fetch) }
     }
 
     /// Records what the images and builds of a task may not use.
@@ -56,7 +62,16 @@ impl<'a> ImageRules<'a> {
         if *self.access == ImageAccess::Everything || !has_images {
             return;
         }
-        let mut task = TaskImages { rules: self, dir, root, seen: BTreeSet::new(), problems };
+        let mut task = TaskImages {
+            rules: self,
+            dir,
+            root,
+            seen: BTreeSet::new(),
+            extended: BTreeSet::new(),
+            files: 0,
+            found: BTreeSet::new(),
+            problems,
+        };
         let own = ("environment.docker_image", &file.environment.docker_image);
         let verifiers = file.steps.iter().filter_map(|step| step.verifier.environment.as_deref());
         let verifiers =
@@ -73,14 +88,13 @@ impl<'a> ImageRules<'a> {
             let Some(context) = context else { continue };
             task.dockerfile(&context.join("Dockerfile"), &BTreeMap::new());
             if let Some(file) = compose {
-                task.compose(context, &context.join(file), false);
+                task.compose(context, &context.join(file));
             }
         }
     }
 
     fn refusal(&self, image: &str) -> Option<String> {
-        let mut known = self.known.borrow_mut();
-        known.entry(image.to_owned()).or_insert_with(|| self.access.refusal(image)).clone()
+        self.access.refusal(image, |registry| self.lookups.addresses(registry))
     }
 }
 
@@ -91,16 +105,51 @@ struct TaskImages<'a> {
     root: &'a ConfinedDir,
     /// Files that were checked, with the arguments of Dockerfiles.
     seen: BTreeSet<(PathBuf, BTreeMap<String, String>)>,
+    /// Compose files that others extend, and that are not checked yet.
+    extended: BTreeSet<PathBuf>,
+    /// Number of files that were checked.
+    files: usize,
+    /// Findings so far: file, key, line and text.
+    found: BTreeSet<(PathBuf, String, Option<usize>, String)>,
     problems: &'a mut Diagnostics,
 }
 
 impl TaskImages<'_> {
+    /// Whether nothing else is to be found.
+    fn is_done(&self) -> bool {
+        self.found.len() >= MAX_FINDINGS || self.rules.lookups.is_cancelled()
+    }
+
     fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
+        let finding = (file.to_owned(), key.to_owned(), line, found.clone());
+        if self.found.len() >= MAX_FINDINGS || !self.found.insert(finding) {
+            return;
+        }
         let location = SourceLocation { key: key.to_owned(), line };
         let expected = "images of public registries, and builds that fetch nothing else, or a \
                         registry that the operator lists with `--allow-image-registry`";
         let file = self.dir.join(file);
         self.problems.error(location.error(&file, ErrorKind::BadValue, found, expected));
+    }
+
+    /// Whether a file is there, was not checked yet, and can be: a task has a limit of files.
+    fn begins(&mut self, path: &Path, args: &BTreeMap<String, String>) -> bool {
+        if self.is_done()
+            || !self.seen.insert((path.to_owned(), args.clone()))
+            || !self.root.has_file(path)
+        {
+            return false;
+        }
+        self.files += 1;
+        if self.files > MAX_FILES {
+            self.refuse_files(path);
+        }
+        self.files <= MAX_FILES
+    }
+
+    fn refuse_files(&mut self, path: &Path) {
+        let found = format!("more than {MAX_FILES} builds and compose files");
+        self.refuse(path, "", None, found);
     }
 
     fn image(&mut self, file: &Path, key: &str, line: Option<usize>, image: &str) {
@@ -111,12 +160,14 @@ impl TaskImages<'_> {
 
     /// Checks a Dockerfile of the task, if it is there.
     fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
-        let is_new = self.seen.insert((path.to_owned(), args.clone()));
-        if !is_new || !self.root.has_file(path) {
+        if !self.begins(path, args) {
             return;
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
         for BuildFetch { line, kind, source } in build_fetches(&text, args) {
+            if self.is_done() {
+                return;
+            }
             match kind {
                 BuildFetchKind::Image => self.image(path, "", Some(line), &source),
                 BuildFetchKind::Frontend
@@ -138,10 +189,17 @@ impl TaskImages<'_> {
         }
     }
 
-    /// Checks a compose file, with those that it extends. `is_extended`: another one extends it.
-    fn compose(&mut self, context: &Path, path: &Path, is_extended: bool) {
-        let is_new = self.seen.insert((path.to_owned(), BTreeMap::new()));
-        if !is_new || !self.root.has_file(path) {
+    /// Checks a compose file, and then those that it extends.
+    fn compose(&mut self, context: &Path, path: &Path) {
+        self.compose_file(context, path, false);
+        while let Some(path) = self.extended.pop_first() {
+            self.compose_file(context, &path, true);
+        }
+    }
+
+    /// Checks a compose file alone. `is_extended`: another one extends it.
+    fn compose_file(&mut self, context: &Path, path: &Path, is_extended: bool) {
+        if !self.begins(path, &BTreeMap::new()) {
             return;
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
@@ -169,6 +227,9 @@ impl TaskImages<'_> {
         // The keys here are names chosen by the user: a service may be called `labels`.
         let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for entry in entries {
+            if self.is_done() {
+                return;
+            }
             let key = if at.is_empty() { entry.key.clone() } else { format!("{at}.{}", entry.key) };
             match (entry.key.as_str(), &entry.node.value) {
                 ("image", ConfigValue::String(image)) if !OWN_IMAGES.contains(&image.as_str()) => {
@@ -182,13 +243,22 @@ impl TaskImages<'_> {
                     if let Some(name) = text(&entry.node, "file") {
                         let base =
                             if in_context(name) == name { file.base() } else { file.context };
-                        self.compose(file.context, &base.join(in_context(name)), true);
+                        self.extend(file, &base.join(in_context(name)));
                     }
                 }
                 (name, _) if USER_KEYED_MAPS.contains(&name) && !names_services => continue,
                 _ => {}
             }
             self.compose_node(file, &key, &entry.node);
+        }
+    }
+
+    /// Notes a file that another one extends.
+    fn extend(&mut self, by: ComposeFile<'_>, path: &Path) {
+        if self.extended.len() < MAX_FILES {
+            self.extended.insert(path.to_owned());
+        } else if !self.extended.contains(path) {
+            self.refuse_files(by.path);
         }
     }
 
@@ -204,7 +274,7 @@ impl TaskImages<'_> {
         let build = build.filter(|build| is_plain(build.directory) && is_plain(build.file));
         // The keys of a service and of one that it extends become one build.
         let Some(build) = build.filter(|build| build.is_whole || !compose.is_merged) else {
-            let found = "a build of a place that cannot be told".to_owned();
+            let found = "a build of a place, or with an argument, that cannot be told".to_owned();
             return self.refuse(path, key, Some(line), found);
         };
         if build.args.contains_key(FRONTEND_ARGUMENT) {
@@ -232,92 +302,6 @@ impl<'a> ComposeFile<'a> {
     fn base(self) -> &'a Path {
         self.path.parent().unwrap_or(self.context)
     }
-}
-
-/// A build of a service.
-struct ServiceBuild<'a> {
-    directory: &'a str,
-    file: &'a str,
-    args: BTreeMap<String, String>,
-    /// Whether it names its context alone.
-    is_whole: bool,
-}
-
-impl<'a> ServiceBuild<'a> {
-    /// `None` if parts of it are merged from elsewhere.
-    fn read(node: &'a ConfigNode) -> Option<Self> {
-        if let ConfigValue::String(directory) = &node.value {
-            let (directory, args) = (in_context(directory), BTreeMap::new());
-            return Some(Self { directory, file: "Dockerfile", args, is_whole: true });
-        }
-        let is_whole = keys(node).all(|key| key == "context");
-        (!has_key(node, "<<")).then(|| Self {
-            directory: in_context(text(node, "context").unwrap_or(".")),
-            file: text(node, "dockerfile").unwrap_or("Dockerfile"),
-            args: arguments(node),
-            is_whole,
-        })
-    }
-}
-
-/// The keys of a mapping.
-fn keys(node: &ConfigNode) -> impl Iterator<Item = &str> {
-    let entries = match &node.value {
-        ConfigValue::Mapping(entries) => entries.as_slice(),
-        _ => &[],
-    };
-    entries.iter().map(|entry| entry.key.as_str())
-}
-
-/// Whether a key is anywhere in a document.
-fn has_key(node: &ConfigNode, key: &str) -> bool {
-    match &node.value {
-        ConfigValue::Mapping(entries) => {
-            entries.iter().any(|entry| entry.key == key || has_key(&entry.node, key))
-        }
-        ConfigValue::Sequence(items) => items.iter().any(|item| has_key(item, key)),
-        _ => false,
-    }
-}
-
-/// A value of a mapping.
-fn value<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a ConfigNode> {
-    let ConfigValue::Mapping(entries) = &node.value else { return None };
-    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
-}
-
-fn text<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a str> {
-    match &value(node, key)?.value {
-        ConfigValue::String(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// The arguments of a build: a mapping, or a list of `NAME=value`.
-fn arguments(node: &ConfigNode) -> BTreeMap<String, String> {
-    let of = |node: &ConfigNode| match &node.value {
-        ConfigValue::String(text) => text.clone(),
-        _ => node.describe(),
-    };
-    match value(node, "args").map(|args| &args.value) {
-        Some(ConfigValue::Mapping(entries)) => {
-            entries.iter().map(|entry| (entry.key.clone(), of(&entry.node))).collect()
-        }
-        Some(ConfigValue::Sequence(items)) => items
-            .iter()
-            .map(|item| {
-                let text = of(item);
-                let (name, value) = text.split_once('=').unwrap_or((&text, ""));
-                (name.to_owned(), value.to_owned())
-            })
-            .collect(),
-        _ => BTreeMap::new(),
-    }
-}
-
-/// A path of a compose file, relative to the build context.
-fn in_context(path: &str) -> &str {
-    path.strip_prefix(CONTEXT_PREFIX).map_or(path, |rest| rest.trim_start_matches('/'))
 }
 
 fn is_standard(frontend: &str) -> bool {
@@ -354,7 +338,8 @@ mod tests {
             steps: Vec::new(),
         };
         let root = ConfinedDir::open(dir.path()).expect("a directory");
-        let rules = ImageRules::new(access);
+        let fetch = FetchAccess::default();
+        let rules = ImageRules::new(access, &fetch);
         rules.check(&job, (dir.path(), &root), (&file, &parts), &mut problems);
         let (errors, _) = problems.into_parts();
         errors.iter().map(|error| error.found.clone()).collect()
@@ -491,6 +476,9 @@ mod tests {
             "'git@h:x'",
             "{context: '${WHERE}'}",
             "{context: ., args: [BUILDKIT_SYNTAX=someone/frontend]}",
+            "{context: ., args: [BASE]}",
+            "{context: ., args: {BASE: }}",
+            "{context: ., args: {BASE: [debian]}}",
         ] {
             let compose = format!("services: {{main: {{build: {build}}}}}\n");
             let files = [
@@ -498,6 +486,43 @@ mod tests {
                 ("environment/docker-compose.yaml", &*compose),
             ];
             assert_eq!(found(&files, &ImageAccess::default()).len(), 1, "{build}");
+        }
+    }
+
+    #[test]
+    fn argument_that_is_no_text_is_its_text() {
+        let compose = "services: {main: {build: {context: ., args: {A: 127.1, B: 1, C: true}}}}\n";
+        for (base, refused) in [("$A/x", 1), ("debian:$B", 0), ("a:$C", 0), ("debian:$D", 0)] {
+            let dockerfile = format!("ARG A=docker.io\nARG B\nARG C\nFROM {base}\n");
+            let files = [
+                ("task.toml", "version = '1.0'\n"),
+                ("environment/docker-compose.yaml", compose),
+                ("environment/Dockerfile", &*dockerfile),
+            ];
+            assert_eq!(found(&files, &ImageAccess::default()).len(), refused, "{base}");
+        }
+    }
+
+    #[test]
+    fn findings_and_files_of_a_task_have_a_limit() {
+        let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
+        assert_eq!(dockerfile(&lines).len(), MAX_FINDINGS);
+        let services = (0..1000)
+            .map(|n| format!("  s{n}: {{build: {{context: ., args: {{A: {n}}}}}}}\n"))
+            .collect::<String>();
+        let around = "services: {a: {extends: {file: sub/../o.yaml, service: a}}}\n";
+        for (compose, text) in
+            [(format!("services:\n{services}"), ""), (around.replace("sub/../", ""), around)]
+        {
+            let files = [
+                ("task.toml", "version = '1.0'\n"),
+                ("environment/docker-compose.yaml", &*compose),
+                ("environment/o.yaml", text),
+                ("environment/sub/x", ""),
+                ("environment/Dockerfile", "FROM debian\n"),
+            ];
+            let found = found(&files, &ImageAccess::default());
+            assert_eq!(found, ["more than 64 builds and compose files"], "{text}");
         }
     }
 }

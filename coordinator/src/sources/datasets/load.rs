@@ -25,7 +25,7 @@ pub fn load(
     problems: &mut Diagnostics,
 ) -> Vec<Dataset> {
     let mut commits = CheckedOutCommits::default();
-    let images = &ImageRules::new(&options.images);
+    let images = &ImageRules::new(&options.images, &options.fetch);
     let mut names = HashMap::new();
     let mut datasets = Vec::new();
     for source in resolve_datasets(job, options, problems) {
@@ -38,6 +38,12 @@ pub fn load(
         let mut taken = HashMap::new();
         let mut tasks: Vec<DatasetTask> = Vec::new();
         for candidate in select_tasks(job, source, problems) {
+            if options.fetch.is_cancelled() {
+                let location = SourceLocation { key: String::new(), line: None };
+                let found = "the tasks are no longer read: the run has ended";
+                problems.error(location.failure(&job.file, ErrorKind::FetchFailed, found));
+                return datasets;
+            }
             let key = (name.clone(), task_name(&candidate));
             let format = FormatHints {
                 requested: candidate.format,

@@ -23,6 +23,7 @@ mod load;
 mod pack;
 mod pack_cache;
 mod planned_formats;
+mod registry_lookups;
 mod resolve;
 mod select;
 mod spec;

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::parse::{Dockerfile, DockerfileInstruction, HeredocSupport, split_flags};
+use super::parse::{
+    Dockerfile, DockerfileInstruction, HeredocSupport, has_unclear_heredoc, split_flags,
+};
 use super::words::{self, VariableLookup};
 
 /// Something that an engine fetches for a build, in the network of its own host.
@@ -78,17 +80,12 @@ fn fetches_of(
         kind: BuildFetchKind::Frontend,
         source,
     }));
+    found.extend(images_of(file, &arguments));
     // A Dockerfile may give platform arguments another value.
-    for arguments in [&arguments, build_args] {
-        let images = file.images_with_empty_arguments(arguments).into_iter();
-        found.extend(images.map(|base| BuildFetch {
-            line: base.line,
-            kind: BuildFetchKind::Image,
-            source: base.image,
-        }));
-    }
+    let without_platform = images_of(file, build_args);
+    found.extend(without_platform.filter(|fetch| fetch.kind == BuildFetchKind::Image));
     for instruction in &file.instructions {
-        found.extend(is_unclear(instruction).then(|| BuildFetch {
+        found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
             line: instruction.line,
             kind: BuildFetchKind::Unclear,
             source: instruction.name.clone(),
@@ -99,27 +96,42 @@ fn fetches_of(
             kind: BuildFetchKind::Address,
             source,
         }));
-        found.extend(triggered(instruction, file, &arguments));
+        found.extend(triggered(instruction, file.escape));
     }
     found
 }
 
+/// The images of a file. One without a name may get it from elsewhere.
+fn images_of(
+    file: &Dockerfile,
+    arguments: &BTreeMap<String, String>,
+) -> impl Iterator<Item = BuildFetch> + use<> {
+    let images = file.images_with_empty_arguments(arguments).into_iter();
+    images.map(|base| {
+        let line = base.line;
+        if base.image.is_empty() {
+            let source = base.written().to_owned();
+            return BuildFetch { line, kind: BuildFetchKind::Unclear, source };
+        }
+        BuildFetch { line, kind: BuildFetchKind::Image, source: base.image }
+    })
+}
+
 /// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers.
-fn is_unclear(instruction: &DockerfileInstruction) -> bool {
+/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all.
+fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
     let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
     let mut words = instruction.rest.split_whitespace();
     let is_nested = |inner: &str| inner.eq_ignore_ascii_case("ONBUILD");
+    let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
     instruction.flags.iter().any(is_odd)
-        || (instruction.name == "ONBUILD" && words.next().is_some_and(is_nested))
+        || (name == "ONBUILD" && words.next().is_some_and(is_nested))
+        || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
+        || has_unclear_heredoc(name, rest, escape)
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
-fn triggered(
-    instruction: &DockerfileInstruction,
-    file: &Dockerfile,
-    arguments: &BTreeMap<String, String>,
-) -> Vec<BuildFetch> {
+fn triggered(instruction: &DockerfileInstruction, escape: char) -> Vec<BuildFetch> {
     if instruction.name != "ONBUILD" {
         return Vec::new();
     }
@@ -133,18 +145,16 @@ fn triggered(
         ..instruction.clone()
     };
     let line = inner.line;
-    let addresses = added(&inner, file.escape).into_iter();
+    let fetch = |(kind, source)| BuildFetch { line, kind, source };
+    let addresses = added(&inner, escape).into_iter();
     let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
-    let is_odd = is_unclear(&inner);
+    let is_odd = is_unclear(&inner, escape);
     let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
-    let alone = Dockerfile { instructions: vec![inner], ..file.clone() };
-    let images = alone.images_with_empty_arguments(arguments).into_iter();
-    let images = images.map(|base| (BuildFetchKind::Image, base.image));
-    addresses
-        .chain(images)
-        .chain(unclear)
-        .map(|(kind, source)| BuildFetch { line, kind, source })
-        .collect()
+    let instructions = vec![inner];
+    let alone = Dockerfile { syntax: None, escape, instructions, problems: Vec::new() };
+    // Its images have no arguments.
+    let images = images_of(&alone, &BTreeMap::new());
+    addresses.chain(unclear).map(fetch).chain(images).collect()
 }
 
 /// The sources of an `ADD` that are, or may be, addresses.
@@ -199,8 +209,12 @@ fn other_frontend(text: &str) -> Option<(usize, String)> {
     let text = text.trim_start_matches('\u{feff}');
     let first = usize::from(text.starts_with("#!"));
     let text = if first == 0 { text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
-    // The last of several keys counts, and their case does not.
-    if let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) {
+    if text.trim_start().starts_with('{') {
+        // Builders read more as JSON than is read here.
+        let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) else {
+            return Some((first + 1, "JSON".to_owned()));
+        };
+        // The last of several keys counts, and their case does not.
         let mut named = named.into_iter().filter(|(key, _)| key.eq_ignore_ascii_case("syntax"));
         return named.next_back().map(|(_, image)| (first + 1, text_of(&image)));
     }
@@ -250,6 +264,36 @@ mod tests {
     }
 
     #[test]
+    fn image_whose_name_is_empty_is_unclear() {
+        let args = BTreeMap::from([("BASE".to_owned(), String::new())]);
+        let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
+        assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, Unclear, "$BASE"));
+        assert_eq!(fetches("ARG B\nFROM $B\n"), [(Unclear, "$B".to_owned())]);
+        let text = "FROM a AS amd64\nFROM b AS arm64\nFROM $TARGETARCH\n";
+        assert_eq!(fetches(text), [(Image, "a".to_owned()), (Image, "b".to_owned())]);
+    }
+
+    #[test]
+    fn dockerfile_of_many_stages_triggers_and_growing_arguments_is_read_in_time() {
+        let (text, started) = (long_dockerfile(), std::time::Instant::now());
+        let found = fetches(&text);
+        assert!(found.contains(&(Image, "a".to_owned())) && found.len() < 60_000);
+        assert!(found.iter().all(|(_, source)| source.len() < 5_000));
+        assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    }
+
+    /// 40,000 stages and triggers, and arguments of which each has the one before 300 times.
+    fn long_dockerfile() -> String {
+        let arguments = (1..20).map(|n| {
+            let before = format!("${{A{}}}", n - 1);
+            format!("ARG A{n}={}\n", before.repeat(300))
+        });
+        let arguments = arguments.collect::<String>();
+        let stages = (0..40_000).map(|n| format!("FROM a AS b{n}\nONBUILD COPY x /x\n"));
+        format!("ARG A0=0123456789\n{arguments}FROM $A19\n{}", stages.collect::<String>())
+    }
+
+    #[test]
     fn addresses_of_add_are_found_however_they_are_written() {
         for source in [
             "http://h/x",
@@ -290,6 +334,13 @@ mod tests {
             "RUN --mo\\unt=type=bind,from=h/x,target=/m true",
             "RUN --mount=type=cache,target=\"/a b\" --mount=type=bind,from=h/x,target=/m true",
             "ONBUILD ONBUILD ADD http://h/x /x",
+            "COPY <<#\\E /f\nx \\\n#E\nADD http://h/x /x\nRUN true \\\n#\\E",
+            "COPY ${A:-<<#E} /f\nx \\\n#E\nADD http://h/x /x",
+            "COPY ${A:-<}<#E /f\nx \\\n#E\nADD http://h/x /x",
+            "COPY ${A+x \"y\"}<<#E /f\nx \\\n#E\nADD http://h/x /x",
+            "ONBUILD RUN cat <<\"#E\"\nx \\\n#E\nADD http://h/x /x",
+            "ADD [\"\\u0068ttp:\\u002f\\u002fh/x?\\ud800\", \"/x\"]",
+            "ONBUILD COPY [\"\\ud800\", \"/x\"]",
         ] {
             let found = fetches(&format!("FROM a\n{line}\n"));
             assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{line}: {found:?}");
@@ -302,8 +353,16 @@ mod tests {
             let found = fetches(&format!("FROM a\n{text}"));
             assert!(found.contains(&(Address, "http://h/x".to_owned())), "{text}: {found:?}");
         }
-        let plain = "FROM a\nCOPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n";
-        assert_eq!(fetches(plain).len(), 1);
+        for plain in [
+            "COPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n",
+            "RUN cat <<'EOF' > /x && python3 3<<-\"B_1\"\nEOF\nB_1\nRUN cat << EOF\nEOF\n",
+            "RUN cat <<<x && echo $((1<<2)) \"1 << #2\" ${A:-b} < /x > /y\n",
+            "RUN echo \"<a>${X}</a><b/>\" '<<${Y}'\n",
+            "RUN [ \"$A\" = b ] || true\nCOPY [ab].txt /x/\nCOPY [\"a\", \"b\"]\n",
+        ] {
+            let found = fetches(&format!("FROM a\n{plain}"));
+            assert_eq!(found.len(), 1, "{plain}: {found:?}");
+        }
     }
 
     #[test]
@@ -333,6 +392,14 @@ mod tests {
         ] {
             let found = fetches(text);
             assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");
+        }
+        for text in [
+            "{\"syntax\": \"h/f:1\", \"x\": \"\\ud800\"}",
+            "\u{feff}#!/bin/x\n \n{\"x\": \"\\ud800\"}",
+            &*format!("{{\"syntax\": \"h/f:1\", \"x\": {}{}}}", "[".repeat(200), "]".repeat(200)),
+        ] {
+            let found = fetches(text);
+            assert!(found.contains(&(Frontend, "JSON".to_owned())), "{text}: {found:?}");
         }
         assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
     }

@@ -1,11 +1,15 @@
 //! The images that a Dockerfile is built from.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use super::parse::{Dockerfile, DockerfileInstruction};
 use super::words::{self, VariableLookup};
+
+/// Longest value of an argument, and longest name of an image, in bytes: names that engines take are
+/// shorter, and values that name each other twice must not exhaust memory.
+const MAX_VALUE_BYTES: usize = 4096;
 
 /// An image that a stage starts from, or that files are copied from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +44,7 @@ impl VariableLookup for ArgumentValues<'_> {
 enum MissingArguments {
     /// They are left out.
     LeaveOut,
-    /// The argument is empty. A substitution that is not supported stays as written.
+    /// The argument is empty. A substitution that is not supported, or too long, stays as written.
     Empty,
 }
 
@@ -48,6 +52,11 @@ impl BaseImage {
     /// Whether a digest identifies the image.
     pub fn has_digest(&self) -> bool {
         self.image.contains('@')
+    }
+
+    /// The image as written, with its variables.
+    pub(super) fn written(&self) -> &str {
+        &self.written
     }
 }
 
@@ -59,7 +68,8 @@ impl Dockerfile {
         self.images(build_args, MissingArguments::LeaveOut)
     }
 
-    /// The same, also the images whose name needs an argument without a value, which is empty.
+    /// The same, also the images whose name needs an argument without a value, which is empty: so is
+    /// the name then, if it has no other part.
     pub(super) fn images_with_empty_arguments(
         &self,
         build_args: &BTreeMap<String, String>,
@@ -77,7 +87,7 @@ impl Dockerfile {
             MissingArguments::Empty => build_args.clone(),
         };
         let read = ImageReader { file: self, missing };
-        let mut stages: Vec<String> = vec!["scratch".to_owned()];
+        let mut stages = HashSet::from(["scratch".to_owned()]);
         let mut found = Vec::new();
         let mut in_stage = false;
         for instruction in &self.instructions {
@@ -91,7 +101,7 @@ impl Dockerfile {
                     if let [_, word, name] = words.as_slice()
                         && word.eq_ignore_ascii_case("as")
                     {
-                        stages.push(name.to_ascii_lowercase());
+                        stages.insert(name.to_ascii_lowercase());
                     }
                 }
                 "COPY" | "ADD" => {
@@ -150,10 +160,12 @@ impl ImageReader<'_> {
 
     fn expanded(&self, text: &str, values: &BTreeMap<String, String>) -> Option<String> {
         let arguments = ArgumentValues { values, missing: Cell::new(false) };
-        let expanded = words::expand(text, self.file.escape, &arguments);
+        let expanded = words::expand(text, self.file.escape, &arguments)
+            .ok()
+            .filter(|expanded| expanded.len() <= MAX_VALUE_BYTES);
         match self.missing {
-            MissingArguments::LeaveOut => expanded.ok().filter(|_| !arguments.missing.get()),
-            MissingArguments::Empty => Some(expanded.unwrap_or_else(|_| text.to_owned())),
+            MissingArguments::LeaveOut => expanded.filter(|_| !arguments.missing.get()),
+            MissingArguments::Empty => Some(expanded.unwrap_or_else(|| text.to_owned())),
         }
     }
 
@@ -165,7 +177,7 @@ impl ImageReader<'_> {
         before: &'static str,
         written: &str,
         values: Option<&BTreeMap<String, String>>,
-        stages: &[String],
+        stages: &HashSet<String>,
     ) -> Option<BaseImage> {
         let image = match values {
             None if self.missing == MissingArguments::Empty && written.contains('$') => {
@@ -174,7 +186,8 @@ impl ImageReader<'_> {
             None => self.expanded(written, &BTreeMap::new()),
             Some(values) => self.expanded(written, values),
         };
-        let image = image.filter(|image| !image.is_empty())?;
+        let keeps_empty = self.missing == MissingArguments::Empty;
+        let image = image.filter(|image| keeps_empty || !image.is_empty())?;
         let is_stage = stages.contains(&image.to_ascii_lowercase());
         (!is_stage).then(|| BaseImage {
             line: instruction.line,

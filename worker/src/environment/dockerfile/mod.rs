@@ -21,5 +21,11 @@ pub(super) fn json_list(text: &str) -> Option<Vec<String>> {
     text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten()
 }
 
+/// Whether arguments are no JSON list here but may be one for a builder, whose reader of JSON takes
+/// half surrogates.
+pub(super) fn may_be_json_list(text: &str) -> bool {
+    text.starts_with('[') && text.contains('"') && json_list(text).is_none()
+}
+
 #[cfg(test)]
 mod tests;

@@ -63,6 +63,17 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
 static HEREDOC: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^\d*<<(-?)\s*([^<]+)$").expect("a pattern"));
 
+/// A word that begins a here-document in the same way for every builder.
+static PLAIN_HEREDOC: LazyLock<Regex> = LazyLock::new(|| {
+    let names =
+        ["[A-Za-z_][A-Za-z0-9_]*", "\"[A-Za-z_][A-Za-z0-9_]*\"", "'[A-Za-z_][A-Za-z0-9_]*'"];
+    Regex::new(&format!(r"^\d*<<-?\s*({})$", names.join("|"))).expect("a pattern")
+});
+
+/// A part of a word in quotes.
+static QUOTED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"(?s)"(?:[^"\\]|\\.)*"|'[^']*'"#).expect("a pattern"));
+
 /// A line of the file and its start.
 #[derive(Clone, Copy)]
 struct DockerfileLine<'a> {
@@ -227,9 +238,9 @@ pub(super) fn split_flags(text: &str) -> (Vec<String>, &str) {
     (flags, rest)
 }
 
-/// The here-documents that an instruction begins: whether leading tabs are stripped, and the word
-/// that ends them. They are separate words; a JSON list has none.
-fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
+/// The instruction that can have here-documents, and its arguments: that of a trigger of `ONBUILD`, or
+/// the instruction itself. A JSON list has none.
+fn with_heredocs<'a>(name: &str, rest: &'a str) -> Option<&'a str> {
     let (name, rest) = match (name, rest.split_once(char::is_whitespace)) {
         ("ONBUILD", Some((inner, rest))) => {
             (inner.to_ascii_uppercase(), split_flags(rest.trim()).1)
@@ -237,11 +248,31 @@ fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
         _ => (name.to_owned(), rest),
     };
     let can = matches!(name.as_str(), "RUN" | "COPY" | "ADD");
-    if !can || super::json_list(rest).is_some() {
-        return Vec::new();
-    }
+    (can && super::json_list(rest).is_none()).then_some(rest)
+}
+
+/// The here-documents that an instruction begins: whether leading tabs are stripped, and the word
+/// that ends them. They are separate words; a JSON list has none.
+fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
+    let Some(rest) = with_heredocs(name, rest) else { return Vec::new() };
     let words = words::split(rest, escape);
     let begun = words.iter().filter_map(|word| HEREDOC.captures(word));
     let found = begun.map(|found| (!found[1].is_empty(), found[2].replace(['"', '\''], "")));
     found.filter(|(_, word)| !word.is_empty()).collect()
+}
+
+/// Whether builders may disagree about the word that ends a here-document of an instruction. BuildKit
+/// removes escapes from the word, and substitutes variables before it looks for the operator.
+pub(super) fn has_unclear_heredoc(name: &str, rest: &str, escape: char) -> bool {
+    let Some(rest) = with_heredocs(name, rest) else { return false };
+    let is_unclear = |word: &String| {
+        let operator = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        let begins = operator.starts_with("<<") && !operator.starts_with("<<<");
+        let plain = QUOTED.replace_all(word, "");
+        let substitutes = plain.contains("${") || plain.contains('}');
+        let may_begin = begins || (substitutes && plain.matches('<').count() > 1);
+        may_begin && !PLAIN_HEREDOC.is_match(word)
+    };
+    // BuildKit splits at this escape character, also if a directive names another one.
+    ['\\', escape].into_iter().any(|escape| words::split(rest, escape).iter().any(is_unclear))
 }

@@ -3,6 +3,9 @@
 /// Deepest nesting of `${a:-${b}}`.
 const MAX_NESTING: usize = 16;
 
+/// Longest text with the values of its variables, in bytes: the longest string of an environment.
+const MAX_EXPANDED_BYTES: usize = 128 * 1024;
+
 /// Source of variable values.
 pub(in super::super) trait VariableLookup {
     /// The value of a variable that is set.
@@ -95,7 +98,12 @@ impl<V: VariableLookup> WordExpansion<'_, V> {
                     }
                     plain.extend(next);
                 }
-                '$' => plain.push_str(&self.variable(chars, depth)?),
+                '$' => {
+                    plain.push_str(&self.variable(chars, depth)?);
+                    if plain.len() > MAX_EXPANDED_BYTES {
+                        return Err("the text is too long with its variables".to_owned());
+                    }
+                }
                 c => plain.push(c),
             }
         }

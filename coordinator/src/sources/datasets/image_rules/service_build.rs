@@ -1,0 +1,107 @@
+//! Builds of services in compose files.
+
+use std::collections::BTreeMap;
+
+use crate::config::{ConfigNode, ConfigValue};
+
+/// Prefix of paths in compose files: the build context.
+const CONTEXT_PREFIX: &str = "${CONTEXT_DIR}";
+
+/// A build of a service.
+pub(super) struct ServiceBuild<'a> {
+    pub(super) directory: &'a str,
+    pub(super) file: &'a str,
+    pub(super) args: BTreeMap<String, String>,
+    /// Whether it names its context alone.
+    pub(super) is_whole: bool,
+}
+
+impl<'a> ServiceBuild<'a> {
+    /// `None` if parts of it are merged from elsewhere, or an argument has its value from there.
+    pub(super) fn read(node: &'a ConfigNode) -> Option<Self> {
+        if let ConfigValue::String(directory) = &node.value {
+            let (directory, args) = (in_context(directory), BTreeMap::new());
+            return Some(Self { directory, file: "Dockerfile", args, is_whole: true });
+        }
+        if has_key(node, "<<") {
+            return None;
+        }
+        Some(Self {
+            directory: in_context(text(node, "context").unwrap_or(".")),
+            file: text(node, "dockerfile").unwrap_or("Dockerfile"),
+            args: arguments(node)?,
+            is_whole: keys(node).all(|key| key == "context"),
+        })
+    }
+}
+
+/// The keys of a mapping.
+fn keys(node: &ConfigNode) -> impl Iterator<Item = &str> {
+    let entries = match &node.value {
+        ConfigValue::Mapping(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    entries.iter().map(|entry| entry.key.as_str())
+}
+
+/// Whether a key is anywhere in a document.
+pub(super) fn has_key(node: &ConfigNode, key: &str) -> bool {
+    match &node.value {
+        ConfigValue::Mapping(entries) => {
+            entries.iter().any(|entry| entry.key == key || has_key(&entry.node, key))
+        }
+        ConfigValue::Sequence(items) => items.iter().any(|item| has_key(item, key)),
+        _ => false,
+    }
+}
+
+/// A value of a mapping.
+fn value<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a ConfigNode> {
+    let ConfigValue::Mapping(entries) = &node.value else { return None };
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+}
+
+pub(super) fn text<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a str> {
+    match &value(node, key)?.value {
+        ConfigValue::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The arguments of a build: a mapping, or a list of `NAME=value`. `None` if one has no value: docker
+/// compose takes it from variables that are not known here.
+fn arguments(node: &ConfigNode) -> Option<BTreeMap<String, String>> {
+    match value(node, "args").map(|args| &args.value) {
+        Some(ConfigValue::Mapping(entries)) => {
+            let arguments = entries
+                .iter()
+                .map(|entry| Some((entry.key.clone(), scalar(&entry.node)?.to_owned())));
+            arguments.collect()
+        }
+        Some(ConfigValue::Sequence(items)) => {
+            let argument = |item: &ConfigNode| {
+                let (name, value) = scalar(item)?.split_once('=')?;
+                Some((name.to_owned(), value.to_owned()))
+            };
+            items.iter().map(argument).collect()
+        }
+        Some(ConfigValue::Null) | None => Some(BTreeMap::new()),
+        Some(_) => None,
+    }
+}
+
+/// The text of a value that is no list, no mapping and not empty.
+fn scalar(node: &ConfigNode) -> Option<&str> {
+    match &node.value {
+        ConfigValue::String(text)
+        | ConfigValue::Bool { text, .. }
+        | ConfigValue::Integer { text, .. }
+        | ConfigValue::Float { text, .. } => Some(text),
+        ConfigValue::Null | ConfigValue::Sequence(_) | ConfigValue::Mapping(_) => None,
+    }
+}
+
+/// A path of a compose file, relative to the build context.
+pub(super) fn in_context(path: &str) -> &str {
+    path.strip_prefix(CONTEXT_PREFIX).map_or(path, |rest| rest.trim_start_matches('/'))
+}
