@@ -202,6 +202,11 @@ impl Diagnostics {
         (self.errors.len(), self.warnings.len())
     }
 
+    /// The last line with an error.
+    pub(crate) fn last_line(&self) -> Option<usize> {
+        self.errors.iter().filter_map(|error| error.line).max()
+    }
+
     /// Whether an error was recorded.
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()

@@ -17,6 +17,7 @@ mod document;
 mod elements;
 pub mod env_vars;
 mod fetch_access;
+mod file_diagnostics;
 #[cfg(feature = "gateway")]
 mod gateway_file;
 mod host_path;

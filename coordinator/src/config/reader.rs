@@ -1,14 +1,14 @@
 //! Reads typed values from a tree and records every error. A read returns `None` if the value is
 //! absent or wrong, so that the pass continues and finds the other errors of the file too.
 
-use std::cell::{Cell, RefCell};
+#[cfg(test)]
+use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::limits::CONFIG_ERRORS;
-
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
+use super::file_diagnostics::FileDiagnostics;
 use super::host_path::HostAccess;
 use super::keys::{Key, KeyKind};
 use super::location::SourceLocation;
@@ -36,9 +36,7 @@ pub(crate) struct ConfigReader<'a> {
     settings: &'a [CliSetting],
     /// All keys of the kind of file, for the hints of misplaced ones.
     reference: Option<&'a KeyReference>,
-    problems: RefCell<Diagnostics>,
-    /// Errors, and warnings, beyond those that are kept.
-    omitted: [Cell<usize>; 2],
+    problems: FileDiagnostics,
     /// Every key that was asked for, present or not.
     #[cfg(test)]
     keys_read: RefCell<std::collections::BTreeSet<String>>,
@@ -53,8 +51,7 @@ impl<'a> ConfigReader<'a> {
             host: HostAccess::Nothing,
             settings: &[],
             reference: None,
-            problems: RefCell::default(),
-            omitted: Default::default(),
+            problems: FileDiagnostics::default(),
             #[cfg(test)]
             keys_read: RefCell::default(),
         }
@@ -104,20 +101,10 @@ impl<'a> ConfigReader<'a> {
 
     /// The errors and warnings found.
     pub(crate) fn into_problems(self) -> Diagnostics {
+        #[cfg_attr(not(test), expect(unused_mut, reason = "a test adds to it"))]
+        let mut problems = self.problems.into_diagnostics(self.file);
         #[cfg(test)]
-        self.problems.borrow_mut().keys_read.append(&mut self.keys_read.borrow_mut());
-        let mut problems = self.problems.into_inner();
-        let file = self.file.to_owned();
-        let [errors, warnings] = self.omitted.map(Cell::into_inner);
-        if errors > 0 {
-            let spot = SourceLocation { key: String::new(), line: None };
-            let message = format!("{errors} more errors are not shown");
-            problems.error(spot.failure(&file, ErrorKind::BadValue, message));
-        }
-        if warnings > 0 {
-            let message = format!("{warnings} more warnings are not shown");
-            problems.warning(ConfigWarning { file, line: None, key: String::new(), message });
-        }
+        problems.keys_read.append(&mut self.keys_read.borrow_mut());
         problems
     }
 
@@ -134,28 +121,9 @@ impl<'a> ConfigReader<'a> {
         field.mapping()
     }
 
-    fn error(&self, error: ConfigError) {
-        if self.has_room_for_error() {
-            self.problems.borrow_mut().error(error);
-        }
+    fn error(&self, error: impl FnOnce() -> ConfigError) {
+        self.problems.error(error);
     }
-
-    /// Whether the next error is kept; otherwise it is counted.
-    fn has_room_for_error(&self) -> bool {
-        count_beyond(self.problems.borrow().counts().0, &self.omitted[0])
-    }
-
-    /// Whether the next warning is kept; otherwise it is counted.
-    fn has_room_for_warning(&self) -> bool {
-        count_beyond(self.problems.borrow().counts().1, &self.omitted[1])
-    }
-}
-
-/// Whether one more is kept beside these; otherwise it is counted.
-fn count_beyond(kept: usize, omitted: &Cell<usize>) -> bool {
-    let is_kept = kept < CONFIG_ERRORS;
-    omitted.set(omitted.get() + usize::from(!is_kept));
-    is_kept
 }
 
 /// The key path of `key` below `path`.
@@ -223,30 +191,24 @@ impl<'a> Fields<'a> {
     }
 
     fn unknown(&self, key: &str, line: usize) {
-        let has_room = match self.reader.unknown {
-            UnknownKeys::Errors => self.reader.has_room_for_error(),
-            UnknownKeys::Warnings => self.reader.has_room_for_warning(),
-        };
-        if !has_room {
-            return;
-        }
-        let near = nearest(key, self.known.iter().copied());
-        let spot = self.reader.location(&join(&self.path, key), line);
-        let mut problems = self.reader.problems.borrow_mut();
+        let near = || nearest(key, self.known.iter().copied());
+        let spot = || self.reader.location(&join(&self.path, key), line);
+        let file = self.reader.file;
         if self.reader.unknown == UnknownKeys::Warnings {
-            let near = near.map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default();
-            problems.warning(ConfigWarning {
-                file: self.reader.file.to_owned(),
-                line: spot.line,
-                key: spot.key,
-                message: format!("this key is not known and has no effect{near}"),
+            self.reader.problems.warning(|| {
+                let SourceLocation { line, key } = spot();
+                let near = near().map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default();
+                let message = format!("this key is not known and has no effect{near}");
+                ConfigWarning { file: file.to_owned(), line, key, message }
             });
         } else {
-            let expected = format!("one of {}", self.known.join(", "));
-            let near = near.map(|n| format!("did you mean `{n}`?"));
-            problems.error(ConfigError {
-                hint: self.reader.misplaced(key).or(near),
-                ..spot.error(self.reader.file, ErrorKind::UnknownKey, "an unknown key", expected)
+            self.reader.error(|| {
+                let expected = format!("one of {}", self.known.join(", "));
+                let near = near().map(|n| format!("did you mean `{n}`?"));
+                ConfigError {
+                    hint: self.reader.misplaced(key).or(near),
+                    ..spot().error(file, ErrorKind::UnknownKey, "an unknown key", expected)
+                }
             });
         }
     }
@@ -304,7 +266,7 @@ impl<'a> Field<'a> {
             KeyKind::Source(..) => ErrorKind::Refused,
             _ => ErrorKind::HostFile,
         };
-        self.reader.error(self.location().failure(self.reader.file, kind, why));
+        self.reader.error(|| self.location().failure(self.reader.file, kind, why));
         true
     }
 
@@ -330,7 +292,7 @@ impl<'a> Field<'a> {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        self.reader.error(self.location().error(self.reader.file, kind, found, expected));
+        self.reader.error(|| self.location().error(self.reader.file, kind, found, expected));
     }
 
     /// Records an error in this field, with a hint.
@@ -342,7 +304,7 @@ impl<'a> Field<'a> {
         hint: impl Into<String>,
     ) {
         let error = self.location().error(self.reader.file, kind, found, expected);
-        self.reader.error(ConfigError { hint: Some(hint.into()), ..error });
+        self.reader.error(|| ConfigError { hint: Some(hint.into()), ..error });
     }
 
     /// Records a value of the right type that is not allowed.
@@ -352,15 +314,10 @@ impl<'a> Field<'a> {
 
     /// Records a warning in this field.
     pub(crate) fn warn(&self, message: impl Into<String>) {
-        if !self.reader.has_room_for_warning() {
-            return;
-        }
-        let SourceLocation { key, line } = self.location();
-        self.reader.problems.borrow_mut().warning(ConfigWarning {
-            file: self.reader.file.to_owned(),
-            line,
-            key,
-            message: message.into(),
+        self.reader.problems.warning(|| {
+            let SourceLocation { key, line } = self.location();
+            let (file, message) = (self.reader.file.to_owned(), message.into());
+            ConfigWarning { file, line, key, message }
         });
     }
 
