@@ -159,6 +159,29 @@ with socket.create_connection((url.hostname, url.port)) as connection:
 }
 
 #[test]
+fn bodies_that_do_not_come_keep_no_call_back_in_sandbox() {
+    let agent = r#"
+import socket
+from urllib.parse import urlsplit
+url = urlsplit(BASE)
+head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+connections = []
+for number in range(16):
+    connection = socket.create_connection((url.hostname, url.port))
+    connection.sendall((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
+    connections.append(connection)
+status, reply = call("x", chat("x"))
+assert status == 200, reply
+"#;
+    let server = ModelServer::start(Duration::ZERO);
+    let project = project(&server, agent, "", "");
+    let _ended = start(&project).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("calls").trial("caller", "t");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    assert_eq!(server.calls().len(), 1);
+}
+
+#[test]
 fn agent_that_gives_up_in_an_outage_is_no_failure_of_the_agent_in_sandbox() {
     let server = ModelServer::start(Duration::ZERO);
     let agent = "status, reply = call('x', chat('x'))\nprint(status)\nsys.exit(status != 200)\n";

@@ -32,11 +32,24 @@ pub const SCRIPT_DIR: &str = "/rollout";
 /// Variable with the path of the instruction file, set for every script.
 pub const INSTRUCTION_VARIABLE: &str = "ROLLOUT_TASK_INSTRUCTION";
 
+/// Lines of an install script that ends with the codes below for their reasons: those of the catalogue
+/// have them from the functions of `install.sh`. Other scripts may end with these codes by chance, as
+/// Python does when it cannot flush its output.
+pub const INSTALL_CODES: &str = "UNSUPPORTED=120\nMISSING=121\n";
+
 /// Exit code of an install script in an image that cannot carry the agent.
 pub const INSTALL_UNSUPPORTED: i32 = 120;
 
 /// Exit code of an install script that asked a registry for a package that it does not have.
 pub const INSTALL_PACKAGE_MISSING: i32 = 121;
+
+/// Whether the install script of an agent ends with codes for their reasons.
+pub fn has_install_codes(kind: &AgentKind) -> bool {
+    match kind {
+        AgentKind::Script { install: Some(script), .. } => script.contains(INSTALL_CODES),
+        _ => false,
+    }
+}
 
 /// Directories of a task's solution for the oracle: first the one of the task's format, from which
 /// it runs, then the one of the other format.

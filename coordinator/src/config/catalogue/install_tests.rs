@@ -5,9 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_worker::agents::{INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED};
+use rollout_worker::agents::{
+    INSTALL_CODES, INSTALL_PACKAGE_MISSING, INSTALL_UNSUPPORTED, has_install_codes,
+};
 
-use super::{AgentChoices, AgentEntry};
+use super::{AgentCatalogue, AgentChoices, AgentEntry};
 
 /// `curl`: the URL says how it ends.
 const CURL: &str = r#"
@@ -94,6 +96,15 @@ fn failed_download_is_named_and_tried_again() {
         assert_eq!(code, 1, "{script}: {last}");
         assert!(last.starts_with("cannot install the agent: "), "{script}: {last}");
         assert!(last.contains(said), "{script}: {last}");
+    }
+}
+
+#[test]
+fn install_scripts_of_the_catalogue_say_that_they_have_codes() {
+    let lines = format!("UNSUPPORTED={INSTALL_UNSUPPORTED}\nMISSING={INSTALL_PACKAGE_MISSING}\n");
+    assert_eq!(INSTALL_CODES, lines);
+    for entry in AgentCatalogue::shipped().entries().filter(|entry| entry.install.is_some()) {
+        assert!(has_install_codes(&entry.scripts()), "{}", entry.name);
     }
 }
 

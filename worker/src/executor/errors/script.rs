@@ -20,7 +20,10 @@ use crate::secrets::Redactor;
 pub(crate) enum ScriptStage {
     /// A step's own setup.
     Prepare,
-    Install,
+    /// `has_codes`: the script ends with the codes of [`crate::agents`] for their reasons.
+    Install {
+        has_codes: bool,
+    },
     Execute,
     Verify,
 }
@@ -29,7 +32,7 @@ impl ScriptStage {
     const fn failed_type(self) -> Type {
         match self {
             Self::Prepare => Type::EnvironmentStartFailed,
-            Self::Install => Type::AgentInstallFailed,
+            Self::Install { .. } => Type::AgentInstallFailed,
             Self::Execute => Type::AgentExecutionFailed,
             Self::Verify => Type::VerifierFailed,
         }
@@ -38,7 +41,7 @@ impl ScriptStage {
     const fn timed_out_type(self) -> Type {
         match self {
             Self::Prepare => Type::EnvironmentStartFailed,
-            Self::Install => Type::AgentInstallTimeout,
+            Self::Install { .. } => Type::AgentInstallTimeout,
             Self::Execute => Type::AgentExecutionTimeout,
             Self::Verify => Type::VerifierTimeout,
         }
@@ -48,7 +51,7 @@ impl ScriptStage {
         match self {
             Self::Prepare => Class::Task,
             // An outage while an agent is installed says nothing about the agent.
-            Self::Install => INFRASTRUCTURE,
+            Self::Install { .. } => INFRASTRUCTURE,
             Self::Execute => Class::Agent,
             Self::Verify => Class::Verifier,
         }
@@ -57,20 +60,20 @@ impl ScriptStage {
     /// Whether a script that failed may succeed at the next try.
     const fn retry(self) -> Retry {
         match self {
-            Self::Install => Retry::Transient,
+            Self::Install { .. } => Retry::Transient,
             Self::Prepare | Self::Execute | Self::Verify => Retry::Permanent,
         }
     }
 
     /// Whether an exit code is one that the install script of an agent ends with for a reason.
     fn ends_with_code(self, code: i32, reason: i32) -> bool {
-        self == Self::Install && code == reason
+        self == Self::Install { has_codes: true } && code == reason
     }
 
     const fn script(self) -> &'static str {
         match self {
             Self::Prepare => "the step's setup script",
-            Self::Install => "the install script",
+            Self::Install { .. } => "the install script",
             Self::Execute => "the execute script",
             Self::Verify => "the test script",
         }
@@ -79,7 +82,7 @@ impl ScriptStage {
     /// Directory of the script's output, below the trial's directory.
     pub(crate) const fn directory(self) -> &'static str {
         match self {
-            Self::Prepare | Self::Install => "setup",
+            Self::Prepare | Self::Install { .. } => "setup",
             Self::Execute => "command",
             Self::Verify => "logs/verifier",
         }
@@ -231,7 +234,9 @@ fn exec_reason(stage: ScriptStage, kind: Kind) -> ErrorReason {
     let (failed, class) = (stage.failed_type(), stage.class());
     match kind {
         // The image has no shell, or not that of the agent.
-        Kind::NotStarted | Kind::Unusable if stage == ScriptStage::Install => UNSUPPORTED,
+        Kind::NotStarted | Kind::Unusable if matches!(stage, ScriptStage::Install { .. }) => {
+            UNSUPPORTED
+        }
         Kind::NotStarted | Kind::Unusable => {
             (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
         }

@@ -13,7 +13,6 @@ use tokio::net::TcpListener;
 mod bodies;
 mod busy;
 mod connections;
-
 mod pauses;
 
 use super::*;

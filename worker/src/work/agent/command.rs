@@ -148,6 +148,7 @@ fn refused(message: &str) -> TrialError {
 pub(in crate::work) struct InstallScript {
     text: String,
     constants: ScriptEnv,
+    has_codes: bool,
 }
 
 impl InstallScript {
@@ -155,7 +156,13 @@ impl InstallScript {
     pub(in crate::work) fn of(command: &EvalCommand) -> Option<Self> {
         let spec = &command.agent.as_ref()?.spec;
         let AgentKind::Script { install: Some(text), .. } = &spec.kind else { return None };
-        Some(Self { text: text.clone(), constants: constants(&command.env, text) })
+        let has_codes = agents::has_install_codes(&spec.kind);
+        Some(Self { text: text.clone(), constants: constants(&command.env, text), has_codes })
+    }
+
+    /// Whether it ends with codes for their reasons.
+    pub(in crate::work) const fn has_codes(&self) -> bool {
+        self.has_codes
     }
 
     /// The uploads that place it.

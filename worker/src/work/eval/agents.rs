@@ -79,9 +79,9 @@ impl EvalRun<'_> {
             clock: None,
         };
         let redactor = self.attempt.redactor.clone();
-        let typed = |error: ScriptError| {
-            command::not_installed(error.into_error(ScriptStage::Install, &redactor))
-        };
+        let installing = ScriptStage::Install { has_codes: script.has_codes() };
+        let typed =
+            |error: ScriptError| command::not_installed(error.into_error(installing, &redactor));
         let placing = self.attempt.running_environment().copy_to(script.uploads());
         let placed = with_timeout(COPY_LIMIT, "placing the install script", placing).await;
         placed

@@ -54,9 +54,9 @@ impl IdeasRun<'_> {
         }
         self.attempt.enter(Phase::AgentSetup);
         let redactor = self.attempt.redactor.clone();
-        let typed = |error: ScriptError| {
-            command::not_installed(error.into_error(ScriptStage::Install, &redactor))
-        };
+        let installing = ScriptStage::Install { has_codes: script.has_codes() };
+        let typed =
+            |error: ScriptError| command::not_installed(error.into_error(installing, &redactor));
         let placing = self.attempt.running_environment().copy_to(script.uploads());
         let placed = with_timeout(COPY_LIMIT, "placing the install script", placing).await;
         placed

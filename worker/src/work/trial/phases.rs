@@ -32,7 +32,8 @@ impl TrialRun<'_> {
         let install = plan.install.take().filter(|_| !self.is_installed);
         let install = install.map(ScriptWork::Command);
         let install = self.agent_script(ctx.step(), install, seconds(limit));
-        self.run_agent_script(ScriptStage::Install, install).await?;
+        let has_codes = agents::has_install_codes(&ctx.agent.kind);
+        self.run_agent_script(ScriptStage::Install { has_codes }, install).await?;
         let mut execute = plan.execute.take();
         for (index, step) in ctx.task.steps.iter().enumerate() {
             if index > 0 {

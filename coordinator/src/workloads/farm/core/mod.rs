@@ -81,7 +81,7 @@ pub struct FarmCore {
     /// Generations of the groups above, ended or not.
     held_generations: u64,
     totals: FarmTotals,
-    /// Samples that wait to be begun. Not part of the journal.
+    /// Samples that wait to be begun, and outages. The journal does not say which ones have begun.
     queue: SampleQueue,
     /// Whether policy versions must be compared with changed bounds. Not part of the journal.
     rechecks_versions: bool,

@@ -108,7 +108,7 @@ impl OpenOutages {
     /// Forgets that a sample which has ended is a probe.
     pub(super) fn end_probe(&mut self, ordinal: u64) {
         for outage in self.0.values_mut() {
-            outage.probe.take_if(|probe| probe.ordinal == ordinal);
+            outage.probe = outage.probe.filter(|probe| probe.ordinal != ordinal);
         }
     }
 

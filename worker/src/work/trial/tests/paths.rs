@@ -132,12 +132,17 @@ async fn verifier_logs_written_by_agent_are_removed() {
 async fn failed_installation_is_no_verdict_on_agent() {
     let missing = "agent_install_failed package_missing infrastructure permanent";
     let unsupported = "task_invalid unsupported_by_environment task permanent";
+    let failed = "agent_install_failed non_zero_exit infrastructure transient";
     let (image, package) = (agents::INSTALL_UNSUPPORTED, agents::INSTALL_PACKAGE_MISSING);
+    let codes = agents::INSTALL_CODES;
     for (script, expected) in [
-        ("exit 60".to_owned(), "agent_install_failed non_zero_exit infrastructure transient"),
+        ("exit 60".to_owned(), failed),
         ("sleep 1000".to_owned(), "agent_install_timeout timed_out infrastructure transient"),
-        (format!("exit {package}"), missing),
-        (format!("exit {image}"), unsupported),
+        (format!("exit {package}\n{codes}"), missing),
+        (format!("exit {image}\n{codes}"), unsupported),
+        // A script that does not speak of these codes has them by chance.
+        (format!("exit {package}"), failed),
+        (format!("exit {image}"), failed),
     ] {
         let mut rig = TrialFixture::new().await;
         rig.set_scripts(Some(&script), Some("echo never"));
