@@ -75,7 +75,7 @@ pub(super) fn reason(error: &ureq::Error) -> String {
 pub(super) fn is_denial(reason: &str) -> bool {
     reason
         .strip_prefix(ANSWERED)
-        .is_some_and(|answer| DENIALS.iter().any(|d| answer.starts_with(d)))
+        .is_some_and(|answer| DENIALS.iter().any(|status| answer.starts_with(*status)))
 }
 
 #[cfg(test)]
