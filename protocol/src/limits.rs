@@ -272,6 +272,10 @@ pub const PATCH_BYTES: u64 = 32 * 1024 * 1024;
 /// Task directory parts (environment, solution, tests) packed into a bundle, each.
 pub const BUNDLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 
+/// Objects of a repository, files of its checkout and its Git LFS files that one fetch for a user of a
+/// server may bring, each: large benchmarks fit, and a few fetches do not fill the server's disk.
+pub const FETCHED_REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
 /// Files of one bundle.
 pub const BUNDLE_ENTRIES: u64 = 200_000;
 

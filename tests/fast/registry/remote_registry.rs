@@ -44,6 +44,7 @@ fn registry_at_url_is_cached_for_outage() {
         http_ok("nothing of the kind"),
         moved.to_owned(),
         http_ok(&registry),
+        not_found.to_owned(),
     ];
     let server = serve(listener, answers);
     fixture.job(&format!("{{registry: {{url: '{url}'}}, name: bench, version: '1.0'}}"));
@@ -52,6 +53,7 @@ fn registry_at_url_is_cached_for_outage() {
     assert!(fixture.refusal().contains("it is not a list of datasets in JSON"));
     let first = fixture.tasks();
     assert_eq!(first.len(), 40);
+    assert!(fixture.refusal().contains("404"), "an answer is no outage");
     server.join().expect("it served");
 
     fixture.remove_repositories();

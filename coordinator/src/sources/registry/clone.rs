@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cache::RepositoryCache;
+use super::disk_bound::ENTRY_BYTES;
 use super::git::GitError;
 use super::origin::Origin;
 use super::remote::RemoteAccess;
@@ -22,6 +23,8 @@ pub(super) struct RepositoryClone<'a> {
     remote: &'a RemoteAccess,
     commit: &'a str,
     dir: PathBuf,
+    /// Whether files of the commit may be missing: git fetches them when it needs them.
+    is_partial: bool,
 }
 
 impl<'a> RepositoryClone<'a> {
@@ -32,7 +35,8 @@ impl<'a> RepositoryClone<'a> {
         staging_dir: &Path,
     ) -> Result<Self, FetchError> {
         let origin = remote.origin();
-        let clone = Self { remote, commit, dir: staging_dir.join("repository") };
+        let dir = staging_dir.join("repository");
+        let mut clone = Self { remote, commit, dir, is_partial: false };
         let format = if commit.len() == 64 { "sha256" } else { "sha1" };
         let init = [
             "init".to_owned(),
@@ -46,7 +50,7 @@ impl<'a> RepositoryClone<'a> {
             .git(staging_dir, init)
             .map_err(|error| error.into_fetch_error(origin, commit))?;
         clone.git(&["remote", "add", "origin", origin.url()])?;
-        clone.fetch_commit()?;
+        clone.is_partial = clone.fetch_commit()?;
         if clone.has_commit() {
             return Ok(clone);
         }
@@ -64,15 +68,18 @@ impl<'a> RepositoryClone<'a> {
     }
 
     /// Fetches only the commit without its files, else everything: not every server supports partial
-    /// fetches.
-    fn fetch_commit(&self) -> Result<(), FetchError> {
+    /// fetches. Returns whether it did the former.
+    fn fetch_commit(&self) -> Result<bool, FetchError> {
         const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
         // Not into branches, one of which counts as checked out.
         const EVERYTHING: [&str; 3] =
             ["origin", "+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*"];
         let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
-        let fetch = |args: &[&str]| self.remote.git(&self.dir, QUIET.iter().chain(args));
-        let Err(error) = fetch(&alone) else { return Ok(()) };
+        let max_bytes = self.remote.max_bytes();
+        let fetch = |args: &[&str]| {
+            self.remote.git_bounded(&self.dir, QUIET.iter().chain(args), &[], max_bytes)
+        };
+        let Err(error) = fetch(&alone) else { return Ok(true) };
         let unreachable = |error: GitError| Err(error.into_unreachable(self.origin()));
         if !error.may_be_the_request() {
             return unreachable(error);
@@ -82,7 +89,7 @@ impl<'a> RepositoryClone<'a> {
             let _unset = self.remote.git(&self.dir, ["config", "--unset-all", key]);
         }
         match fetch(&EVERYTHING) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(false),
             Err(error) => unreachable(error),
         }
     }
@@ -151,6 +158,67 @@ impl<'a> RepositoryClone<'a> {
         }
     }
 
+    /// Lists the files of directories.
+    fn list_files(&self, options: &[&str], paths: &[String]) -> Result<Vec<String>, FetchError> {
+        let mut lines = Vec::new();
+        for some in paths.chunks(PATHS_PER_CALL) {
+            let mut args = vec!["ls-tree", "-r", "-z"];
+            args.extend(options);
+            args.extend([self.commit, "--"]);
+            args.extend(some.iter().map(String::as_str).filter(|path| !path.is_empty()));
+            let listing = self.git(&args)?;
+            let listing = String::from_utf8_lossy(&listing);
+            lines.extend(listing.split_terminator('\0').map(str::to_owned));
+        }
+        Ok(lines)
+    }
+
+    /// Checks the size of the files of directories before they are checked out.
+    fn check_size(&self, paths: &[String], max_bytes: u64) -> Result<(), FetchError> {
+        if self.is_partial {
+            // Otherwise git would fetch each file alone to learn its size.
+            self.fetch_files(&self.list_files(&[], paths)?, max_bytes)?;
+        }
+        let mut bytes = 0_u64;
+        for line in self.list_files(&["-l"], paths)? {
+            let file = line.split_once('\t').map_or(line.as_str(), |(file, _)| file);
+            // A submodule has none.
+            let size: Option<u64> =
+                file.split_whitespace().nth(3).and_then(|size| size.parse().ok());
+            bytes = bytes.saturating_add(size.unwrap_or(0).max(ENTRY_BYTES));
+        }
+        let too_large = || self.remote.too_large().into_unreachable(self.origin());
+        if bytes > max_bytes { Err(too_large()) } else { Ok(()) }
+    }
+
+    /// Fetches listed files into the repository, in one call.
+    fn fetch_files(&self, lines: &[String], max_bytes: u64) -> Result<(), FetchError> {
+        const FETCH: [&str; 10] = [
+            "-c",
+            "fetch.negotiationAlgorithm=noop",
+            "fetch",
+            "-q",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--recurse-submodules=no",
+            "--filter=blob:none",
+            "--stdin",
+            "origin",
+        ];
+        let id = |line: &String| {
+            let mut words = line.split([' ', '\t']);
+            let is_file = words.nth(1) == Some("blob");
+            words.next().filter(|_| is_file).map(str::to_owned)
+        };
+        let ids: BTreeSet<String> = lines.iter().filter_map(id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let input: String = ids.iter().map(|id| format!("{id}\n")).collect();
+        let fetched = self.remote.git_bounded(&self.dir, FETCH, input.as_bytes(), Some(max_bytes));
+        fetched.map(drop).map_err(|error| error.into_unreachable(self.origin()))
+    }
+
     /// Checks out directories, none inside another, and moves each to its place in the cache, with
     /// the paths of its Git LFS pointer files.
     pub(super) fn store(
@@ -160,13 +228,20 @@ impl<'a> RepositoryClone<'a> {
         staging_dir: &Path,
     ) -> Result<(), FetchError> {
         let failed = |path: &Path, error: &std::io::Error| cache.io_error(path, error);
+        let max_bytes = self.remote.max_bytes();
+        if let Some(max_bytes) = max_bytes {
+            self.check_size(paths, max_bytes)?;
+        }
         let patterns = self.dir.join(".git/info");
         fs::create_dir_all(&patterns)
             .and_then(|()| fs::write(patterns.join("sparse-checkout"), sparse_patterns(paths)))
             .map_err(|error| failed(&patterns, &error))?;
         let settings = ["-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false"];
         let checkout = ["checkout", "-q", "--detach", self.commit];
-        let checked_out = self.remote.git(&self.dir, settings.iter().chain(&checkout));
+        let args = settings.iter().chain(&checkout);
+        // The objects and the files.
+        let both = max_bytes.map(|max_bytes| max_bytes.saturating_mul(2));
+        let checked_out = self.remote.git_bounded(&self.dir, args, &[], both);
         checked_out.map_err(|error| error.into_fetch_error(self.origin(), self.commit))?;
         let pointers = lfs::replace_pointers(self.remote, self.commit, &self.dir)?;
         cache.sync(&self.dir)?;
@@ -211,4 +286,88 @@ fn sparse_patterns(paths: &[String]) -> String {
         text.push_str(if path.is_empty() { "*\n" } else { "/\n" });
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::config::FetchAccess;
+
+    const MAX_BYTES: u64 = 1024 * 1024;
+
+    /// Runs git in a repository, and returns its output.
+    fn git(repository: &Path, args: &[&str]) -> String {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=user", "-c", "user.email=user@localhost"]).args(args);
+        git.current_dir(repository).env("HOME", repository).env("GIT_CONFIG_NOSYSTEM", "1");
+        let output = git.output().expect("git runs");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Bytes that do not compress.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut state = 1_u64;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state.to_be_bytes()[0]
+        };
+        std::iter::repeat_with(next).take(length).collect()
+    }
+
+    /// Fetches the directory `large`, with this file in it, and the directory `small`; returns both
+    /// results.
+    fn fetched(content: &[u8], filter: &str) -> [Result<(), FetchError>; 2] {
+        let root = tempfile::tempdir().expect("a directory");
+        let repository = root.path().join("repository");
+        for directory in ["large", "small"] {
+            fs::create_dir_all(repository.join(directory)).expect("created");
+            fs::write(repository.join(directory).join("file"), "text").expect("written");
+        }
+        fs::write(repository.join("large/content"), content).expect("written");
+        git(&repository, &["init", "-q", "-b", "main"]);
+        git(&repository, &["add", "-A"]);
+        git(&repository, &["commit", "-q", "-m", "files"]);
+        git(&repository, &["config", "uploadpack.allowFilter", filter]);
+        let commit = git(&repository, &["rev-parse", "HEAD"]);
+        let origin = Origin::new(&format!("file://{}", repository.display()), Path::new("/"));
+        // For a user of a server.
+        let remote = RemoteAccess::new(&origin, &FetchAccess::default()).with_max_bytes(MAX_BYTES);
+        ["large", "small"].map(|directory| {
+            let staging = tempfile::tempdir_in(root.path()).expect("a directory");
+            let clone = RepositoryClone::fetch(&remote, &commit, staging.path())?;
+            clone.check_size(&[directory.to_owned()], MAX_BYTES)?;
+            let checkout = ["checkout", "-q", "--detach", &commit];
+            let both = Some(2 * MAX_BYTES);
+            let made = remote.git_bounded(&clone.dir, checkout, &[], both);
+            made.map(drop).map_err(|error| error.into_fetch_error(&origin, &commit))
+        })
+    }
+
+    fn is_too_large(result: &Result<(), FetchError>) -> bool {
+        matches!(result, Err(FetchError::TooLarge { max_bytes: MAX_BYTES, .. }))
+    }
+
+    #[test]
+    fn objects_beyond_the_bound_end_a_fetch() {
+        // Without partial fetches everything arrives at once.
+        let results = fetched(&noise(3 << 20), "false");
+        assert!(results.iter().all(is_too_large), "{results:?}");
+        let [large, _small] = fetched(&noise(3 << 20), "true");
+        assert!(is_too_large(&large), "{large:?}");
+    }
+
+    #[test]
+    fn files_beyond_the_bound_are_not_checked_out() {
+        for filter in ["true", "false"] {
+            let [large, _small] = fetched(&vec![0_u8; 3 << 20], filter);
+            assert!(is_too_large(&large), "{large:?}");
+            let results = fetched(b"few bytes", filter);
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
+        }
+        let text = FetchError::TooLarge { url: "u".to_owned(), max_bytes: MAX_BYTES }.to_string();
+        assert!(text.contains("more than 1048576 bytes"), "{text}");
+    }
 }

@@ -36,6 +36,8 @@ pub(super) enum GitError {
     Host(String),
     /// The fetch was ended.
     Cancelled,
+    /// It brings more than these bytes.
+    TooLarge(u64),
 }
 
 impl From<git::GitError> for GitError {
@@ -63,6 +65,7 @@ impl GitError {
             Self::Unresolved(reason) => FetchError::Unresolved { url, reason },
             Self::Host(reason) => FetchError::Host { url, reason },
             Self::Cancelled => FetchError::Cancelled { url },
+            Self::TooLarge(max_bytes) => FetchError::TooLarge { url, max_bytes },
             Self::Failed(said) if is_denial(&said) => {
                 FetchError::Denied { url, said: origin.redact(without_address(&said)) }
             }

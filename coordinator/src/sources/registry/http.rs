@@ -17,6 +17,12 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// of any length.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The beginning of a reason that is an answer.
+const ANSWERED: &str = "the server answered ";
+
+/// Answers of a server that does not give the body.
+const DENIALS: [&str; 4] = ["401", "403", "404", "410"];
+
 /// The body at an `http` or `https` address, of at most `limit` bytes; through the proxy with a URL, if
 /// there is one.
 pub(super) fn get(url: &str, limit: u64, proxy: Option<&str>) -> Result<Vec<u8>, String> {
@@ -59,10 +65,17 @@ pub(super) fn reason(error: &ureq::Error) -> String {
         ureq::Error::StatusCode(code) => {
             let status = StatusCode::from_u16(*code).ok();
             let name = status.and_then(|status| status.canonical_reason()).unwrap_or_default();
-            format!("the server answered {code} {name}").trim_end().to_owned()
+            format!("{ANSWERED}{code} {name}").trim_end().to_owned()
         }
         error => error.to_string(),
     }
+}
+
+/// Whether a reason is the answer of a server that does not give the body, as opposed to an outage.
+pub(super) fn is_denial(reason: &str) -> bool {
+    reason
+        .strip_prefix(ANSWERED)
+        .is_some_and(|answer| DENIALS.iter().any(|status| answer.starts_with(*status)))
 }
 
 #[cfg(test)]
@@ -80,5 +93,15 @@ mod tests {
         ] {
             assert_eq!(reason(&error), expected);
         }
+    }
+
+    #[test]
+    fn answer_without_body_is_no_outage() {
+        for (code, is_denied) in [(401, true), (403, true), (404, true), (410, true), (503, false)]
+        {
+            let reason = reason(&ureq::Error::StatusCode(code));
+            assert_eq!(is_denial(&reason), is_denied, "{reason}");
+        }
+        assert!(!is_denial("connection refused"));
     }
 }

@@ -190,6 +190,9 @@ fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryTe
             let Ok(bytes) = std::fs::read(&file) else {
                 return Err(IndexError::FetchFailed { url: place, reason });
             };
+            if http::is_denial(&reason) {
+                return Err(IndexError::FetchFailed { url: place, reason });
+            }
             let warning = format!(
                 "cannot fetch the registry {place}: {reason}; using its last known content"
             );

@@ -38,6 +38,10 @@ pub(super) fn replace_pointers(
     if pointers.is_empty() {
         return Ok(Vec::new());
     }
+    let bytes = pointers.iter().fold(0, |sum: u64, (_, pointer)| sum.saturating_add(size(pointer)));
+    if remote.max_bytes().is_some_and(|max_bytes| bytes > max_bytes) {
+        return Err(remote.too_large().into_unreachable(remote.origin()));
+    }
     let relative = |path: &Path| path.strip_prefix(repository).unwrap_or(path).to_owned();
     if !is_available(remote, repository) {
         return Ok(pointers.iter().map(|(path, _)| relative(path)).collect());
@@ -52,6 +56,14 @@ pub(super) fn replace_pointers(
         })?;
     }
     Ok(Vec::new())
+}
+
+/// The size of the file of a pointer, as the pointer says. A file of another size is an error later.
+fn size(pointer: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(pointer);
+    let size: Option<u64> =
+        text.lines().find_map(|line| line.strip_prefix("size ")?.trim().parse().ok());
+    size.unwrap_or_default()
 }
 
 /// The place that files come from.
@@ -140,4 +152,31 @@ fn replace(
     let permissions = fs::Permissions::from_mode(mode);
     file.as_file().set_permissions(permissions).map_err(ReplaceError::File)?;
     file.persist(path).map(|_| ()).map_err(|error| ReplaceError::File(error.error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::origin::Origin;
+    use super::*;
+    use crate::config::FetchAccess;
+
+    #[test]
+    fn lfs_files_beyond_the_bound_are_not_fetched() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, size: u64| {
+            let oid = "0".repeat(64);
+            let pointer = format!(
+                "version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {size}\n"
+            );
+            assert_eq!(super::size(pointer.as_bytes()), size);
+            fs::write(directory.path().join(name), pointer).expect("written");
+        };
+        write("first", 600);
+        write("second", 500);
+        let origin = Origin::new("/nonexistent/repository", Path::new("/"));
+        // For a user of a server.
+        let remote = RemoteAccess::new(&origin, &FetchAccess::default()).with_max_bytes(1000);
+        let result = replace_pointers(&remote, "0", directory.path());
+        assert!(matches!(result, Err(FetchError::TooLarge { max_bytes: 1000, .. })), "{result:?}");
+    }
 }

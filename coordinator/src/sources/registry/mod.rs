@@ -19,6 +19,7 @@
 
 mod cache;
 mod clone;
+mod disk_bound;
 mod fetch;
 mod git;
 mod guard;
@@ -45,6 +46,9 @@ pub use prune::{FetchedCommit, PrunedCommits, prune};
 
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
+
+/// Suggested fix for a repository that is too large.
+const SIZE_HINT: &str = "move the tasks to a smaller repository, or name fewer of them with `path`";
 
 /// Suggested fix for a host that lacks something.
 const HOST_HINT: &str = "try again when this host has it";
@@ -87,6 +91,17 @@ pub enum FetchError {
     Cancelled {
         /// Address, without password.
         url: String,
+    },
+    /// It brings more than one fetch for a user of a server may.
+    #[error(
+        "cannot fetch the repository {url}: it has more than {max_bytes} bytes of objects, of files, or of \
+         Git LFS files, the limit of a fetch on a server"
+    )]
+    TooLarge {
+        /// Address, without password.
+        url: String,
+        /// The limit.
+        max_bytes: u64,
     },
     /// A host of it has no address. Told as [`Self::Refused`].
     #[error("cannot fetch the repository {url}: {reason}")]
@@ -174,6 +189,7 @@ impl FetchError {
             Self::NoGit(_) => Some("install `git`".to_owned()),
             Self::Unreachable { .. } | Self::Denied { .. } => Some(FETCH_HINT.to_owned()),
             Self::Host { .. } => Some(HOST_HINT.to_owned()),
+            Self::TooLarge { .. } => Some(SIZE_HINT.to_owned()),
             Self::Refused { .. } | Self::Unresolved { .. } => Some(LIST_HINT.to_owned()),
             _ => None,
         }

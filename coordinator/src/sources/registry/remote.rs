@@ -4,10 +4,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use rollout_protocol::limits::FETCHED_REPOSITORY_BYTES;
 use rollout_worker::git::Git;
 use ureq::Agent;
 
 use super::cache::CacheScope;
+use super::disk_bound;
 use super::git::GitError;
 use super::guard::Guard;
 use super::http;
@@ -24,6 +26,7 @@ pub(super) struct RemoteAccess {
     origin: Origin,
     access: FetchAccess,
     route: Result<Route, GitError>,
+    max_bytes: Option<u64>,
 }
 
 /// The way to a repository.
@@ -43,7 +46,23 @@ impl RemoteAccess {
     /// The access to a repository. Connects to nothing.
     pub(super) fn new(origin: &Origin, access: &FetchAccess) -> Self {
         let route = Route::find(origin, access);
-        Self { origin: origin.clone(), access: access.clone(), route }
+        let max_bytes = match access.network {
+            FetchNetwork::OwnUser => None,
+            FetchNetwork::Guarded(_) => Some(FETCHED_REPOSITORY_BYTES),
+        };
+        Self { origin: origin.clone(), access: access.clone(), route, max_bytes }
+    }
+
+    /// The same with another bound.
+    #[cfg(test)]
+    pub(super) fn with_max_bytes(self, max_bytes: u64) -> Self {
+        Self { max_bytes: Some(max_bytes), ..self }
+    }
+
+    /// The bound of its objects, of its files and of its Git LFS files, each. The user of this process
+    /// has none.
+    pub(super) fn max_bytes(&self) -> Option<u64> {
+        self.max_bytes
     }
 
     /// Checks that it may be reached, as far as its address tells.
@@ -93,6 +112,11 @@ impl RemoteAccess {
         self.access.is_cancelled()
     }
 
+    /// The error of a fetch that brings more than the bound.
+    pub(super) fn too_large(&self) -> GitError {
+        GitError::TooLarge(self.max_bytes.unwrap_or_default())
+    }
+
     /// The error in place of that of a program, if a host was refused.
     fn refusal(&self) -> Option<GitError> {
         let Ok(Route::Public(guard)) = &self.route else { return None };
@@ -119,6 +143,17 @@ impl RemoteAccess {
         args: impl IntoIterator<Item = A>,
         input: &[u8],
     ) -> Result<Vec<u8>, GitError> {
+        self.git_bounded(dir, args, input, None)
+    }
+
+    /// The same, ended when `dir` has more than these bytes.
+    pub(super) fn git_bounded<A: AsRef<OsStr>>(
+        &self,
+        dir: &Path,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+        max_bytes: Option<u64>,
+    ) -> Result<Vec<u8>, GitError> {
         let route = self.route.as_ref().map_err(Clone::clone)?;
         let git = match route {
             Route::Public(guard) => Git::public(dir, guard.url()),
@@ -142,16 +177,27 @@ impl RemoteAccess {
                 None => std::future::pending().await,
             }
         };
+        let exceeding = async {
+            match max_bytes {
+                Some(max_bytes) => disk_bound::exceeds(dir, max_bytes).await,
+                None => std::future::pending().await,
+            }
+        };
         let result = runtime.block_on(async {
             tokio::select! {
                 biased;
                 () = cancelling => Err(GitError::Cancelled),
+                () = exceeding => Err(self.too_large()),
                 result = call.run() => result.map_err(|error| match error.into() {
                     GitError::Failed(said) => GitError::Failed(without_directory(&said, dir)),
                     other => other,
                 }),
             }
         });
+        // It may have ended between two looks.
+        if result.is_ok() && max_bytes.is_some_and(|max_bytes| disk_bound::size(dir) > max_bytes) {
+            return Err(self.too_large());
+        }
         // Git's words about a refused host would tell how it answers.
         result.map_err(|error| match (error, self.refusal()) {
             (GitError::Failed(_), Some(refused)) => refused,
