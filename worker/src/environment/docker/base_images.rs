@@ -82,18 +82,20 @@ impl BaseImageResolver {
         told.put((run, image.to_owned()), ()).is_none()
     }
 
-    /// Resolves the base images of a build in a run. A Dockerfile that cannot be read has none.
+    /// Resolves the base images of a build in a run, with these build arguments. A Dockerfile that
+    /// cannot be read has none.
     pub(super) async fn resolve(
         &self,
         run: RunId,
         build: &BuildSpec,
+        arguments: &BTreeMap<String, String>,
     ) -> Result<ResolvedBases, Failure> {
         let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
             return Ok(Vec::new());
         };
         let file = Dockerfile::read(&String::from_utf8_lossy(&text));
         let mut found = Vec::new();
-        for base in file.base_images(&build.args) {
+        for base in file.base_images(arguments) {
             if base.has_digest() {
                 continue;
             }
@@ -187,7 +189,7 @@ fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
 }
 
 /// The repository of an image in the short form that engines use.
-fn repository(image: &str) -> &str {
+pub(super) fn repository(image: &str) -> &str {
     let image = image.split_once('@').map_or(image, |(name, _)| name);
     let last = image.rfind('/').map_or(0, |slash| slash + 1);
     let tag = image[last..].find(':').map_or(image.len(), |colon| last + colon);

@@ -54,6 +54,11 @@ impl BaseImage {
         self.image.contains('@')
     }
 
+    /// Whether a stage starts from it.
+    pub fn starts_stage(&self) -> bool {
+        self.before.is_empty()
+    }
+
     /// The image as written, with its variables.
     pub(super) fn written(&self) -> &str {
         &self.written
@@ -75,6 +80,15 @@ impl Dockerfile {
         build_args: &BTreeMap<String, String>,
     ) -> Vec<BaseImage> {
         self.images(build_args, MissingArguments::Empty)
+    }
+
+    /// An image, as written, whose name is not known: it needs an argument without a value here.
+    pub fn unknown_image(&self, build_args: &BTreeMap<String, String>) -> Option<String> {
+        let known = self.base_images(build_args);
+        let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
+        let all = self.images_with_empty_arguments(build_args);
+        let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
+        unknown.map(|base| base.written.clone())
     }
 
     fn images(
