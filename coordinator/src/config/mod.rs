@@ -29,6 +29,7 @@ mod provenance;
 mod read;
 mod reader;
 pub mod reference;
+mod registry_lookups;
 mod resolve;
 mod task;
 pub(crate) mod trajectory_file;
@@ -77,6 +78,7 @@ pub use profile::{
 };
 pub use provenance::KeyProvenance;
 pub(crate) use read::{outside_task, task_text as read_task_text};
+pub(crate) use registry_lookups::RegistryLookups;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,

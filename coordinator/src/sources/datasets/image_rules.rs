@@ -13,10 +13,9 @@ use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_
 use self::service_build::{ServiceBuild, has_key, in_context, text};
 use super::TaskParts;
 use super::discover::TASK_FILE;
-use super::registry_lookups::RegistryLookups;
 use crate::config::{
-    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job, SourceLocation,
-    TaskFile, parse_yaml, read_task_text,
+    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job,
+    RegistryLookups, SourceLocation, TaskFile, parse_yaml, read_task_text,
 };
 
 /// Findings of a task that are recorded: its files may have any number of them.
