@@ -27,8 +27,14 @@ pub(super) fn are_checked(settings: &ProviderSpec) -> bool {
     matches!(settings, ProviderSpec::Docker(settings) if settings.guards_builds)
 }
 
+/// The base images of a build, also those whose name has arguments of platforms.
+pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
+    let file = base_images::dockerfile(build);
+    file.map(|file| file.images_of_platform(&arguments(build))).unwrap_or_default()
+}
+
 /// The build arguments, with those that every build has.
-pub(super) fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
+fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -55,15 +61,12 @@ pub(super) fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 /// # Errors
 /// An image cannot be told before the build, or no registry resolves it.
 pub(super) fn bases(build: &BuildSpec) -> Result<Vec<CheckedBase>, Failure> {
-    let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
-        return Ok(Vec::new());
-    };
-    let file = Dockerfile::read(&String::from_utf8_lossy(&text));
+    let Some(file) = base_images::dockerfile(build) else { return Ok(Vec::new()) };
     let arguments = arguments(build);
     if let Some(unknown) = file.unknown_image(&arguments) {
         return Err(untold(&unknown));
     }
-    let bases = file.base_images(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
     bases.map(|base| checked(base, build)).collect()
 }
 
@@ -72,7 +75,7 @@ fn checked(base: BaseImage, build: &BuildSpec) -> Result<CheckedBase, Failure> {
     if build.is_local {
         return Ok(CheckedBase { reference: image.clone(), image, platform: None });
     }
-    let platform = build.platform.clone();
+    let platform = base.platform.or_else(|| build.platform.clone());
     let by_digest = |digest: &str| format!("{}@{digest}", base_images::repository(&image));
     if let Some((_, digest)) = image.split_once('@') {
         return Ok(CheckedBase { reference: by_digest(digest), image, platform });
@@ -111,7 +114,7 @@ pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
             own.image == base.image && matches!(known, Some(ResolvedBase::Local(_)))
         })
     };
-    let bases = file.base_images(&arguments).into_iter().filter(BaseImage::starts_stage);
+    let bases = file.images_of_platform(&arguments).into_iter().filter(BaseImage::starts_stage);
     let mut open = bases.filter(|base| !base.has_digest() && !is_local(base));
     open.next().map_or(Ok(()), |base| Err(untold(&base.image)))
 }
@@ -188,13 +191,13 @@ mod tests {
     #[test]
     fn bases_are_checked_by_digest_or_id() {
         let dir = tempfile::tempdir().expect("a directory");
-        let text = "FROM a/b:1 AS own\nFROM own\nFROM docker.io/c:2@sha256:22\nFROM here\n\
+        let text = "FROM --platform=$BUILDPLATFORM a/b:1 AS own\nFROM own\nFROM docker.io/c:2@sha256:22\nFROM here\n\
                     COPY --from=d /x /y\nFROM e-$TARGETOS\n";
         let mut build = build(dir.path(), text);
         let missing = bases(&build).expect_err("not resolved");
         assert_eq!(missing.kind, FailureKind::Unreachable);
-        let known = Dockerfile::read(text).base_images(&arguments(&build)).into_iter();
-        build.base_images = known
+        build.base_images = images(&build)
+            .into_iter()
             .map(|base| {
                 let known = match base.image.as_str() {
                     "here" => ResolvedBase::Local("sha256:33".to_owned()),
@@ -204,6 +207,8 @@ mod tests {
             })
             .collect();
         let found = bases(&build).expect("resolved");
+        assert!(found[0].platform.as_deref().is_some_and(|own| own.starts_with("linux/")));
+        assert_eq!(found[1].platform, None);
         let found = found.iter().map(|base| base.reference.as_str()).collect::<Vec<_>>();
         assert_eq!(found, ["a/b@sha256:11", "c@sha256:22", "sha256:33", "e-linux@sha256:11"]);
         assert!(check_sent(&build, text).is_err());
@@ -216,7 +221,11 @@ mod tests {
     #[test]
     fn base_that_cannot_be_told_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        for text in ["ARG B\nFROM $B\n", "ARG B\nFROM a/b$B@sha256:00\n"] {
+        for text in [
+            "ARG B\nFROM $B\n",
+            "ARG B\nFROM a/b$B@sha256:00\n",
+            "ARG B\nFROM --platform=$B a/b@sha256:00\n",
+        ] {
             let failure = bases(&build(dir.path(), text)).expect_err(text);
             assert_eq!(failure.kind, FailureKind::Refused, "{text}");
         }

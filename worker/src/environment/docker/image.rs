@@ -111,12 +111,11 @@ impl ImageManager {
         build.recipe = recipe(&build, self.frontends.named());
         build.is_guarded = base_triggers::are_checked(&request.settings);
         if !build.is_local {
-            let arguments = match build.is_guarded {
-                true => base_triggers::arguments(&build),
-                false => build.args.clone(),
+            let images = match build.is_guarded {
+                true => base_triggers::images(&build),
+                false => base_images::images(&build),
             };
-            let bases = self.bases.resolve(request.labels.run, &build, &arguments);
-            build.base_images = bases.await?;
+            build.base_images = self.bases.resolve(request.labels.run, images).await?;
         }
         if build.is_guarded {
             self.check_triggers(&build, request).await?;
