@@ -3,6 +3,7 @@
 
 mod service_build;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,9 @@ use crate::config::{
 
 /// Findings of a task that are recorded: its files may have any number of them.
 const MAX_FINDINGS: usize = 20;
+
+/// Findings of all tasks that are recorded.
+const MAX_FINDINGS_OF_RUN: usize = 1000;
 
 /// Files of a task that are checked: compose files, and Dockerfiles with each set of arguments.
 const MAX_FILES: usize = 64;
@@ -41,11 +45,13 @@ const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotation
 pub(super) struct ImageRules<'a> {
     access: &'a ImageAccess,
     lookups: RegistryLookups<'a>,
+    /// Number of findings so far.
+    findings: Cell<usize>,
 }
 
 impl<'a> ImageRules<'a> {
     pub(super) fn new(access: &'a ImageAccess, fetch: &'a FetchAccess) -> Self {
-        Self { access, lookups: RegistryLookups::new(fetch) }
+        Self { access, lookups: RegistryLookups::new(fetch), findings: Cell::new(0) }
     }
 
     /// Records what the images and builds of a task may not use.
@@ -116,14 +122,21 @@ struct TaskImages<'a> {
 impl TaskImages<'_> {
     /// Whether nothing else is to be found.
     fn is_done(&self) -> bool {
-        self.found.len() >= MAX_FINDINGS || self.rules.lookups.is_cancelled()
+        self.is_full() || self.rules.lookups.is_cancelled()
+    }
+
+    /// Whether no other finding is recorded: those that are refuse the run.
+    fn is_full(&self) -> bool {
+        let of_run = self.rules.findings.get();
+        self.found.len() >= MAX_FINDINGS || of_run >= MAX_FINDINGS_OF_RUN
     }
 
     fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
         let finding = (file.to_owned(), key.to_owned(), line, found.clone());
-        if self.found.len() >= MAX_FINDINGS || !self.found.insert(finding) {
+        if self.is_full() || !self.found.insert(finding) {
             return;
         }
+        self.rules.findings.set(self.rules.findings.get() + 1);
         let location = SourceLocation { key: key.to_owned(), line };
         let expected = "images of public registries, and builds that fetch nothing else, or a \
                         registry that the operator lists with `--allow-image-registry`";
