@@ -25,6 +25,9 @@ const MAX_FINDINGS: usize = 20;
 /// Findings of all tasks that are recorded.
 const MAX_FINDINGS_OF_RUN: usize = 1000;
 
+/// Longest text of a finding, in characters: an image or an address may be as long as its file.
+const MAX_TEXT: usize = 500;
+
 /// Files of a task that are checked: compose files, and Dockerfiles with each set of arguments.
 const MAX_FILES: usize = 64;
 
@@ -132,12 +135,13 @@ impl TaskImages<'_> {
     }
 
     fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
-        let finding = (file.to_owned(), key.to_owned(), line, found.clone());
+        let (key, found) = (shortened(key), shortened(&found));
+        let finding = (file.to_owned(), key.clone(), line, found.clone());
         if self.is_full() || !self.found.insert(finding) {
             return;
         }
         self.rules.findings.set(self.rules.findings.get() + 1);
-        let location = SourceLocation { key: key.to_owned(), line };
+        let location = SourceLocation { key, line };
         let expected = "images of public registries, and builds that fetch nothing else, or a \
                         registry that the operator lists with `--allow-image-registry`";
         let file = self.dir.join(file);
@@ -313,6 +317,13 @@ impl<'a> ComposeFile<'a> {
     /// The directory that its paths begin at.
     fn base(self) -> &'a Path {
         self.path.parent().unwrap_or(self.context)
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -519,6 +530,8 @@ mod tests {
     fn findings_and_files_of_a_task_have_a_limit() {
         let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
         assert_eq!(dockerfile(&lines).len(), MAX_FINDINGS);
+        let long = format!("FROM debian\nADD http://h/{} /x\n", "ä".repeat(10_000));
+        assert_eq!(dockerfile(&long)[0].chars().count(), MAX_TEXT + 1);
         let services = (0..1000)
             .map(|n| format!("  s{n}: {{build: {{context: ., args: {{A: {n}}}}}}}\n"))
             .collect::<String>();
