@@ -30,6 +30,7 @@ mod provenance;
 mod read;
 mod reader;
 pub mod reference;
+mod registry_lookups;
 mod resolve;
 mod task;
 pub(crate) mod trajectory_file;
@@ -78,6 +79,7 @@ pub use profile::{
 };
 pub use provenance::KeyProvenance;
 pub(crate) use read::{outside_task, task_text as read_task_text};
+pub(crate) use registry_lookups::RegistryLookups;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,

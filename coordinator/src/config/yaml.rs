@@ -15,6 +15,9 @@ const MAX_ALIAS_BYTES: usize = 16 * 1024 * 1024;
 /// Lists with a limit of their own, which counts before the rest of a long list is read.
 const LIST_LIMITS: &[(&str, usize)] = &[("agents", AGENTS_PER_JOB)];
 
+/// Longest key, in bytes: each value has a path of keys. Keys without `?` are not longer in YAML.
+const MAX_KEY_BYTES: usize = 1024;
+
 /// A YAML syntax error, or an error in the document structure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct YamlError {
@@ -188,6 +191,10 @@ impl<'a> YamlBuilder<'a> {
                 Event::MappingEnd => break,
                 Event::Scalar(text, style, _, tag) => {
                     key_tag(tag.as_deref(), line)?;
+                    if text.len() > MAX_KEY_BYTES {
+                        let message = format!("a key has more than {MAX_KEY_BYTES} bytes");
+                        return Err(yaml_error(line, &message));
+                    }
                     (text.into_owned(), style == ScalarStyle::Plain && tag.is_none())
                 }
                 _ => return Err(yaml_error(line, "a key of a mapping must be plain text")),
@@ -279,6 +286,13 @@ fn yaml_error_from_scan(error: &ScanError) -> YamlError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_key_is_an_error() {
+        let of = |length: usize| parse(&format!("a: 1\n? {}\n: x\n", "k".repeat(length)));
+        assert!(of(MAX_KEY_BYTES).is_ok());
+        assert_eq!(of(MAX_KEY_BYTES + 1).expect_err("too long").line, 2);
+    }
 
     #[test]
     fn key_with_a_tag_is_refused_unless_it_is_text() {

@@ -20,7 +20,9 @@ use super::principal::AllowedVariables;
 use super::record::WantedState;
 use super::submit::{CheckFault, is_set};
 use super::{Daemon, search_log};
-use crate::config::{Diagnostics, HostAccess, TreeFile, TreeOptions, TreeOverrides, read_tree};
+use crate::config::{
+    Diagnostics, HostAccess, ImageAccess, TreeFile, TreeOptions, TreeOverrides, read_tree,
+};
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
 use crate::launch::search::{self, SearchRequest};
@@ -147,7 +149,8 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
         let place = SearchPlace { name: id.as_str(), runs_root: &jobs };
         // The operator's rules may have changed since the submission.
         let tree = checked_tree(&path, &policy, &variables, is_remote, Some(place));
-        let tree = tree.map_err(|fault| PrepareFault::of_check(fault, explain, &path))?;
+        let mut tree = tree.map_err(|fault| PrepareFault::of_check(fault, explain, &path))?;
+        tree.commands.set_guards_builds(policy.images != ImageAccess::Everything);
         match check_baseline(&tree) {
             Ok(warnings) => {
                 for warning in warnings {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::policy::DocumentPolicy;
 use super::principal::AllowedVariables;
-use crate::config::TreeFile;
+use crate::config::{FetchAccess, RegistryLookups, TreeFile};
 
 impl DocumentPolicy {
     /// The violations of a search, a line each, besides those of paths, which are refused when the
@@ -16,12 +16,15 @@ impl DocumentPolicy {
     ) -> Vec<String> {
         let mut found = Vec::new();
         let mut environments = BTreeSet::new();
+        let fetch = FetchAccess::default();
+        let lookups = RegistryLookups::new(&fetch);
+        let refusal = |image: &str| self.images.refusal(image, |name| lookups.addresses(name));
         let servers = tree.gateway.iter().flat_map(|gateway| &gateway.spec.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {
             environments.extend(self.environment(&command.environment.provider));
             let image = command.environment.docker_image.as_deref();
-            environments.extend(image.and_then(|image| self.images.refusal(image)));
+            environments.extend(image.and_then(refusal));
         }
         found.extend(environments);
         found.extend(

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rollout_protocol::spec::settings::TrialSettings;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -92,8 +93,9 @@ impl fmt::Display for ChangeSubject {
 /// Compares an earlier plan with a later one.
 pub fn compare(earlier: &JobPlan, later: &JobPlan) -> PlanChange {
     let mut change = PlanChange::default();
-    if earlier.settings_digest != later.settings_digest {
-        let differences = differences(&earlier.settings, &later.settings);
+    let (before, after) = (written(&earlier.settings), written(&later.settings));
+    if earlier.settings_digest != later.settings_digest && before != after {
+        let differences = differences(&before, &after);
         change.changed.push(SpecChange { subject: ChangeSubject::Settings, differences });
     }
     compare_agents(earlier, later, &mut change);
@@ -105,6 +107,13 @@ pub fn compare(earlier: &JobPlan, later: &JobPlan) -> PlanChange {
         change.removed.push(format!("attempts {} to {before}", after + 1));
     }
     change
+}
+
+/// Settings without the one that a server adds, by which no result becomes invalid.
+fn written(settings: &TrialSettings) -> TrialSettings {
+    let mut settings = settings.clone();
+    settings.environment.provider.set_guards_builds(false);
+    settings
 }
 
 fn compare_agents(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {

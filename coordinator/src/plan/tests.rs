@@ -204,6 +204,22 @@ fn plan_document_damaged_or_newer_is_refused() {
 }
 
 #[test]
+fn plan_diff_ignores_the_check_of_builds_that_a_server_adds() {
+    let written = serde_json::to_string(&settings()).expect("plain data");
+    assert!(!written.contains("guards_builds"), "{written}");
+    let mut guarded = settings();
+    guarded.environment.provider.set_guards_builds(true);
+    let of = |settings| {
+        JobPlan::new(settings, vec![agent("one")], vec![task("a", "a0", "p")], 1).expect("a plan")
+    };
+    let (before, after) = (of(settings()), of(guarded.clone()));
+    assert_ne!(before.digest(), after.digest());
+    assert!(compare(&before, &after).is_empty() && compare(&after, &before).is_empty());
+    guarded.environment.force_build = true;
+    assert!(!compare(&before, &of(guarded)).is_compatible());
+}
+
+#[test]
 fn plan_diff_accepts_more_work_and_names_changed_specs() {
     let before = plan(1, 2, 0, 1);
     let more = plan(2, 3, 1, 3);

@@ -62,6 +62,14 @@ impl ProviderSpec {
         }
     }
 
+    /// Sets whether builds of providers that can check them are checked.
+    pub fn set_guards_builds(&mut self, guards_builds: bool) {
+        match self {
+            Self::Docker(settings) => settings.guards_builds = guards_builds,
+            Self::Process(_) | Self::Kubernetes(_) => {}
+        }
+    }
+
     /// Whether tasks run although their Dockerfile has unsupported instructions.
     pub const fn ignores_dockerfile(&self) -> bool {
         match self {
@@ -101,6 +109,10 @@ pub struct DockerSettings {
     /// OCI runtime, for instance `runsc` or `nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
+    /// Refuse builds with base images whose triggers fetch something. No document sets it: a server
+    /// does for tasks of its users.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guards_builds: bool,
 }
 
 /// Network of Docker containers.

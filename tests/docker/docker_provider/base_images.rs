@@ -10,11 +10,12 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
+use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::ignored::or_ignored;
 use rollout_worker::environment::docker::DockerProvider;
 use rollout_worker::environment::{
-    BaseDigests, Failure, FailureKind, Image, ImageSource, Provider,
+    BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
 };
 
 use crate::docker_provider::fixture::{DockerFixture, destroy, output};
@@ -175,4 +176,26 @@ async fn base_image_built_before_registry_outage_is_reused() {
     let failure =
         prepare_for_run(&lab, &lab.provider, &source, 3).await.expect_err("no base is left");
     assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn base_image_whose_trigger_fetches_is_refused_if_builds_are_guarded() {
+    let Some(lab) = DockerFixture::open().await else { return };
+    let settings = DockerSettings { guards_builds: true, ..DockerSettings::default() };
+    let settings = ProviderSpec::Docker(settings);
+    for (trigger, refused) in [("ADD http://127.0.0.1:9/x /x", true), ("RUN true", false)] {
+        let base = lab.build(&format!("ONBUILD {trigger}")).await;
+        let source = lab.context(&[("Dockerfile", &format!("FROM {}\n", base.reference))]);
+        let request = ImageRequest { settings: settings.clone(), ..lab.image_request(&source) };
+        let built = lab.provider.prepare(request).await;
+        assert_eq!(built.is_err(), refused, "{trigger}: {built:?}");
+        match built {
+            Ok(image) => lab.remove_image(&image).await,
+            Err(failure) => {
+                assert_eq!(failure.kind, FailureKind::Refused);
+                assert!(failure.message.contains("ONBUILD ADD http://"), "{}", failure.message);
+            }
+        }
+        lab.remove_image(&base).await;
+    }
 }

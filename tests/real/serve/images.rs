@@ -35,6 +35,14 @@ fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
         (format!("{base}ADD http://169.254.169.254/latest /x\n"), "ADD"),
         (format!("{base}ONBUILD ADD http://{inner}/secret /x\n"), "ADD"),
         (format!("# syntax={inner}/frontend\n{base}"), "frontend"),
+        (
+            format!("{base}COPY <<#\\E /f\nx \\\n#E\nADD http://{inner}/x /x\nRUN true \\\n#\\E\n"),
+            "COPY",
+        ),
+        (format!("{base}ADD [\"\\u0068ttp:\\u002f\\u002f{inner}/x?\\ud800\", \"/x\"]\n"), "ADD"),
+        (format!("{{\"syntax\": \"{inner}/frontend\", \"x\": \"\\ud800\"}}\n"), "frontend"),
+        ("FROM rollout/task:0123456789abcdef0123456789abcdef\n".to_owned(), "rollout/task"),
+        ("ARG BASE\nFROM $BASE\n".to_owned(), "BASE"),
     ] {
         fs::write(&dockerfile, &text).expect("written");
         let failed = failure(&document);
@@ -42,6 +50,16 @@ fn image_or_build_of_the_inner_network_is_refused_before_an_engine_is_asked() {
         assert!(failed.contains(word) && failed.contains("--allow-image-registry"), "{failed}");
     }
     fs::write(&dockerfile, original).expect("written");
+    let compose = task.join("environment/docker-compose.yaml");
+    for (text, word) in [
+        (format!("services: {{main: {{!!binary aW1hZ2U=: '{inner}/x'}}}}\n"), "!!binary"),
+        ("services: {main: {build: {context: ., args: [BASE]}}}\n".to_owned(), "argument"),
+    ] {
+        fs::write(&compose, &text).expect("written");
+        let failed = failure(&document);
+        assert!(failed.contains("docker-compose.yaml") && failed.contains(word), "{failed}");
+    }
+    fs::remove_file(&compose).expect("removed");
     let named = "[environment]\ndocker_image = 'localhost:5000/x'\n";
     fs::write(task.join("task.toml"), format!("version = '1.0'\n{named}")).expect("written");
     let failed = failure(&document);

@@ -112,6 +112,15 @@ impl SearchCommands {
         .into_iter()
         .filter_map(|(name, command)| Some((name, command?)))
     }
+
+    /// Sets whether the builds of their environments are checked, for providers that can.
+    pub fn set_guards_builds(&mut self, guards_builds: bool) {
+        let Self { ideas, implement, tests, review, sweep } = self;
+        let optional = tests.iter_mut().chain(review.iter_mut());
+        for command in [ideas, implement, sweep].into_iter().chain(optional) {
+            command.environment.provider.set_guards_builds(guards_builds);
+        }
+    }
 }
 
 /// Reads the commands. Missing required commands are errors.

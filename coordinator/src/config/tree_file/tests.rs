@@ -166,6 +166,19 @@ fn search_command_on_remote_worker_needs_no_local_env() {
 }
 
 #[test]
+fn search_builds_are_guarded_in_every_environment() {
+    let text = MINIMAL_TREE.replace("{type: process}", "{docker_image: a}");
+    let mut commands = read_valid(&text).commands;
+    commands.tests = Some(commands.sweep.clone());
+    commands.set_guards_builds(true);
+    assert_eq!(commands.named().count(), 4);
+    for (name, command) in commands.named() {
+        let provider = serde_json::to_value(&command.environment.provider).expect("plain data");
+        assert_eq!(provider["guards_builds"], true, "{name}");
+    }
+}
+
+#[test]
 fn search_without_tree_run_id_is_unnamed() {
     assert!(!read_valid(MINIMAL_TREE).is_named);
     assert!(read_valid(&format!("tree_run_id: mine\n{MINIMAL_TREE}")).is_named);

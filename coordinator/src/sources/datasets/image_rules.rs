@@ -3,6 +3,7 @@
 
 mod service_build;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -13,14 +14,19 @@ use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_
 use self::service_build::{ServiceBuild, has_key, in_context, text};
 use super::TaskParts;
 use super::discover::TASK_FILE;
-use super::registry_lookups::RegistryLookups;
 use crate::config::{
-    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job, SourceLocation,
-    TaskFile, parse_yaml, read_task_text,
+    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job,
+    RegistryLookups, SourceLocation, TaskFile, parse_yaml, read_task_text,
 };
 
 /// Findings of a task that are recorded: its files may have any number of them.
 const MAX_FINDINGS: usize = 20;
+
+/// Findings of all tasks that are recorded.
+const MAX_FINDINGS_OF_RUN: usize = 1000;
+
+/// Longest text of a finding, in characters: an image or an address may be as long as its file.
+const MAX_TEXT: usize = 500;
 
 /// Files of a task that are checked: compose files, and Dockerfiles with each set of arguments.
 const MAX_FILES: usize = 64;
@@ -42,11 +48,13 @@ const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotation
 pub(super) struct ImageRules<'a> {
     access: &'a ImageAccess,
     lookups: RegistryLookups<'a>,
+    /// Number of findings so far.
+    findings: Cell<usize>,
 }
 
 impl<'a> ImageRules<'a> {
     pub(super) fn new(access: &'a ImageAccess, fetch: &'a FetchAccess) -> Self {
-        Self { access, lookups: RegistryLookups::new(fetch) }
+        Self { access, lookups: RegistryLookups::new(fetch), findings: Cell::new(0) }
     }
 
     /// Records what the images and builds of a task may not use.
@@ -117,15 +125,23 @@ struct TaskImages<'a> {
 impl TaskImages<'_> {
     /// Whether nothing else is to be found.
     fn is_done(&self) -> bool {
-        self.found.len() >= MAX_FINDINGS || self.rules.lookups.is_cancelled()
+        self.is_full() || self.rules.lookups.is_cancelled()
+    }
+
+    /// Whether no other finding is recorded: those that are refuse the run.
+    fn is_full(&self) -> bool {
+        let of_run = self.rules.findings.get();
+        self.found.len() >= MAX_FINDINGS || of_run >= MAX_FINDINGS_OF_RUN
     }
 
     fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
-        let finding = (file.to_owned(), key.to_owned(), line, found.clone());
-        if self.found.len() >= MAX_FINDINGS || !self.found.insert(finding) {
+        let (key, found) = (shortened(key), shortened(&found));
+        let finding = (file.to_owned(), key.clone(), line, found.clone());
+        if self.is_full() || !self.found.insert(finding) {
             return;
         }
-        let location = SourceLocation { key: key.to_owned(), line };
+        self.rules.findings.set(self.rules.findings.get() + 1);
+        let location = SourceLocation { key, line };
         let expected = "images of public registries, and builds that fetch nothing else, or a \
                         registry that the operator lists with `--allow-image-registry`";
         let file = self.dir.join(file);
@@ -301,6 +317,13 @@ impl<'a> ComposeFile<'a> {
     /// The directory that its paths begin at.
     fn base(self) -> &'a Path {
         self.path.parent().unwrap_or(self.context)
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -507,6 +530,8 @@ mod tests {
     fn findings_and_files_of_a_task_have_a_limit() {
         let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
         assert_eq!(dockerfile(&lines).len(), MAX_FINDINGS);
+        let long = format!("FROM debian\nADD http://h/{} /x\n", "ä".repeat(10_000));
+        assert_eq!(dockerfile(&long)[0].chars().count(), MAX_TEXT + 1);
         let services = (0..1000)
             .map(|n| format!("  s{n}: {{build: {{context: ., args: {{A: {n}}}}}}}\n"))
             .collect::<String>();

@@ -38,10 +38,7 @@ pub fn load(
         let mut taken = HashMap::new();
         let mut tasks: Vec<DatasetTask> = Vec::new();
         for candidate in select_tasks(job, source, problems) {
-            if options.fetch.is_cancelled() {
-                let location = SourceLocation { key: String::new(), line: None };
-                let found = "the tasks are no longer read: the run has ended";
-                problems.error(location.failure(&job.file, ErrorKind::FetchFailed, found));
+            if has_ended(job, options, problems) {
                 return datasets;
             }
             let key = (name.clone(), task_name(&candidate));
@@ -54,7 +51,20 @@ pub fn load(
         }
         datasets.push(Dataset { name, version, description, tasks });
     }
+    // The last task may not have been checked as a whole.
+    has_ended(job, options, problems);
     datasets
+}
+
+/// Whether the tasks are no longer to be read, which is an error.
+fn has_ended(job: &Job, options: &JobOptions<'_>, problems: &mut Diagnostics) -> bool {
+    let has_ended = options.fetch.is_cancelled();
+    if has_ended {
+        let location = SourceLocation { key: String::new(), line: None };
+        let found = "the tasks are no longer read: the run has ended";
+        problems.error(location.failure(&job.file, ErrorKind::FetchFailed, found));
+    }
+    has_ended
 }
 
 /// Whether the dataset's name is valid in the results.

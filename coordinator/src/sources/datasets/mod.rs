@@ -23,7 +23,6 @@ mod load;
 mod pack;
 mod pack_cache;
 mod planned_formats;
-mod registry_lookups;
 mod resolve;
 mod select;
 mod spec;

@@ -82,18 +82,14 @@ impl BaseImageResolver {
         told.put((run, image.to_owned()), ()).is_none()
     }
 
-    /// Resolves the base images of a build in a run. A Dockerfile that cannot be read has none.
+    /// Resolves the base images of a build in a run.
     pub(super) async fn resolve(
         &self,
         run: RunId,
-        build: &BuildSpec,
+        images: Vec<BaseImage>,
     ) -> Result<ResolvedBases, Failure> {
-        let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
-            return Ok(Vec::new());
-        };
-        let file = Dockerfile::read(&String::from_utf8_lossy(&text));
         let mut found = Vec::new();
-        for base in file.base_images(&build.args) {
+        for base in images {
             if base.has_digest() {
                 continue;
             }
@@ -177,6 +173,17 @@ impl BaseImageResolver {
     }
 }
 
+/// The Dockerfile of a build, if it can be read.
+pub(super) fn dockerfile(build: &BuildSpec) -> Option<Dockerfile> {
+    let text = std::fs::read(build.context.join(&build.dockerfile)).ok()?;
+    Some(Dockerfile::read(&String::from_utf8_lossy(&text)))
+}
+
+/// The base images of a build. A Dockerfile that cannot be read has none.
+pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
+    dockerfile(build).map(|file| file.base_images(&build.args)).unwrap_or_default()
+}
+
 /// The digest of a local image in the repository of `name`. Other repositories may have it
 /// too: it was pushed there, or pulled from there and tagged.
 fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
@@ -187,7 +194,7 @@ fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
 }
 
 /// The repository of an image in the short form that engines use.
-fn repository(image: &str) -> &str {
+pub(super) fn repository(image: &str) -> &str {
     let image = image.split_once('@').map_or(image, |(name, _)| name);
     let last = image.rfind('/').map_or(0, |slash| slash + 1);
     let tag = image[last..].find(':').map_or(image.len(), |colon| last + colon);

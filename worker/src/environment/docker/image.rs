@@ -12,6 +12,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::ImageBuild;
 
 use super::base_images::{self, BaseImageResolver};
+use super::base_triggers;
 use super::build::{self, BuildSpec, FrontendSelector};
 use super::client::DockerClient;
 use super::failure::has_status;
@@ -109,8 +110,16 @@ impl ImageManager {
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
         build.recipe = recipe(&build, self.frontends.named());
+        build.is_guarded = base_triggers::are_checked(&request.settings);
         if !build.is_local {
-            build.base_images = self.bases.resolve(request.labels.run, &build).await?;
+            let images = match build.is_guarded {
+                true => base_triggers::images(&build),
+                false => base_images::images(&build),
+            };
+            build.base_images = self.bases.resolve(request.labels.run, images).await?;
+        }
+        if build.is_guarded {
+            self.check_triggers(&build, request).await?;
         }
         build.tag = tag(&build);
         let tag = build.tag.clone();
@@ -157,6 +166,25 @@ impl ImageManager {
             }
             Err(broken) => Err(broken.into_failure(request.log.as_deref()).await),
         }
+    }
+
+    /// Refuses a build whose base images have triggers that fetch something. An image that the engine
+    /// does not have is pulled: it cannot be told otherwise.
+    async fn check_triggers(
+        &self,
+        build: &BuildSpec,
+        request: &ImageRequest,
+    ) -> Result<(), Failure> {
+        for base in base_triggers::bases(build)? {
+            let reference = &base.reference;
+            self.prepare_named(reference.clone(), request, base.platform.clone()).await?;
+            let found = inspect(&self.client, reference).await?.ok_or_else(|| {
+                let message = format!("cannot inspect the base image `{}`", base.image);
+                Failure::new(FailureKind::Unreachable, message)
+            })?;
+            base_triggers::check(&base.image, &found)?;
+        }
+        Ok(())
     }
 
     /// An image of an earlier run, for when a registry does not resolve a base image. If all are

@@ -3,7 +3,7 @@
 //! * `client`, `connection`, `failure`: connections, and the classification of engine errors.
 //! * `image`, `lock`, `build`: images, each pulled or built once per host, by
 //!   BuildKit where the engine has it.
-//! * `base_images`: the base images of builds, by digest.
+//! * `base_images`: the base images of builds, by digest; `base_triggers`: a check of their triggers.
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
@@ -18,6 +18,7 @@
 //! namespaces.
 
 mod base_images;
+mod base_triggers;
 mod build;
 mod client;
 mod compose;

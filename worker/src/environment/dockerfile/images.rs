@@ -18,6 +18,8 @@ pub struct BaseImage {
     pub line: usize,
     /// The image, with variables replaced.
     pub image: String,
+    /// `--platform` of a stage, with variables replaced.
+    pub platform: Option<String>,
     /// The instruction's bytes in the file.
     span: Range<usize>,
     /// The text before the image there, and the image as written.
@@ -42,8 +44,10 @@ impl VariableLookup for ArgumentValues<'_> {
 /// How images are treated whose name needs an argument without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingArguments {
-    /// They are left out.
+    /// They are left out. Given arguments are set once an `ARG` names them.
     LeaveOut,
+    /// They are left out. Given arguments are set, as those of platforms are.
+    LeaveOutUnset,
     /// The argument is empty. A substitution that is not supported, or too long, stays as written.
     Empty,
 }
@@ -52,6 +56,11 @@ impl BaseImage {
     /// Whether a digest identifies the image.
     pub fn has_digest(&self) -> bool {
         self.image.contains('@')
+    }
+
+    /// Whether a stage starts from it.
+    pub fn starts_stage(&self) -> bool {
+        self.before.is_empty()
     }
 
     /// The image as written, with its variables.
@@ -77,6 +86,21 @@ impl Dockerfile {
         self.images(build_args, MissingArguments::Empty)
     }
 
+    /// The images with arguments that are set without an `ARG`, as those of platforms are.
+    pub fn images_of_platform(&self, arguments: &BTreeMap<String, String>) -> Vec<BaseImage> {
+        self.images(arguments, MissingArguments::LeaveOutUnset)
+    }
+
+    /// An image, as written, that these images of a platform lack: its name needs an argument without a
+    /// value here.
+    pub fn unknown_image(&self, arguments: &BTreeMap<String, String>) -> Option<String> {
+        let known = self.images_of_platform(arguments);
+        let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
+        let all = self.images_with_empty_arguments(arguments);
+        let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
+        unknown.map(|base| base.written.clone())
+    }
+
     fn images(
         &self,
         build_args: &BTreeMap<String, String>,
@@ -84,7 +108,7 @@ impl Dockerfile {
     ) -> Vec<BaseImage> {
         let mut values = match missing {
             MissingArguments::LeaveOut => BTreeMap::new(),
-            MissingArguments::Empty => build_args.clone(),
+            MissingArguments::LeaveOutUnset | MissingArguments::Empty => build_args.clone(),
         };
         let read = ImageReader { file: self, missing };
         let mut stages = HashSet::from(["scratch".to_owned()]);
@@ -164,7 +188,9 @@ impl ImageReader<'_> {
             .ok()
             .filter(|expanded| expanded.len() <= MAX_VALUE_BYTES);
         match self.missing {
-            MissingArguments::LeaveOut => expanded.filter(|_| !arguments.missing.get()),
+            MissingArguments::LeaveOut | MissingArguments::LeaveOutUnset => {
+                expanded.filter(|_| !arguments.missing.get())
+            }
             MissingArguments::Empty => Some(expanded.unwrap_or_else(|| text.to_owned())),
         }
     }
@@ -189,9 +215,16 @@ impl ImageReader<'_> {
         let keeps_empty = self.missing == MissingArguments::Empty;
         let image = image.filter(|image| keeps_empty || !image.is_empty())?;
         let is_stage = stages.contains(&image.to_ascii_lowercase());
+        let flag = instruction.flags.iter().find_map(|flag| flag.strip_prefix("--platform="));
+        let platform = match flag.zip(values).map(|(flag, values)| self.expanded(flag, values)) {
+            // The image is another one on each platform.
+            Some(None) if self.missing == MissingArguments::LeaveOutUnset => return None,
+            known => known.flatten(),
+        };
         (!is_stage).then(|| BaseImage {
             line: instruction.line,
             image,
+            platform,
             span: instruction.span.clone(),
             before,
             written: written.to_owned(),

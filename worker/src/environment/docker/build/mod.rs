@@ -29,9 +29,10 @@ pub(super) use self::frontend::FrontendSelector;
 use self::log::ImageBuildLog;
 use self::session::OpenedSession;
 use super::base_images::{self, ResolvedBases};
+use super::base_triggers;
 use super::client::DockerClient;
 use super::labels;
-use crate::environment::dockerfile::with_images;
+use crate::environment::dockerfile::{Dockerfile, with_images};
 use crate::environment::failed_builds::ImageFailure;
 use crate::environment::{Failure, FailureKind, registry_failure};
 
@@ -64,6 +65,8 @@ pub(super) struct BuildSpec {
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
     pub(super) is_local: bool,
+    /// Whether its base images are those that were checked.
+    pub(super) is_guarded: bool,
 }
 
 impl BuildSpec {
@@ -80,6 +83,7 @@ impl BuildSpec {
             args: BTreeMap::new(),
             target: None,
             is_local: false,
+            is_guarded: false,
         }
     }
 
@@ -158,6 +162,7 @@ pub(super) async fn run(
             return Err(Failure::local(FailureKind::Refused, message, error).into());
         }
     };
+    base_triggers::check_sent(build, &text)?;
     let mut log = ImageBuildLog::new().map_err(|error| {
         Failure::local(FailureKind::Bug, format!("{what}: cannot create the log file"), error)
     })?;
@@ -171,6 +176,11 @@ pub(super) async fn run(
         }
     }
     if matches!(built, Err(BuildFailure::NoBuilder(_))) {
+        // This builder reads the lines of here-documents as instructions.
+        if build.is_guarded && Dockerfile::read(&text).has_heredocs() {
+            let message = format!("{what}: the builder of the engine reads no here-documents");
+            return Err(Failure::new(FailureKind::Refused, message).into());
+        }
         builder = CLASSIC;
         built = classic::run(client, build, &text, no_cache, &mut log).await;
     }

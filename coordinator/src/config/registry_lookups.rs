@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rollout_worker::supervise;
 
-use crate::config::FetchAccess;
+use super::fetch_access::FetchAccess;
 
 /// Names that are looked up for a run: each look-up blocks the thread that reads its tasks.
 const MAX_NAMES: usize = 64;
@@ -23,7 +23,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 type Resolver = fn(&str) -> Option<Vec<IpAddr>>;
 
 /// The look-ups of a run.
-pub(super) struct RegistryLookups<'a> {
+pub(crate) struct RegistryLookups<'a> {
     fetch: &'a FetchAccess,
     resolver: Resolver,
     known: RefCell<HashMap<String, Vec<IpAddr>>>,
@@ -31,7 +31,7 @@ pub(super) struct RegistryLookups<'a> {
 }
 
 impl<'a> RegistryLookups<'a> {
-    pub(super) fn new(fetch: &'a FetchAccess) -> Self {
+    pub(crate) fn new(fetch: &'a FetchAccess) -> Self {
         Self::with_resolver(fetch, look_up)
     }
 
@@ -40,7 +40,7 @@ impl<'a> RegistryLookups<'a> {
     }
 
     /// Whether the run's tasks are no longer read.
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.fetch.is_cancelled()
     }
 
@@ -48,7 +48,7 @@ impl<'a> RegistryLookups<'a> {
     ///
     /// # Errors
     /// Why it is not looked up.
-    pub(super) fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, &'static str> {
+    pub(crate) fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, &'static str> {
         if let Some(found) = self.known.borrow().get(name) {
             return Ok(found.clone());
         }
