@@ -57,7 +57,7 @@ use std::time::Duration;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::NatsOptions;
-use rollout_worker::shared_limit::{LimitShares, SharedLimit};
+use rollout_worker::shared_limit::{LimitCounts, LimitShares, LimitUser, SharedLimit};
 use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -94,6 +94,9 @@ use crate::launch::host::HostPaths;
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
 };
+
+/// Longest wait of a stop for preparations whose sessions have ended.
+const PREPARATIONS_END: Duration = Duration::from_secs(2);
 
 /// How a daemon works.
 #[derive(Debug)]
@@ -158,6 +161,8 @@ pub struct Daemon {
     submitting: tokio::sync::Mutex<()>,
     /// Checks of documents at a time.
     checks: Arc<SharedLimit>,
+    /// Preparations of sessions at a time, with those whose session has ended meanwhile.
+    preparations: Arc<SharedLimit>,
     stopping: Mutex<Option<StopLevel>>,
     /// Slots of executions.
     slots: Arc<SharedLimit>,
@@ -182,6 +187,7 @@ impl Daemon {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         options.policy.uploads = Some(dir.uploads());
         let slots = SharedLimit::new(LimitShares::whole(options.slots as u64));
+        let preparations = options.max_running as u64 + farms::CONCURRENT_OPENINGS;
         let shared = |places| SharedLimit::new(LimitShares::new(places));
         let disk = UserDisk::open(dir.uploads(), dir.dataset_users(), options.disk_bytes)?;
         let disk = Arc::new(disk);
@@ -224,6 +230,7 @@ impl Daemon {
             wake: Notify::new(),
             submitting: tokio::sync::Mutex::default(),
             checks: shared(submit::CONCURRENT_CHECKS),
+            preparations: shared(preparations),
             stopping: Mutex::default(),
             reads: shared(inspect::CONCURRENT_READS),
             exports: shared(export::CONCURRENT_EXPORTS),
@@ -243,7 +250,7 @@ impl Daemon {
             self.open_farms();
             let is_stopping = self.stopping().is_some();
             if is_stopping && self.drivers().is_empty() && self.farms.are_closed() {
-                return;
+                return self.await_preparations().await;
             }
             tokio::select! {
                 () = self.wake.notified() => {}
@@ -253,6 +260,17 @@ impl Daemon {
                     None => self.stop(StopLevel::Kill),
                 },
             }
+        }
+    }
+
+    /// Waits a moment for preparations whose sessions have ended. They end soon, with the programs that
+    /// they started, except those on a file system that does not answer.
+    async fn await_preparations(&self) {
+        let LimitCounts { free, held, .. } = self.preparations.counts();
+        let all = LimitUser { name: String::new(), is_admin: true };
+        let ended = self.preparations.acquire(&all, 0, free + held);
+        if tokio::time::timeout(PREPARATIONS_END, ended).await.is_err() {
+            tracing::warn!("files of runs are still being read; nothing waits for that");
         }
     }
 

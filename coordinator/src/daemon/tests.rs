@@ -2,6 +2,8 @@
 
 mod host_paths;
 
+mod turns;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

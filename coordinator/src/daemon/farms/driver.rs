@@ -126,7 +126,8 @@ async fn prepared(
     }
     farm.set_stage(FarmStage::Opening);
     let variables = farm.record().variables.clone();
-    let prepared = prepare(daemon, farm.id(), variables).await.map_err(|fault| fault.failure)?;
+    let prepared = prepare(daemon, farm.id(), &farm.limit_user(), variables).await;
+    let prepared = prepared.map_err(|fault| fault.failure)?;
     Ok(Some((request(daemon, farm, prepared)?, turn)))
 }
 

@@ -17,7 +17,8 @@ use crate::config::{
 };
 
 /// Loads the datasets of a job and records all errors. Tasks in the run's plan are read in the
-/// format recorded there. Blocks on the file system, and on the network if tasks must be fetched.
+/// format recorded there. Blocks on the file system, and on the network if tasks must be fetched, until
+/// the fetches of the job are cancelled.
 pub fn load(
     job: &Job,
     options: &JobOptions<'_>,
@@ -38,6 +39,12 @@ pub fn load(
         let mut taken = HashMap::new();
         let mut tasks: Vec<DatasetTask> = Vec::new();
         for candidate in select_tasks(job, source, problems) {
+            if options.fetch.is_cancelled() {
+                let location = SourceLocation { key: String::new(), line: None };
+                let message = "the reading of its tasks was ended";
+                problems.error(location.failure(&job.file, ErrorKind::FetchFailed, message));
+                return datasets;
+            }
             let key = (name.clone(), task_name(&candidate));
             let format = FormatHints {
                 requested: candidate.format,
