@@ -71,7 +71,7 @@ impl Daemon {
             let reason = "it is a search, whose results are in its overview";
             return Err(DaemonError::Conflict { action: "export", reason });
         }
-        let _turn = self.exports.acquire(&user.limit_user(), 0, 1).await;
+        let turn = self.exports.acquire(&user.limit_user(), 0, 1).await;
         let run_dir = run.directory().clone();
         if !run_dir.join("plan.json").exists() {
             return Err(DaemonError::Conflict { action: "export", reason: "it has not begun" });
@@ -89,6 +89,8 @@ impl Daemon {
         exported.await.map_err(|fault| match fault {
             ExportFault::Export(error) => self.failed(RunFault::Export(error)),
             ExportFault::Record(error) => error.into(),
+            // An export that goes on without its request keeps its turn.
+            let _turn = turn;
             ExportFault::Daemon(error) => error,
         })
     }

@@ -1,15 +1,22 @@
 //! Turns of work that goes on after its request, or its session, has gone.
 
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, mpsc as blocking_mpsc};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use rollout_protocol::digest::Digest;
+use rollout_worker::store::fs::FsStore;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tokio::sync::mpsc;
 
 use super::{JOB, accepted, daemon, job, user};
 use crate::daemon::driver::{PrepareFault, SessionEnd, in_turn, prepared_unless_ended};
-use crate::daemon::Role;
+use crate::daemon::{HostedRun, ItemQuery, Role};
+use crate::results::export::ExportFormat;
 
 /// Looks until it finds something.
 async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
@@ -22,6 +29,54 @@ async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), looking).await.expect("in time")
+}
+
+/// Gives a run a directory whose manifest is a pipe.
+async fn with_pipe(run: &HostedRun) -> PathBuf {
+    fs::create_dir_all(run.directory()).expect("made");
+    fs::write(run.directory().join("plan.json"), "{}").expect("written");
+    let jobs = run.directory().parent().expect("a parent");
+    FsStore::open(jobs.join(".rollout/blobs")).await.expect("a store");
+    let pipe = run.directory().join("manifest.json");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    pipe
+}
+
+/// The end for writing of a pipe that is being read; the reading lasts until it is closed.
+fn being_read(pipe: &Path) -> Option<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("small");
+    OpenOptions::new().write(true).custom_flags(flags).open(pipe).ok()
+}
+
+#[tokio::test]
+async fn reading_whose_request_has_gone_keeps_its_turn() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let ada = user("ada", Role::Submit);
+    let run = accepted(daemon.submit(&ada, job(None, JOB)).await);
+    let pipe = with_pipe(&run).await;
+    for asked in ["items", "item", "blob", "events", "export"] {
+        let limit = if asked == "export" { &daemon.exports } else { &daemon.reads };
+        let reading = {
+            let mut request = pin!(async {
+                match asked {
+                    "items" => drop(daemon.items(&ada, &run, ItemQuery::default()).await),
+                    "item" => drop(daemon.item(&ada, &run, "x").await),
+                    "blob" => drop(daemon.blob(&ada, &run, &Digest::sha256(b"x")).await),
+                    "events" => drop(daemon.events(&ada.limit_user(), &run, 0).await),
+                    _ => drop(daemon.export(&ada, &run, ExportFormat::Jsonl, 1.0).await),
+                }
+            });
+            let look = || {
+                assert!(request.as_mut().now_or_never().is_none(), "{asked} has ended");
+                being_read(&pipe)
+            };
+            eventually(look).await
+        };
+        assert_eq!(limit.counts().held, 1, "{asked}");
+        drop(reading);
+        eventually(|| (limit.counts().held == 0).then_some(())).await;
+    }
 }
 
 #[tokio::test]
