@@ -109,7 +109,7 @@ pub struct DaemonOptions {
     pub store_cache_mb: u64,
     /// Runs at a time, without paused ones.
     pub max_running: usize,
-    /// Runs that wait.
+    /// Runs that have not ended, beyond those that may run.
     pub max_queued: usize,
     /// Farms that have not ended. They do not count as runs.
     pub max_farms: usize,
@@ -306,15 +306,14 @@ impl Daemon {
         }
     }
 
-    /// Starts as many runs as may run.
+    /// Starts as many runs as may run, and continues paused ones.
     fn start_runs(self: &Arc<Self>) {
         if self.stopping().is_some() {
             return;
         }
         self.drivers().retain(|_, driver| !driver.is_finished());
-        let shares = LimitShares::new(self.options.max_running as u64);
         loop {
-            let next = self.table().next_to_start(shares);
+            let next = self.table().next_to_start(self.running_shares());
             let Some(run) = next else { return };
             self.start(&run);
         }
@@ -362,6 +361,11 @@ impl Daemon {
 
     fn is_remote(&self) -> bool {
         self.options.is_remote()
+    }
+
+    /// The limit of running runs.
+    fn running_shares(&self) -> LimitShares {
+        LimitShares::new(self.options.max_running as u64)
     }
 
     fn table(&self) -> MutexGuard<'_, RunTable> {

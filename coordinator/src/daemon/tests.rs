@@ -1,7 +1,7 @@
 //! Tests of the daemon's core without sessions.
 
 mod host_paths;
-
+mod pauses;
 mod turns;
 
 use std::path::Path;

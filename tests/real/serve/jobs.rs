@@ -111,6 +111,28 @@ fn cancelled_and_paused_runs_obey() {
 }
 
 #[test]
+fn paused_run_that_continues_waits_for_one_that_runs() {
+    let project = project().tasks(["slow/second"], &[]);
+    let daemon = DaemonProcess::start(&project, &["--max-running", "1"]);
+    let [first, second] = [(); 2].map(|()| submitted(&daemon.client, &submission(&project, 400)));
+    daemon.wait_for(&first, &["running"]);
+    let post = |id: &str, verb: &str| {
+        let path = format!("/v1/runs/{id}/{verb}");
+        daemon.client.post(&path, &[], &Value::Null).expect(202).json()["state"].clone()
+    };
+    assert_eq!(post(&first, "pause"), json!("paused"));
+    daemon.wait_for(&second, &["running"]);
+    assert_eq!(post(&first, "continue"), json!("queued"));
+    assert_eq!(post(&second, "pause"), json!("paused"));
+    daemon.wait_for(&first, &["running"]);
+    assert_eq!(post(&second, "continue"), json!("queued"));
+    for id in [&first, &second] {
+        post(id, "cancel");
+        daemon.wait_for(id, &["cancelled"]);
+    }
+}
+
+#[test]
 fn invalid_jobs_are_refused_with_every_fault() {
     let project = project().tasks(["slow/second"], &[]);
     let daemon = DaemonProcess::start(&project, &[]);

@@ -137,6 +137,25 @@ fn runs_and_farms_of_one_user_leave_room_for_those_of_others() {
 }
 
 #[test]
+fn paused_runs_of_one_user_leave_room_for_runs_of_others() {
+    let served = SharedDaemon::start(&["--max-queued", "8"]);
+    let ada = served.user("ada");
+    let job = served.submission();
+    let submit_paused = || {
+        let submitted = ada.post("/v1/runs", &[], &job);
+        if submitted.status == 201 {
+            let run = submitted.json();
+            let path = format!("/v1/runs/{}/pause", run["id"].as_str().expect("an id"));
+            let _paused = ada.post(&path, &[], &Value::Null).expect(202);
+        }
+        answered(&submitted)
+    };
+    let taken = take_all(429, submit_paused);
+    assert!((4..8).contains(&taken.len()), "{}", taken.len());
+    served.assert_others_served(|client| answered(&client.post("/v1/runs", &[], &job)));
+}
+
+#[test]
 fn uploads_of_one_user_leave_disk_for_those_of_others() {
     let served = SharedDaemon::start(&["--user-disk", "8m", "--max-dataset", "2"]);
     let upload = |client: &HttpClient, number: usize| {
