@@ -80,7 +80,7 @@ fn full_queue_refuses_with_reason_and_time() {
     assert_eq!(refused.header("retry-after"), Some("10"));
     let problem = refused.json();
     assert!(
-        problem["detail"].as_str().is_some_and(|text| text.contains("of at most 2;")),
+        problem["detail"].as_str().is_some_and(|text| text.contains("2 of at most 2 ")),
         "{problem:#}"
     );
     assert_eq!(problem["request_id"].as_str(), refused.header("x-request-id"));

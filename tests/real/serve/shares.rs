@@ -87,11 +87,13 @@ fn streams_of_one_user_leave_streams_for_others() {
         let lines = client.open(&format!("/v1/runs/{id}/events"), &[]);
         (lines.status, lines)
     };
+    let _of_bob = follow(&served.user("bob"), &of_bob);
     let held = take_all(429, || follow(&ada, &of_ada));
     assert!(held.len() >= 4, "{}", held.len());
     let refused = ada.get(&format!("/v1/runs/{of_ada}/events")).expect(429);
     let problem = refused.json();
     assert_eq!(problem["limit"], json!("streams"), "{problem:#}");
+    assert_eq!(problem["depth"], json!(held.len()), "those of others are not told: {problem:#}");
     let _answered = ada.get("/v1/runs").expect(200);
     served.assert_others_served(|client| follow(client, &of_bob));
 }
@@ -152,6 +154,9 @@ fn paused_runs_of_one_user_leave_room_for_runs_of_others() {
     };
     let taken = take_all(429, submit_paused);
     assert!((4..8).contains(&taken.len()), "{}", taken.len());
+    let refused = ada.post("/v1/runs", &[], &job).expect(429);
+    let told = format!("{} of at most 8", taken.len());
+    assert!(refused.text().contains(&told), "{}", refused.text());
     served.assert_others_served(|client| answered(&client.post("/v1/runs", &[], &job)));
 }
 
