@@ -7,8 +7,9 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::LengthLimitError;
+use hyper::body::Body as _;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::shared_limit::{LimitShares, SharedLimit, SharedPlace};
+use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
 use rollout_worker::supervise;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -19,6 +20,9 @@ use crate::daemon::Principal;
 
 /// Time to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest wait of a body for room.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of the bodies of all requests that are read or used, or four of the largest if these are more.
 const BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
@@ -63,7 +67,7 @@ impl Deref for BodyBytes {
 /// Reads a body of a user, when there is room for it. The role of the user was checked before.
 ///
 /// # Errors
-/// 413 for one that is too large, 408 for one that takes too long.
+/// 413 for one that is too large, 429 when there is no room for it, 408 for one that takes too long.
 pub(super) async fn read(
     state: &ApiState,
     user: &Principal,
@@ -79,15 +83,11 @@ pub(super) async fn read(
     if stated.is_some_and(|stated| stated > most as u64) {
         return Err(too_large());
     }
-    let expected = stated.unwrap_or(most as u64).max(1);
-    let reading = async {
-        let room = state.body_bytes.acquire(&user.limit_user(), 0, expected).await;
-        axum::body::to_bytes(body, most)
-            .await
-            .map(|bytes| BodyBytes { bytes, _room: Arc::new(room) })
-    };
-    match timeout(BODY_TIMEOUT, reading).await {
-        Ok(Ok(read)) => Ok(read),
+    // A body without a stated size may be known to be empty.
+    let expected = stated.or(body.size_hint().upper()).unwrap_or(most as u64).min(most as u64);
+    let room = room(&state.body_bytes, &user.limit_user(), expected.max(1)).await?;
+    match timeout(BODY_TIMEOUT, axum::body::to_bytes(body, most)).await {
+        Ok(Ok(bytes)) => Ok(BodyBytes { bytes, _room: Arc::new(room) }),
         Ok(Err(error)) if is_too_long(&error) => Err(too_large()),
         Ok(Err(error)) => Err(ApiProblem::bad_request(format!("cannot read the body: {error}"))),
         Err(_) => {
@@ -100,6 +100,21 @@ pub(super) async fn read(
             ))
         }
     }
+}
+
+/// Room for a body of a user, whose client has nothing to do with the wait for it.
+async fn room(
+    limit: &Arc<SharedLimit>,
+    user: &LimitUser,
+    bytes: u64,
+) -> Result<SharedPlace, ApiProblem> {
+    if let Ok(room) = timeout(ROOM_TIMEOUT, limit.acquire(user, 0, bytes)).await {
+        return Ok(room);
+    }
+    limit.try_acquire(user, bytes).map_err(|reached| {
+        let message = "cannot read the body: the server reads as many bytes as it can";
+        ApiProblem::limit_reached("busy", message, "body_bytes", reached)
+    })
 }
 
 /// The size of a body that a client states.
@@ -181,12 +196,33 @@ pub(super) fn query<T: DeserializeOwned>(text: Option<&str>) -> Result<T, ApiPro
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
+    use serde_json::json;
 
     use super::*;
 
     #[derive(Deserialize)]
     struct Document {
         name: Option<String>,
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_without_room_is_refused_as_busy_not_as_late() {
+        let limit = SharedLimit::new(LimitShares::new(8));
+        let [ada, bob] =
+            ["ada", "bob"].map(|name| LimitUser { name: name.to_owned(), is_admin: false });
+        let held = room(&limit, &ada, 4).await.expect("room");
+        let refused = room(&limit, &ada, 4).await.expect_err("no room");
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        let answer = refused.render("id", HeaderMap::new());
+        assert!(answer.headers().contains_key(header::RETRY_AFTER));
+        let text = axum::body::to_bytes(answer.into_body(), 4096).await.expect("a body");
+        let problem: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(problem["type"], "urn:rollout:problem:busy", "{problem:#}");
+        let members = [&problem["limit"], &problem["depth"], &problem["max"]];
+        assert_eq!(members, [&json!("body_bytes"), &json!(4), &json!(8)]);
+        let _of_bob = room(&limit, &bob, 2).await.expect("room of one's own");
+        drop(held);
+        let _later = room(&limit, &ada, 4).await.expect("room");
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub(super) async fn upload(
     let _permit = events::stream_permit(&state, &user)?;
     let expected = body::stated_length(&headers).unwrap_or(state.max_dataset_bytes);
     let most = expected.min(state.max_dataset_bytes);
-    let mut room = state.daemon.dataset_room(&user, most.max(1)).await?;
+    // The archive and its files are on the disk while it is unpacked.
+    let mut room = state.daemon.dataset_room(&user, most.max(1).saturating_mul(2)).await?;
     let daemon = Arc::clone(&state.daemon);
     let opened = supervise::blocking(move || daemon.dataset_file()).await;
     let mut file = opened.map_err(DaemonError::from)?;
@@ -115,7 +116,7 @@ pub(super) async fn upload(
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         return Err(ApiProblem::new(status, "digest-mismatch", ExitCode::Config, message));
     }
-    room.shrink_to(bytes);
+    room.shrink_to(bytes.saturating_mul(2));
     state.daemon.store_dataset(digest, file, room).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

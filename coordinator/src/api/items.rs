@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::name::check_component;
 use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -256,10 +257,15 @@ async fn check_followed(
         if paths.any(|path| is_output(path) && shown.is_wanted(path)) {
             return Ok(());
         }
-    } else if !name.starts_with('/') {
+    } else if is_inside(name) {
         return Ok(());
     }
     Err(DaemonError::NoFiles.into())
+}
+
+/// Whether a name of an output, or of a directory of outputs, leads to no other place.
+fn is_inside(name: &str) -> bool {
+    name.trim_end_matches('/').split('/').all(|part| check_component(part).is_ok())
 }
 
 /// Sends files until the client goes.
@@ -398,4 +404,22 @@ pub(super) async fn blob_stream(
     let mut response = (media, Body::from_stream(pieces)).into_response();
     response.extensions_mut().insert(LongAnswer);
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn followed_name_that_leads_to_another_place_is_refused() {
+        for name in ["command", "command/", "command/stdout.txt", "steps/one/agent/stderr.txt"] {
+            assert!(is_inside(name), "{name}");
+        }
+        let absolute = ["", "/", "/etc/passwd"];
+        let upward = ["..", "../../etc/passwd", "command/../../x", "./command"];
+        let unusual = ["command//x", "command/.hidden", "command\\x", "a\u{0}b"];
+        for name in absolute.into_iter().chain(upward).chain(unusual) {
+            assert!(!is_inside(name), "{name}");
+        }
+    }
 }

@@ -38,7 +38,7 @@ pub(super) struct ApiProblem {
 pub(super) struct BusyMembers {
     /// The limit.
     pub(super) limit: &'static str,
-    /// How much there is.
+    /// How much of it the user has.
     pub(super) depth: u64,
     /// How much there may be.
     pub(super) max: u64,
@@ -68,7 +68,7 @@ pub(super) struct Problem {
     /// With status 429: the limit that is reached, if it has a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'static str>,
-    /// With `limit`: how much there is.
+    /// With `limit`: how much of it you have.
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u64>,
     /// With `limit`: how much there may be.
@@ -94,18 +94,19 @@ impl ApiProblem {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", ExitCode::Usage, message)
     }
 
-    /// A limit that is reached, or the part of it that the user may have.
+    /// A limit that is reached, or the part of it that the user may have. How much others hold is not
+    /// told: a user could follow their requests with it.
     pub(super) fn limit_reached(
         kind: &'static str,
         message: &str,
         limit: &'static str,
         reached: LimitReached,
     ) -> Self {
-        let LimitReached { own, held, total } = reached;
-        let message = format!("{message}: {held} of {total}, {own} of them yours");
+        let LimitReached { own, total, .. } = reached;
+        let message = format!("{message}; you have {own} of {total}");
         Self::new(StatusCode::TOO_MANY_REQUESTS, kind, ExitCode::OutOfReach, message)
             .retry_after(LIMIT_RETRY_AFTER)
-            .busy(BusyMembers { limit, depth: held, max: total })
+            .busy(BusyMembers { limit, depth: own, max: total })
     }
 
     /// Something that does not exist, or not for this user.

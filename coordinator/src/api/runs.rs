@@ -262,7 +262,7 @@ pub(super) async fn search(
     Path(id): Path<String>,
 ) -> Result<Response, ApiProblem> {
     let run = find(&state, &user, &id)?;
-    Ok(json(&state.daemon.search(&run).await?))
+    Ok(json(&state.daemon.search(&user, &run).await?))
 }
 
 /// Cancel a run

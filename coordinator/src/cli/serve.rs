@@ -80,7 +80,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_running: u16,
 
-    /// Runs that wait; further submissions, and those beyond a user's part, are refused with 429
+    /// Runs that wait, are paused or failed; submissions beyond it, or a user's part, are refused with 429
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_queued: u16,
 

@@ -13,7 +13,7 @@ const DEFAULT_PORTS: [(&str, u16); 3] = [("https", 443), ("http", 80), ("ssh", 2
 pub struct FetchAccess {
     /// The network.
     pub network: FetchNetwork,
-    /// Fetches end when its sender is dropped.
+    /// Fetches, and the reading of tasks, end when its sender is dropped.
     pub cancelled: Option<watch::Receiver<()>>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct RemoteHost<'a> {
 }
 
 impl FetchAccess {
-    /// Whether fetches are to end.
+    /// Whether fetches and the reading of tasks are to end.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.as_ref().is_some_and(|cancelled| cancelled.has_changed().is_err())
     }

@@ -51,7 +51,8 @@ impl Daemon {
         .await
     }
 
-    /// Ends a pause, or tries a run again whose last session failed.
+    /// Ends a pause, or tries a run again whose last session failed. It waits for a place among the
+    /// running ones if there is none.
     ///
     /// # Errors
     /// [`DaemonError::Conflict`] for a run that has ended or was cancelled.
@@ -62,7 +63,9 @@ impl Daemon {
             record.failure = None;
             Ok(())
         })
-        .await
+        .await?;
+        self.table().continue_now(run, self.running_shares());
+        Ok(())
     }
 
     /// Lets an executor take no more trials: its run ends when every started trial has a result.

@@ -16,6 +16,7 @@ use rollout_worker::supervise;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
+use super::disk::{bytes_in, fit};
 use super::policy::DocumentPolicy;
 use super::principal::{Principal, Role};
 use super::record::RecordError;
@@ -99,7 +100,7 @@ impl Daemon {
         &self,
         digest: Digest,
         archive: NamedTempFile,
-        room: SharedPlace,
+        mut room: SharedPlace,
     ) -> Result<(), DaemonError> {
         let (uploads, path) = (self.dir.uploads(), self.dataset_path(&digest.hex()));
         let failed = |action| RecordError::file(action, &uploads);
@@ -117,6 +118,12 @@ impl Daemon {
             let text = "cannot use the archive: it has members that lead outside, or special files";
             return Err(DaemonError::BadQuery(text.to_owned()));
         }
+        let unpacked = content.clone();
+        let measured = supervise::blocking(move || {
+            drop(archive);
+            bytes_in(&unpacked)
+        });
+        fit(&mut room, measured.await).map_err(DaemonError::NoDisk)?;
         let parent = uploads.clone();
         let moved = supervise::blocking(move || move_durably(&content, &path, &parent));
         moved.await.map_err(failed("store in"))?;

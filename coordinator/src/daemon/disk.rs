@@ -4,15 +4,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
+use rollout_worker::shared_limit::{
+    LimitReached, LimitShares, LimitUser, SharedLimit, SharedPlace,
+};
 use serde::{Deserialize, Serialize};
 
 use super::DaemonError;
 use super::record::RecordError;
 use crate::engine::atomic_file;
+
+/// Bytes of a block, of which the system counts those of a file.
+const BLOCK_BYTES: u64 = 512;
 
 /// The disk of users.
 #[derive(Debug)]
@@ -141,15 +147,42 @@ fn remove(path: &Path) {
     }
 }
 
-/// Bytes of the files in a directory. Blocks.
+/// Bytes of the disk that a directory takes with its content. Blocks.
 pub(super) fn bytes_in(directory: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let own = directory.symlink_metadata().map_or(0, |metadata| taken(&metadata));
+    let Ok(entries) = fs::read_dir(directory) else { return own };
     let bytes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
-        Ok(metadata) => metadata.len(),
+        Ok(metadata) => taken(&metadata),
         Err(_) => 0,
     });
-    bytes.sum()
+    bytes.fold(own, u64::saturating_add)
+}
+
+/// Bytes of the disk that a file or directory takes: a small file takes a whole block. Some file systems
+/// tell its blocks only after they are written.
+fn taken(metadata: &fs::Metadata) -> u64 {
+    metadata.len().max(metadata.blocks().saturating_mul(BLOCK_BYTES))
+}
+
+/// Makes a room as large as what is in it.
+///
+/// # Errors
+/// [`LimitReached`]: it cannot grow.
+pub(super) fn fit(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
+    room.shrink_to(bytes);
+    grow(room, bytes)
+}
+
+/// Lets a room grow to what is in it.
+///
+/// # Errors
+/// [`LimitReached`]: it cannot.
+pub(super) fn grow(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
+    match bytes.saturating_sub(room.amount()) {
+        0 => Ok(()),
+        more => room.grow(more),
+    }
 }
 
 #[cfg(test)]
@@ -182,7 +215,33 @@ mod tests {
         fs::remove_dir(uploads.join("one")).expect("removed");
         let _room = disk.room(&user("ada"), 400).expect("hers is gone");
         assert_eq!(fs::read_dir(&users).expect("a directory").count(), 0);
-        assert_eq!(bytes_in(directory.path()), 0);
+    }
+
+    #[test]
+    fn small_files_count_as_the_blocks_that_they_take() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let below = directory.path().join("below");
+        fs::create_dir(&below).expect("made");
+        for number in 0..64 {
+            fs::write(below.join(number.to_string()), [0; 3000]).expect("written");
+        }
+        fs::File::open(&below).and_then(|below| Ok(rustix::fs::syncfs(below)?)).expect("on disk");
+        let bytes = bytes_in(directory.path());
+        assert!(bytes >= 64 * 4096, "{bytes}");
+        assert_eq!(bytes_in(&below.join("none")), 0);
+    }
+
+    #[test]
+    fn room_fits_what_is_in_it() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let mut room = limit.try_acquire(&user("ada"), 20).expect("room");
+        for bytes in [10, 30] {
+            fit(&mut room, bytes).expect("room");
+            assert_eq!((room.amount(), limit.counts().held), (bytes, bytes));
+        }
+        grow(&mut room, 20).expect("it has more");
+        assert_eq!(room.amount(), 30);
+        assert!(fit(&mut room, 80).is_err());
     }
     #[test]
     fn dataset_belongs_to_all_who_uploaded_it_also_after_a_restart() {

@@ -133,23 +133,11 @@ async fn run_session(
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
     let (user, variables) = (run.limit_user(), run.view().record.variables);
-    let is_new = !run.directory().exists();
-    let mut wanted = run.wanted();
-    let preparing = unless_stopped(&mut stops, prepare(daemon, run.id(), &user, variables));
-    let prepared = tokio::select! {
-        prepared = preparing => prepared,
-        Ok(_) = wanted.wait_for(|wanted| *wanted == WantedState::Cancelled), if is_new => {
-            return SessionEnd::NeverStarted;
-        }
+    let preparing = prepare(daemon, run.id(), &user, variables);
+    let prepared = match prepared_unless_ended(run, &mut stops, preparing).await {
+        Ok(prepared) => prepared,
+        Err(end) => return end,
     };
-    let prepared = match prepared {
-        Some(Ok(prepared)) => prepared,
-        Some(Err(fault)) => return unprepared(run, fault),
-        None => return SessionEnd::Stopped,
-    };
-    if is_new && *run.wanted().borrow() == WantedState::Cancelled {
-        return SessionEnd::NeverStarted;
-    }
     let tasks = prepared.datasets.iter().map(|dataset| dataset.tasks.len()).sum();
     if let Some(failure) = run_size::excess(&prepared.job, Some(tasks), daemon.options.max_trials) {
         return unprepared(run, PrepareFault::from(failure));
@@ -176,15 +164,30 @@ async fn run_session(
     }
 }
 
-/// Prepares a session, of which nothing runs yet; `None` if a stop comes first.
-pub(super) async fn unless_stopped<T>(
+/// Prepares a session, of which nothing runs yet, unless a stop comes first, or the user cancels a run
+/// that has not begun.
+///
+/// # Errors
+/// The end of the session.
+pub(super) async fn prepared_unless_ended<T>(
+    run: &HostedRun,
     stops: &mut mpsc::Receiver<StopLevel>,
-    preparing: impl Future<Output = T>,
-) -> Option<T> {
-    tokio::select! {
-        prepared = preparing => Some(prepared),
-        Some(_level) = stops.recv() => None,
+    preparing: impl Future<Output = Result<T, PrepareFault>>,
+) -> Result<T, SessionEnd> {
+    let is_new = !run.directory().exists();
+    let mut wanted = run.wanted();
+    let prepared = tokio::select! {
+        prepared = preparing => prepared,
+        Some(_level) = stops.recv() => return Err(SessionEnd::Stopped),
+        Ok(_) = wanted.wait_for(|wanted| *wanted == WantedState::Cancelled), if is_new => {
+            return Err(SessionEnd::NeverStarted);
+        }
+    };
+    let prepared = prepared.map_err(|fault| unprepared(run, fault))?;
+    if is_new && *run.wanted().borrow() == WantedState::Cancelled {
+        return Err(SessionEnd::NeverStarted);
     }
+    Ok(prepared)
 }
 
 /// Why a job or a search cannot be prepared.
@@ -202,6 +205,18 @@ impl PrepareFault {
         let is_final = fault.is_final();
         Self { failure: fault.explain(explain, document), is_fetch: false, is_final }
     }
+
+    /// The fault of a preparation that takes longer than `limit`.
+    fn late(limit: Duration) -> Self {
+        let hint = "continue the run, or start the server with a longer `--prepare-timeout`";
+        let failure = RunFailure {
+            code: ExitCode::OutOfReach.code(),
+            message: format!("cannot prepare the run: its files are not read after {limit:?}"),
+            details: Vec::new(),
+            hints: vec![hint.to_owned()],
+        };
+        Self { failure, is_fetch: true, is_final: false }
+    }
 }
 
 impl From<RunFailure> for PrepareFault {
@@ -213,7 +228,7 @@ impl From<RunFailure> for PrepareFault {
 /// The end of a session whose job or search cannot be prepared. A run that began before had a valid
 /// document, so its host or the options of the daemon have changed, and may change again. A document
 /// that names files of the host was accepted by an earlier program: its run ends.
-pub(super) fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
+fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
     let can_continue = !fault.is_final && (fault.is_fetch || run.directory().exists());
     if can_continue {
         SessionEnd::Failed(fault.failure)
@@ -238,7 +253,29 @@ fn ended(daemon: &Daemon, run: &HostedRun, outcome: &RunOutcome) -> SessionEnd {
     SessionEnd::Completed { code: exit::for_run(false, &outcome.report.tally, None).code() }
 }
 
-/// Reads the job of a run or a farm of a user with its datasets. Its fetches end with this future.
+/// Prepares a session of a user with work that blocks, when there is a turn for it and for as long as
+/// the operator allows. Work that goes on after that, or after this future, keeps its turn; it sees that
+/// the sender of its argument was dropped.
+pub(super) async fn in_turn<T: Send + 'static>(
+    daemon: &Daemon,
+    user: &LimitUser,
+    work: impl FnOnce(watch::Receiver<()>) -> Result<T, PrepareFault> + Send + 'static,
+) -> Result<T, PrepareFault> {
+    let (_working, cancelled) = watch::channel(());
+    let preparing = async move {
+        let turn = daemon.preparations.acquire(user, 0, 1).await;
+        supervise::blocking(move || {
+            let _turn = turn;
+            work(cancelled)
+        })
+        .await
+    };
+    let limit = daemon.options.prepare_timeout;
+    let prepared = tokio::time::timeout(limit, preparing).await;
+    prepared.unwrap_or_else(|_elapsed| Err(PrepareFault::late(limit)))
+}
+
+/// Reads the job of a run or a farm of a user with its datasets. That ends with this future.
 pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
     daemon: &Daemon,
     id: &I,
@@ -248,8 +285,7 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
     let dir = Arc::clone(&daemon.dir);
     let (id, policy) = (id.clone(), daemon.policy_of(user));
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
-    let (_fetching, cancelled) = watch::channel(());
-    let preparing = supervise::blocking(move || {
+    let work = move |cancelled| {
         let path = dir.document(&id);
         // The operator's rules may have changed since the submission.
         if let Err(fault) = checked_job(&path, &policy, &variables, is_remote) {
@@ -270,20 +306,8 @@ pub(super) async fn prepare<I: StoredId + Clone + Send + 'static>(
             let failure = RunFault::Config(errors).without_path(&path).in_words(explain);
             PrepareFault { failure, is_fetch, is_final: false }
         })
-    });
-    let limit = daemon.options.prepare_timeout;
-    tokio::time::timeout(limit, preparing).await.unwrap_or_else(|_elapsed| {
-        let failure = RunFailure {
-            code: ExitCode::OutOfReach.code(),
-            message: format!("cannot prepare the run: its tasks are not there after {limit:?}"),
-            details: Vec::new(),
-            hints: vec![
-                "continue the run, or start the server with a longer `--prepare-timeout`"
-                    .to_owned(),
-            ],
-        };
-        Err(PrepareFault { failure, is_fetch: true, is_final: false })
-    })
+    };
+    in_turn(daemon, user, work).await
 }
 
 fn request(

@@ -56,6 +56,19 @@ impl ReadTurns<'_> {
     pub(super) async fn next(self) -> SharedPlace {
         self.limit.acquire(self.user, 0, 1).await
     }
+
+    /// Reads with a turn. It is of the reading: one whose reader has gone goes on, and keeps it.
+    pub(super) async fn read<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let turn = self.next().await;
+        supervise::blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+    }
 }
 
 /// Where the durable events of a run are.
@@ -72,8 +85,8 @@ pub(super) enum EventSource {
 pub(super) struct EventFeed {
     source: EventSource,
     ring: Mutex<EventRing>,
-    /// Held by the reader that looks at the journal.
-    looking: tokio::sync::Mutex<()>,
+    /// Held by the look at the journal, also when its reader has gone.
+    looking: Arc<tokio::sync::Mutex<()>>,
     /// Counts changes of the run.
     changes: watch::Sender<u64>,
 }
@@ -100,7 +113,7 @@ impl EventFeed {
         Self {
             source,
             ring: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -137,14 +150,13 @@ impl EventFeed {
             }
         }
         let source = self.source.clone();
-        let _turn = reads.next().await;
-        supervise::blocking(move || read_batch(&source, after)).await
+        reads.read(move || read_batch(&source, after)).await
     }
 
     /// Reads new events from the journal, unless that was just done.
     async fn look(&self, after: u64, reads: ReadTurns<'_>) -> Result<(), RunFault> {
         // The turn comes before the lock: a reader who waits for one keeps no other user waiting.
-        let (_turn, _looking, end) = loop {
+        let (turn, looking, end) = loop {
             let seen = self.ring().last_look;
             if let Some(last) = seen {
                 if !self.has_news(&last) {
@@ -153,7 +165,8 @@ impl EventFeed {
                 let pause = LOOK_INTERVAL.max(last.took * PAUSE_PER_LOOK);
                 tokio::time::sleep_until(last.at + pause).await;
             }
-            let (turn, looking) = (reads.next().await, self.looking.lock().await);
+            let turn = reads.next().await;
+            let looking = Arc::clone(&self.looking).lock_owned().await;
             let (end, last) = {
                 let ring = self.ring();
                 (ring.end, ring.last_look)
@@ -168,7 +181,9 @@ impl EventFeed {
         };
         let (began, change) = (Instant::now(), *self.changes.borrow());
         let source = self.source.clone();
-        let found = supervise::blocking(move || read_newest(&source, end)).await?;
+        let look = move || ((turn, looking), read_newest(&source, end));
+        let (_held, found) = supervise::blocking(look).await;
+        let found = found?;
         let mut ring = self.ring();
         ring.last_look = Some(LastLook { at: Instant::now(), took: began.elapsed(), change });
         ring.append(found);

@@ -2,22 +2,26 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::shared_limit::{LimitReached, SharedPlace};
-use rollout_worker::supervise;
+use rollout_worker::supervise::{self, TaskPanic};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
-use super::disk::bytes_in;
+use super::disk::{bytes_in, grow};
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;
 use super::principal::Principal;
 use super::record::HostedKind;
 use super::{Daemon, DaemonError, RecordError};
 use crate::launch::export as launch;
-use crate::results::export::{ExportError, ExportFormat, ExportRequest, ExportSummary};
+use crate::results::export::{
+    ExportError, ExportFormat, ExportRequest, ExportSummary, until_stopped,
+};
 
 /// Exports at a time: each takes a processor and space on the disk.
 pub(super) const CONCURRENT_EXPORTS: u64 = 4;
@@ -27,6 +31,9 @@ const SHOWN_IN: &str = "/jobs";
 
 /// Time between two looks at the size of an export that is being made.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How much longer than a look the pause after it is: a look reads all directories.
+const PAUSE_PER_MEASUREMENT: u32 = 4;
 
 /// Limits of an archive: none, because everything in it is in the blob store.
 const NO_LIMITS: ArchiveLimits = ArchiveLimits { entries: u64::MAX, bytes: u64::MAX };
@@ -71,7 +78,7 @@ impl Daemon {
             let reason = "it is a search, whose results are in its overview";
             return Err(DaemonError::Conflict { action: "export", reason });
         }
-        let _turn = self.exports.acquire(&user.limit_user(), 0, 1).await;
+        let turn = self.exports.acquire(&user.limit_user(), 0, 1).await;
         let run_dir = run.directory().clone();
         if !run_dir.join("plan.json").exists() {
             return Err(DaemonError::Conflict { action: "export", reason: "it has not begun" });
@@ -80,11 +87,14 @@ impl Daemon {
         let scratch = self.dir.uploads();
         let runtime = Handle::current();
         let (disk, user) = (Arc::clone(&self.disk), user.limit_user());
+        let (_wanted, unwanted) = oneshot::channel();
         let exported = supervise::blocking(move || {
+            // An export that goes on without its request keeps its turn.
+            let _turn = turn;
             let shown_in = Some(PathBuf::from(SHOWN_IN));
             let request = ExportRequest { run_dir, store, format, out: None, shown_in, min_reward };
             let room = disk.room(&user, 1).map_err(ExportFault::Daemon)?;
-            runtime.block_on(export(request, &scratch, room))
+            runtime.block_on(export(request, &scratch, room, unwanted))
         });
         exported.await.map_err(|fault| match fault {
             ExportFault::Export(error) => self.failed(RunFault::Export(error)),
@@ -97,7 +107,8 @@ impl Daemon {
 async fn export(
     request: ExportRequest,
     scratch: &Path,
-    mut room: SharedPlace,
+    room: SharedPlace,
+    unwanted: oneshot::Receiver<()>,
 ) -> Result<HostedExport, ExportFault> {
     let failed = |error| ExportFault::Record(RecordError::file("write in", scratch)(error));
     let directory = tempfile::Builder::new().prefix(".tmp-export").tempdir_in(scratch);
@@ -108,10 +119,21 @@ async fn export(
     }
     let is_archive = request.format == ExportFormat::Harbor || request.format.is_new_directory();
     let request = ExportRequest { out: Some(content.clone()), ..request };
+    let (stop, (finish, finished)) = (Arc::new(AtomicBool::new(false)), oneshot::channel());
+    let ends = [finished, unwanted];
+    let measuring = measure(directory.path().to_owned(), room, Arc::clone(&stop), ends);
+    // A task of its own: some formats are written without a pause.
+    let mut measuring = supervise::spawn("export size", measuring);
     let summary = tokio::select! {
-        summary = launch::export(&request) => summary.map_err(ExportFault::Export)?,
-        reached = outgrown(directory.path(), &mut room) => return Err(no_disk(reached)),
+        summary = until_stopped(stop, launch::export(&request)) => summary,
+        measured = &mut measuring => return Err(outgrown(measured)),
     };
+    drop(finish);
+    let mut room = match measuring.await {
+        Ok(Ok(room)) => room,
+        ended => return Err(outgrown(ended)),
+    };
+    let summary = summary.map_err(ExportFault::Export)?;
     grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
     let path = match is_archive {
         false => content,
@@ -134,22 +156,41 @@ fn no_disk(reached: LimitReached) -> ExportFault {
     ExportFault::Daemon(DaemonError::NoDisk(reached))
 }
 
-/// Lets a room grow with the files in a directory; returns when it cannot.
-async fn outgrown(directory: &Path, room: &mut SharedPlace) -> LimitReached {
-    loop {
-        tokio::time::sleep(MEASURE_INTERVAL).await;
-        let measured = directory.to_owned();
-        let bytes = supervise::blocking(move || bytes_in(&measured)).await;
-        if let Err(reached) = grow(room, bytes) {
-            return reached;
-        }
+/// The fault of an export whose measuring ended before it.
+fn outgrown(measured: Result<Result<SharedPlace, LimitReached>, TaskPanic>) -> ExportFault {
+    match measured {
+        Ok(Err(reached)) => no_disk(reached),
+        Ok(Ok(_)) | Err(_) => ExportFault::Daemon(DaemonError::Unfinished),
     }
 }
 
-/// Makes a room as large as what is in it.
-fn grow(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
-    match bytes.saturating_sub(room.amount()) {
-        0 => Ok(()),
-        more => room.grow(more),
+/// Lets a room grow with the files in a directory, until these are finished. Sets `stop` if there is no
+/// more room, or if the request for them has gone. The senders of both ends are dropped.
+///
+/// # Errors
+/// [`LimitReached`]: there is no more room.
+async fn measure(
+    directory: PathBuf,
+    mut room: SharedPlace,
+    stop: Arc<AtomicBool>,
+    [mut finished, mut unwanted]: [oneshot::Receiver<()>; 2],
+) -> Result<SharedPlace, LimitReached> {
+    let mut pause = MEASURE_INTERVAL;
+    loop {
+        tokio::select! {
+            _ = &mut finished => return Ok(room),
+            _ = &mut unwanted => {
+                stop.store(true, Ordering::Relaxed);
+                return Ok(room);
+            }
+            () = tokio::time::sleep(pause) => {}
+        }
+        let (began, measured) = (Instant::now(), directory.clone());
+        let bytes = supervise::blocking(move || bytes_in(&measured)).await;
+        if let Err(reached) = grow(&mut room, bytes) {
+            stop.store(true, Ordering::Relaxed);
+            return Err(reached);
+        }
+        pause = MEASURE_INTERVAL.max(began.elapsed() * PAUSE_PER_MEASUREMENT);
     }
 }

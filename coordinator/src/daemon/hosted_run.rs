@@ -67,6 +67,8 @@ pub struct HostedRun {
 struct RunInner {
     record: HostedRunRecord,
     session: Option<HostedSession>,
+    /// Whether it is one of those that may run at a time. A pause takes the place away.
+    has_place: bool,
     /// The executor of the session, once it takes calls.
     executor: Option<Arc<HostedExecutor>>,
 }
@@ -99,7 +101,7 @@ impl HostedRun {
             feed: Arc::new(EventFeed::new(events)),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
-            inner: Mutex::new(RunInner { record, session: None, executor: None }),
+            inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -137,11 +139,9 @@ impl HostedRun {
     /// A snapshot.
     pub fn view(&self) -> HostedRunView {
         let inner = self.inner();
-        let mut record = inner.record.clone();
+        let (mut record, state) = (inner.record.clone(), inner.state());
         let session = inner.session.clone();
         drop(inner);
-        let stage = session.as_ref().map(|session| *session.progress.stage().borrow());
-        let state = state(&record, stage);
         if let Some(session) = &session {
             record.progress = session.progress.snapshot();
         }
@@ -150,9 +150,7 @@ impl HostedRun {
 
     /// Its state.
     pub fn state(&self) -> HostedRunState {
-        let inner = self.inner();
-        let stage = inner.session.as_ref().map(|session| *session.progress.stage().borrow());
-        state(&inner.record, stage)
+        self.inner().state()
     }
 
     /// Changes when it may have new events, or another state.
@@ -179,16 +177,34 @@ impl HostedRun {
         self.feed.next(after, reads).await
     }
 
-    /// Whether it waits for a start, and with which priority.
+    /// Whether it waits for a start, or to continue after a pause, and with which priority.
     pub(super) fn queued_priority(&self) -> Option<i32> {
         let inner = self.inner();
-        let RunInner { record, session, .. } = &*inner;
-        let waits = session.is_none()
-            && record.end.is_none()
-            && record.failure.is_none()
-            && !record.is_deleted
-            && record.wanted != WantedState::Paused;
-        waits.then_some(record.priority)
+        inner.waits().then_some(inner.record.priority)
+    }
+
+    /// Whether it has not ended: it runs, waits, is paused, or can be tried again.
+    pub(super) fn is_open(&self) -> bool {
+        let inner = self.inner();
+        inner.session.is_some() || (inner.record.end.is_none() && !inner.record.is_deleted)
+    }
+
+    /// Whether it is one of those that may run at a time.
+    pub(super) fn has_place(&self) -> bool {
+        self.inner().has_place
+    }
+
+    /// Makes it one of those that may run at a time, if it waits for that. Returns whether it has a
+    /// session, which continues.
+    pub(super) fn take_place(&self) -> Option<bool> {
+        let mut inner = self.inner();
+        if !inner.waits() {
+            return None;
+        }
+        inner.has_place = true;
+        let has_session = inner.session.is_some();
+        self.tell(inner);
+        Some(has_session)
     }
 
     /// Whether a session of it is in this process.
@@ -202,8 +218,10 @@ impl HostedRun {
     }
 
     pub(super) fn set_session(&self, session: Option<HostedSession>) {
-        self.inner().session = session;
-        self.feed.changed();
+        let mut inner = self.inner();
+        inner.has_place = session.is_some() && inner.record.wanted != WantedState::Paused;
+        inner.session = session;
+        self.tell(inner);
     }
 
     /// The executor of its session, once it takes calls.
@@ -231,7 +249,8 @@ impl HostedRun {
         &self.blobs
     }
 
-    /// The state that its user wants; changes with every request.
+    /// The state that its session is to have: that which its user wants, but after a pause it continues
+    /// when it has a place. Changes with every request.
     pub(super) fn wanted(&self) -> watch::Receiver<WantedState> {
         self.wanted.subscribe()
     }
@@ -258,11 +277,18 @@ impl HostedRun {
         }
         let (dir, written) = (Arc::clone(dir), record.clone());
         supervise::blocking(move || dir.write_record(&written)).await?;
-        let wanted = record.wanted;
-        self.inner().record = record;
-        self.wanted.send_replace(wanted);
-        self.feed.changed();
+        let mut inner = self.inner();
+        inner.has_place &= record.wanted != WantedState::Paused;
+        inner.record = record;
+        self.tell(inner);
         Ok(())
+    }
+
+    /// Tells its session what it is to do, and readers that it may have another state.
+    fn tell(&self, inner: MutexGuard<'_, RunInner>) {
+        self.wanted.send_replace(inner.told());
+        drop(inner);
+        self.feed.changed();
     }
 
     fn inner(&self) -> MutexGuard<'_, RunInner> {
@@ -270,7 +296,42 @@ impl HostedRun {
     }
 }
 
-/// The state of a run with this record; `stage` is that of its session.
+impl RunInner {
+    fn state(&self) -> HostedRunState {
+        let stage = self.session.as_ref().map(|session| *session.progress.stage().borrow());
+        match state(&self.record, stage) {
+            HostedRunState::Starting | HostedRunState::Running if !self.has_place => {
+                HostedRunState::Queued
+            }
+            state => state,
+        }
+    }
+
+    /// Whether it waits for a place among those that run.
+    fn waits(&self) -> bool {
+        let record = &self.record;
+        let may_run = record.end.is_none() && record.failure.is_none() && !record.is_deleted;
+        let wants = match record.wanted {
+            WantedState::Running => true,
+            WantedState::Paused => false,
+            // A session needs no place to end.
+            WantedState::Cancelled => self.session.is_none(),
+        };
+        may_run && wants && !self.has_place
+    }
+
+    /// The state that the session is to have.
+    fn told(&self) -> WantedState {
+        match self.record.wanted {
+            WantedState::Running if self.session.is_some() && !self.has_place => {
+                WantedState::Paused
+            }
+            wanted => wanted,
+        }
+    }
+}
+
+/// The state of a run with this record whose session, in this stage, has a place.
 fn state(record: &HostedRunRecord, stage: Option<SessionStage>) -> HostedRunState {
     if let Some(end) = &record.end {
         return match end.outcome {

@@ -9,7 +9,6 @@ use rollout_protocol::record::TrialRecord;
 use rollout_protocol::reference::TrialReferences;
 use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use rollout_worker::store::{self, BlobStore};
-use rollout_worker::supervise;
 
 use super::event_feed::{HostedEvent, ReadTurns};
 use super::failure::RunFault;
@@ -88,9 +87,8 @@ impl Daemon {
         query: ItemQuery,
     ) -> Result<ItemPage, DaemonError> {
         check_items(run)?;
-        let _turn = self.read_turn(user).await;
         let directory = run.directory().clone();
-        let page = supervise::blocking(move || {
+        let page = self.read_in_turn(user, move || {
             let directory = match RunDirectory::open(&directory) {
                 Err(RunViewError::NotRunDirectory { .. }) => return Ok(Ok(ItemPage::default())),
                 opened => opened?,
@@ -127,13 +125,17 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError::NoFiles`] before its first session has begun.
-    pub async fn search(&self, run: &HostedRun) -> Result<SearchOverview, DaemonError> {
+    pub async fn search(
+        &self,
+        user: &Principal,
+        run: &HostedRun,
+    ) -> Result<SearchOverview, DaemonError> {
         if run.kind() != HostedKind::Tree {
             let (action, reason) = ("show the overview of", "it is no search");
             return Err(DaemonError::Conflict { action, reason });
         }
         let directory = SearchDirectory::new(run.directory());
-        let read = supervise::blocking(move || directory.read()).await;
+        let read = self.read_in_turn(user, move || directory.read()).await;
         let failed = |error: SearchError| {
             self.failed(RunFault::Launch(Box::new(LaunchError::Search(error))))
         };
@@ -200,9 +202,8 @@ impl Daemon {
         key: &str,
     ) -> Result<(Option<RunId>, TrialDetail), DaemonError> {
         check_items(run)?;
-        let _turn = self.read_turn(user).await;
         let (directory, key) = (run.directory().clone(), key.to_owned());
-        let detail = supervise::blocking(move || {
+        let detail = self.read_in_turn(user, move || {
             let directory = match RunDirectory::open(&directory) {
                 Err(RunViewError::NotRunDirectory { .. }) => return Ok(None),
                 opened => opened?,
@@ -228,6 +229,15 @@ impl Daemon {
     /// A turn of a user to read a journal.
     pub(super) async fn read_turn(&self, user: &Principal) -> SharedPlace {
         ReadTurns { limit: &self.reads, user: &user.limit_user() }.next().await
+    }
+
+    /// Reads in a turn of a user, which work keeps that goes on without its request.
+    async fn read_in_turn<T: Send + 'static>(
+        &self,
+        user: &Principal,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        ReadTurns { limit: &self.reads, user: &user.limit_user() }.read(work).await
     }
 
     /// The error of a fault, in words.

@@ -59,7 +59,7 @@ use std::time::Duration;
 use rollout_protocol::wire::control::StopLevel;
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::NatsOptions;
-use rollout_worker::shared_limit::{LimitShares, SharedLimit};
+use rollout_worker::shared_limit::{LimitCounts, LimitShares, LimitUser, SharedLimit};
 use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -97,6 +97,9 @@ pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
 };
 
+/// Longest wait of a stop for preparations whose sessions have ended.
+const PREPARATIONS_END: Duration = Duration::from_secs(2);
+
 /// How a daemon works.
 #[derive(Debug)]
 pub struct DaemonOptions {
@@ -108,7 +111,7 @@ pub struct DaemonOptions {
     pub store_cache_mb: u64,
     /// Runs at a time, without paused ones.
     pub max_running: usize,
-    /// Runs that wait.
+    /// Runs that have not ended, beyond those that may run.
     pub max_queued: usize,
     /// Farms that have not ended. They do not count as runs.
     pub max_farms: usize,
@@ -162,6 +165,8 @@ pub struct Daemon {
     submitting: tokio::sync::Mutex<()>,
     /// Checks of documents at a time.
     checks: Arc<SharedLimit>,
+    /// Preparations of sessions at a time, with those whose session has ended meanwhile.
+    preparations: Arc<SharedLimit>,
     stopping: Mutex<Option<StopLevel>>,
     /// Slots of executions.
     slots: Arc<SharedLimit>,
@@ -184,6 +189,7 @@ impl Daemon {
     pub fn open(options: DaemonOptions) -> Result<Arc<Self>, RecordError> {
         let dir = Arc::new(DaemonDir::open(&options.directory)?);
         let slots = SharedLimit::new(LimitShares::whole(options.slots as u64));
+        let preparations = options.max_running as u64 + farms::CONCURRENT_OPENINGS;
         let shared = |places| SharedLimit::new(LimitShares::new(places));
         let disk = UserDisk::open(dir.uploads(), dir.dataset_users(), options.disk_bytes)?;
         let disk = Arc::new(disk);
@@ -225,6 +231,7 @@ impl Daemon {
             wake: Notify::new(),
             submitting: tokio::sync::Mutex::default(),
             checks: shared(submit::CONCURRENT_CHECKS),
+            preparations: shared(preparations),
             stopping: Mutex::default(),
             reads: shared(inspect::CONCURRENT_READS),
             exports: shared(export::CONCURRENT_EXPORTS),
@@ -243,7 +250,7 @@ impl Daemon {
             self.open_farms();
             let is_stopping = self.stopping().is_some();
             if is_stopping && self.drivers().is_empty() && self.farms.are_closed() {
-                return;
+                return self.await_preparations().await;
             }
             tokio::select! {
                 () = self.wake.notified() => {}
@@ -253,6 +260,17 @@ impl Daemon {
                     None => self.stop(StopLevel::Kill),
                 },
             }
+        }
+    }
+
+    /// Waits a moment for preparations whose sessions have ended. They end soon, with the programs that
+    /// they started, except those on a file system that does not answer.
+    async fn await_preparations(&self) {
+        let LimitCounts { free, held, .. } = self.preparations.counts();
+        let all = LimitUser { name: String::new(), is_admin: true };
+        let ended = self.preparations.acquire(&all, 0, free + held);
+        if tokio::time::timeout(PREPARATIONS_END, ended).await.is_err() {
+            tracing::warn!("files of runs are still being read; nothing waits for that");
         }
     }
 
@@ -283,15 +301,14 @@ impl Daemon {
         }
     }
 
-    /// Starts as many runs as may run.
+    /// Starts as many runs as may run, and continues paused ones.
     fn start_runs(self: &Arc<Self>) {
         if self.stopping().is_some() {
             return;
         }
         self.drivers().retain(|_, driver| !driver.is_finished());
-        let shares = LimitShares::new(self.options.max_running as u64);
         loop {
-            let next = self.table().next_to_start(shares);
+            let next = self.table().next_to_start(self.running_shares());
             let Some(run) = next else { return };
             self.start(&run);
         }
@@ -339,6 +356,11 @@ impl Daemon {
 
     fn is_remote(&self) -> bool {
         self.options.is_remote()
+    }
+
+    /// The limit of running runs.
+    fn running_shares(&self) -> LimitShares {
+        LimitShares::new(self.options.max_running as u64)
     }
 
     fn table(&self) -> MutexGuard<'_, RunTable> {

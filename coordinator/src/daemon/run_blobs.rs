@@ -84,9 +84,10 @@ impl Daemon {
 
     /// Adds the references of results that came since.
     async fn index_blobs(&self, user: &Principal, run: &HostedRun) -> Result<(), DaemonError> {
-        let _turn = self.read_turn(user).await;
-        let directory = run.directory().clone();
-        let settled = supervise::blocking(move || settled(&directory)).await;
+        let (turn, directory) = (self.read_turn(user).await, run.directory().clone());
+        // A reading that goes on without its request keeps its turn.
+        let read = supervise::blocking(move || (turn, settled(&directory)));
+        let (_turn, settled) = read.await;
         let settled = settled.map_err(|error| self.failed(RunFault::View(error)))?;
         if settled.is_empty() {
             return Ok(());

@@ -12,7 +12,7 @@ use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, unless_stopped, unprepared};
+use super::driver::{PrepareFault, STOP_CAPACITY, SessionEnd, in_turn, prepared_unless_ended};
 use super::failure::{RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 use super::policy::DocumentPolicy;
@@ -91,10 +91,10 @@ pub(super) async fn run(
     if is_cancelled && !had_begun {
         return SessionEnd::NeverStarted;
     }
-    let tree = match unless_stopped(&mut stops, prepare(daemon, run)).await {
-        Some(Ok(tree)) => tree,
-        Some(Err(fault)) => return unprepared(run, fault),
-        None => return SessionEnd::Stopped,
+    let preparing = prepare(daemon, run);
+    let tree = match prepared_unless_ended(run, &mut stops, preparing).await {
+        Ok(tree) => tree,
+        Err(end) => return end,
     };
     let (send, forwarded) = mpsc::channel(STOP_CAPACITY);
     let _forwarding = forward(Arc::clone(run), stops, send);
@@ -144,7 +144,7 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
     let (id, policy) = (run.id().clone(), daemon.policy_of(&run.limit_user()));
     let variables = run.view().record.variables;
     let (explain, is_remote) = (daemon.options.explain, daemon.is_remote());
-    supervise::blocking(move || {
+    let work = move |_cancelled| {
         let (path, jobs) = (dir.document(&id), dir.jobs());
         let place = SearchPlace { name: id.as_str(), runs_root: &jobs };
         // The operator's rules may have changed since the submission.
@@ -163,8 +163,8 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
                 Err(PrepareFault::from(failure))
             }
         }
-    })
-    .await
+    };
+    in_turn(daemon, &run.limit_user(), work).await
 }
 
 fn request(

@@ -193,7 +193,10 @@ impl Daemon {
         if LimitShares::new(most).allows(principal.role == Role::Admin, [own, all], 1) {
             return Ok(());
         }
-        let reason = format!("{all} runs run and wait, of at most {most}; {own} of them are yours");
+        // How many others have is not told.
+        let reason = format!(
+            "the server has as many as it can; {own} of at most {most} that have not ended are yours"
+        );
         Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
     }
 

@@ -14,6 +14,10 @@ use super::{Daemon, DaemonError};
 /// Most runs of a page.
 const MAX_PAGE: usize = 500;
 
+/// Sessions for each run that may run: those of paused runs do not count as running, but take a thread
+/// and memory.
+const SESSIONS_PER_RUN: u64 = 4;
+
 /// The runs of a daemon.
 #[derive(Debug, Default)]
 pub(super) struct RunTable {
@@ -104,30 +108,57 @@ impl RunTable {
         self.runs.values().filter(|run| run.is_live())
     }
 
-    /// The runs with a session that is not paused.
+    /// The runs that have a place among the running ones.
     pub(super) fn running(&self) -> impl Iterator<Item = &Arc<HostedRun>> {
-        self.live().filter(|run| run.state() != HostedRunState::Paused)
+        self.runs.values().filter(|run| run.has_place())
     }
 
-    /// Numbers of the runs that run or wait.
+    /// Numbers of the runs that have not ended.
     pub(super) fn open_by_user(&self) -> UserCounts {
-        let is_open = |run: &&Arc<HostedRun>| run.is_live() || run.queued_priority().is_some();
-        self.runs.values().filter(is_open).map(|run| run.user()).collect()
+        self.runs.values().filter(|run| run.is_open()).map(|run| run.user()).collect()
     }
 
-    /// The run that starts next, which counts as started from now on. `shares` is the limit of running
-    /// runs.
+    /// The run that starts next, which has a place from now on. Paused runs whose turn comes before
+    /// continue. `shares` is the limit of running runs.
     pub(super) fn next_to_start(&mut self, shares: LimitShares) -> Option<Arc<HostedRun>> {
-        let running: UserCounts = self.running().map(|run| run.user()).collect();
+        loop {
+            let next = self.next_with_place(shares)?;
+            let Some(continues) = next.take_place() else { continue };
+            let number = self.starts.values().max().copied().unwrap_or_default() + 1;
+            self.starts.insert(next.user().to_owned(), number);
+            if !continues {
+                return Some(next);
+            }
+        }
+    }
+
+    /// Lets a paused run continue at once, if there is a place for it.
+    pub(super) fn continue_now(&self, run: &HostedRun, shares: LimitShares) {
+        let running = self.running_by_user();
+        let counts = [running.of(run.user()), running.total()];
+        let waits = run.is_live() && run.queued_priority().is_some();
+        if waits && shares.allows(run.limit_user().is_admin, counts, 1) {
+            let _continues = run.take_place();
+        }
+    }
+
+    fn running_by_user(&self) -> UserCounts {
+        self.running().map(|run| run.user()).collect()
+    }
+
+    /// The run whose turn it is to get a place.
+    fn next_with_place(&self, shares: LimitShares) -> Option<Arc<HostedRun>> {
+        let live: UserCounts = self.live().map(|run| run.user()).collect();
+        let sessions = LimitShares::new(shares.total() * SESSIONS_PER_RUN);
         let queued = self.runs.values().filter_map(|run| {
             let priority = run.queued_priority()?;
             let user = run.limit_user();
-            Some(QueuedRun { id: run.id().clone(), user, priority })
+            let counts = [live.of(&user.name), live.total()];
+            let has_room = run.is_live() || sessions.allows(user.is_admin, counts, 1);
+            has_room.then(|| QueuedRun { id: run.id().clone(), user, priority })
         });
-        let next = self.runs.get(&next_run(queued, shares, &running, &self.starts)?).cloned()?;
-        let number = self.starts.values().max().copied().unwrap_or_default() + 1;
-        self.starts.insert(next.user().to_owned(), number);
-        Some(next)
+        let next = next_run(queued, shares, &self.running_by_user(), &self.starts)?;
+        self.runs.get(&next).cloned()
     }
 
     fn page(&self, principal: &Principal, query: &RunQuery) -> RunPage {

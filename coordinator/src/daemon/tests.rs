@@ -1,6 +1,8 @@
 //! Tests of the daemon's core without sessions.
 
 mod host_paths;
+mod pauses;
+mod turns;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -406,9 +406,22 @@ fn repository_that_does_not_answer_ends_with_its_deadline_or_with_the_server() {
     let mut daemon = DaemonProcess::start(&project, &options[..2]);
     let id = submitted(&daemon.client, &with_dataset(&project, &dataset));
     let _starting = daemon.wait_for(&id, &["starting"]);
+    let repository = format!("{host}/tasks.git");
+    wait::until(DEADLINE, "git fetches", || fetches_from(&repository) > 0);
     daemon.process.signal(rustix::process::Signal::TERM);
     let ended = wait::holds_within(Duration::from_secs(30), || daemon.process.has_ended());
     assert!(ended, "{}", daemon.process.stderr());
+    // Killed programs are gone a moment later.
+    let is_gone = || fetches_from(&repository) == 0;
+    assert!(wait::holds_within(Duration::from_secs(5), is_gone), "git outlives the server");
+}
+
+/// Programs of this host that name a repository.
+fn fetches_from(repository: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("a directory").flatten();
+    let commands =
+        processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    commands.filter(|command| String::from_utf8_lossy(command).contains(repository)).count()
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn full_queue_refuses_with_reason_and_time() {
     assert_eq!(refused.header("retry-after"), Some("10"));
     let problem = refused.json();
     assert!(
-        problem["detail"].as_str().is_some_and(|text| text.contains("of at most 2;")),
+        problem["detail"].as_str().is_some_and(|text| text.contains("2 of at most 2 ")),
         "{problem:#}"
     );
     assert_eq!(problem["request_id"].as_str(), refused.header("x-request-id"));
@@ -108,6 +108,28 @@ fn cancelled_and_paused_runs_obey() {
     let run = daemon.wait_for(&running, &["cancelled"]);
     assert_eq!(run["progress"]["settled"], json!(400), "{run:#}");
     assert!(run["progress"]["cancelled"].as_u64() > Some(300), "{run:#}");
+}
+
+#[test]
+fn paused_run_that_continues_waits_for_one_that_runs() {
+    let project = project().tasks(["slow/second"], &[]);
+    let daemon = DaemonProcess::start(&project, &["--max-running", "1"]);
+    let [first, second] = [(); 2].map(|()| submitted(&daemon.client, &submission(&project, 400)));
+    daemon.wait_for(&first, &["running"]);
+    let post = |id: &str, verb: &str| {
+        let path = format!("/v1/runs/{id}/{verb}");
+        daemon.client.post(&path, &[], &Value::Null).expect(202).json()["state"].clone()
+    };
+    assert_eq!(post(&first, "pause"), json!("paused"));
+    daemon.wait_for(&second, &["running"]);
+    assert_eq!(post(&first, "continue"), json!("queued"));
+    assert_eq!(post(&second, "pause"), json!("paused"));
+    daemon.wait_for(&first, &["running"]);
+    assert_eq!(post(&second, "continue"), json!("queued"));
+    for id in [&first, &second] {
+        post(id, "cancel");
+        daemon.wait_for(id, &["cancelled"]);
+    }
 }
 
 #[test]

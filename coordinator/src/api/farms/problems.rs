@@ -81,11 +81,11 @@ impl From<FarmError> for ApiProblem {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new(status, "starting", ExitCode::OutOfReach, text).retry_after(retry_after)
             }
-            FarmError::TooMany { depth, max, retry_after, .. } => {
+            FarmError::TooMany { own, max, retry_after } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 Self::new(status, "busy", ExitCode::OutOfReach, text)
                     .retry_after(retry_after)
-                    .busy(BusyMembers { limit: "farms", depth, max })
+                    .busy(BusyMembers { limit: "farms", depth: own, max })
             }
             FarmError::Daemon(error) => error.into(),
         }

@@ -58,14 +58,12 @@ pub enum FarmError {
     },
     /// There are too many farms.
     #[error(
-        "cannot open the farm: {depth} of {max} farms are open, {own} of them yours; close one, or \
-         try again later"
+        "cannot open the farm: the server has as many as it can; {own} of at most {max} that are open \
+         are yours; close one, or try again later"
     )]
     TooMany {
         /// Open farms of the user.
         own: u64,
-        /// Open farms.
-        depth: u64,
         /// How many there may be.
         max: u64,
         /// When to try again.

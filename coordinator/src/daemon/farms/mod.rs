@@ -45,7 +45,7 @@ use super::record::RecordError;
 use super::state_dir::DaemonDir;
 
 /// Farms that are opened at the same time: opening one reads its tasks and its journal.
-const CONCURRENT_OPENINGS: u64 = 4;
+pub(super) const CONCURRENT_OPENINGS: u64 = 4;
 
 /// The farms of a daemon.
 #[derive(Debug)]

@@ -133,12 +133,12 @@ impl Daemon {
         }
         submission.settings.check()?;
         let open = self.farms.table().open_by_user();
-        let (own, depth) = (open.of(&principal.name), open.total());
+        let (own, all) = (open.of(&principal.name), open.total());
         let max = self.options.max_farms as u64;
-        if LimitShares::new(max).allows(principal.role == Role::Admin, [own, depth], 1) {
+        if LimitShares::new(max).allows(principal.role == Role::Admin, [own, all], 1) {
             return Ok(None);
         }
-        Err(FarmError::TooMany { own, depth, max, retry_after: RETRY_AFTER })
+        Err(FarmError::TooMany { own, max, retry_after: RETRY_AFTER })
     }
 }
 

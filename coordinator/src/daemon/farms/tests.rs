@@ -76,7 +76,7 @@ async fn one_more_farm_than_allowed_is_refused_until_one_is_deleted() {
     let daemon = farms(directory.path());
     let first = accepted(daemon.submit_farm(&ada, farm(None, JOB)).await);
     let refused = daemon.submit_farm(&ada, farm(None, JOB)).await;
-    assert!(matches!(refused, Err(FarmError::TooMany { depth: 1, max: 1, .. })));
+    assert!(matches!(refused, Err(FarmError::TooMany { own: 1, max: 1, .. })));
     daemon.delete_farm(&first).await.expect("deleted");
     let request = GroupRequest::new("g".parse().expect("an id"), "t", 1);
     assert!(matches!(first.submit(request).await, Err(FarmError::NotFound)));

@@ -29,6 +29,7 @@ use rollout_worker::store::BlobStore;
 use crate::plan::JobPlanError;
 use crate::results::files::{FileError, TrialFilesError};
 use crate::results::rows::RowsError;
+pub use crate::results::rows::until_stopped;
 use crate::results::settlements::SettlementsError;
 use crate::results::tables::{self, TablesError};
 use source::ExportSource;

@@ -5,6 +5,7 @@ mod json_lines;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod stop;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub(super) use json_lines::write_line;
 pub(super) use output::{RowOutput, parent};
 #[cfg(feature = "parquet")]
 pub(super) use parquet::ParquetRows;
+pub use stop::until_stopped;
 
 /// A kind of rows with the same columns.
 pub(super) trait Table: Sized + 'static {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::RowsError;
+use super::{RowsError, stop};
 use crate::results::files::FileError;
 use crate::results::files::durable::{readable_by_all, sync_dir};
 
@@ -94,6 +94,7 @@ impl Write for RowOutput {
 
 impl Write for OutputTarget {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        stop::check()?;
         match self {
             Self::Stdout(out) => out.write(bytes),
             Self::File { file, .. } => file.write(bytes),

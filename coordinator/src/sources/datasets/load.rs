@@ -17,7 +17,8 @@ use crate::config::{
 };
 
 /// Loads the datasets of a job and records all errors. Tasks in the run's plan are read in the
-/// format recorded there. Blocks on the file system, and on the network if tasks must be fetched.
+/// format recorded there. Blocks on the file system, and on the network if tasks must be fetched, until
+/// the fetches of the job are cancelled.
 pub fn load(
     job: &Job,
     options: &JobOptions<'_>,

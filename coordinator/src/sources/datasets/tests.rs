@@ -14,7 +14,7 @@ use rollout_worker::store::fs::FsStore;
 use rollout_worker::testing::{FaultyStore, StoreCall};
 
 use super::*;
-use crate::config::{ConfigErrors, Diagnostics, ErrorKind, Job, JobOptions, read_job};
+use crate::config::{ConfigErrors, Diagnostics, ErrorKind, FetchAccess, Job, JobOptions, read_job};
 
 mod demands;
 
@@ -100,6 +100,27 @@ fn job(datasets: &str) -> String {
 
 fn expected(faults: &[(&str, &str, ErrorKind)]) -> Vec<(String, String, ErrorKind)> {
     faults.iter().map(|(file, key, kind)| ((*file).to_owned(), (*key).to_owned(), *kind)).collect()
+}
+
+#[test]
+fn loading_that_is_cancelled_reads_no_more_tasks() {
+    let project = DatasetProject::new(&job("{path: many}"));
+    project.task("many/a");
+    project.task("many/b");
+    let (working, cancelled) = tokio::sync::watch::channel(());
+    let is_set = |_: &str| true;
+    let fetch = FetchAccess { cancelled: Some(cancelled), ..FetchAccess::default() };
+    let options = JobOptions { fetch, ..JobOptions::for_command_line(&is_set) };
+    let tasks = || {
+        let mut problems = Diagnostics::default();
+        let job = read_job(&project.path("job.yaml"), &options, &mut problems).expect("a job");
+        let datasets = load(&job, &options, &PlannedFormats::new(), &mut problems);
+        let tasks: usize = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+        (tasks, problems.finish(()).is_ok())
+    };
+    assert_eq!(tasks(), (2, true));
+    drop(working);
+    assert_eq!(tasks(), (0, false));
 }
 
 #[test]
