@@ -9,6 +9,7 @@ use rollout_protocol::record::{ItemOutcome, StepRecord, Timestamps, TrialRecord,
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::environment::descriptor::{self, HarborName};
+use rollout_worker::shown_path::shown;
 use serde_json::{Map, Value, json};
 
 use super::agent_use::AgentUse;
@@ -282,7 +283,7 @@ impl HarborJob {
     }
 
     /// The task's directory, derived from the configuration.
-    fn task_path(&self, trial: &SettledTrial) -> PathBuf {
+    fn task_path(&self, trial: &SettledTrial) -> String {
         let of = &trial.name;
         let mut datasets = self.config["datasets"].as_array().into_iter().flatten();
         let path = datasets.find_map(|dataset| {
@@ -290,7 +291,7 @@ impl HarborJob {
             let name = dataset["name"].as_str().or(path.file_name()?.to_str())?;
             (name == of.dataset).then_some(path)
         });
-        path.unwrap_or(Path::new(&of.dataset)).join(&of.task)
+        shown(&path.unwrap_or(Path::new(&of.dataset)).join(&of.task)).to_string()
     }
 }
 
@@ -298,8 +299,8 @@ impl HarborJob {
 fn dataset(dataset: &Value) -> Option<Value> {
     let keep = |key: &str| dataset.get(key).filter(|value| value.is_string()).cloned();
     let mut kept = Map::new();
-    if let Some(path) = keep("path") {
-        kept.insert("path".to_owned(), path);
+    if let Some(path) = dataset["path"].as_str() {
+        kept.insert("path".to_owned(), shown(Path::new(path)).to_string().into());
     } else {
         kept.insert("name".to_owned(), keep("name")?);
         kept.extend(keep("version").map(|version| ("version".to_owned(), version)));
