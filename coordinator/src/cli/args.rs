@@ -453,10 +453,11 @@ impl Cli {
 /// Run settled trials of a run again, under the run's own options
 ///
 /// Their former results are kept as superseded executions, and all other results stay. If the run's
-/// coordinator runs, the trials get another try within its session, and this command ends. If not,
-/// this command is the run's next session: pending trials run as well, and the job file must be
-/// where it was. Agents, tasks and settings may be corrected before: other trials keep their results.
-/// Of a search, `--infra` retries the evals that the infrastructure failed.
+/// coordinator runs, the trials get another try within its session, with its agents, tasks and
+/// settings, and this command ends; options after `--` are refused then. If not, this command is the
+/// run's next session: pending trials run as well, and the job file must be where it was. Agents,
+/// tasks and settings may be corrected before such a session: other trials keep their results. Of a
+/// search, `--infra` retries the evals that the infrastructure failed.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("which"),

@@ -22,7 +22,8 @@ pub(super) async fn show(
     let scratch = tempfile::tempdir()
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
     let pack_cache = Some(pack_cache(&job.jobs_dir.join(".rollout")));
-    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), pack_cache };
+    let holder = None;
+    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), holder, pack_cache };
     let formats = datasets::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);

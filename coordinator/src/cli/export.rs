@@ -21,6 +21,7 @@ use crate::results::export::{
     DEFAULT_MIN_REWARD, ExportError, ExportFormat, ExportRequest, ExportSummary,
 };
 use crate::results::files::TrialFilesError;
+use crate::results::view::RunViewError;
 
 /// Export the results of a run in the format of another tool
 ///
@@ -79,22 +80,19 @@ pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode,
             return Err(CliError::new(ExitCode::Usage, message));
         }
         (ExportFormat::Tables, Some(out)) => {
-            let (from, out) = (run_dir.clone(), out.clone());
-            supervise::blocking(move || export::export_tables(&from, &out)).await
+            let (from, out, is_copy) = (run_dir.clone(), out.clone(), place.is_copy());
+            supervise::blocking(move || export::export_tables(&from, is_copy, &out)).await
         }
         _ => {
             let store = store_url::open_for_run(store.as_deref(), &run_dir).await?;
             let min_reward = min_reward.unwrap_or(DEFAULT_MIN_REWARD);
             let run_dir = run_dir.clone();
-            export::export(&ExportRequest {
-                run_dir,
-                store,
-                format,
-                out,
-                shown_in: None,
-                min_reward,
-            })
-            .await
+            let shown_in = None;
+            let request = ExportRequest { run_dir, store, format, out, shown_in, min_reward };
+            match place.is_copy() {
+                true => export::export_copy(&request).await,
+                false => export::export(&request).await,
+            }
         }
     };
     let exported = exported.map_err(|error| {
@@ -200,6 +198,14 @@ fn print_summary(
 impl From<ExportError> for CliError {
     fn from(error: ExportError) -> Self {
         let what = "cannot export the run";
+        let error = match error {
+            // The words of `rollout status`, which reads the journal alike.
+            ExportError::Journal(cause) => match cause.downcast::<RunViewError>() {
+                Ok(cause) => return (*cause).into(),
+                Err(cause) => ExportError::Journal(cause),
+            },
+            error => error,
+        };
         match &error {
             ExportError::NotRunDirectory { .. }
             | ExportError::OutputExists(_)

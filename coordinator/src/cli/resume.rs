@@ -22,7 +22,8 @@ const SEARCH_HINT: &str = "a search has no pause: `rollout resume DIR` resumes o
 /// Resume a run or a search that was stopped, paused or lost its owner, from its directory or from
 /// the catalog of a store
 ///
-/// A run whose coordinator runs is told to end its pause; nothing else happens then.
+/// A run whose coordinator runs is told to end its pause; nothing else happens then, and options
+/// after `--` are refused.
 ///
 /// A directory is resumed with the options that the run or the search was started with; `-- OPTION…`
 /// adds others, or replaces their values. No other run is started. A run in a catalog (`rollout run
@@ -70,9 +71,11 @@ pub(super) async fn resume(args: ResumeArgs, printer: &Printer) -> Result<ExitCo
     let (text, server) = (args.run.to_string_lossy(), args.server().clone());
     if !RunLayout::is_search(&args.run)
         && let Some(live) = LiveRun::find(&text, &server, "resume", SEARCH_HINT).await?
-        && let Some(code) = end_pause(&live, args.json(), printer).await?
     {
-        return Ok(code);
+        live.refuse_options("resume", &args.options).await?;
+        if let Some(code) = end_pause(&live, args.json(), printer).await? {
+            return Ok(code);
+        }
     }
     #[cfg(feature = "nats")]
     if ServerAddress::parse(&args.run).is_some() {

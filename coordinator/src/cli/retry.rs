@@ -30,10 +30,11 @@ pub(super) async fn retry(args: RetryArgs, printer: &Printer) -> Result<ExitCode
     let is_search = RunLayout::is_search(&run_dir);
     if is_search {
         check_search(&run_dir, &reopen)?;
-    } else if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await?
-        && let Some(code) = live::retry(&live, &reopen, json, printer).await?
-    {
-        return Ok(code);
+    } else if let Some(live) = LiveRun::find(&text, &server, "retry", SEARCH_HINT).await? {
+        live.refuse_options("retry", &options).await?;
+        if let Some(code) = live::retry(&live, &reopen, json, printer).await? {
+            return Ok(code);
+        }
     }
     #[cfg(feature = "nats")]
     if ServerAddress::parse(&run_dir).is_some() {
@@ -273,5 +274,22 @@ mod tests {
         let args = run_args("rollout run job.yaml -q");
         assert!(Printer::from_environment(false).with_quiet(args.quiet).is_quiet());
         assert!(Printer::from_environment(true).with_quiet(false).is_quiet());
+    }
+
+    #[tokio::test]
+    async fn run_directory_is_not_sent_to_an_api_server() {
+        let run_dir = tempfile::tempdir().expect("a directory");
+        let directory = std::env::current_dir().expect("a directory");
+        let stored = serde_json::json!({ "directory": directory, "arguments": ["job.yaml"] });
+        let path = run_dir.path().join("invocation.json");
+        std::fs::write(path, stored.to_string()).expect("written");
+        for reopen in [None, Some(ReopenSelection::Failed)] {
+            let options = ["--remote-endpoint", "http://127.0.0.1:1"].map(str::to_owned).to_vec();
+            let printer = Printer::from_environment(true);
+            let refused = run_again(run_dir.path(), reopen, options, &printer).await;
+            let refused = refused.expect_err("it would be a new run");
+            assert_eq!(refused.code, ExitCode::Usage);
+            assert!(refused.message.contains("with a run directory"), "{}", refused.message);
+        }
     }
 }

@@ -28,6 +28,11 @@ use crate::results::report::JobResult;
 pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     executor::resolve(&mut args)?;
     if args.executor.has_api_server() {
+        if args.again.is_some() {
+            let what = "cannot use `--remote-endpoint` with a run directory: a server of `rollout \
+                        serve` would begin a new run";
+            return Err(CliError::usage(what).hint("leave out `--remote-endpoint`"));
+        }
         remote_api::check_options(with_run(std::env::args_os().collect()))?;
     }
     let args = Arc::new(args);
@@ -39,7 +44,15 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     let screen = printer.screen();
     let level = level(&args, prepared.job.log_level);
     logging::start(level, args.log, screen.clone(), printer.err);
-    if let Some(server) = args.executor.api_server()?.filter(|_| !args.dry_run) {
+    let server = args.executor.api_server()?.filter(|_| !args.dry_run);
+    if !args.dry_run {
+        // A server masks the values that it has.
+        let is_remote = args.has_remote_workers() || server.is_some();
+        if let Some(line) = masked::of_job(&prepared.job, is_remote).line() {
+            printer.note(&line);
+        }
+    }
+    if let Some(server) = server {
         let (detach, json) = (args.executor.is_detached(), args.json);
         let fail_under = args.fail_under;
         let run = ServerSubmission { server, prepared, detach, json, fail_under };
@@ -48,9 +61,6 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
-        if let Some(line) = masked::of_job(&prepared.job, args.has_remote_workers()).line() {
-            printer.note(&line);
-        }
         let run = HintedRun::Directory(prepared.job.run_dir());
         let ended = Box::pin(start(prepared, &args, &run, screen, printer)).await;
         ended.map_err(|error| error.for_run(&run))

@@ -30,8 +30,9 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 ///
 /// It is `rollout serve` with one user, for farms and jobs of the own host: documents may name
 /// directories below the current one, sandboxes of this host, settings of providers, every model
-/// server and every git repository, which is fetched with the credentials of this user. `client.env` in its directory has the address and the token: `. DIR/client.env` exports
-/// them for clients. The token stays the same when the server is started again.
+/// server and every git repository, which is fetched with the credentials of this user. `client.env`
+/// in its directory has the address and the token: `. DIR/client.env` exports them for clients. The
+/// token stays the same when the server is started again.
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
     /// Directory of records and runs [default: $XDG_STATE_HOME/rollout/up or

@@ -19,7 +19,7 @@ use crate::engine::core::{AnnouncedChunk, ItemSettlement, NewItem};
 
 /// Finds the items of a plan that a selection names, by its keys or their names; none for a selection
 /// by outcome alone. Goes through the whole plan: it blocks.
-pub type ItemLookup = Box<dyn FnOnce(&ReopenSelection) -> HashMap<String, ItemId> + Send>;
+pub type ItemLookup = Box<dyn Fn(&ReopenSelection) -> HashMap<String, ItemId> + Send>;
 
 /// How a position of a plan relates to a user's selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{Execution, ItemOutcome};
-use rollout_protocol::spec::trial::TrialName;
 pub use rollout_protocol::wire::command::{OutcomeFilter, ReopenSelection, TrialFilter};
 
 use super::replay::{CoreReplay, reopened_items};
@@ -52,12 +51,12 @@ pub(super) struct FoundSettlements {
     pub(super) settled: HashMap<ItemId, (u32, ItemSettlement)>,
     /// Number of trials that the selection names and the plan has.
     pub(super) named: usize,
-    /// Keys of the selection that name no trial that was ever settled.
+    /// Keys, agents and tasks of the selection that name no trial that was ever settled.
     pub(super) unsettled: Vec<String>,
 }
 
 /// Reads the settlements that a selection names from the durable part of a journal, which may grow.
-/// `items` are those that the selection names. Blocks.
+/// `lookup` finds the items that a selection names. Blocks.
 ///
 /// # Errors
 /// [`JournalError`].
@@ -65,8 +64,9 @@ pub(super) fn find_settlements(
     layout: &RunLayout,
     durable: JournalPrefix,
     selection: &ReopenSelection,
-    items: &HashMap<String, ItemId>,
+    lookup: &dyn Fn(&ReopenSelection) -> HashMap<String, ItemId>,
 ) -> Result<FoundSettlements, JournalError> {
+    let items = lookup(selection);
     let index = SegmentIndex::read(layout)?;
     let mut replay = CoreReplay::for_reader(index.reopenings()?.times, []);
     let mut found = FoundSettlements::default();
@@ -80,25 +80,47 @@ pub(super) fn find_settlements(
         replay.read(at, record, |core, effect| {
             let CoreEffect::Settled(settled) = effect else { return };
             let item = settled.item;
+            let is_filtered = matches!(selection, ReopenSelection::Filtered(_));
             let is_named = named.contains(&item);
-            if is_named {
+            if is_named || is_filtered {
                 known.insert(item);
             }
-            let by_name =
-                matches!(selection, ReopenSelection::Trials(_) | ReopenSelection::Filtered(_));
+            let by_name = is_filtered || matches!(selection, ReopenSelection::Trials(_));
             if (is_named || !by_name) && has_outcome(selection, &settled) {
                 let tries = core.progress(&item).map_or(0, |progress| progress.tries);
                 found.settled.insert(item, (tries, *settled));
             }
         });
     })?;
-    if let ReopenSelection::Trials(keys) = selection {
-        found.named = named.len();
-        let is_settled =
-            |key: &&String| items.get(key.as_str()).is_some_and(|item| known.contains(item));
-        found.unsettled = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
+    match selection {
+        ReopenSelection::Trials(keys) => {
+            found.named = named.len();
+            let is_settled =
+                |key: &&String| items.get(key.as_str()).is_some_and(|item| known.contains(item));
+            found.unsettled = keys.iter().filter(|key| !is_settled(key)).cloned().collect();
+        }
+        ReopenSelection::Filtered(filter) => {
+            let is_settled =
+                |part: &ReopenSelection| lookup(part).values().any(|item| known.contains(item));
+            let unsettled = parts(filter).filter(|(_, part)| !is_settled(part));
+            found.unsettled = unsettled.map(|(name, _)| name.clone()).collect();
+        }
+        ReopenSelection::Failed | ReopenSelection::Infrastructure => {}
     }
     Ok(found)
+}
+
+/// Every agent and task of a filter, with the selection of its trials.
+fn parts(filter: &TrialFilter) -> impl Iterator<Item = (&String, ReopenSelection)> {
+    let agents = filter.agents.iter().map(|agent| {
+        let agents = vec![agent.clone()];
+        (agent, ReopenSelection::Filtered(TrialFilter { agents, ..TrialFilter::default() }))
+    });
+    let tasks = filter.tasks.iter().map(|task| {
+        let tasks = vec![task.clone()];
+        (task, ReopenSelection::Filtered(TrialFilter { tasks, ..TrialFilter::default() }))
+    });
+    agents.chain(tasks)
 }
 
 /// The settlements that no longer count: those that previous sessions reopened, and those that this
@@ -114,13 +136,17 @@ pub(super) struct SupersededResults {
     chosen: Vec<ItemId>,
     /// Names and items of the selected settlements, as users give them.
     names: HashSet<String>,
-    /// All settled trials, if the selection is by agent and task.
-    trials: Vec<TrialName>,
+    /// Agents and tasks of the selection that no settled trial has so far.
+    unseen: TrialFilter,
 }
 
 impl SupersededResults {
     pub(super) fn new(pending: HashMap<ItemId, u32>, selection: Option<ReopenSelection>) -> Self {
-        Self { pending, selection, ..Self::default() }
+        let unseen = match &selection {
+            Some(ReopenSelection::Filtered(filter)) => filter.clone(),
+            _ => TrialFilter::default(),
+        };
+        Self { pending, selection, unseen, ..Self::default() }
     }
 
     /// Takes a settlement that no longer counts; otherwise returns it. A selected one that an
@@ -132,8 +158,8 @@ impl SupersededResults {
     ) -> Option<ItemSettlement> {
         let later = self.is_reopened_later(&settled.item);
         let selected = self.selection.as_ref();
-        if let (Some(ReopenSelection::Filtered(_)), Some(trial)) = (selected, name.trial()) {
-            self.trials.push(trial.clone());
+        if let Some(trial) = name.trial() {
+            self.unseen.remove(trial);
         }
         let selected = selected.is_some_and(|of| selects(of, &settled, name));
         if !later && !selected {
@@ -185,7 +211,9 @@ impl SupersededResults {
             Some(ReopenSelection::Trials(keys)) => {
                 keys.iter().filter(|key| !self.names.contains(*key)).cloned().collect()
             }
-            Some(ReopenSelection::Filtered(filter)) => filter.unknown(&self.trials.iter()),
+            Some(ReopenSelection::Filtered(_)) => {
+                self.unseen.agents.iter().chain(&self.unseen.tasks).cloned().collect()
+            }
             Some(ReopenSelection::Failed | ReopenSelection::Infrastructure) | None => Vec::new(),
         }
     }
@@ -195,6 +223,7 @@ impl SupersededResults {
 mod tests {
     use rollout_protocol::Timestamp;
     use rollout_protocol::record::Verdict;
+    use rollout_protocol::spec::trial::TrialName;
 
     use super::*;
 

@@ -330,6 +330,7 @@ async fn plan_build_stores_documents_and_dry_run_shows_them() {
     let sink = crate::sources::datasets::BundleSink {
         store: Some(std::sync::Arc::clone(&store)),
         scratch,
+        holder: None,
         pack_cache: None,
     };
     let PreparedJob { job, datasets, warnings } = prepared(dir.path());
@@ -372,6 +373,7 @@ async fn job_with_too_many_trials_is_config_error() {
     let sink = crate::sources::datasets::BundleSink {
         store: None,
         scratch: dir.path().to_owned(),
+        holder: None,
         pack_cache: None,
     };
     let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {

@@ -14,4 +14,4 @@ pub(crate) mod testing;
 pub mod view;
 
 pub use rows::RowsError;
-pub use settlements::SettlementsError;
+pub use settlements::{SettledTrials, SettlementsError};

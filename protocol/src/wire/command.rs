@@ -143,14 +143,10 @@ impl TrialFilter {
             && (self.tasks.is_empty() || self.tasks.iter().any(is_task))
     }
 
-    /// Its agents and tasks that no trial has.
-    pub fn unknown<'a>(
-        &self,
-        trials: &(impl Iterator<Item = &'a TrialName> + Clone),
-    ) -> Vec<String> {
-        let agents = self.agents.iter().filter(|agent| !trials.clone().any(|t| t.agent == **agent));
-        let tasks = self.tasks.iter().filter(|task| !trials.clone().any(|t| is_task(task, t)));
-        agents.chain(tasks).cloned().collect()
+    /// Removes the agent and the task of a trial: those of no trial remain.
+    pub fn remove(&mut self, trial: &TrialName) {
+        self.agents.retain(|agent| *agent != trial.agent);
+        self.tasks.retain(|task| !is_task(task, trial));
     }
 }
 

@@ -475,7 +475,8 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
     std::fs::write(&file, text).expect("written");
     let prepared = plan::read(Some(&file), &JobOptions::for_command_line(&|_| true))?;
     let scratch = tempfile::tempdir().expect("a directory");
-    let sink = BundleSink { store: None, scratch: scratch.path().to_owned(), pack_cache: None };
+    let (scratch, holder) = (scratch.path().to_owned(), None);
+    let sink = BundleSink { store: None, scratch, holder, pack_cache: None };
     let formats = rollout_coordinator::sources::datasets::formats(&prepared.datasets);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let built = plan::build(&prepared.job, prepared.datasets, &sink);

@@ -108,8 +108,12 @@ pub fn prepare(project: &Project) -> PreparedJob {
 pub async fn plan(project: &Project, store: Arc<dyn BlobStore>) -> JobPlan {
     let PreparedJob { job, datasets, .. } = prepare(project);
     let scratch = tempfile::tempdir().expect("a directory");
-    let sink =
-        BundleSink { store: Some(store), scratch: scratch.path().to_owned(), pack_cache: None };
+    let sink = BundleSink {
+        store: Some(store),
+        scratch: scratch.path().to_owned(),
+        holder: None,
+        pack_cache: None,
+    };
     plan::build(&job, datasets, &sink).await.expect("a plan").0
 }
 

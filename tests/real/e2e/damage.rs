@@ -71,6 +71,10 @@ fn journal_with_changed_bit_is_refused_and_repaired() {
     for text in ["000001.log is damaged at byte", "intact records follow", "rollout repair"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
+    let export = ["export", "jobs/slow", "--format", "jsonl"];
+    let export = project.rollout(&export).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
+    assert_eq!(export.stdout, "", "an export of a part looks like one of the whole");
+    let _export = export.expect_stderr("rollout repair");
     let output = repair(&project, &["--dry-run"]);
     assert!(output.contains("would be restored, one bit had changed"), "{output}");
     assert_ne!(fs::read(&path).expect("readable"), whole, "a dry run changes nothing");

@@ -48,6 +48,14 @@ fn embedded_run_is_paused_retried_and_resumed_from_another_process() {
     });
     let status = receipt(&project, &["status", "jobs/live"]);
     assert_eq!((&status["paused"], &status["state"]), (&true.into(), &"running".into()));
+    let unknown = ["retry", "jobs/live", "--failed", "--agent", "busy", "--agent", "typo"];
+    let unknown = command(&project, &unknown).expect_code(ExitCode::Config);
+    assert!(unknown.stderr.contains("no settled trial typo"), "{}", unknown.stderr);
+    for words in [&["retry", "jobs/live", "--failed"][..], &["resume", "jobs/live"]] {
+        let words = [words, &["--", "--agent-env=KEY=hidden"]].concat();
+        let refused = command(&project, &words).expect_code(ExitCode::Usage).stderr;
+        assert!(refused.contains("--agent-env") && !refused.contains("hidden"), "{refused}");
+    }
     let retried = receipt(&project, &["retry", "jobs/live", "--failed"]);
     assert_eq!((&retried["named"], &retried["reopened"]), (&1.into(), &1.into()), "{retried}");
     let shown = receipt(&project, &["show", "jobs/live", &load.trial(1)]);

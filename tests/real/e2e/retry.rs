@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::net::free_port;
 use rollout_tests::project::Project;
+use rollout_tests::wait;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
@@ -130,6 +132,46 @@ fn retry_after_corrected_script_keeps_other_results_under_their_spec() {
     let all = project.rollout(&all).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(!all.stderr.contains("is kept"), "{}", all.stderr);
     assert_ne!(spec("alone"), kept, "a filter alone selects every outcome");
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn export_of_a_killed_retry_has_only_trials_that_are_settled() {
+    let wrong = "grep -q alone \"$ROLLOUT_TASK_INSTRUCTION\"";
+    let project = with_two_tasks(project());
+    let mark = project.mark();
+    project.write_file("job.yaml", &job_of(wrong));
+    let _failed = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let export = |format: &str, out: &str| {
+        let words = ["export", "jobs/needy", "--format", format, "--out", out];
+        let exported = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success);
+        assert!(!exported.stderr.contains("missing"), "{}", exported.stderr);
+        let out = project.path().join(out);
+        let file = if format == "tables" { out.join("trials.jsonl") } else { out };
+        let text = fs::read_to_string(file).expect("a file");
+        text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect()
+    };
+    let before: Vec<Value> = export("jsonl", "before.jsonl");
+    assert_eq!(before.len(), 2, "{before:?}");
+
+    project.write_file("job.yaml", &job_of(&format!("exec -a {mark} sleep 300")));
+    let mut retry = project.rollout(&["retry", "jobs/needy", "--failed"]);
+    let hangs = || !rollout_tests::processes::with_mark(&mark).is_empty();
+    wait::until(DEADLINE, "the agent", hangs);
+    retry.signal(Signal::KILL);
+    let _killed = retry.wait(DEADLINE);
+    let status = project.rollout(&["status", "jobs/needy", "--json"]).wait(DEADLINE);
+    let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
+    assert_eq!(status["counts"]["settled"], 1, "{status}");
+    for (format, out) in [("jsonl", "after.jsonl"), ("tables", "tables")] {
+        let rows: Vec<Value> = export(format, out);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert!(rows[0].to_string().contains("alone"), "{rows:?}");
+    }
+
+    project.write_file("job.yaml", &job_of("true"));
+    let all = project.rollout(&["retry", "jobs/needy", "--agent", "a"]).wait(DEADLINE);
+    drop(all);
     assert_nothing_left(&project);
 }
 

@@ -152,10 +152,12 @@ fn option_without_effect_on_a_server_is_refused_before_anything_is_sent() {
 #[test]
 fn refusal_of_the_server_is_the_error_of_the_command() {
     let (project, _daemon, url) = with_daemon("1");
-    project.write_file("job.yaml", "agents: [{name: oracle}]\ntask_env: [HOME]\n\
+    project.write_file("job.yaml", "agents: [{name: oracle}]\ntask_env: [HOME]\nsecrets: [PIN]\n\
         environment: {type: process, provider_config: {network: none}}\ndatasets: [{path: tasks}]\n");
     let refused = project.rollout(&["run", "job.yaml", "--remote-endpoint", &url]).wait(DEADLINE);
-    let _refused = refused.expect_code(ExitCode::Config).expect_stderr("provider_config");
+    let refused = refused.expect_code(ExitCode::Config).expect_stderr("provider_config");
+    let masked = "note: masked: PIN in all output (declared secrets)";
+    assert!(refused.stderr.contains(masked), "{}", refused.stderr);
     let unreachable = ["run", "job.yaml", "--remote-endpoint", "http://127.0.0.1:1"];
     let _unreachable =
         project.rollout(&unreachable).wait(DEADLINE).expect_code(ExitCode::OutOfReach);

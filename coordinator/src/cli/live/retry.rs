@@ -71,6 +71,12 @@ fn print_receipt(
     } else if refused.is_none() {
         let reopened = reopened.unwrap_or_default();
         printer.data(&format!("{named} trials selected: {reopened} run again\n"))?;
+        if reopened > 0 {
+            printer.note(
+                "the session that runs keeps its agents, tasks and settings: corrections take effect \
+                 in the next one",
+            );
+        }
     }
     match refused {
         None => Ok(ExitCode::Success),

@@ -6,7 +6,7 @@ use std::path::Path;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_protocol::wire::command::{CommandReceipt, RunCommand, RunFile};
 #[cfg(feature = "nats")]
 use rollout_worker::queue::nats::Nats;
 use rollout_worker::queue::traits::{QueueError, RunControl};
@@ -179,6 +179,33 @@ impl LiveRun {
             #[cfg(feature = "nats")]
             Route::Server(nats) => &**nats,
         }
+    }
+
+    /// Refuses options of a new session if the run has a coordinator, whose session keeps its own.
+    ///
+    /// # Errors
+    /// The refusal, or the coordinator cannot be asked.
+    pub(in crate::cli) async fn refuse_options(
+        &self,
+        verb: &str,
+        options: &[String],
+    ) -> Result<(), CliError> {
+        let Some(first) = options.first() else { return Ok(()) };
+        // It changes nothing.
+        let question = RunCommand::ReadFile { file: RunFile::Owner, offset: 0 };
+        if self.command(question).await?.is_none() {
+            return Ok(());
+        }
+        // The value may be a secret.
+        let option = first.split_once('=').map_or(first.as_str(), |(option, _)| option);
+        Err(CliError::usage(format!(
+            "cannot {verb} with `-- {option}`: the run's coordinator runs, and its session keeps its \
+             settings"
+        ))
+        .hint(&format!(
+            "leave out `--` and what follows it, or stop the run first: `rollout {verb}` then begins \
+             a session with these options"
+        )))
     }
 
     /// Sends a command; `None` if the run has no coordinator.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 use serde_json::Value;
-use ureq::http::Response;
+use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use crate::cli::error::CliError;
@@ -94,12 +94,24 @@ impl ApiServerClient {
         self.send_get(&self.long, path)
     }
 
+    /// Whether a path exists. Blocks.
+    pub(super) fn has(&self, path: &str) -> Result<bool, CliError> {
+        match self.call_get(&self.short, path) {
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Ok(false),
+            answer => self.checked(answer).map(|_| true),
+        }
+    }
+
     fn send_get(&self, agent: &Agent, path: &str) -> Result<Response<Body>, CliError> {
+        self.checked(self.call_get(agent, path))
+    }
+
+    fn call_get(&self, agent: &Agent, path: &str) -> Result<Response<Body>, ureq::Error> {
         let mut request = agent.get(format!("{}{path}", self.base));
         if self.token.is_some() {
             request = request.header("authorization", self.authorization());
         }
-        self.checked(request.call())
+        request.call()
     }
 
     /// Posts a document. Blocks.
@@ -220,6 +232,37 @@ mod tests {
         assert_eq!(run.server.run_url(&run.id), "https://host:1/base/v1/runs/r12");
         for text in ["http://host", "http://host/v1/runs/", "http://host/v1/runs/a/b"] {
             assert!(RunUrl::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_missing_path_does_not_exist() {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        use std::net::{Ipv4Addr, TcpListener};
+
+        let answers =
+            ["204 No Content", "404 Not Found", "401 Unauthorized", "429 Too Many Requests"];
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let serving = supervise::thread("server", move || {
+            for status in answers {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+                while lines.next().is_some_and(|line| !line.expect("a line").is_empty()) {}
+                let end = "content-length: 0\r\nconnection: close\r\n\r\n";
+                write!(stream, "HTTP/1.1 {status}\r\n{end}").expect("sent");
+            }
+        });
+        let (short, long) = (agent(Some(REQUEST_TIMEOUT)), agent(None));
+        let server = ApiServerClient { base, token: None, short, long };
+        let serving = serving.expect("a thread");
+        let found = answers.map(|_| server.has("/v1/datasets/0"));
+        serving.join().expect("no panic");
+        let found = found.map(|found| found.map_err(|error| error.message));
+        assert_eq!(found[..2], [Ok(true), Ok(false)]);
+        for (found, status) in found[2..].iter().zip(["401", "429"]) {
+            let error = found.as_ref().expect_err("it is not known");
+            assert!(error.ends_with(status), "{error}");
         }
     }
 

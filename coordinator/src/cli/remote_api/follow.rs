@@ -130,9 +130,11 @@ async fn ended(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let shown = run.server.document(&run.path("")).await?;
+    let unread = unread_results(&shown, report);
+    let result = report.result.as_ref().filter(|_| unread.is_none());
     if json {
         printer.data(&format!("{shown}\n"))?;
-        if let Some(result) = &report.result {
+        if let Some(result) = result {
             // As the last line of a run on this host.
             let mut line = json!(**result);
             line["event"] = json!("result");
@@ -146,23 +148,52 @@ async fn ended(
         error.hints = texts(&failure["hints"]);
         return Err(error);
     }
+    if let Some(unread) = &unread {
+        printer.warning(unread);
+    }
     if !json && !printer.is_quiet() {
         let url = run.server.run_url(&run.id);
-        let text = match &report.result {
+        let text = match result {
             Some(result) => summary::render_hosted(report, result, &url, printer.out),
             None => super::commands::summary(&shown),
         };
         printer.data(&text)?;
     }
-    Ok(match exit_code(&shown["code"]) {
+    code(&shown, report, fail_under, unread)
+}
+
+/// Why the results in the events are not those of the run: a newer server may send some that this
+/// program does not know.
+fn unread_results(shown: &Value, report: &RunReport) -> Option<String> {
+    let settled = shown["progress"]["settled"].as_u64()?;
+    let read = report.tally.settled();
+    (settled != read)
+        .then(|| format!("this program knows {read} of the {settled} results that the server sent"))
+}
+
+/// The exit code of a run that has stopped.
+fn code(
+    shown: &Value,
+    report: &RunReport,
+    fail_under: Option<f64>,
+    unread: Option<String>,
+) -> Result<ExitCode, CliError> {
+    match exit_code(&shown["code"]) {
         // The results decide.
         ExitCode::Success | ExitCode::Infrastructure | ExitCode::NothingMeasured
             if fail_under.is_some() =>
         {
-            exit::for_run(false, &report.tally, fail_under)
+            match unread {
+                None => Ok(exit::for_run(false, &report.tally, fail_under)),
+                Some(unread) => {
+                    let message = format!("cannot decide `--fail-under`: {unread}");
+                    Err(CliError::new(ExitCode::Failure, message)
+                        .hint("use the version of the server"))
+                }
+            }
         }
-        code => code,
-    })
+        code => Ok(code),
+    }
 }
 
 /// Opens a stream of events after a number.
@@ -208,4 +239,31 @@ fn read_stream(
         }
     }
     Ok(StreamMessage::Broken(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+    use crate::events::UnwrittenTrials;
+    use crate::results::metrics::{Tally, TrialScore};
+
+    #[test]
+    fn threshold_is_not_decided_from_a_part_of_the_results() {
+        let mut tally = Tally::default();
+        tally.add(&TrialScore::from_verdict(&Verdict::completed(1.0), &[]));
+        let (failures, unwritten) = (Vec::new(), UnwrittenTrials::default());
+        let report = RunReport { result: None, tally, failures, has_trial_files: false, unwritten };
+        let ended = |settled: u64, fail_under| {
+            let shown = json!({ "code": 0, "progress": { "settled": settled } });
+            let unread = unread_results(&shown, &report);
+            code(&shown, &report, fail_under, unread).map_err(|error| (error.code, error.message))
+        };
+        assert_eq!(ended(1, Some(0.9)), Ok(ExitCode::Success));
+        assert_eq!(ended(2, None), Ok(ExitCode::Success), "the server decides");
+        let (code, message) = ended(2, Some(0.9)).expect_err("one result is not known");
+        assert_eq!(code, ExitCode::Failure);
+        assert!(message.contains("knows 1 of the 2 results"), "{message}");
+    }
 }

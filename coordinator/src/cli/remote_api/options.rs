@@ -20,7 +20,8 @@ enum OptionUse {
     Refused(&'static str),
 }
 
-const FILES_HINT: &str = "the server keeps the files of its runs: `rollout export URL --format harbor --out DIR` gets them";
+const FILES_HINT: &str = "the server keeps the files of its runs: `rollout export URL --format harbor \
+                          --out DIR` gets them";
 const FILES: OptionUse = OptionUse::Refused(FILES_HINT);
 const OWN: OptionUse =
     OptionUse::Refused("the operator of the server chooses it with `rollout serve`");

@@ -152,7 +152,7 @@ fn upload(server: &ApiServerClient, directory: &Path) -> Result<String, CliError
     let (packed, own) = pack(directory, &archive)?;
     let hex = packed.digest.hex();
     let path = format!("/v1/datasets/{hex}");
-    if server.get(&path).is_err() {
+    if !server.has(&path)? {
         let mut file = File::open(&archive).map_err(failed)?;
         server.put(&path, packed.size_bytes, &mut file)?;
     }

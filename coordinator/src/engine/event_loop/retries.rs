@@ -178,11 +178,7 @@ impl<P: Planner> Engine<P> {
         let (selection, lookup) = (retry.selection.clone(), self.planner.item_lookup());
         let read = move || {
             let lookup = lookup.ok_or(NOT_REOPENED)?;
-            let items = lookup(&selection);
-            if let (ReopenSelection::Filtered(_), true) = (&selection, items.is_empty()) {
-                return Err("the run has no trial of these agents and tasks".to_owned());
-            }
-            let read = reopen::find_settlements(&layout, durable, &selection, &items);
+            let read = reopen::find_settlements(&layout, durable, &selection, &*lookup);
             read.map_err(|error| format!("cannot read the journal: {}", error_chain(&error)))
         };
         let reading = Some(supervise::spawn("retry", supervise::blocking(read)));

@@ -74,8 +74,9 @@ impl FarmSession {
         opened.ok_or_else(|| RunError::PartEnded("the farm").into())
     }
 
-    /// Opens a farm as [`open`](Self::open) does, unless `stopped` ends before: then everything that
-    /// was begun has ended when this returns `None`.
+    /// Opens a farm as [`open`](Self::open) does, unless `stopped` ends before: then its run has ended
+    /// when this returns `None`. Parts of tasks that are being packed then end by themselves, and
+    /// remove their directory.
     ///
     /// # Errors
     /// [`LaunchError`]; nothing was changed then.

@@ -1,5 +1,6 @@
 //! `rollout export`: the results of a run in the formats of other tools. Reads only the run's
-//! records and blob store, so it does not depend on the result files that the run wrote.
+//! records, its journal if it has not ended, and its blob store, so it does not depend on the result
+//! files that the run wrote.
 //!
 //! * Trials are exported in the plan's order, one at a time: only the file position of each is kept
 //!   in memory.
@@ -22,7 +23,6 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::Settlement;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::BlobStore;
 
@@ -30,7 +30,7 @@ use crate::plan::JobPlanError;
 use crate::results::files::{FileError, TrialFilesError};
 use crate::results::rows::RowsError;
 pub use crate::results::rows::until_stopped;
-use crate::results::settlements::SettlementsError;
+use crate::results::settlements::{SettledTrials, SettlementsError};
 use crate::results::tables::{self, TablesError};
 use source::ExportSource;
 pub use trajectories::DEFAULT_MIN_REWARD;
@@ -138,6 +138,9 @@ pub enum ExportError {
     /// The run's manifest cannot be read.
     #[error(transparent)]
     Header(Box<dyn std::error::Error + Send + Sync>),
+    /// The journal of a run that has not ended cannot be read.
+    #[error(transparent)]
+    Journal(Box<dyn std::error::Error + Send + Sync>),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -186,20 +189,20 @@ pub enum ExportError {
     Parquet(#[from] ::parquet::errors::ParquetError),
 }
 
-/// Exports the run with `header`. `late` are settlements that its records may lack.
+/// Exports the settled trials of the run with `header`.
 ///
 /// # Errors
 /// [`ExportError`]; the output path is then unchanged.
 pub async fn export(
     request: &ExportRequest,
     header: RunHeader,
-    late: Vec<Settlement>,
+    settled: SettledTrials,
 ) -> Result<ExportSummary, ExportError> {
     if request.format == ExportFormat::Tables {
         let out = request.out.as_deref().ok_or(ExportError::NeedsOutputPath)?;
-        return export_tables(&request.run_dir, out, &header, late);
+        return export_tables(out, &header, &settled);
     }
-    let source = ExportSource::open(&request.run_dir, header, Arc::clone(&request.store), late)?;
+    let source = ExportSource::new(&request.run_dir, header, Arc::clone(&request.store), settled)?;
     let (out, all) = (request.out.clone(), LeftOut::default());
     let (path, left_out) = match request.format {
         ExportFormat::Harbor => {
@@ -227,17 +230,16 @@ pub async fn export(
 }
 
 /// Exports the analysis tables of the run with `header` to a directory that is empty or missing.
-/// `late` are settlements that its records may lack. Reads no blob.
+/// Reads no blob.
 ///
 /// # Errors
 /// [`ExportError`]; the directory is then unchanged.
 pub fn export_tables(
-    run_dir: &Path,
     out: &Path,
     header: &RunHeader,
-    late: Vec<Settlement>,
+    settled: &SettledTrials,
 ) -> Result<ExportSummary, ExportError> {
-    let written = tables::write_directory(run_dir, header.run, late, out)?;
+    let written = tables::write_directory(settled, header.run, out)?;
     Ok(ExportSummary {
         path: Some(out.to_owned()),
         trials: written.trials,

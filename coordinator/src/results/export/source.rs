@@ -1,7 +1,6 @@
 //! Reader of a run for exports: plan, configuration, and settled trials with their records, one by
 //! one.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +15,6 @@ use crate::plan::{JobPlan, PlannedTask};
 use crate::results::files::content;
 use crate::results::settlements::{self, SettledTrials};
 
-/// Maximum number of reward keys, for formats with a column per key.
-const MAX_KEYS: usize = 256;
-
 /// A run to export.
 #[derive(Debug)]
 pub(super) struct ExportSource {
@@ -29,14 +25,6 @@ pub(super) struct ExportSource {
     /// Store of the records and files.
     pub(super) store: Arc<dyn BlobStore>,
     settled: SettledTrials,
-    keys: RewardKeys,
-}
-
-/// Reward keys of verifiers that report several numbers.
-#[derive(Debug, Default)]
-struct RewardKeys {
-    keys: BTreeSet<String>,
-    left_out: bool,
 }
 
 /// A settled trial.
@@ -53,19 +41,15 @@ pub(super) struct SettledTrial {
 }
 
 impl ExportSource {
-    /// Opens a run directory and indexes its trials. `late` are settlements that its records may lack.
-    pub(super) fn open(
+    /// Reads the configuration of a run, whose settled trials were opened.
+    pub(super) fn new(
         run_dir: &Path,
         header: RunHeader,
         store: Arc<dyn BlobStore>,
-        late: Vec<Settlement>,
+        settled: SettledTrials,
     ) -> Result<Self, ExportError> {
-        let mut keys = RewardKeys::default();
-        let mut settled = SettledTrials::open(run_dir, |key| keys.add(key))?;
-        late.iter().for_each(|late| late.verdict.rewards.keys().cloned().for_each(|k| keys.add(k)));
-        settled.add_late(late)?;
         let config = settlements::document(&RunLayout::new(run_dir).config())?.unwrap_or_default();
-        Ok(Self { header, config, store, settled, keys })
+        Ok(Self { header, config, store, settled })
     }
 
     /// The plan.
@@ -90,12 +74,12 @@ impl ExportSource {
 
     /// Reward keys of verifiers that report several numbers, ascending.
     pub(super) fn keys(&self) -> Vec<String> {
-        self.keys.keys.iter().cloned().collect()
+        self.settled.keys()
     }
 
     /// Whether there are more keys than [`keys`](Self::keys) returns.
     pub(super) fn keys_left_out(&self) -> bool {
-        self.keys.left_out
+        self.settled.keys_left_out()
     }
 
     /// Reads the trial at an index in the plan's order.
@@ -115,15 +99,5 @@ impl ExportSource {
         let planned = self.plan().trial(ordinal).expect("it was found in the plan");
         let task = self.plan().tasks()[planned.task].clone();
         Ok(SettledTrial { name: planned.name, settlement, record, task })
-    }
-}
-
-impl RewardKeys {
-    fn add(&mut self, key: String) {
-        if self.keys.len() < MAX_KEYS || self.keys.contains(&key) {
-            self.keys.insert(key);
-        } else {
-            self.left_out = true;
-        }
     }
 }

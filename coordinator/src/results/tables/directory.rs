@@ -35,20 +35,17 @@ pub(crate) struct WrittenTables {
     pub(crate) unplanned: u64,
 }
 
-/// Writes the tables of the run in `run_dir` to a directory that is empty or missing: completely or
-/// not at all. `late` are settlements that its records may lack.
+/// Writes the tables of settled trials to a directory that is empty or missing: completely or not at
+/// all.
 ///
 /// # Errors
 /// [`TablesError`]; `out` is then unchanged.
 pub(crate) fn write_directory(
-    run_dir: &Path,
+    settled: &SettledTrials,
     run: RunId,
-    late: Vec<Settlement>,
     out: &Path,
 ) -> Result<WrittenTables, TablesError> {
-    let mut settled = SettledTrials::open(run_dir, drop)?;
-    settled.add_late(late)?;
-    write_staged(out, |staging| write_files(&settled, run, staging))
+    write_staged(out, |staging| write_files(settled, run, staging))
 }
 
 /// Writes the tables of these trials, in plan order with their ordinals, to a directory that is
@@ -98,7 +95,7 @@ fn write_staged<T>(
 /// [`TablesError`]; the remaining files are then unchanged.
 pub(crate) fn write_to_run(run_dir: &Path, run: RunId, trials: u64) -> Result<(), TablesError> {
     let tables = run_dir.join(layout::TABLES);
-    let settled = match SettledTrials::open(run_dir, drop) {
+    let settled = match SettledTrials::open(run_dir) {
         Err(SettlementsError::NoPlan(_)) => return Ok(()),
         opened => opened?,
     };

@@ -100,6 +100,11 @@ impl RunFold {
         self.plan.as_ref()
     }
 
+    /// When an item was settled, unless it runs again.
+    pub fn settled_at(&self, item: &ItemId) -> Option<Timestamp> {
+        self.settled.get(item).map(|settled| settled.at)
+    }
+
     /// Applies a record, and passes its events to `read`.
     pub fn apply(
         &mut self,

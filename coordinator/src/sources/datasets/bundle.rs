@@ -1,5 +1,6 @@
 //! Storing of task files and of the documents that trials refer to; existing blobs are skipped.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,6 +37,9 @@ pub struct BundleSink {
     pub store: Option<Arc<dyn BlobStore>>,
     /// An empty directory for temporary archives, on the store's file system if that is local.
     pub scratch: PathBuf,
+    /// Owner of that directory. Work in the directory holds it: packing goes on for a while when its
+    /// future is dropped.
+    pub holder: Option<Arc<dyn Any + Send + Sync>>,
     /// Cache of packed parts; without it all parts are packed again.
     pub pack_cache: Option<Arc<PackCache>>,
 }
@@ -209,14 +213,22 @@ async fn read(
 ) -> Result<LoadedTaskFiles, PrepareError> {
     let scratch = sink.scratch.join(index.to_string());
     let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.pack_cache.clone());
-    let work = move || pack::read(&owned, &at, known.as_deref(), has_model_agents);
+    let holder = sink.holder.clone();
+    let work = move || {
+        let _held = holder;
+        pack::read(&owned, &at, known.as_deref(), has_model_agents)
+    };
     let mut files = supervise::blocking(work).await.map_err(PrepareError::from_pack)?;
     for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
         let part = if part.archive.is_some() || sink.has(&part.blob).await? {
             part
         } else {
             let (task, archive) = (Arc::clone(task), scratch.with_extension(number.to_string()));
-            let work = move || part.pack(&task, archive);
+            let holder = sink.holder.clone();
+            let work = move || {
+                let _held = holder;
+                part.pack(&task, archive)
+            };
             supervise::blocking(work).await.map_err(PrepareError::from_pack)?
         };
         files.parts.push(part);

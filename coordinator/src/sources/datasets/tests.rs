@@ -90,7 +90,7 @@ impl DatasetProject {
     fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> BundleSink {
         let scratch = self.path(name);
         fs::create_dir(&scratch).expect("made");
-        BundleSink { store, scratch, pack_cache: None }
+        BundleSink { store, scratch, holder: None, pack_cache: None }
     }
 }
 
@@ -348,13 +348,41 @@ async fn symlink_out_of_task_part_is_refused_for_all_tasks() {
     );
 }
 
+#[test]
+fn packing_that_outlives_its_caller_holds_the_scratch_directory() {
+    let project = DatasetProject::new(&job("{path: ./set}"));
+    project.task("set/a");
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    let holder = Arc::new(());
+    let sink =
+        BundleSink { holder: Some(Arc::clone(&holder) as _), ..project.sink("scratch", None) };
+    // Its only thread for blocking work is busy.
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    runtime.expect("a runtime").block_on(async {
+        let mut busy = std::pin::pin!(supervise::blocking(move || drop(released.recv())));
+        assert!(futures_util::poll!(&mut busy).is_pending());
+        {
+            let mut bundling = std::pin::pin!(bundle(&job, datasets, &sink));
+            assert!(futures_util::poll!(&mut bundling).is_pending());
+        }
+        drop(sink);
+        assert_eq!(Arc::strong_count(&holder), 2, "packing waits for the thread");
+        drop(release);
+        busy.await;
+        supervise::blocking(|| ()).await;
+        assert_eq!(Arc::strong_count(&holder), 1, "it has ended");
+    });
+}
+
 #[tokio::test]
 async fn scratch_directory_unusable_is_no_fault_of_task() {
     let project = DatasetProject::new(&job("{path: ./set}"));
     project.task("set/a");
     let (job, datasets, _) = project.load(true).expect("no faults");
     let scratch = project.path("absent");
-    let sink = BundleSink { store: None, scratch: scratch.clone(), pack_cache: None };
+    let (store, holder, pack_cache) = (None, None, None);
+    let sink = BundleSink { store, scratch: scratch.clone(), holder, pack_cache };
     let error = bundle(&job, datasets, &sink).await.expect_err("no directory");
     let BundleError::Scratch(cause) = error else { panic!("of the scratch directory: {error}") };
     let start = format!("cannot create {}", scratch.display());

@@ -108,26 +108,36 @@ fn is_close(found: &Value, expected: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn settlements_that_the_records_lack_are_exported_and_a_cut_line_is_not() {
+async fn settlements_of_the_journal_replace_those_of_the_records() {
     let mut run = run().await;
     run.lines.extend_from_slice(b"{\"item\": \"0");
     run.close();
-    let late = |trial, reward, second| Settlement {
+    let journaled = |trial, reward, second| Settlement {
         settled_at: at(second),
         ..settlement(trial, Verdict::completed(reward))
     };
-    let late = vec![
-        late(name(0, 1, 1), 0.5, 1),
-        late(name(0, 0, 1), 0.25, 1_000_000),
-        late(name(1, 0, 2), 0.75, -1_000_000),
-    ];
+    // The records have the first, an older line of the second, and lack the third. The fourth runs
+    // again: its line in the records no longer counts, nor does its settlement in the journal.
+    let known = settlement(name(0, 1, 2), Verdict::completed(0.0));
+    let [later, new] = [journaled(name(0, 0, 1), 0.25, 99), journaled(name(0, 1, 1), 0.5, 99)];
+    let reopened = journaled(name(1, 0, 2), 0.75, 10);
+    let mut settled = SettledTrials::open(&run.path()).expect("opened");
+    let plan = testing::plan(&AGENTS, &TASKS, 2, about);
+    for journaled in [&known, &later, &new, &reopened] {
+        let ordinal = plan.ordinal(journaled.trial().expect("a trial")).expect("planned");
+        settled.add_journaled(ordinal, journaled);
+    }
+    settled.keep(|item| {
+        let in_effect = [&known, &later, &new].into_iter().find(|of| of.item == *item);
+        in_effect.map(|of| of.settled_at)
+    });
     let header = RunHeader {
         run: testing::run(),
         job: "a job".to_owned(),
         created_at: at(0),
         updated_at: at(9),
         is_completed: false,
-        settled: 4,
+        settled: 3,
     };
     let (store, out) = (Arc::clone(&run.store) as Arc<dyn BlobStore>, run.path().join("out"));
     let (run_dir, format, min_reward) = (run.path(), ExportFormat::Jsonl, DEFAULT_MIN_REWARD);
@@ -139,13 +149,12 @@ async fn settlements_that_the_records_lack_are_exported_and_a_cut_line_is_not() 
         shown_in: None,
         min_reward,
     };
-    let exported = super::super::export(&request, header, late).await.expect("exported");
-    assert_eq!(exported.trials, 5);
+    let exported = super::super::export(&request, header, settled).await.expect("exported");
+    assert_eq!((exported.trials, exported.missing), (3, 0));
     let text = fs::read_to_string(out).expect("written");
     let rewards = text.lines().map(|line| -> Value { serde_json::from_str(line).expect("JSON") });
     let rewards: Vec<Value> = rewards.map(|line| line["reward"].clone()).collect();
-    assert!(rewards.contains(&json!(0.5)) && rewards.contains(&json!(0.25)), "{rewards:?}");
-    assert!(!rewards.contains(&json!(0.75)) && !rewards.contains(&json!(1.0)), "{rewards:?}");
+    assert_eq!(rewards, [json!(0.25), json!(0.5), Value::Null]);
 }
 
 #[tokio::test]

@@ -46,6 +46,11 @@ fn settlements() -> Vec<Settlement> {
     ]
 }
 
+/// Writes the tables of a run directory.
+fn write(run_dir: &Path, out: &Path) -> Result<WrittenTables, TablesError> {
+    write_directory(&SettledTrials::open(run_dir)?, testing::run(), out)
+}
+
 fn complete_run() -> tempfile::TempDir {
     let settled = settlements();
     run_dir([&settled[..3], &settled[3..]])
@@ -80,7 +85,7 @@ fn files() -> Vec<String> {
 fn tables_directory_has_all_tables_in_plan_order() {
     let run = complete_run();
     let out = run.path().join("new/tables");
-    let written = write_directory(run.path(), testing::run(), Vec::new(), &out).expect("written");
+    let written = write(run.path(), &out).expect("written");
     assert_eq!(written, WrittenTables { trials: 4, unplanned: 0 });
     assert_eq!(names(&out), files());
     let lines = fs::read_to_string(out.join("trials.jsonl")).expect("a file");
@@ -99,7 +104,7 @@ fn parquet_tables_equal_json_lines() {
     }
     let run = complete_run();
     let out = run.path().join("tables");
-    write_directory(run.path(), testing::run(), Vec::new(), &out).expect("written");
+    write(run.path(), &out).expect("written");
     assert_eq!((rows::<Trials>(&out), rows::<Tries>(&out)), (4, 3));
     assert_eq!(rows::<MetricsLong>(&out), 3 * 4 + 1);
     assert_eq!((rows::<AgentSummaries>(&out), rows::<Comparisons>(&out)), (3, 2));
@@ -109,7 +114,7 @@ fn parquet_tables_equal_json_lines() {
     let verdict = testing::with_harness(passed(1.0), testing::harness_summary("loss", 0.5));
     let run = run_dir([&[settlement(trial("good", "one", 1), 1, verdict)], &[]]);
     let out = run.path().join("tables");
-    write_directory(run.path(), testing::run(), Vec::new(), &out).expect("written");
+    write(run.path(), &out).expect("written");
     assert_eq!((rows::<Trials>(&out), rows::<MetricsLong>(&out)), (1, 8));
     assert_eq!((rows::<EventCountsByTrial>(&out), rows::<EventCountsByAgent>(&out)), (2, 2));
     assert_eq!(rows::<AgentSummaries>(&out), 3);
@@ -119,7 +124,7 @@ fn parquet_tables_equal_json_lines() {
 fn tables_of_run_equal_exported_ones_and_are_replaced() {
     let run = complete_run();
     let (inside, out) = (run.path().join("tables"), run.path().join("out"));
-    write_directory(run.path(), testing::run(), Vec::new(), &out).expect("written");
+    write(run.path(), &out).expect("written");
     for _session in 0..2 {
         write_to_run(run.path(), testing::run(), 4).expect("written");
         assert_eq!(contents(&inside), contents(&out));
@@ -146,11 +151,10 @@ fn tables_are_not_exported_over_other_files() {
     let run = complete_run();
     let out = run.path().join("out");
     fs::create_dir(&out).expect("a directory");
-    write_directory(run.path(), testing::run(), Vec::new(), &out)
-        .expect("an empty directory is replaced");
+    write(run.path(), &out).expect("an empty directory is replaced");
     let before = contents(&out);
     for occupied in [out.clone(), run.path().join("plan.json")] {
-        let refused = write_directory(run.path(), testing::run(), Vec::new(), &occupied);
+        let refused = write(run.path(), &occupied);
         assert!(matches!(refused, Err(TablesError::NotEmpty(_))), "{refused:?}");
     }
     assert_eq!(contents(&out), before);
@@ -166,7 +170,7 @@ fn tables_of_damaged_records_leave_nothing_behind() {
     assert_ne!(text, damaged);
     fs::write(path, damaged).expect("written");
     let before = names(run.path());
-    let failed = write_directory(run.path(), testing::run(), Vec::new(), &run.path().join("out"));
+    let failed = write(run.path(), &run.path().join("out"));
     let Err(TablesError::Settlements(SettlementsError::Document { path, .. })) = &failed else {
         panic!("{failed:?}");
     };
@@ -181,7 +185,7 @@ fn tables_have_the_latest_settlement_and_no_unplanned_trial() {
     let gone = TrialName { attempt: 3, ..trial("base", "one", 1) };
     let run = run_dir([&[first, settlement(gone, 2, passed(1.0))], &[later]]);
     let out = run.path().join("out");
-    let written = write_directory(run.path(), testing::run(), Vec::new(), &out).expect("written");
+    let written = write(run.path(), &out).expect("written");
     assert_eq!(written, WrittenTables { trials: 1, unplanned: 1 });
     let lines = fs::read_to_string(out.join("trials.jsonl")).expect("a file");
     assert_eq!((lines.lines().count(), lines.contains("\"reward\":1.0")), (1, true), "{lines}");
