@@ -126,12 +126,12 @@ async fn export(
     let mut measuring = supervise::spawn("export size", measuring);
     let summary = tokio::select! {
         summary = until_stopped(stop, launch::export(&request)) => summary,
-        measured = &mut measuring => return Err(outgrown(measured)),
+        measured = &mut measuring => return Err(outgrown(&measured)),
     };
     drop(finish);
     let mut room = match measuring.await {
         Ok(Ok(room)) => room,
-        ended => return Err(outgrown(ended)),
+        ended => return Err(outgrown(&ended)),
     };
     let summary = summary.map_err(ExportFault::Export)?;
     grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
@@ -157,9 +157,9 @@ fn no_disk(reached: LimitReached) -> ExportFault {
 }
 
 /// The fault of an export whose measuring ended before it.
-fn outgrown(measured: Result<Result<SharedPlace, LimitReached>, TaskPanic>) -> ExportFault {
+fn outgrown(measured: &Result<Result<SharedPlace, LimitReached>, TaskPanic>) -> ExportFault {
     match measured {
-        Ok(Err(reached)) => no_disk(reached),
+        Ok(Err(reached)) => no_disk(*reached),
         Ok(Ok(_)) | Err(_) => ExportFault::Daemon(DaemonError::Unfinished),
     }
 }

@@ -134,8 +134,8 @@ impl TaskImages<'_> {
         self.found.len() >= MAX_FINDINGS || of_run >= MAX_FINDINGS_OF_RUN
     }
 
-    fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: String) {
-        let (key, found) = (shortened(key), shortened(&found));
+    fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: &str) {
+        let (key, found) = (shortened(key), shortened(found));
         let finding = (file.to_owned(), key.clone(), line, found.clone());
         if self.is_full() || !self.found.insert(finding) {
             return;
@@ -165,12 +165,12 @@ impl TaskImages<'_> {
 
     fn refuse_files(&mut self, path: &Path) {
         let found = format!("more than {MAX_FILES} builds and compose files");
-        self.refuse(path, "", None, found);
+        self.refuse(path, "", None, &found);
     }
 
     fn image(&mut self, file: &Path, key: &str, line: Option<usize>, image: &str) {
         if let Some(why) = self.rules.refusal(image) {
-            self.refuse(file, key, line, why);
+            self.refuse(file, key, line, &why);
         }
     }
 
@@ -190,16 +190,16 @@ impl TaskImages<'_> {
                     if is_standard(&source) || self.rules.access.lists(&source) => {}
                 BuildFetchKind::Frontend => {
                     let found = format!("the frontend `{source}`, which may fetch anything");
-                    self.refuse(path, "syntax", Some(line), found);
+                    self.refuse(path, "syntax", Some(line), &found);
                 }
                 BuildFetchKind::Unclear => {
                     let found =
                         format!("a form of `{source}` that builders read in different ways");
-                    self.refuse(path, &source, Some(line), found);
+                    self.refuse(path, &source, Some(line), &found);
                 }
                 BuildFetchKind::Address => {
                     let found = format!("the source `{source}`, which the engine would fetch");
-                    self.refuse(path, "ADD", Some(line), found);
+                    self.refuse(path, "ADD", Some(line), &found);
                 }
             }
         }
@@ -227,7 +227,7 @@ impl TaskImages<'_> {
             }
             Err(error) => {
                 let found = format!("text that cannot be read: {}", error.message);
-                self.refuse(path, "", Some(error.line), found);
+                self.refuse(path, "", Some(error.line), &found);
             }
         }
     }
@@ -291,11 +291,11 @@ impl TaskImages<'_> {
         // The keys of a service and of one that it extends become one build.
         let Some(build) = build.filter(|build| build.is_whole || !compose.is_merged) else {
             let found = "a build of a place, or with an argument, that cannot be told".to_owned();
-            return self.refuse(path, key, Some(line), found);
+            return self.refuse(path, key, Some(line), &found);
         };
         if build.args.contains_key(FRONTEND_ARGUMENT) {
             let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
-            self.refuse(path, key, Some(line), found);
+            self.refuse(path, key, Some(line), &found);
         }
         for base in BTreeSet::from([compose.context, compose.base()]) {
             self.dockerfile(&base.join(build.directory).join(build.file), &build.args);
