@@ -11,6 +11,7 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
+use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, StoreCall};
 
 use super::*;
