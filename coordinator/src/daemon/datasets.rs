@@ -103,33 +103,38 @@ impl Daemon {
         mut room: SharedPlace,
     ) -> Result<(), DaemonError> {
         let (uploads, path) = (self.dir.uploads(), self.dataset_path(&digest.hex()));
-        let failed = |action| RecordError::file(action, &uploads);
-        let scratch = TempDir::new_in(&uploads).map_err(failed("write"))?;
-        let file = archive.reopen().map_err(failed("read"))?;
-        let content = scratch.path().join("content");
-        let limits = ArchiveLimits::BUNDLE;
-        let extracted = extract_faithful(tokio::fs::File::from_std(file), &content, limits).await;
-        let (report, left_out) =
-            extracted.map_err(|error| failed("unpack")(std::io::Error::other(error)))?;
-        if let Some(cut) = report.cut {
-            return Err(DaemonError::BadQuery(format!("cannot use the archive: {cut}")));
-        }
-        if !left_out.is_empty() || report.skipped.total() > 0 {
-            let text = "cannot use the archive: it has members that lead outside, or special files";
-            return Err(DaemonError::BadQuery(text.to_owned()));
-        }
-        let unpacked = content.clone();
-        let measured = supervise::blocking(move || {
-            drop(archive);
-            bytes_in(&unpacked)
-        });
-        fit(&mut room, measured.await).map_err(DaemonError::NoDisk)?;
-        let parent = uploads.clone();
-        let moved = supervise::blocking(move || move_durably(&content, &path, &parent));
-        moved.await.map_err(failed("store in"))?;
         let disk = Arc::clone(&self.disk);
-        supervise::blocking(move || disk.keep(&digest.hex(), room)).await?;
-        Ok(())
+        let storing = async move {
+            let failed = |action| RecordError::file(action, &uploads);
+            let scratch = TempDir::new_in(&uploads).map_err(failed("write"))?;
+            let file = archive.reopen().map_err(failed("read"))?;
+            let content = scratch.path().join("content");
+            let limits = ArchiveLimits::BUNDLE;
+            let file = tokio::fs::File::from_std(file);
+            let extracted = extract_faithful(file, &content, limits).await;
+            let (report, left_out) =
+                extracted.map_err(|error| failed("unpack")(std::io::Error::other(error)))?;
+            if let Some(cut) = report.cut {
+                return Err(DaemonError::BadQuery(format!("cannot use the archive: {cut}")));
+            }
+            if !left_out.is_empty() || report.skipped.total() > 0 {
+                let text =
+                    "cannot use the archive: it has members that lead outside, or special files";
+                return Err(DaemonError::BadQuery(text.to_owned()));
+            }
+            // One piece, which owns the directory: the end of this process drops the rest.
+            let stored = supervise::blocking(move || {
+                let _scratch = scratch;
+                drop(archive);
+                fit(&mut room, bytes_in(&content)).map_err(DaemonError::NoDisk)?;
+                move_durably(&content, &path, &uploads)
+                    .map_err(RecordError::file("store in", &uploads))?;
+                disk.keep(&digest.hex(), room)?;
+                Ok(())
+            });
+            stored.await
+        };
+        self.finish(storing).await
     }
 
     /// Puts the paths of uploaded datasets in the place of their names in a document of a user. Blocks.

@@ -3,6 +3,7 @@
 mod host_paths;
 mod pauses;
 mod turns;
+mod uploads;
 
 use std::path::Path;
 use std::sync::Arc;

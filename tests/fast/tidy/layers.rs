@@ -82,6 +82,7 @@ const WORKER: &[&[&str]] = &[
         "secrets",
         "shared_limit",
         "shortage",
+        "shown_path",
         "supervise",
         "traces",
     ],
