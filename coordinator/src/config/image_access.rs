@@ -97,7 +97,11 @@ fn refusal_of_local(reference: &str) -> Option<String> {
         Some((first, path)) if is_default(first) => path,
         _ => reference,
     };
-    if path.split_once('/').is_some_and(|(first, _)| first.eq_ignore_ascii_case(OWN_NAMESPACE)) {
+    let (first, _) = path.split_once('/').unwrap_or((path, ""));
+    if first.contains('$') {
+        return Some(format!("the image `{reference}`, whose name depends on a variable"));
+    }
+    if path.contains('/') && first.eq_ignore_ascii_case(OWN_NAMESPACE) {
         return Some(format!("the image `{reference}`, which may hold the files of other runs"));
     }
     let id = reference.split('@').next().unwrap_or_default();
@@ -172,12 +176,15 @@ mod tests {
             "sha256:0123456789abcdef",
             "0123456789ab",
             "ada",
+            "docker.io/${X}",
+            "docker.io/ro${E}llout/x",
+            "index.docker.io/$X:1",
         ] {
             assert!(refusal(&access, image).is_some(), "{image}");
             assert_eq!(refusal(&ImageAccess::Everything, image), None, "{image}");
         }
         for image in
-            ["rollout", "rollouts/task", "a/rollout", "ada:1", "python", "8.8.8.8/rollout/x"]
+            ["rollout", "rollouts/task", "a/rollout", "ada:1", "library/a:$V", "8.8.8.8/rollout/x"]
         {
             assert_eq!(refusal(&access, image), None, "{image}");
         }

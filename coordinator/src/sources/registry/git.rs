@@ -13,6 +13,7 @@ const DENIALS: &[&str] = &[
     "Authentication failed for",
     "could not read Username for",
     "could not read Password for",
+    "unable to get password from user",
     "returned error: 401",
     "returned error: 403",
     "returned error: 404",
@@ -99,6 +100,7 @@ impl GitError {
             "does not appear to be a git repository",
             "Authentication failed",
             "could not read Username",
+            "unable to get password from user",
             "Connection refused",
         ];
         !HOPELESS.iter().any(|sign| said.contains(sign))
@@ -144,6 +146,7 @@ mod tests {
         for said in [
             "fatal: could not read Username for 'https://h': terminal prompts disabled",
             "fatal: Authentication failed for 'https://h/x.git/'",
+            "fatal: unable to get password from user",
             "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 403",
             "fatal: repository 'https://h/x.git/' not found",
             "remote: Repository not found.; fatal: repository 'https://h/x.git/' not found",

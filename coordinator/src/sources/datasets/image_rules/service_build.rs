@@ -17,18 +17,24 @@ pub(super) struct ServiceBuild<'a> {
 }
 
 impl<'a> ServiceBuild<'a> {
-    /// `None` if parts of it are merged from elsewhere, or an argument has its value from there.
+    /// `None` if parts of it are merged from elsewhere, an argument has its value from there, or a place is
+    /// no text or empty, which stands for one of docker compose's choice.
     pub(super) fn read(node: &'a ConfigNode) -> Option<Self> {
         if let ConfigValue::String(directory) = &node.value {
             let (directory, args) = (in_context(directory), BTreeMap::new());
-            return Some(Self { directory, file: "Dockerfile", args, is_whole: true });
+            let build = Self { directory, file: "Dockerfile", args, is_whole: true };
+            return (!directory.is_empty()).then_some(build);
         }
         if has_key(node, "<<") {
             return None;
         }
+        let place = |key, default| match value(node, key) {
+            Some(_) => text(node, key).filter(|place| !place.is_empty()),
+            None => Some(default),
+        };
         Some(Self {
-            directory: in_context(text(node, "context").unwrap_or(".")),
-            file: text(node, "dockerfile").unwrap_or("Dockerfile"),
+            directory: in_context(place("context", ".")?),
+            file: place("dockerfile", "Dockerfile")?,
             args: arguments(node)?,
             is_whole: keys(node).all(|key| key == "context"),
         })
