@@ -14,7 +14,7 @@ use super::problem::ApiProblem;
 use super::{ApiState, body, json};
 use crate::daemon::{
     Daemon, DaemonError, HostedKind, HostedRun, HostedRunId, JobSubmission, Principal, Role,
-    RunQuery, SubmissionResult,
+    RunQuery, SubmissionResult, SubmittedDocument,
 };
 
 /// Runs of a page unless the request says otherwise.
@@ -94,7 +94,8 @@ pub(super) async fn submit(
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| ApiProblem::bad_request("the job is not UTF-8"))?;
             let priority = parameters.priority.unwrap_or_default();
-            (parameters.kind.into(), text.to_owned(), parameters.name, priority)
+            let document = SubmittedDocument { text: text.to_owned(), ..Default::default() };
+            (parameters.kind.into(), document, parameters.name, priority)
         }
         other => {
             let message = format!(
@@ -137,7 +138,7 @@ fn from_json(
     daemon: &Daemon,
     user: &Principal,
     bytes: &[u8],
-) -> Result<(HostedKind, String, Option<String>, i32), ApiProblem> {
+) -> Result<(HostedKind, SubmittedDocument, Option<String>, i32), ApiProblem> {
     let SubmitRun { kind, document, name, priority } = body::parse(bytes)?;
     Ok((kind.into(), document_text(daemon, user, document)?, name, priority))
 }
@@ -147,13 +148,14 @@ pub(super) fn document_text(
     daemon: &Daemon,
     user: &Principal,
     document: serde_json::Value,
-) -> Result<String, ApiProblem> {
+) -> Result<SubmittedDocument, ApiProblem> {
     match document {
-        serde_json::Value::String(text) => Ok(text),
+        serde_json::Value::String(text) => Ok(SubmittedDocument { text, ..Default::default() }),
         // JSON is YAML; lines give faults a place.
         mut document @ serde_json::Value::Object(_) => {
-            daemon.resolve_datasets(user, &mut document)?;
-            Ok(serde_json::to_string_pretty(&document).unwrap_or_default())
+            let uploads = daemon.resolve_datasets(user, &mut document)?;
+            let text = serde_json::to_string_pretty(&document).unwrap_or_default();
+            Ok(SubmittedDocument { text, uploads })
         }
         _ => {
             let message = "cannot read `document`: expected an object, or the text of a job file";

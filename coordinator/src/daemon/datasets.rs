@@ -34,6 +34,16 @@ pub struct AllowedUploads {
     pub names: Option<BTreeSet<String>>,
 }
 
+/// A document of a submission.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SubmittedDocument {
+    /// YAML or JSON.
+    pub text: String,
+    /// Names of the uploaded datasets that it named by `dataset:`, in whose place their paths are. Another
+    /// path of an upload is refused as any path of the server: the user would learn that it is one.
+    pub uploads: BTreeSet<String>,
+}
+
 impl AllowedUploads {
     /// The dataset that a path without links is, or is inside of, whoever uploaded it.
     pub(super) fn find(&self, path: &Path) -> Option<PathBuf> {
@@ -55,7 +65,14 @@ impl Daemon {
         supervise::blocking(move || path.is_dir()).await && is_allowed
     }
 
-    /// The operator's rules for documents of a user.
+    /// The operator's rules for a document that a user submits.
+    pub(super) fn policy_of_submission(&self, document: &SubmittedDocument) -> DocumentPolicy {
+        let names = Some(document.uploads.clone());
+        let uploads = Some(AllowedUploads { directory: self.dir.uploads(), names });
+        DocumentPolicy { uploads, ..self.options.policy.clone() }
+    }
+
+    /// The operator's rules for documents that a user has submitted.
     pub(super) fn policy_of(&self, user: &LimitUser) -> DocumentPolicy {
         let names = (!user.is_admin).then(|| self.disk.uploaded_by(&user.name));
         let uploads = Some(AllowedUploads { directory: self.dir.uploads(), names });
@@ -137,7 +154,8 @@ impl Daemon {
         self.finish(storing).await
     }
 
-    /// Puts the paths of uploaded datasets in the place of their names in a document of a user. Blocks.
+    /// Puts the paths of uploaded datasets in the place of their names in a document of a user, and gives
+    /// the names. Blocks.
     ///
     /// # Errors
     /// [`DaemonError::NoDataset`], also for a dataset of another user.
@@ -145,7 +163,8 @@ impl Daemon {
         &self,
         user: &Principal,
         document: &mut Value,
-    ) -> Result<(), DaemonError> {
+    ) -> Result<BTreeSet<String>, DaemonError> {
+        let mut uploads = BTreeSet::new();
         for list in ["datasets", "tasks"] {
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             for entry in entries.into_iter().flatten() {
@@ -155,11 +174,14 @@ impl Daemon {
                     if !found.is_dir() {
                         return Err(DaemonError::NoDataset);
                     }
+                    let upload = upload_of(&found, &self.dir.uploads());
+                    let name = upload.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+                    uploads.extend(name.map(str::to_owned));
                     *path = Value::String(found.display().to_string());
                 }
             }
         }
-        Ok(())
+        Ok(uploads)
     }
 
     /// The directory of `dataset:DIGEST` or `dataset:DIGEST/NAME`, if the user may use it.

@@ -80,9 +80,7 @@ impl UserDisk {
     /// # Errors
     /// [`DaemonError::NoDisk`].
     pub(super) fn room(&self, user: &LimitUser, bytes: u64) -> Result<SharedPlace, DaemonError> {
-        if let Ok(room) = self.limit.try_acquire(user, bytes) {
-            return Ok(room);
-        }
+        // A dataset that was removed has no users: who uploads it next is the first.
         self.forget_removed();
         self.limit.try_acquire(user, bytes).map_err(DaemonError::NoDisk)
     }

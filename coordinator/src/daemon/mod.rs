@@ -64,7 +64,7 @@ use rollout_worker::store::StoreUrl;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-pub use self::datasets::AllowedUploads;
+pub use self::datasets::{AllowedUploads, SubmittedDocument};
 pub use self::error::DaemonError;
 pub use self::event_feed::HostedEvent;
 pub use self::executor::{HostedExecutor, StartError};

@@ -8,6 +8,7 @@ use rollout_protocol::Timestamp;
 use rollout_worker::shared_limit::LimitShares;
 use rollout_worker::supervise;
 
+use super::datasets::SubmittedDocument;
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::HostedRun;
 use super::id::HostedRunId;
@@ -37,8 +38,8 @@ pub(super) const CONFIG_CODE: u8 = rollout_protocol::exit::ExitCode::Config as u
 pub struct JobSubmission {
     /// Kind of the run.
     pub kind: HostedKind,
-    /// The document, YAML or JSON.
-    pub document: String,
+    /// The document.
+    pub document: SubmittedDocument,
     /// Name for people, in place of the document's.
     pub name: Option<String>,
     /// Runs of the user with a higher priority start first.
@@ -162,7 +163,7 @@ impl Daemon {
         principal: &Principal,
         id: &HostedRunId,
         kind: HostedKind,
-        document: &str,
+        document: &SubmittedDocument,
     ) -> Result<String, DaemonError> {
         match kind {
             HostedKind::Job | HostedKind::Executor => {
@@ -205,7 +206,7 @@ impl Daemon {
         &self,
         principal: &Principal,
         id: &I,
-        document: &str,
+        document: &SubmittedDocument,
     ) -> Result<Job, DaemonError> {
         self.check_with(principal, id, document, checked_job).await
     }
@@ -215,14 +216,15 @@ impl Daemon {
         &self,
         principal: &Principal,
         id: &I,
-        document: &str,
+        document: &SubmittedDocument,
         check: impl FnOnce(&Path, &DocumentPolicy, &AllowedVariables, bool) -> Result<T, CheckFault>
         + Send
         + 'static,
     ) -> Result<T, DaemonError> {
-        let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.to_owned());
+        let policy = self.policy_of_submission(document);
+        let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.text.clone());
         let (checks, user) = (Arc::clone(&self.checks), principal.limit_user());
-        let (policy, variables) = (self.policy_of(&user), principal.variables.clone());
+        let variables = principal.variables.clone();
         let (explain, is_remote) = (self.options.explain, self.is_remote());
         let checking = async move {
             // A check that goes on after the deadline keeps its turn.

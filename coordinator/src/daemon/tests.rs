@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{
     AllowedVariables, Daemon, DaemonError, DaemonOptions, DocumentPolicy, HostedKind,
     HostedRunState, ItemQuery, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
-    SubmissionResult,
+    SubmissionResult, SubmittedDocument,
 };
 use crate::results::export::ExportFormat;
 
@@ -56,7 +56,7 @@ pub(super) fn user(name: &str, role: Role) -> Principal {
 fn job(key: Option<&str>, document: &str) -> JobSubmission {
     JobSubmission {
         kind: HostedKind::Job,
-        document: document.to_owned(),
+        document: SubmittedDocument { text: document.to_owned(), ..Default::default() },
         name: None,
         priority: 0,
         key: key.map(str::to_owned),

@@ -29,11 +29,27 @@ pub(crate) fn uploaded(client: &HttpClient, project: &Project, directory: &Path)
     format!("{DATASET}{digest}")
 }
 
-/// The answers to everything that a user can ask about a dataset, without its digest.
+/// The answers to everything that a user can ask about a dataset by its name, without its digest.
 fn answers(client: &HttpClient, project: &Project, dataset: &str) -> Vec<(u16, Value)> {
+    let names = [json!(dataset), json!(format!("{dataset}/second"))];
+    answers_about(client, project, dataset, &names)
+}
+
+/// The answers to a user who names the directory of a dataset on the server.
+fn answers_by_path(client: &HttpClient, project: &Project, dataset: &str) -> Vec<(u16, Value)> {
+    let stored = project.path().join("state/datasets").join(&dataset[DATASET.len()..]);
+    let mut found = answers_about(client, project, dataset, &[json!(stored)]);
+    let _of_its_name = found.remove(0);
+    found
+}
+
+fn answers_about(
+    client: &HttpClient,
+    project: &Project,
+    dataset: &str,
+    paths: &[Value],
+) -> Vec<(u16, Value)> {
     let digest = &dataset[DATASET.len()..];
-    let stored = project.path().join("state/datasets").join(digest);
-    let paths = [json!(dataset), json!(format!("{dataset}/second")), json!(stored)];
     let documents = paths.iter().flat_map(|path| {
         let mut job = submission(project, 1)["document"].clone();
         job["datasets"] = json!([{ "path": path }]);
@@ -72,8 +88,13 @@ fn dataset_of_a_user_looks_absent_to_others_until_they_upload_it() {
         assert_eq!(of_bob, answers(&user(&daemon, "bob-token"), &project, &absent));
         assert!(of_bob.iter().all(|(status, _)| [404, 422].contains(status)), "{of_bob:#?}");
         for owner in ["ada-token", "root-token"] {
-            let found = answers(&user(&daemon, owner), &project, &dataset);
+            let owner = user(&daemon, owner);
+            let found = answers(&owner, &project, &dataset);
             assert!(found.iter().all(|(status, _)| [201, 204].contains(status)), "{found:#?}");
+            // It would tell where the server has its files.
+            let by_path = answers_by_path(&owner, &project, &dataset);
+            assert_eq!(by_path, answers_by_path(&owner, &project, &absent));
+            assert!(by_path.iter().all(|(status, _)| *status == 422), "{by_path:#?}");
         }
         daemon.process.signal(Signal::KILL);
         let _killed = daemon.process.wait(DEADLINE);

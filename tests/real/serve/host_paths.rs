@@ -127,8 +127,9 @@ fn guess_of_a_directory_comes_back_as_it_was_written() {
     let client = daemon.client.with_token("ada-token");
     let id = submitted(&client, &submission(&project, 1));
     let state = project.path().join("state").display().to_string();
-    // The first one is right.
-    let guesses = [state.clone(), state.replace("state", "other"), "/srv/rollout/state".to_owned()];
+    // The first one is right. They are of one length: long texts are shown in part.
+    let other = format!("/srv/{}", "x".repeat(state.len() - "/srv/".len()));
+    let guesses = [state.clone(), state.replace("state", "other"), other];
     let answers = |guess: &str| {
         let text = format!("{guess}/jobs");
         let mut documents = Vec::new();
@@ -162,7 +163,9 @@ fn guess_of_a_directory_comes_back_as_it_was_written() {
             }
             let words = [body.to_string(), answer.status.to_string()].join(" ");
             assert!(!words.contains("<server>") && !words.contains("<host>"), "{guess}: {words}");
-            words.replace(guess, "GUESS")
+            let words = words.replace(guess, "GUESS");
+            let parts = (1..guess.len()).rev().map(|end| format!("{}…", &guess[..end]));
+            parts.fold(words, |words, part| words.replace(&part, "GUESS…"))
         });
         answers.collect::<Vec<_>>()
     };

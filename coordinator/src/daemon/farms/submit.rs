@@ -10,6 +10,7 @@ use rollout_worker::supervise;
 use super::error::FarmError;
 use super::hosted_farm::HostedFarm;
 use super::record::HostedFarmRecord;
+use crate::daemon::datasets::SubmittedDocument;
 use crate::daemon::failure::RunFailure;
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::Principal;
@@ -20,8 +21,8 @@ use crate::daemon::{Daemon, DaemonError, Role};
 /// A farm to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarmSubmission {
-    /// The job document, YAML or JSON.
-    pub document: String,
+    /// The job document.
+    pub document: SubmittedDocument,
     /// Its settings.
     pub settings: FarmSettings,
     /// Its samples take free slots of the user before those of a lower priority.

@@ -7,14 +7,14 @@ use rollout_protocol::farm::{FarmSettings, GroupRequest};
 
 use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
 use crate::daemon::tests::{daemon, user};
-use crate::daemon::{Daemon, DaemonError, Role};
+use crate::daemon::{Daemon, DaemonError, Role, SubmittedDocument};
 
 /// A job that is valid without its tasks.
 const JOB: &str = "agents: [{name: oracle}]\ndatasets: [{repo: 'https://host/r'}]\n";
 
 fn farm(key: Option<&str>, document: &str) -> FarmSubmission {
     FarmSubmission {
-        document: document.to_owned(),
+        document: SubmittedDocument { text: document.to_owned(), ..Default::default() },
         settings: FarmSettings::new("policy"),
         priority: 0,
         key: key.map(str::to_owned),

@@ -38,6 +38,9 @@ const STANDARD_FRONTEND: &str = "docker/dockerfile";
 const OWN_IMAGES: [&str; 4] =
     ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
 
+/// Name of a Dockerfile that is not named.
+const DOCKERFILE: &str = "Dockerfile";
+
 /// Build argument that names a frontend.
 const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
 
@@ -94,7 +97,7 @@ impl<'a> ImageRules<'a> {
             parts.steps.iter().map(|step| (&step.verifier_context, &step.verifier_compose));
         for (context, compose) in std::iter::once(own).chain(verifiers) {
             let Some(context) = context else { continue };
-            task.dockerfile(&context.join("Dockerfile"), &BTreeMap::new());
+            task.dockerfile(&context.join(DOCKERFILE), &BTreeMap::new());
             if let Some(file) = compose {
                 task.compose(context, &context.join(file));
             }
@@ -174,8 +177,15 @@ impl TaskImages<'_> {
         }
     }
 
-    /// Checks a Dockerfile of the task, if it is there.
+    /// Checks a Dockerfile of the task, if it is there, and the one that some builders read in its place.
     fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
+        self.one_dockerfile(path, args);
+        if path.file_name().is_some_and(|name| name == DOCKERFILE) {
+            self.one_dockerfile(&path.with_file_name(DOCKERFILE.to_ascii_lowercase()), args);
+        }
+    }
+
+    fn one_dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
         if !self.begins(path, args) {
             return;
         }
@@ -402,6 +412,20 @@ mod tests {
             "#!/bin/x\n{\"syntax\": \"someone/frontend\"}\n",
         ] {
             assert!(!dockerfile(bad).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dockerfile_in_lower_case_is_checked() {
+        let bad = "FROM 127.0.0.1:5000/x\n";
+        let own = [("task.toml", "version = '1.0'\n"), ("environment/dockerfile", bad)];
+        let of_service = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", "services: {db: {build: db}}\n"),
+            ("environment/db/dockerfile", bad),
+        ];
+        for files in [&own[..], &of_service[..]] {
+            assert_eq!(found(files, &ImageAccess::default()).len(), 1, "{files:?}");
         }
     }
 

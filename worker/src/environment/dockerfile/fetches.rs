@@ -74,8 +74,9 @@ fn fetches_of(
         .collect::<BTreeMap<_, _>>();
     arguments.extend(build_args.clone());
     let mut found: Vec<BuildFetch> = Vec::new();
-    let frontend = file.syntax.clone().or_else(|| other_frontend(text));
-    found.extend(frontend.map(|(line, source)| BuildFetch {
+    let own = file.syntax.clone();
+    let others = other_frontends(text).into_iter().filter(|other| own.as_ref() != Some(other));
+    found.extend(own.iter().cloned().chain(others).map(|(line, source)| BuildFetch {
         line,
         kind: BuildFetchKind::Frontend,
         source,
@@ -203,33 +204,34 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The frontend that newer builders find in a file that is no Dockerfile: in a comment of another
-/// language, or in JSON.
-fn other_frontend(text: &str) -> Option<(usize, String)> {
+/// The frontends that some builders find where a Dockerfile names none: in JSON, in comments of another
+/// language, behind a comment that is no directive, or in the last of several.
+fn other_frontends(text: &str) -> Vec<(usize, String)> {
     let text = text.trim_start_matches('\u{feff}');
     let first = usize::from(text.starts_with("#!"));
     let text = if first == 0 { text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
     if text.trim_start().starts_with('{') {
         // Builders read more as JSON than is read here.
         let Ok(Value::Object(named)) = serde_json::from_str::<Value>(text) else {
-            return Some((first + 1, "JSON".to_owned()));
+            return vec![(first + 1, "JSON".to_owned())];
         };
         // The last of several keys counts, and their case does not.
         let mut named = named.into_iter().filter(|(key, _)| key.eq_ignore_ascii_case("syntax"));
-        return named.next_back().map(|(_, image)| (first + 1, text_of(&image)));
+        let last = named.next_back().map(|(_, image)| (first + 1, text_of(&image)));
+        return last.into_iter().collect();
     }
-    let lines = text
-        .lines()
-        .enumerate()
-        .map_while(|(index, line)| Some((first + index + 1, line.strip_prefix("//")?.trim())));
-    lines
-        .filter_map(|(line, directive)| {
-            let (name, image) = directive.split_once('=')?;
-            let is_syntax = name.trim().eq_ignore_ascii_case("syntax");
-            is_syntax
-                .then(|| (line, image.split_whitespace().next().unwrap_or_default().to_owned()))
-        })
-        .next()
+    let lines = text.lines().map(str::trim).enumerate();
+    let comments = lines.map_while(|(index, line)| {
+        let comment = line.strip_prefix("//").or_else(|| line.strip_prefix('#'));
+        comment.or_else(|| line.is_empty().then_some("")).map(|comment| (index, comment))
+    });
+    let frontends = comments.filter_map(|(index, comment)| {
+        let (name, image) = comment.split_once('=')?;
+        let image = image.split_whitespace().next().unwrap_or_default();
+        let is_syntax = name.trim().eq_ignore_ascii_case("syntax");
+        is_syntax.then(|| (first + index + 1, image.to_owned()))
+    });
+    frontends.collect()
 }
 
 #[cfg(test)]
@@ -389,6 +391,8 @@ mod tests {
             "{\"syntax\": \"docker/dockerfile\", \"syntax\": \"h/f:1\"}",
             "{\"Syntax\": \"h/f:1\"}",
             "#!/usr/bin/env x\n// syntax=h/f:1\nFROM a\n",
+            "# a=b\n# syntax=h/f:1\nFROM a\n",
+            "# syntax=docker/dockerfile:1\n\n# Syntax = h/f:1\nFROM a\n",
         ] {
             let found = fetches(text);
             assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");

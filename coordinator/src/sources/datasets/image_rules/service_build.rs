@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::DOCKERFILE;
 use crate::config::{ConfigNode, ConfigValue};
 
 /// Prefix of paths in compose files: the build context.
@@ -22,7 +23,7 @@ impl<'a> ServiceBuild<'a> {
     pub(super) fn read(node: &'a ConfigNode) -> Option<Self> {
         if let ConfigValue::String(directory) = &node.value {
             let (directory, args) = (in_context(directory), BTreeMap::new());
-            let build = Self { directory, file: "Dockerfile", args, is_whole: true };
+            let build = Self { directory, file: DOCKERFILE, args, is_whole: true };
             return (!directory.is_empty()).then_some(build);
         }
         if has_key(node, "<<") {
@@ -34,7 +35,7 @@ impl<'a> ServiceBuild<'a> {
         };
         Some(Self {
             directory: in_context(place("context", ".")?),
-            file: place("dockerfile", "Dockerfile")?,
+            file: place("dockerfile", DOCKERFILE)?,
             args: arguments(node)?,
             is_whole: keys(node).all(|key| key == "context"),
         })
