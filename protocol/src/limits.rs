@@ -64,6 +64,10 @@ pub const GROUP_ID_BYTES: usize = 128;
 /// are tasks.
 pub const GROUP_REQUEST_BYTES: usize = 256 * 1024;
 
+/// Largest request for a group times its samples, bytes: the record of each sample repeats the
+/// metadata. The largest request may have 64 samples.
+pub const GROUP_SAMPLES_BYTES: usize = 64 * GROUP_REQUEST_BYTES;
+
 /// Consumers of a farm: each is one reader of completions, such as training and evaluation.
 pub const FARM_CONSUMERS: usize = 64;
 

@@ -172,6 +172,17 @@ pub enum InvalidGroup {
         /// Their size as JSON.
         bytes: usize,
     },
+    /// The metadata and parameters are too large for this number of samples.
+    #[error(
+        "the request has {bytes} bytes for each of {n} samples: at most {} in all are allowed",
+        limits::GROUP_SAMPLES_BYTES
+    )]
+    TooLongInAll {
+        /// Their size as JSON.
+        bytes: usize,
+        /// Samples of the group.
+        n: u32,
+    },
 }
 
 impl GroupRequest {
@@ -232,6 +243,9 @@ impl GroupRequest {
         if bytes > limits::GROUP_REQUEST_BYTES {
             return Err(InvalidGroup::TooLong { bytes });
         }
+        if bytes.saturating_mul(n as usize) > limits::GROUP_SAMPLES_BYTES {
+            return Err(InvalidGroup::TooLongInAll { bytes, n });
+        }
         Ok(())
     }
 }
@@ -279,5 +293,11 @@ mod tests {
         let long =
             GroupRequest { metadata: [("k".to_owned(), text)].into_iter().collect(), ..request(1) };
         assert!(matches!(check(long), Err(InvalidGroup::TooLong { .. })));
+        let text = Value::String("x".repeat(limits::GROUP_REQUEST_BYTES / 2));
+        for (n, is_allowed) in [(64, true), (4000, false)] {
+            let metadata = [("k".to_owned(), text.clone())].into_iter().collect();
+            let large = GroupRequest { metadata, ..request(n) };
+            assert_eq!(large.check(4000, &[]).is_ok(), is_allowed, "{n}");
+        }
     }
 }
