@@ -45,7 +45,7 @@ pub struct SubmittedDocument {
 }
 
 impl AllowedUploads {
-    /// The dataset that a path without links is, or is inside of, whoever uploaded it.
+    /// The uploaded dataset, of any user, at or above a path without links.
     pub(super) fn find(&self, path: &Path) -> Option<PathBuf> {
         upload_of(path, &self.directory)
     }

@@ -89,7 +89,7 @@ impl Daemon {
         let (disk, user) = (Arc::clone(&self.disk), user.limit_user());
         let (_wanted, unwanted) = oneshot::channel();
         let exported = supervise::blocking(move || {
-            // An export that goes on without its request keeps its turn.
+            // The turn ends with the export, also if the client has gone.
             let _turn = turn;
             let shown_in = Some(PathBuf::from(SHOWN_IN));
             let request = ExportRequest { run_dir, store, format, out: None, shown_in, min_reward };

@@ -231,7 +231,7 @@ impl Daemon {
         ReadTurns { limit: &self.reads, user: &user.limit_user() }.next().await
     }
 
-    /// Reads in a turn of a user, which work keeps that goes on without its request.
+    /// Reads in a turn of a user. The turn ends with the reading, also if the client has gone.
     async fn read_in_turn<T: Send + 'static>(
         &self,
         user: &Principal,

@@ -85,7 +85,7 @@ impl Daemon {
     /// Adds the references of results that came since.
     async fn index_blobs(&self, user: &Principal, run: &HostedRun) -> Result<(), DaemonError> {
         let (turn, directory) = (self.read_turn(user).await, run.directory().clone());
-        // A reading that goes on without its request keeps its turn.
+        // The turn ends with the reading, also if the client has gone.
         let read = supervise::blocking(move || (turn, settled(&directory)));
         let (_turn, settled) = read.await;
         let settled = settled.map_err(|error| self.failed(RunFault::View(error)))?;

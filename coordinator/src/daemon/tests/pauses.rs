@@ -85,7 +85,7 @@ async fn paused_run_continues_when_it_has_a_place_among_those_that_run() {
     assert_eq!((next_id(&daemon), told(&second)), (None, WantedState::Cancelled));
     daemon.pause(&first).await.expect("paused");
     daemon.table().continue_now(&first, LimitShares::new(1));
-    assert!(!first.has_place(), "nobody asked for it");
+    assert!(!first.has_place(), "no `continue` came");
     daemon.resume(&first).await.expect("accepted");
     daemon.table().continue_now(&first, LimitShares::new(1));
     assert!(first.has_place(), "there is one at once");
