@@ -112,9 +112,10 @@ impl CliError {
     /// Adds a hint for a journal that cannot be read.
     pub(super) fn with_journal_hint(self, error: &JournalError) -> Self {
         match error {
-            JournalError::Io { .. } | JournalError::Superseded { .. } | JournalError::Mirror(_) => {
-                self
-            }
+            JournalError::Io { .. }
+            | JournalError::Superseded { .. }
+            | JournalError::Mirror(_)
+            | JournalError::TooLong(_) => self,
             JournalError::Header { .. } | JournalError::Record { .. } => {
                 self.hint("use a newer rollout")
             }

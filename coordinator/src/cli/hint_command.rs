@@ -173,6 +173,14 @@ pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> 
     }
 }
 
+/// The command line that does this with a run whose coordinator runs: that one has its options.
+pub(super) fn live_command(run: &HintedRun, action: &RunAction) -> String {
+    let HintedRun::Directory(directory) = run else { return command(run, action, &[]) };
+    let directory = directory.to_string_lossy().into_owned();
+    let words = ["rollout".to_owned(), action.verb().to_owned(), directory];
+    joined(&words.into_iter().chain(action.selection()).collect::<Vec<_>>())
+}
+
 /// The command line that resumes the run or the search in a directory; `None` if the directory does
 /// not have its options.
 pub(super) fn resume_directory(directory: &Path) -> Option<String> {
@@ -264,6 +272,10 @@ mod tests {
             Some(format!("cd '/a b' && rollout resume {path} -- --ae VALUE"))
         );
         assert_eq!(resume_directory(&temp.path().join("none")), None);
+        // Its coordinator has them.
+        let trial = RunAction::Retry(ReopenSelection::Trials(vec!["a/d/t__1".to_owned()]));
+        let live = live_command(&directory(temp.path()), &trial);
+        assert_eq!(live, format!("rollout retry {path} --trial a/d/t__1"));
     }
 
     #[test]

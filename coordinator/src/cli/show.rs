@@ -104,6 +104,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     };
     let trial = find_trial(plan, key)?;
     let view = directory.view(Some(trial.item), None)?;
+    let state = view.header.state;
     let mut detail = view.detail().expect("a trial of the plan is watched");
     let store = open_store(args.store.as_deref(), place.directory(), &detail, printer).await?;
     let mut executions = Vec::new();
@@ -114,7 +115,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     let document = TrialDocument { detail, executions };
     match args.json {
         true => printer.json(&document)?,
-        false => printer.data(&render_trial(&document, &args.run_dir))?,
+        false => printer.data(&render_trial(&document, &args.run_dir, state))?,
     }
     Ok(ExitCode::Success)
 }
@@ -192,7 +193,7 @@ fn render_trials(document: &TrialsDocument) -> String {
     text
 }
 
-fn render_trial(document: &TrialDocument, run_dir: &Path) -> String {
+fn render_trial(document: &TrialDocument, run_dir: &Path, state: RunViewState) -> String {
     let TrialDocument { detail, executions } = document;
     let row = &detail.row;
     let mut facts = vec![
@@ -220,7 +221,10 @@ fn render_trial(document: &TrialDocument, run_dir: &Path) -> String {
         facts.push(("hint", format!("`rollout logs {shown} {name}` prints its output")));
         let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
         let run = HintedRun::named(run_dir);
-        let retry = hint_command::command(&run, &trial, &[]);
+        let retry = match state {
+            RunViewState::Running => hint_command::live_command(&run, &trial),
+            _ => hint_command::command(&run, &trial, &[]),
+        };
         facts.push(("", format!("`{retry}` runs it again")));
     }
     let facts = facts.into_iter();

@@ -1,8 +1,11 @@
 //! Completions: the terminal records of the samples that a farm owes.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::group::{fields_bytes, is_empty};
 use super::sample::{GroupEnd, SampleResult};
 use crate::Timestamp;
 use crate::sample_key::SampleKey;
@@ -31,8 +34,15 @@ pub struct Completion {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_end: Option<GroupEnd>,
     /// Metadata of the group's request.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub metadata: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub metadata: Arc<Map<String, Value>>,
+}
+
+impl Completion {
+    /// Bytes that its metadata takes, about, in a record.
+    pub fn metadata_bytes(&self) -> u64 {
+        fields_bytes(&self.metadata)
+    }
 }
 
 /// Versions of the policy around a sample, as the trainer said them.
@@ -67,7 +77,7 @@ mod tests {
             policy: PolicyVersions { requested: 3, admitted: 3, ended: 4 },
             at: Timestamp::UNIX_EPOCH,
             group_end: Some(GroupEnd::Complete),
-            metadata: Map::new(),
+            metadata: Arc::default(),
         };
         let text = serde_json::to_string(&completion).expect("JSON");
         let expected = r#"{"cursor":7,"farm":"f","group":"g","index":0,"generation":1,"consumer":"train","outcome":"completed","reward":0.5,"cost":0.0,"usable":true,"policy":{"requested":3,"admitted":3,"ended":4},"at":"1970-01-01T00:00:00Z","group_end":"complete"}"#;

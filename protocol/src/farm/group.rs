@@ -1,5 +1,7 @@
 //! Requests for groups of samples.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -48,9 +50,32 @@ pub struct GroupRequest {
     /// The consumer that reads the completions; the farm's first one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
-    /// Returned with every completion of the group.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub metadata: Map<String, Value>,
+    /// Returned with every completion of the group, which share it in memory.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub metadata: Arc<Map<String, Value>>,
+}
+
+pub(super) fn is_empty(map: &Arc<Map<String, Value>>) -> bool {
+    map.is_empty()
+}
+
+/// Memory of a JSON value beside its text, about.
+const VALUE_BYTES: u64 = 64;
+
+/// Memory that a value takes, about: its text, and what each value in it costs beside that.
+fn memory_bytes(value: &Value) -> u64 {
+    let inner: u64 = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len() as u64,
+        Value::Array(values) => values.iter().map(memory_bytes).sum(),
+        Value::Object(fields) => fields_bytes(fields),
+    };
+    inner + VALUE_BYTES
+}
+
+/// Memory that metadata takes, about.
+pub(super) fn fields_bytes(fields: &Map<String, Value>) -> u64 {
+    fields.iter().map(|(name, value)| name.len() as u64 + memory_bytes(value)).sum()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -201,7 +226,7 @@ impl GroupRequest {
             max_refills: None,
             min_usable: None,
             consumer: None,
-            metadata: Map::new(),
+            metadata: Arc::default(),
         }
     }
 
@@ -211,6 +236,11 @@ impl GroupRequest {
             GroupPolicy::Refill => self.max_refills.unwrap_or(self.n),
             GroupPolicy::Drop | GroupPolicy::AsIs => 0,
         }
+    }
+
+    /// Bytes that the metadata takes, about, in the records of all samples.
+    pub fn metadata_bytes(&self) -> u64 {
+        fields_bytes(&self.metadata).saturating_mul(self.n.into())
     }
 
     /// The digest of the request.
@@ -258,6 +288,19 @@ mod tests {
         GroupRequest::new("g".parse().expect("an id"), "d/t", n)
     }
 
+    fn metadata(value: Value) -> Arc<Map<String, Value>> {
+        Arc::new([("k".to_owned(), value)].into_iter().collect())
+    }
+
+    #[test]
+    fn metadata_counts_for_each_sample_with_what_its_values_cost() {
+        assert_eq!(request(4).metadata_bytes(), 0);
+        let text = GroupRequest { metadata: metadata("1234567".into()), ..request(4) };
+        assert_eq!(text.metadata_bytes(), 4 * (8 + VALUE_BYTES));
+        let numbers = GroupRequest { metadata: metadata(vec![0; 9].into()), ..request(2) };
+        assert_eq!(numbers.metadata_bytes(), 2 * (1 + 10 * VALUE_BYTES));
+    }
+
     #[test]
     fn group_request_has_short_form_and_defaults() {
         let text = r#"{"group":"g","task":{"named":"d/t"},"n":8,"policy_version":0,"group_policy":"refill"}"#;
@@ -290,13 +333,11 @@ mod tests {
         let other = GroupRequest { consumer: Some("eval".to_owned()), ..request(1) };
         assert_eq!(check(other), Err(InvalidGroup::Consumer { consumer: "eval".to_owned() }));
         let text = Value::String("x".repeat(limits::GROUP_REQUEST_BYTES));
-        let long =
-            GroupRequest { metadata: [("k".to_owned(), text)].into_iter().collect(), ..request(1) };
+        let long = GroupRequest { metadata: metadata(text), ..request(1) };
         assert!(matches!(check(long), Err(InvalidGroup::TooLong { .. })));
         let text = Value::String("x".repeat(limits::GROUP_REQUEST_BYTES / 2));
         for (n, is_allowed) in [(64, true), (4000, false)] {
-            let metadata = [("k".to_owned(), text.clone())].into_iter().collect();
-            let large = GroupRequest { metadata, ..request(n) };
+            let large = GroupRequest { metadata: metadata(text.clone()), ..request(n) };
             assert_eq!(large.check(4000, &[]).is_ok(), is_allowed, "{n}");
         }
     }

@@ -68,6 +68,8 @@ pub enum BusyLimit {
     Unacknowledged,
     /// Cancelled groups and open ones.
     CancelledGroups,
+    /// Metadata of the groups that the farm holds, times their samples, in bytes.
+    MetadataBytes,
 }
 
 impl fmt::Display for BusyLimit {
@@ -77,6 +79,7 @@ impl fmt::Display for BusyLimit {
             Self::OpenSamples => "open samples",
             Self::Unacknowledged => "samples without an acknowledgement",
             Self::CancelledGroups => "cancelled and open groups",
+            Self::MetadataBytes => "bytes of metadata times samples",
         })
     }
 }

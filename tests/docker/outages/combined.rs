@@ -14,13 +14,13 @@ use crate::outages::{
     wait_until_settled,
 };
 
-/// A run over a worker with an engine, a registry and a NATS server of its own.
+/// A run over a worker with an engine, a registry and a NATS server of its own. The services end last.
 struct ClusterRun {
+    worker: ClusterMember,
+    coordinator: ClusterMember,
     engine: TestEngine,
     cluster: Cluster,
     registry: TestRegistry,
-    worker: ClusterMember,
-    coordinator: ClusterMember,
     trials: u32,
 }
 

@@ -19,11 +19,11 @@ const LEASE: Duration = Duration::from_secs(4);
 /// Slots of each worker.
 const SLOTS: u32 = 3;
 
-/// A daemon, its NATS server and its workers.
+/// A daemon, its workers and their NATS server, in the order in which they end.
 pub(crate) struct FarmFleet {
-    pub(crate) cluster: Cluster,
     pub(crate) daemon: DaemonProcess,
     pub(crate) workers: Vec<ClusterMember>,
+    pub(crate) cluster: Cluster,
     port: u16,
     options: Vec<String>,
 }

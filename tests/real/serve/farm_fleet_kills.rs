@@ -48,11 +48,11 @@ enum Target {
 const ROUND: [Target; 5] =
     [Target::Daemon, Target::Worker(0), Target::Worker(1), Target::Server, Target::Trainer];
 
-/// A farm under kills.
+/// A farm under kills. The trainer ends first.
 struct KilledFarm<'a> {
+    trainer: RunningProgram,
     fleet: FarmFleet,
     interpreter: &'a Path,
-    trainer: RunningProgram,
     random: StdRng,
     size: [usize; 2],
 }

@@ -16,10 +16,10 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 /// More than any limit of these servers.
 const MANY: usize = 64;
 
-/// A daemon of three users, which starts no run.
+/// A daemon of three users, which starts no run. It ends before its files are removed.
 struct SharedDaemon {
-    project: Project,
     daemon: DaemonProcess,
+    project: Project,
 }
 
 impl SharedDaemon {

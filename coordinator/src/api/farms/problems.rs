@@ -19,6 +19,7 @@ const fn limit_word(limit: BusyLimit) -> &'static str {
         BusyLimit::OpenSamples => "open_samples",
         BusyLimit::Unacknowledged => "unacknowledged",
         BusyLimit::CancelledGroups => "cancelled_groups",
+        BusyLimit::MetadataBytes => "metadata_bytes",
     }
 }
 

@@ -91,8 +91,8 @@ async fn run_session(daemon: &Daemon, farm: &HostedFarm) -> FarmSessionEnd {
     }
 }
 
-/// Opens the farm. `None` if it was deleted before, and nothing of it runs, or if the daemon stops: then
-/// everything that was begun has ended.
+/// Opens the farm. `None` if it was deleted before, and nothing of it runs, or if the daemon stops: an
+/// opening that was begun has ended then. Threads that were fetching datasets may not have.
 async fn open(
     daemon: &Daemon,
     farm: &HostedFarm,

@@ -79,7 +79,7 @@ mod tests {
     fn journal_frame_with_one_flipped_bit_is_repaired_two_are_not() {
         let mut frame = Vec::new();
         let record = JournalRecord::Stopping { level: StopLevel::Drain };
-        frame::encode(&mut frame, Timestamp::UNIX_EPOCH, true, &record);
+        frame::encode(&mut frame, Timestamp::UNIX_EPOCH, true, &record).expect("a short record");
         let followed = |frame: &[u8]| [frame, b"more".as_slice()].concat();
         for bit in 0..frame.len() * 8 {
             let mut changed = frame.clone();

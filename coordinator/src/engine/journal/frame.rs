@@ -9,7 +9,16 @@ use crate::engine::core::JournalRecord;
 pub(super) const SEGMENT_HEADER: &[u8] = b"rollout-journal 1\n";
 
 /// Longest payload: a batch of offers of the largest run at its widest. A longer length is damage.
-const MAX_PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
+/// Tests reach theirs in little memory.
+pub(super) const MAX_PAYLOAD_BYTES: usize = if cfg!(test) { 8 } else { 256 } * 1024 * 1024;
+
+/// A record that no reader would take. It is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the journal takes no record of {bytes} bytes: at most {MAX_PAYLOAD_BYTES} are allowed")]
+pub struct TooLongRecord {
+    /// Its length.
+    pub bytes: usize,
+}
 
 #[derive(Serialize)]
 struct EncodedRecord<'a> {
@@ -38,16 +47,29 @@ pub(super) struct DecodedRecord {
 pub(super) const PAYLOAD_START: &[u8] = b"{\"at\":";
 
 /// Appends the frame of a record to `buffer`; `synced` if it begins a batch.
-pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: &JournalRecord) {
+///
+/// # Errors
+/// [`TooLongRecord`]: a reader would take the frame for damage. The buffer is as before.
+pub(super) fn encode(
+    buffer: &mut Vec<u8>,
+    at: Timestamp,
+    synced: bool,
+    record: &JournalRecord,
+) -> Result<(), TooLongRecord> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 8]);
     serde_json::to_writer(&mut *buffer, &EncodedRecord { at, synced, record })
         .expect("records have text keys and memory does not fail to be written");
-    let length = u32::try_from(buffer.len() - start - 8).expect("far below 4 GiB");
-    let length = length.to_le_bytes();
+    let bytes = buffer.len() - start - 8;
+    if bytes > MAX_PAYLOAD_BYTES {
+        buffer.truncate(start);
+        return Err(TooLongRecord { bytes });
+    }
+    let length = u32::try_from(bytes).expect("far below 4 GiB").to_le_bytes();
     let checksum = checksum(length, &buffer[start + 8..]);
     buffer[start..start + 4].copy_from_slice(&length);
     buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+    Ok(())
 }
 
 /// Length and checksum.

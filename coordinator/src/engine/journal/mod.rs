@@ -43,6 +43,7 @@ mod tests;
 mod write;
 
 pub use compaction::JournalCompaction;
+pub use frame::TooLongRecord;
 pub use layout::RunLayout;
 pub use mirror::{JournalMirror, MirrorError, SegmentEpochs, SegmentOffset};
 pub use prefix::{JournalPrefix, RecordChain};
@@ -115,6 +116,9 @@ pub enum JournalError {
     /// The copy of the journal in the catalog cannot be written or read.
     #[error("cannot use the journal in the catalog")]
     Mirror(#[from] MirrorError),
+    /// A record was not written, and nothing after it.
+    #[error(transparent)]
+    TooLong(#[from] TooLongRecord),
     /// A whole record that this version cannot parse.
     #[error("{} has a record at byte {offset} that this version cannot read", shown(path))]
     Record {

@@ -89,7 +89,7 @@ impl SegmentRebuilder {
     ) -> Result<(), JournalError> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
-        frame::encode(&mut frame, at, synced, record);
+        frame::encode(&mut frame, at, synced, record)?;
         self.prefix.add(&frame);
         self.frame = self.write(frame)?;
         Ok(())

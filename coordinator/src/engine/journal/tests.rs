@@ -1,6 +1,7 @@
 //! Tests of journals that are cut, damaged, or continued by a woken owner.
 
 mod compactions;
+mod long_records;
 
 use std::fs;
 
@@ -227,10 +228,11 @@ async fn journal_without_batch_marks_with_flipped_bit_is_refused() {
     let mut bytes = SEGMENT_HEADER.to_vec();
     let mut ends = Vec::new();
     let at = Timestamp::UNIX_EPOCH;
-    frame::encode(&mut bytes, at, false, &JournalRecord::Opened(Box::new(opened(1, None))));
+    frame::encode(&mut bytes, at, false, &JournalRecord::Opened(Box::new(opened(1, None))))
+        .expect("a short record");
     for n in 0..4 {
         ends.push(bytes.len());
-        frame::encode(&mut bytes, at, false, &record(n));
+        frame::encode(&mut bytes, at, false, &record(n)).expect("a short record");
     }
     fs::create_dir_all(layout.journal()).expect("creatable");
     fs::write(layout.segment(1), &bytes).expect("writable");

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::compaction::{self, JournalCompaction};
 use super::durable_length::DurableLength;
-use super::frame::{self, SEGMENT_HEADER};
+use super::frame::{self, SEGMENT_HEADER, TooLongRecord};
 use super::mirror::BlockingMirror;
 use super::prefix::JournalPrefix;
 use super::{JournalError, JournalMirror, RunLayout, SegmentEpochs, SegmentOffset};
@@ -41,6 +41,8 @@ struct WriteBatch {
 #[derive(Debug)]
 pub struct JournalWriter {
     gathering: Vec<u8>,
+    /// A record that cannot be written: its batch is not handed over, nor any after it.
+    refused: Option<TooLongRecord>,
     submitted: u64,
     committed: u64,
     prefix: JournalPrefix,
@@ -85,6 +87,7 @@ impl JournalWriter {
         .map_err(JournalError::io("start the writer of", Path::new("the journal")))?;
         Ok(Self {
             gathering: Vec::new(),
+            refused: None,
             submitted: 0,
             committed: 0,
             prefix,
@@ -95,10 +98,13 @@ impl JournalWriter {
         })
     }
 
-    /// Adds a record to the next batch.
+    /// Adds a record to the next batch. After one that is too long, nothing more is written and
+    /// [`durable`](Self::durable) says why.
     pub fn record(&mut self, at: Timestamp, record: &JournalRecord) {
         let synced = self.gathering.is_empty();
-        frame::encode(&mut self.gathering, at, synced, record);
+        if let Err(error) = frame::encode(&mut self.gathering, at, synced, record) {
+            self.refused.get_or_insert(error);
+        }
     }
 
     /// Number of the batch with the last record: its effects wait until that batch is durable.
@@ -147,7 +153,7 @@ impl JournalWriter {
     }
 
     fn submit_batch(&mut self, compaction: Option<JournalCompaction>) -> bool {
-        if !self.is_disk_idle() {
+        if !self.is_disk_idle() || self.refused.is_some() {
             return false;
         }
         self.submitted += 1;
@@ -167,6 +173,9 @@ impl JournalWriter {
     /// # Errors
     /// [`JournalError`] when the journal cannot be written any more, not even in a new segment.
     pub async fn durable(&mut self) -> Result<CommittedBatch, JournalError> {
+        if let Some(refused) = self.refused {
+            return Err(refused.into());
+        }
         if self.submitted == self.committed {
             std::future::pending::<()>().await;
         }
@@ -253,7 +262,7 @@ impl SegmentFile {
             .open(&path)
             .map_err(JournalError::io("create", &path))?;
         let mut first = SEGMENT_HEADER.to_vec();
-        frame::encode(&mut first, at, true, &JournalRecord::Opened(Box::new(opened.clone())));
+        frame::encode(&mut first, at, true, &JournalRecord::Opened(Box::new(opened.clone())))?;
         let durable = JournalPrefix::start(opened.epoch);
         let length = DurableLength::create(layout, opened.epoch)?;
         let mut segment = Self { file, path, opened, durable, length, mirror };

@@ -6,6 +6,7 @@ use rollout_protocol::farm::{
     AdmissionRefusal, AdmittedGroup, BusyLimit, FarmLimits, FarmRecord, GroupEnd, SubmitReceipt,
     SubmittedGroup,
 };
+use rollout_protocol::limits;
 
 use super::FarmCore;
 use super::handle::reply;
@@ -51,6 +52,7 @@ impl FarmCore {
         checked.map_err(|reason| AdmissionRefusal::Invalid { reason })?;
         self.check_version(group.request.policy_version)?;
         self.check_limits(group.request.n)?;
+        self.check_metadata(group.request.metadata_bytes())?;
         Ok(None)
     }
 
@@ -90,6 +92,14 @@ impl FarmCore {
         let (depth, max) = (self.cancellable(), self.settings.limits.cancelled_groups.into());
         let limit = BusyLimit::CancelledGroups;
         if depth < max { Ok(()) } else { Err(AdmissionRefusal::Busy { limit, depth, max }) }
+    }
+
+    /// A farm without metadata admits any request that is valid.
+    fn check_metadata(&self, more: u64) -> Result<(), AdmissionRefusal> {
+        let (depth, max) = (self.metadata_bytes, limits::FARM_METADATA_BYTES);
+        let limit = BusyLimit::MetadataBytes;
+        let fits = depth == 0 || more == 0 || depth.saturating_add(more) <= max;
+        if fits { Ok(()) } else { Err(AdmissionRefusal::Busy { limit, depth, max }) }
     }
 
     fn check_limits(&self, n: u32) -> Result<(), AdmissionRefusal> {

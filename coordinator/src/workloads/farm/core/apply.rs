@@ -50,7 +50,7 @@ impl FarmCore {
             FarmRecord::Snapshot(counters) => self.restore_counters(counters),
             FarmRecord::SnapshotGroup(group) => self.restore_group(group),
             FarmRecord::SnapshotCompletions { completions } => {
-                let restored = completions.iter().map(|one| (one.cursor, Arc::new(one.clone())));
+                let restored = completions.iter().map(|one| (one.cursor, self.shared(one)));
                 let restored: Vec<_> = restored.collect();
                 let shown = restored.iter().map(|(_, one)| Arc::clone(one)).collect();
                 effects.push(FarmEffect::Completed(shown));
@@ -96,6 +96,7 @@ impl FarmCore {
         }
         let slots: Vec<_> = (0u32..).zip(group.samples.clone()).collect();
         let ending = group.ending.clone();
+        self.metadata_bytes += group.request().metadata_bytes();
         self.groups.insert(id.clone(), group);
         for (index, OpenSlot { generation, ordinal, ended, outage }) in slots {
             self.held_generations += u64::from(generation);
@@ -145,7 +146,7 @@ impl FarmCore {
         let mut shown = Vec::with_capacity(completions.len());
         for completion in completions {
             withdrawn.extend(self.apply_completion(completion));
-            let completion = Arc::new(completion.clone());
+            let completion = self.shared(completion);
             self.completions.insert(completion.cursor, Arc::clone(&completion));
             shown.push(completion);
         }
@@ -153,6 +154,13 @@ impl FarmCore {
         if !withdrawn.is_empty() {
             effects.push(FarmEffect::Withdraw(withdrawn));
         }
+    }
+
+    /// A completion that shares the metadata of its group: one read from the journal has its own.
+    fn shared(&self, completion: &Completion) -> Arc<Completion> {
+        let group = self.groups.get(&completion.sample.group);
+        let metadata = group.map_or(&completion.metadata, |group| &group.request().metadata);
+        Arc::new(Completion { metadata: Arc::clone(metadata), ..completion.clone() })
     }
 
     /// The ordinal of the sample, if its execution may still run.
@@ -259,6 +267,7 @@ impl FarmCore {
             items.extend(keys.map(|key| key.item()));
         }
         self.held_generations -= items.len() as u64;
+        self.metadata_bytes -= group.request().metadata_bytes();
         let content = group.admitted.content;
         self.groups.remove(id);
         if end != GroupEnd::Cancelled {

@@ -1,5 +1,7 @@
 //! Ends of samples, and what follows for their groups.
 
+use std::sync::Arc;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::farm::{
     CancelReason, Completion, FarmRecord, GroupEnd, GroupId, LateResult, LostGeneration, OpenSlot,
@@ -124,7 +126,7 @@ impl FarmCore {
             },
             at,
             group_end,
-            metadata: request.metadata.clone(),
+            metadata: Arc::clone(&request.metadata),
         }
     }
 }

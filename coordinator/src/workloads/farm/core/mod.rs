@@ -78,6 +78,8 @@ pub struct FarmCore {
     closed: bool,
     open_groups: usize,
     open_samples: usize,
+    /// Metadata of the groups above, times their samples.
+    metadata_bytes: u64,
     /// Generations of the groups above, ended or not.
     held_generations: u64,
     totals: FarmTotals,
@@ -123,6 +125,7 @@ impl FarmCore {
             closed: false,
             open_groups: 0,
             open_samples: 0,
+            metadata_bytes: 0,
             held_generations: 0,
             totals: FarmTotals::default(),
             queue: SampleQueue::default(),

@@ -11,6 +11,9 @@ use super::queue::SampleQueue;
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
 
+/// Bytes of metadata in one record, for the same reason.
+const METADATA_PER_RECORD: u64 = 16 * 1024 * 1024;
+
 impl FarmCore {
     /// Records that give this state to a farm, whatever it was before.
     pub fn snapshot(&self) -> Vec<FarmRecord> {
@@ -28,11 +31,7 @@ impl FarmCore {
         let mut records = vec![FarmRecord::Snapshot(Box::new(counters))];
         let groups = self.groups.values().map(GroupEntry::to_snapshot);
         records.extend(groups.map(|group| FarmRecord::SnapshotGroup(Box::new(group))));
-        let completions: Vec<&Completion> = self.completions.values().map(|one| &**one).collect();
-        records.extend(completions.chunks(ENTRIES_PER_RECORD).map(|chunk| {
-            let completions = chunk.iter().map(|one| (*one).clone()).collect();
-            FarmRecord::SnapshotCompletions { completions }
-        }));
+        records.extend(self.snapshot_completions());
         let cancelled: Vec<GroupId> = self.cancelled.iter().cloned().collect();
         records.extend(cancelled.chunks(ENTRIES_PER_RECORD).map(|chunk| FarmRecord::SnapshotIds {
             cancelled: chunk.to_vec(),
@@ -44,6 +43,28 @@ impl FarmCore {
             cancelled: Vec::new(),
             finished: chunk.to_vec(),
         }));
+        records
+    }
+
+    /// The completions in records that are bounded by their number and their metadata.
+    fn snapshot_completions(&self) -> Vec<FarmRecord> {
+        let mut records = Vec::new();
+        let (mut completions, mut bytes) = (Vec::new(), 0);
+        for one in self.completions.values() {
+            let more = one.metadata_bytes();
+            let is_full =
+                completions.len() == ENTRIES_PER_RECORD || bytes + more > METADATA_PER_RECORD;
+            if is_full && !completions.is_empty() {
+                let completions = std::mem::take(&mut completions);
+                records.push(FarmRecord::SnapshotCompletions { completions });
+                bytes = 0;
+            }
+            bytes += more;
+            completions.push(Completion::clone(one));
+        }
+        if !completions.is_empty() {
+            records.push(FarmRecord::SnapshotCompletions { completions });
+        }
         records
     }
 

@@ -130,3 +130,68 @@ fn acknowledgement_is_of_the_completions_of_its_consumer() {
     let left: Vec<u64> = farm.core.completions().map(|completion| completion.cursor).collect();
     assert_eq!(left, [2]);
 }
+
+/// A request whose metadata is about as large as it may be for its 64 samples.
+fn heavy(name: &str) -> GroupRequest {
+    let text = serde_json::Value::String("x".repeat(262_000));
+    let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());
+    GroupRequest { metadata, ..request(name, 64) }
+}
+
+#[test]
+fn metadata_of_all_samples_is_bounded_over_the_groups_of_a_farm() {
+    let mut farm = FarmFixture::new();
+    for n in 0..32 {
+        farm.admit(heavy(&format!("g{n}")));
+    }
+    let refused = farm.submit(heavy("more")).expect_err("as much as it may hold");
+    let limit = BusyLimit::MetadataBytes;
+    assert!(
+        matches!(refused, AdmissionRefusal::Busy { limit: of, .. } if of == limit),
+        "{refused}"
+    );
+    farm.admit(request("without", 64));
+    for n in 0..32 {
+        assert_eq!(farm.cancel(&format!("g{n}")).samples, 64);
+    }
+    assert!(farm.submit(heavy("more")).is_err(), "its completions are not acknowledged");
+
+    farm.compact();
+    farm.restart();
+    let mut completions = 0;
+    for (_, record) in &farm.journal {
+        if let FarmRecord::SnapshotCompletions { completions: those } = record {
+            let bytes: u64 = those.iter().map(Completion::metadata_bytes).sum();
+            assert!(bytes <= 16 * 1024 * 1024, "a record of {bytes} bytes");
+            completions += those.len();
+        }
+    }
+    assert_eq!(completions, 32 * 64);
+    farm.acknowledge("train", &(1..=64).collect::<Vec<_>>());
+    assert!(farm.submit(heavy("more")).is_err(), "its executions have not ended");
+    for ordinal in farm.running.clone() {
+        farm.settle(ordinal, Outcome::CancelledByUser);
+    }
+    farm.admit(heavy("more"));
+}
+
+#[test]
+fn completions_read_from_journal_share_the_metadata_of_their_group() {
+    let mut farm = FarmFixture::new();
+    let metadata = Arc::new([("row".to_owned(), 7.into())].into_iter().collect());
+    farm.admit(GroupRequest { metadata, ..request("g", 3) });
+    farm.cancel("g");
+    for is_compacted in [false, true] {
+        if is_compacted {
+            farm.compact();
+        }
+        let text = serde_json::to_string(&farm.journal).expect("JSON");
+        farm.journal = serde_json::from_str(&text).expect("its records");
+        farm.restart();
+        let metadata = &farm.core.groups[&group_id("g")].request().metadata;
+        assert_eq!(metadata["row"], 7);
+        let mut read = farm.core.completions();
+        assert!(read.all(|one| Arc::ptr_eq(&one.metadata, metadata)), "{is_compacted}");
+        assert_eq!(farm.core.completions().count(), 3);
+    }
+}
