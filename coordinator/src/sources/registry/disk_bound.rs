@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rollout_worker::disk::DiskSpace;
+
 /// Bytes that a file counts at least: its entry and its first block.
 pub(super) const ENTRY_BYTES: u64 = 4096;
 
@@ -13,15 +15,31 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The time between two looks, in those of a look: most of the time is git's.
 const PAUSE_FACTOR: u32 = 10;
 
-/// Waits until a directory has more than these bytes.
-pub(super) async fn exceeds(directory: &Path, max_bytes: u64) {
+/// Why a fetch ends before git does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Excess {
+    /// It brings more than its bound.
+    Bytes,
+    /// The file system has too little space for other work, whoever took it.
+    FullDisk,
+}
+
+/// Waits until a directory has more than these bytes, or its file system is almost full.
+pub(super) async fn exceeds(directory: &Path, max_bytes: u64) -> Excess {
     loop {
         let began = Instant::now();
-        if size(directory) > max_bytes {
-            return;
+        if let Some(excess) = excess(size(directory), max_bytes, DiskSpace::for_path(directory)) {
+            return excess;
         }
         tokio::time::sleep(PAUSE.max(began.elapsed() * PAUSE_FACTOR)).await;
     }
+}
+
+fn excess(bytes: u64, max_bytes: u64, space: Option<DiskSpace>) -> Option<Excess> {
+    if bytes > max_bytes {
+        return Some(Excess::Bytes);
+    }
+    space.is_some_and(|space| space.is_low()).then_some(Excess::FullDisk)
 }
 
 /// The bytes of all files below a directory. Links are not followed, and a file that is gone does not
@@ -56,6 +74,16 @@ mod tests {
         assert!(first.is_err(), "it is small");
         fs::write(path.join("below/second"), vec![0; 1_000_000]).expect("written");
         let noticed = tokio::time::timeout(Duration::from_secs(60), exceeding).await;
-        assert!(noticed.is_ok());
+        assert_eq!(noticed, Ok(Excess::Bytes));
+    }
+
+    #[test]
+    fn fetch_ends_when_the_disk_is_almost_full() {
+        let size = 1 << 40;
+        let space = |free| Some(DiskSpace { size, free, files: 0, free_files: 0 });
+        assert_eq!(excess(1, 1, space(size / 2)), None);
+        assert_eq!(excess(2, 1, space(size / 2)), Some(Excess::Bytes));
+        assert_eq!(excess(1, 1, space(1 << 20)), Some(Excess::FullDisk));
+        assert_eq!(excess(1, 1, None), None);
     }
 }

@@ -9,7 +9,7 @@ use rollout_worker::git::Git;
 use ureq::Agent;
 
 use super::cache::CacheScope;
-use super::disk_bound;
+use super::disk_bound::{self, Excess};
 use super::git::GitError;
 use super::guard::Guard;
 use super::http;
@@ -19,6 +19,9 @@ use crate::config::{FetchAccess, FetchNetwork};
 /// Settings of calls to a host that the operator of a server lists: another one may not get the
 /// credentials.
 const LISTED_SETTINGS: [&str; 2] = ["-c", "http.followRedirects=false"];
+
+/// Ends a fetch for a user of a server.
+const FULL_DISK: &str = "the disk of this host is almost full";
 
 /// A repository with the way to reach it, for blocking threads.
 #[derive(Debug)]
@@ -187,7 +190,10 @@ impl RemoteAccess {
             tokio::select! {
                 biased;
                 () = cancelling => Err(GitError::Cancelled),
-                () = exceeding => Err(self.too_large()),
+                excess = exceeding => Err(match excess {
+                    Excess::Bytes => self.too_large(),
+                    Excess::FullDisk => GitError::Host(FULL_DISK.to_owned()),
+                }),
                 result = call.run() => result.map_err(|error| match error.into() {
                     GitError::Failed(said) => GitError::Failed(without_directory(&said, dir)),
                     other => other,
