@@ -68,9 +68,12 @@ pub const GROUP_REQUEST_BYTES: usize = 256 * 1024;
 /// metadata. The largest request may have 64 samples.
 pub const GROUP_SAMPLES_BYTES: usize = 64 * GROUP_REQUEST_BYTES;
 
-/// Metadata of the groups that a farm holds times their samples, bytes: the journal and a compaction
-/// repeat it for each sample. 65,536 samples may have about 8 KiB each.
-pub const FARM_METADATA_BYTES: u64 = 512 * 1024 * 1024;
+/// Bytes that a farm needs for the groups that it holds, their metadata times their samples: the
+/// journal and a compaction repeat it for each. 65,536 samples may have about 8 KiB each.
+pub const FARM_HELD_BYTES: u64 = 512 * 1024 * 1024;
+
+/// The same for all farms of a server.
+pub const FARMS_HELD_BYTES: u64 = 4 * FARM_HELD_BYTES;
 
 /// Consumers of a farm: each is one reader of completions, such as training and evaluation.
 pub const FARM_CONSUMERS: usize = 64;

@@ -23,15 +23,15 @@ use crate::wait;
 /// Time a killed process may take to exit.
 const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A project with its own server.
+/// A project with its own servers, which end before its files are removed.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The project's files.
-    pub project: Arc<Project>,
     /// The server.
     pub server: NatsServer,
     /// The server of its blob store, unless that is a directory.
     pub s3: Option<S3Process>,
+    /// The project's files.
+    pub project: Arc<Project>,
     /// Addresses of the servers of a cluster, used instead of [`Cluster::server`].
     nats_urls: Option<String>,
     lease: Option<Duration>,
@@ -157,7 +157,6 @@ impl Cluster {
 pub struct ClusterMember {
     /// Name in the test's output.
     pub name: String,
-    project: Arc<Project>,
     /// Another program than that under test.
     program: Option<PathBuf>,
     arguments: Vec<String>,
@@ -165,6 +164,8 @@ pub struct ClusterMember {
     proxy: Option<TcpProxy>,
     process: Option<RunningProgram>,
     is_paused: bool,
+    /// The last one: its files outlive the process.
+    project: Arc<Project>,
 }
 
 impl ClusterMember {

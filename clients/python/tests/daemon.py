@@ -43,6 +43,7 @@ class Daemon:
                 self._environment[name] = os.environ[name]
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._restarts: list[threading.Thread] = []
         self._address = "127.0.0.1:0"
         self.start()
 
@@ -79,7 +80,12 @@ class Daemon:
             assert self._process.poll() is None, f"the server has ended:\n{errors}"
             return output.read_text().startswith(prefix) and output.read_text().endswith("\n")
 
-        wait_until(listens, "the server listens")
+        try:
+            wait_until(listens, "the server listens")
+        except BaseException:
+            # Nobody else knows it yet.
+            self.kill()
+            raise
         self._address = output.read_text().splitlines()[0].removeprefix(prefix)
 
     def kill(self) -> None:
@@ -88,6 +94,8 @@ class Daemon:
 
     def stop(self) -> None:
         """End it, and the sandboxes of its trials."""
+        for thread in self._restarts:
+            thread.join()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             self._end(signal.SIGTERM)
@@ -101,6 +109,7 @@ class Daemon:
         """Kill it, and start it again in a thread, so that a client meets a dead server."""
         self.kill()
         thread = threading.Thread(target=self.start)
+        self._restarts.append(thread)
         thread.start()
         return thread
 

@@ -173,12 +173,20 @@ pub(super) fn command(run: &HintedRun, action: &RunAction, options: &[&str]) -> 
     }
 }
 
-/// The command line that does this with a run whose coordinator runs: that one has its options.
+/// The command line that does this with a run whose coordinator runs: that one has its options. One on
+/// another host is reached through its server.
 pub(super) fn live_command(run: &HintedRun, action: &RunAction) -> String {
     let HintedRun::Directory(directory) = run else { return command(run, action, &[]) };
-    let directory = directory.to_string_lossy().into_owned();
-    let words = ["rollout".to_owned(), action.verb().to_owned(), directory];
-    joined(&words.into_iter().chain(action.selection()).collect::<Vec<_>>())
+    let stored = Invocation::read(directory).ok();
+    let needs_server =
+        stored.is_some_and(|stored| stored.left_out.iter().any(|name| name == "--nats"));
+    let mut words = vec!["rollout".to_owned(), action.verb().to_owned()];
+    words.push(directory.to_string_lossy().into_owned());
+    words.extend(action.selection());
+    if needs_server && !has_server() {
+        words.extend(["--nats", "URL"].map(str::to_owned));
+    }
+    joined(&words)
 }
 
 /// The command line that resumes the run or the search in a directory; `None` if the directory does
@@ -276,6 +284,10 @@ mod tests {
         let trial = RunAction::Retry(ReopenSelection::Trials(vec!["a/d/t__1".to_owned()]));
         let live = live_command(&directory(temp.path()), &trial);
         assert_eq!(live, format!("rollout retry {path} --trial a/d/t__1"));
+        let text = r#"{"directory": "/a b", "arguments": [], "left_out": ["--ae", "--nats"]}"#;
+        std::fs::write(temp.path().join("invocation.json"), text).expect("writable");
+        let live = live_command(&directory(temp.path()), &trial);
+        assert_eq!(live, format!("rollout retry {path} --trial a/d/t__1 --nats URL"));
     }
 
     #[test]

@@ -59,23 +59,27 @@ pub(super) fn is_empty(map: &Arc<Map<String, Value>>) -> bool {
     map.is_empty()
 }
 
-/// Memory of a JSON value beside its text, about.
+/// Memory of a JSON value beside its text, about: a list has room for twice its values.
 const VALUE_BYTES: u64 = 64;
 
-/// Memory that a value takes, about: its text, and what each value in it costs beside that.
+/// The same of a field of an object.
+const FIELD_BYTES: u64 = 128;
+
+/// Memory that a value takes beside itself, about: its text, and the values in it.
 fn memory_bytes(value: &Value) -> u64 {
-    let inner: u64 = match value {
+    match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len() as u64,
-        Value::Array(values) => values.iter().map(memory_bytes).sum(),
+        Value::Array(values) => values.iter().map(|value| VALUE_BYTES + memory_bytes(value)).sum(),
         Value::Object(fields) => fields_bytes(fields),
-    };
-    inner + VALUE_BYTES
+    }
 }
 
-/// Memory that metadata takes, about.
+/// Memory that the fields of an object take, about.
 pub(super) fn fields_bytes(fields: &Map<String, Value>) -> u64 {
-    fields.iter().map(|(name, value)| name.len() as u64 + memory_bytes(value)).sum()
+    let field =
+        |(name, value): (&String, &Value)| FIELD_BYTES + name.len() as u64 + memory_bytes(value);
+    fields.iter().map(field).sum()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -238,9 +242,20 @@ impl GroupRequest {
         }
     }
 
-    /// Bytes that the metadata takes, about, in the records of all samples.
-    pub fn metadata_bytes(&self) -> u64 {
-        fields_bytes(&self.metadata).saturating_mul(self.n.into())
+    /// Bytes that a farm needs for it, about, in memory or in its journal: the request, whose metadata
+    /// the record of each sample repeats.
+    pub fn held_bytes(&self) -> u64 {
+        let task = match &self.task {
+            TaskChoice::Named(name) => name.len(),
+            TaskChoice::Inline(task) => task.base.len() + task.instruction.len(),
+        };
+        let model = self
+            .model
+            .iter()
+            .map(|model| model.name.len() + model.base_url.as_ref().map_or(0, String::len));
+        let metadata = fields_bytes(&self.metadata).saturating_mul(self.n.into());
+        let texts = task + model.sum::<usize>() + self.group.as_str().len();
+        metadata.saturating_add(fields_bytes(&self.sampling)).saturating_add(texts as u64)
     }
 
     /// The digest of the request.
@@ -293,12 +308,20 @@ mod tests {
     }
 
     #[test]
-    fn metadata_counts_for_each_sample_with_what_its_values_cost() {
-        assert_eq!(request(4).metadata_bytes(), 0);
+    fn request_needs_what_its_values_take_and_metadata_for_each_sample() {
+        let bare = request(4).held_bytes();
+        assert_eq!(bare, 4, "its id and its task");
         let text = GroupRequest { metadata: metadata("1234567".into()), ..request(4) };
-        assert_eq!(text.metadata_bytes(), 4 * (8 + VALUE_BYTES));
+        assert_eq!(text.held_bytes(), bare + 4 * (8 + FIELD_BYTES));
         let numbers = GroupRequest { metadata: metadata(vec![0; 9].into()), ..request(2) };
-        assert_eq!(numbers.metadata_bytes(), 2 * (1 + 10 * VALUE_BYTES));
+        assert_eq!(numbers.held_bytes(), bare + 2 * (1 + FIELD_BYTES + 9 * VALUE_BYTES));
+        let sampling = [("k".to_owned(), vec![0; 9].into())].into_iter().collect();
+        let sampled = GroupRequest { sampling, ..request(2) };
+        assert_eq!(sampled.held_bytes(), bare + 1 + FIELD_BYTES + 9 * VALUE_BYTES);
+        let instruction = "x".repeat(1000);
+        let inline = InlineTask { base: "d/t".to_owned(), instruction };
+        let inline = GroupRequest { task: TaskChoice::Inline(inline), ..request(2) };
+        assert_eq!(inline.held_bytes(), bare + 1000);
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub enum BusyLimit {
     Unacknowledged,
     /// Cancelled groups and open ones.
     CancelledGroups,
-    /// Metadata of the groups that the farm holds, times their samples, in bytes.
-    MetadataBytes,
+    /// Bytes that the farm needs for the groups that it holds.
+    HeldBytes,
 }
 
 impl fmt::Display for BusyLimit {
@@ -79,7 +79,7 @@ impl fmt::Display for BusyLimit {
             Self::OpenSamples => "open samples",
             Self::Unacknowledged => "samples without an acknowledgement",
             Self::CancelledGroups => "cancelled and open groups",
-            Self::MetadataBytes => "bytes of metadata times samples",
+            Self::HeldBytes => "bytes of groups",
         })
     }
 }

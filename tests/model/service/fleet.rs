@@ -64,7 +64,6 @@ struct WorkerProcess {
 
 /// Everything that takes part in one run.
 pub(crate) struct Fleet {
-    pub(crate) dir: TempDir,
     pub(crate) queue: Arc<EmbeddedQueue>,
     pub(crate) store: Arc<FaultyStore>,
     pub(crate) sample: SampleRun,
@@ -80,6 +79,8 @@ pub(crate) struct Fleet {
     slots: Vec<u32>,
     started: usize,
     recoveries: Vec<Task<()>>,
+    /// The last one: its files outlive the tasks.
+    pub(crate) dir: TempDir,
 }
 
 impl Fleet {

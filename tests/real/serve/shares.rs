@@ -3,10 +3,12 @@
 use std::io::Read as _;
 use std::time::{Duration, Instant};
 
+use rollout_protocol::limits;
 use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
+use crate::serve::farms::opened;
 use crate::serve::tokens::tokens;
 use crate::serve::{DaemonProcess, project, submission, submitted};
 
@@ -180,4 +182,49 @@ fn uploads_of_one_user_leave_disk_for_those_of_others() {
     let taken = take_all(507, || upload(&ada, 1));
     assert!((4..8).contains(&taken.len()), "{}", taken.len());
     served.assert_others_served(|client| upload(client, 2));
+}
+
+/// A request of 64 samples whose records repeat about the largest metadata.
+fn heavy_group(name: usize) -> Value {
+    json!({
+        "group": format!("g{name}"),
+        "task": { "named": "tasks/second" },
+        "n": 64,
+        "metadata": { "prompt": "x".repeat(261_000) },
+    })
+}
+
+#[test]
+fn groups_of_one_user_leave_bytes_for_those_of_others() {
+    let served = SharedDaemon::start(&[]);
+    let job = served.submission();
+    let open = |client: &HttpClient, name: &str| {
+        let farm = opened(client, &json!({ "name": name, "document": job["document"] }));
+        // Its groups stay.
+        let _paused = client.post(&format!("{farm}/pause"), &[], &Value::Null).expect(200);
+        format!("{farm}/groups")
+    };
+    let ada = served.user("ada");
+    let (mut groups, mut refusals) = (0, Vec::new());
+    while refusals.len() < 4 && refusals.last().is_none_or(|max| *max == limits::FARM_HELD_BYTES) {
+        let farm = open(&ada, &format!("farm-{}", refusals.len()));
+        let refused = loop {
+            let answer = ada.post(&farm, &[], &heavy_group(groups));
+            match answer.status {
+                201 => groups += 1,
+                _ => break answer.expect(429).json(),
+            }
+        };
+        assert_eq!(refused["limit"], json!("held_bytes"), "{refused:#}");
+        refusals.push(refused["max"].as_u64().expect("a number"));
+    }
+    assert_eq!(refusals.last(), Some(&limits::FARMS_HELD_BYTES), "{groups} groups: {refusals:?}");
+    assert!(refusals.len() > 1, "one farm has less than all: {refusals:?}");
+    let of_bob = open(&served.user("bob"), "policy");
+    let of_root = open(&served.user("root"), "policy");
+    for (client, farm) in [(served.user("bob"), of_bob), (served.user("root"), of_root)] {
+        let began = Instant::now();
+        let _admitted = client.post(&farm, &[], &heavy_group(0)).expect(201);
+        assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
+    }
 }

@@ -43,12 +43,12 @@ impl PhaseSink for IgnoredPhases {
 
 /// A repository and a store, and sandboxes or containers for the command.
 struct IdeasFixture {
-    directory: tempfile::TempDir,
     stop: watch::Sender<Option<StopLevel>>,
     store: Arc<MemoryStore>,
     user: UserRepository,
     /// The image of containers; `None` for sandboxes.
     image: Option<&'static str>,
+    directory: tempfile::TempDir,
 }
 
 impl IdeasFixture {

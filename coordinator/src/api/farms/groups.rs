@@ -48,7 +48,7 @@ pub(super) async fn submit(
     };
     let request: GroupRequest = body::work(&state, &user, &bytes, read).await?;
     let group = request.group.clone();
-    let receipt = farm.submit(request).await?;
+    let receipt = state.daemon.submit_group(&user, &farm, request).await?;
     let (status, known) = match receipt.state {
         SubmittedGroup::Admitted => (StatusCode::CREATED, false),
         SubmittedGroup::Known => (StatusCode::OK, true),

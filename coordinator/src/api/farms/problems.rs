@@ -12,6 +12,9 @@ use crate::daemon::FarmError;
 /// When a group may be sent again that did not fit.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The name of the limit on the bytes of groups, of a farm and of all.
+const HELD_BYTES: &str = "held_bytes";
+
 /// The name of a limit in documents.
 const fn limit_word(limit: BusyLimit) -> &'static str {
     match limit {
@@ -19,7 +22,7 @@ const fn limit_word(limit: BusyLimit) -> &'static str {
         BusyLimit::OpenSamples => "open_samples",
         BusyLimit::Unacknowledged => "unacknowledged",
         BusyLimit::CancelledGroups => "cancelled_groups",
-        BusyLimit::MetadataBytes => "metadata_bytes",
+        BusyLimit::HeldBytes => HELD_BYTES,
     }
 }
 
@@ -87,6 +90,12 @@ impl From<FarmError> for ApiProblem {
                 Self::new(status, "busy", ExitCode::OutOfReach, text)
                     .retry_after(retry_after)
                     .busy(BusyMembers { limit: "farms", depth: own, max })
+            }
+            FarmError::Full { own, max } => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                Self::new(status, "busy", ExitCode::OutOfReach, text)
+                    .retry_after(RETRY_AFTER)
+                    .busy(BusyMembers { limit: HELD_BYTES, depth: own, max })
             }
             FarmError::Daemon(error) => error.into(),
         }

@@ -8,9 +8,13 @@ use rollout_protocol::farm::{
     AckReceipt, CancelReceipt, Completion, GroupEnd, GroupId, GroupRequest, GroupStatus,
     SubmitReceipt,
 };
+use rollout_protocol::limits;
+use rollout_worker::shared_limit::LimitShares;
 
 use super::error::FarmError;
 use super::hosted_farm::HostedFarm;
+use crate::daemon::Daemon;
+use crate::daemon::principal::{Principal, Role};
 use crate::workloads::farm::CompletionPage;
 
 /// The state of a group.
@@ -33,12 +37,48 @@ pub struct CompletionRead {
     pub is_over: bool,
 }
 
-impl HostedFarm {
-    /// Submits a group. The same request again has no further effect.
+impl Daemon {
+    /// Submits a group for a user. The same request again has no further effect.
     ///
     /// # Errors
     /// [`FarmError`].
-    pub async fn submit(&self, request: GroupRequest) -> Result<SubmitReceipt, FarmError> {
+    pub async fn submit_group(
+        &self,
+        principal: &Principal,
+        farm: &HostedFarm,
+        request: GroupRequest,
+    ) -> Result<SubmitReceipt, FarmError> {
+        let is_known = farm.session().await?.handle().group(&request.group).is_some();
+        if !is_known {
+            self.check_held(principal, farm, request.held_bytes())?;
+        }
+        farm.submit(request).await
+    }
+
+    /// Whether the farms of all users may hold so much more, in one of these.
+    fn check_held(
+        &self,
+        principal: &Principal,
+        farm: &HostedFarm,
+        more: u64,
+    ) -> Result<(), FarmError> {
+        let farms = self.farms.table().all();
+        let (mut own, mut all) = (0, 0);
+        for one in farms {
+            let held = one.held_bytes();
+            all += held;
+            own += if one.user() == farm.user() { held } else { 0 };
+        }
+        let shares = LimitShares::new(limits::FARMS_HELD_BYTES);
+        match shares.allows(principal.role == Role::Admin, [own, all], more) {
+            true => Ok(()),
+            false => Err(FarmError::Full { own, max: limits::FARMS_HELD_BYTES }),
+        }
+    }
+}
+
+impl HostedFarm {
+    pub(super) async fn submit(&self, request: GroupRequest) -> Result<SubmitReceipt, FarmError> {
         let submitted = self.session().await?.submit(request).await;
         match submitted.map_err(FarmError::of_submission) {
             Ok(receipt) => Ok(receipt),

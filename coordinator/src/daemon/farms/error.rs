@@ -69,6 +69,17 @@ pub enum FarmError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The farms of all users hold too much, or those of this user.
+    #[error(
+        "cannot take the group: the farms of the server hold as many bytes of groups as they can; {own} of \
+         at most {max} are yours; acknowledge completions, or send it again later"
+    )]
+    Full {
+        /// Bytes that the farms of the user hold.
+        own: u64,
+        /// How many all farms may hold.
+        max: u64,
+    },
     /// The error of a request that is not about farms alone.
     #[error(transparent)]
     Daemon(#[from] DaemonError),

@@ -154,6 +154,15 @@ impl HostedFarm {
         found.cloned().ok_or_else(missing)
     }
 
+    /// Bytes that the groups need which it holds, if it is open.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let stage = self.stage.borrow().clone();
+        match stage {
+            FarmStage::Open(session) => session.handle().held_bytes(),
+            FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => 0,
+        }
+    }
+
     /// Its session. Waits a moment for one that is being opened.
     ///
     /// # Errors

@@ -104,6 +104,11 @@ impl FarmTable {
         open.map(|farm| farm.user()).collect()
     }
 
+    /// The farms that were not deleted.
+    pub(super) fn all(&self) -> Vec<Arc<HostedFarm>> {
+        self.kept().cloned().collect()
+    }
+
     fn page(&self, principal: &Principal, query: &FarmQuery) -> FarmPage {
         let limit = query.limit.clamp(1, MAX_PAGE);
         let end = query.before.as_ref().map_or(Bound::Unbounded, Bound::Excluded);

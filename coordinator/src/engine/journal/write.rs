@@ -109,7 +109,12 @@ impl JournalWriter {
 
     /// Number of the batch with the last record: its effects wait until that batch is durable.
     pub fn last(&self) -> u64 {
-        if self.gathering.is_empty() { self.submitted } else { self.submitted + 1 }
+        if self.has_gathered() { self.submitted + 1 } else { self.submitted }
+    }
+
+    /// Whether there is a next batch. One with a record that was refused never becomes durable.
+    fn has_gathered(&self) -> bool {
+        !self.gathering.is_empty() || self.refused.is_some()
     }
 
     /// Number of durable batches.
@@ -124,7 +129,7 @@ impl JournalWriter {
 
     /// Whether nothing waits to be written or is being written.
     pub fn is_idle(&self) -> bool {
-        self.gathering.is_empty() && self.submitted == self.committed
+        !self.has_gathered() && self.submitted == self.committed
     }
 
     /// Whether batches also wait for a mirror, which may not answer.

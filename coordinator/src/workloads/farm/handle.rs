@@ -162,6 +162,11 @@ impl FarmHandle {
         self.with_calls(status)
     }
 
+    /// Bytes that the groups need which the farm holds, about.
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.state().core.held_bytes()
+    }
+
     /// The state of a group that the farm holds; `None` for one that was never admitted, or is ended
     /// and acknowledged.
     pub fn group(&self, group: &GroupId) -> Option<GroupStatus> {

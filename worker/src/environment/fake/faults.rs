@@ -1,5 +1,7 @@
 //! Injected faults: which calls of the fake provider fail, hang or panic.
 
+use std::time::Duration;
+
 use super::FakeProvider;
 use crate::environment::{Failure, FailureKind};
 
@@ -63,6 +65,8 @@ pub enum FaultEffect {
     HangAfterwards,
     /// It panics.
     Panic,
+    /// It takes effect, but not before this time.
+    Delay(Duration),
 }
 
 impl FakeProvider {
@@ -93,6 +97,10 @@ impl FakeProvider {
             Some(FaultEffect::HangAfterwards) => {
                 work.await?;
                 std::future::pending().await
+            }
+            Some(FaultEffect::Delay(time)) => {
+                tokio::time::sleep(time).await;
+                work.await
             }
             Some(FaultEffect::Panic) => panic!("{call:?} panicked as it was told to"),
         }

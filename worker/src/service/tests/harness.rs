@@ -120,7 +120,6 @@ impl Default for ServiceSetup {
 }
 
 pub(super) struct ServiceFixture {
-    pub(super) dir: TestDirectory,
     pub(super) store: Arc<FaultyStore>,
     pub(super) queue: Arc<EmbeddedQueue>,
     pub(super) source: Arc<FlakySource>,
@@ -130,6 +129,8 @@ pub(super) struct ServiceFixture {
     pub(super) stop: watch::Sender<ShutdownLevel>,
     pub(super) working: Task<WorkerExit>,
     position: Mutex<Option<ReportPosition>>,
+    /// The last one: its files outlive the task.
+    pub(super) dir: TestDirectory,
 }
 
 impl ServiceFixture {

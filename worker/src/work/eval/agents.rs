@@ -6,7 +6,6 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::eval::{CommandAgent, EvalCommand, EvalStage};
 use rollout_protocol::spec::timeout::seconds;
-use tokio::time::Instant;
 
 use super::decision::{self, Decision};
 use super::failure;
@@ -51,8 +50,7 @@ impl EvalRun<'_> {
         image
     }
 
-    /// Installs the agent of a command in the environment, unless the image has it. That does not
-    /// count against the eval's time limit.
+    /// Installs the agent of a command in the environment, unless the image has it.
     pub(super) async fn install_agent(
         &mut self,
         stage: EvalStage,
@@ -64,7 +62,6 @@ impl EvalRun<'_> {
         if self.installed.contains(&script) {
             return Ok(());
         }
-        let began = Instant::now();
         self.attempt.enter(Phase::AgentSetup);
         let (env, user) = (self.variables.for_stage(stage), self.ctx.eval.user.clone());
         let limit = seconds(agent.install_sec());
@@ -94,7 +91,6 @@ impl EvalRun<'_> {
         self.record_processes_left(ran.processes_left);
         ended.map_err(typed)?;
         self.installed.push(script);
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
         self.attempt.end_phase()
     }
 

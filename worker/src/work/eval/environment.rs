@@ -8,7 +8,6 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::eval::EvalSpec;
 use rollout_protocol::spec::task::TaskEnvironment;
-use tokio::time::Instant;
 
 use super::checkout::Checkout;
 use super::run::EvalRun;
@@ -80,15 +79,13 @@ impl<'a> EvalRun<'a> {
     }
 
     /// Replaces the shared environment by the sweep's own one, if it has one. That one gets nothing
-    /// but the files of the candidate's commit. The switch does not count against the eval's time
-    /// limit.
+    /// but the files of the candidate's commit.
     pub(super) async fn enter_sweep_environment(
         &mut self,
         shared: Checkout,
     ) -> Result<(), PhaseInterrupt> {
         let ctx: &'a _ = self.ctx;
         let Some(plan) = EvalEnvironmentPlan::sweep(&ctx.eval) else { return Ok(()) };
-        let began = Instant::now();
         self.attempt.end_phase()?;
         self.leave_shared_environment().await?;
         self.attempt.end_phase()?;
@@ -102,7 +99,6 @@ impl<'a> EvalRun<'a> {
         let provider = self.provider(plan)?;
         self.create_environment(plan, provider, uploads).await?;
         self.sweep_environment.clone_from(&self.attempt.environment.record);
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
         Ok(())
     }
 

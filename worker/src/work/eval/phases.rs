@@ -44,8 +44,7 @@ impl EvalRun<'_> {
         self.attempt.end_phase()?;
         self.attempt.enter(Phase::EnvironmentSetup);
         let checkout = self.setup().await?;
-        let limit = eval.timeout_sec.map(seconds);
-        self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.time_left = eval.timeout_sec.map(seconds);
         let commands = &eval.commands;
         self.run_stage(EvalStage::Implement, Some(&commands.implement)).await?;
         self.run_stage(EvalStage::Tests, commands.tests.as_ref()).await?;
@@ -77,15 +76,13 @@ impl EvalRun<'_> {
         ran
     }
 
-    /// Waits until a command may begin. The wait does not count against the eval's time limit.
+    /// Waits until a command may begin.
     async fn acquire_permit(&mut self, stage: EvalStage) -> Result<(), PhaseInterrupt> {
-        let started = Instant::now();
         tokio::select! {
             biased;
             () = self.ctx.permits.acquire(stage) => {}
             () = wait_for_stop(self.ctx.execution.stop.clone()) => return Err(PhaseInterrupt::Drained),
         }
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(started.elapsed()));
         let phase =
             if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
         if self.attempt.timing.phase() == phase {
@@ -154,11 +151,14 @@ impl EvalRun<'_> {
         let capture = self.start_capture(stage.as_str());
         let script = self.planned_script(stage, command, limit.timeout)?;
         let (started_at, stopped_before) = (Timestamp::now(), self.stopped_time());
+        let began = Instant::now();
         let environment = self.attempt.running_environment();
         let ran = agent::run_to_end(environment, script, capture.clone(), pending()).await;
-        // An outage of the engine or of a model server extends the time limit of the eval, too.
+        // Only commands use up the time limit of the eval, and not in an outage of the engine or of a
+        // model server.
         let stopped = self.stopped_time().saturating_sub(stopped_before);
-        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(stopped));
+        let spent = began.elapsed().saturating_sub(stopped);
+        self.time_left = self.time_left.map(|left| left.saturating_sub(spent));
         self.commands.push(ran.end.command_record(stage, started_at));
         self.record_processes_left(ran.processes_left);
         self.record_cost(stage, &ran.end).await;
@@ -236,8 +236,8 @@ impl EvalRun<'_> {
     /// The time limit of a command: its own, and at most the rest of the eval's.
     fn command_limit(&self, command: &EvalCommand) -> CommandLimit {
         let own = command.timeout_sec.map_or(Duration::MAX, seconds);
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let (timeout, limit, whose) = match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+        let (timeout, limit, whose) = match (self.time_left, self.ctx.eval.timeout_sec.map(seconds))
+        {
             (Some(left), Some(whole)) if left < own => (left, whole, "the eval's"),
             _ => (own, own, "its"),
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rollout_protocol::phase::Phase;
@@ -9,7 +10,6 @@ use rollout_protocol::record::{
     CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord, GatewaySummary,
 };
 use rollout_protocol::spec::eval::EvalStage;
-use tokio::time::Instant;
 
 use super::candidate::Candidate;
 use super::checkout_slots::CheckoutSlot;
@@ -78,8 +78,8 @@ pub(super) struct EvalRun<'a> {
     pub(super) removed_cost: f64,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) sweep_environment: Option<EnvironmentRecord>,
-    /// Time by which all commands must have ended.
-    pub(super) deadline: Option<Instant>,
+    /// Time that is left for commands; `None` without a limit.
+    pub(super) time_left: Option<Duration>,
     /// Whether the sweep succeeded.
     pub(super) sweep_succeeded: bool,
 }
@@ -117,7 +117,7 @@ impl<'a> EvalRun<'a> {
             removed_cost: 0.0,
             environment: None,
             sweep_environment: None,
-            deadline: None,
+            time_left: None,
             sweep_succeeded: false,
         }
     }

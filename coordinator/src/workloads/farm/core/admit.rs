@@ -52,7 +52,7 @@ impl FarmCore {
         checked.map_err(|reason| AdmissionRefusal::Invalid { reason })?;
         self.check_version(group.request.policy_version)?;
         self.check_limits(group.request.n)?;
-        self.check_metadata(group.request.metadata_bytes())?;
+        self.check_bytes(group.request.held_bytes())?;
         Ok(None)
     }
 
@@ -94,11 +94,11 @@ impl FarmCore {
         if depth < max { Ok(()) } else { Err(AdmissionRefusal::Busy { limit, depth, max }) }
     }
 
-    /// A farm without metadata admits any request that is valid.
-    fn check_metadata(&self, more: u64) -> Result<(), AdmissionRefusal> {
-        let (depth, max) = (self.metadata_bytes, limits::FARM_METADATA_BYTES);
-        let limit = BusyLimit::MetadataBytes;
-        let fits = depth == 0 || more == 0 || depth.saturating_add(more) <= max;
+    /// A farm that holds nothing admits any request that is valid.
+    fn check_bytes(&self, more: u64) -> Result<(), AdmissionRefusal> {
+        let (depth, max) = (self.held_bytes, limits::FARM_HELD_BYTES);
+        let limit = BusyLimit::HeldBytes;
+        let fits = depth == 0 || depth.saturating_add(more) <= max;
         if fits { Ok(()) } else { Err(AdmissionRefusal::Busy { limit, depth, max }) }
     }
 

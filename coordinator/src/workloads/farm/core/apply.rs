@@ -96,7 +96,7 @@ impl FarmCore {
         }
         let slots: Vec<_> = (0u32..).zip(group.samples.clone()).collect();
         let ending = group.ending.clone();
-        self.metadata_bytes += group.request().metadata_bytes();
+        self.held_bytes += group.request().held_bytes();
         self.groups.insert(id.clone(), group);
         for (index, OpenSlot { generation, ordinal, ended, outage }) in slots {
             self.held_generations += u64::from(generation);
@@ -267,7 +267,7 @@ impl FarmCore {
             items.extend(keys.map(|key| key.item()));
         }
         self.held_generations -= items.len() as u64;
-        self.metadata_bytes -= group.request().metadata_bytes();
+        self.held_bytes -= group.request().held_bytes();
         let content = group.admitted.content;
         self.groups.remove(id);
         if end != GroupEnd::Cancelled {

@@ -78,8 +78,8 @@ pub struct FarmCore {
     closed: bool,
     open_groups: usize,
     open_samples: usize,
-    /// Metadata of the groups above, times their samples.
-    metadata_bytes: u64,
+    /// Bytes that the groups above need.
+    held_bytes: u64,
     /// Generations of the groups above, ended or not.
     held_generations: u64,
     totals: FarmTotals,
@@ -125,7 +125,7 @@ impl FarmCore {
             closed: false,
             open_groups: 0,
             open_samples: 0,
-            metadata_bytes: 0,
+            held_bytes: 0,
             held_generations: 0,
             totals: FarmTotals::default(),
             queue: SampleQueue::default(),
@@ -157,6 +157,11 @@ impl FarmCore {
     /// Number of generations of the groups that the farm holds.
     pub fn held_generations(&self) -> u64 {
         self.held_generations
+    }
+
+    /// Bytes that the groups need which the farm holds, about.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 
     /// The key of the generation with an ordinal.

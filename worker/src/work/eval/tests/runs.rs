@@ -374,6 +374,19 @@ async fn eval_timeout_excludes_wait_for_stage_permit() {
 }
 
 #[tokio::test]
+async fn eval_timeout_excludes_placing_of_commands_and_reading_of_the_checkout() {
+    let mut eval = EvalFixture::new().await;
+    eval.spec.timeout_sec = Some(3.0);
+    for call in [FakeCall::CopyTo, FakeCall::CopyFrom] {
+        let effect = FaultEffect::Delay(Duration::from_secs(1));
+        eval.rig.provider.fault(FaultTrigger::Every(call), effect);
+    }
+    let record = eval.run().await;
+    assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+    assert!(record.durations.total_sec > 5.0, "{:?}", record.durations);
+}
+
+#[tokio::test]
 async fn eval_waiting_for_stage_permit_stops_at_once() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let mut eval = EvalFixture::new().await;

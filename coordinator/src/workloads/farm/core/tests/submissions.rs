@@ -138,23 +138,24 @@ fn heavy(name: &str) -> GroupRequest {
     GroupRequest { metadata, ..request(name, 64) }
 }
 
+fn is_full(refused: &AdmissionRefusal) -> bool {
+    matches!(refused, AdmissionRefusal::Busy { limit: BusyLimit::HeldBytes, .. })
+}
+
 #[test]
 fn metadata_of_all_samples_is_bounded_over_the_groups_of_a_farm() {
     let mut farm = FarmFixture::new();
-    for n in 0..32 {
+    for n in 0..31 {
         farm.admit(heavy(&format!("g{n}")));
     }
-    let refused = farm.submit(heavy("more")).expect_err("as much as it may hold");
-    let limit = BusyLimit::MetadataBytes;
-    assert!(
-        matches!(refused, AdmissionRefusal::Busy { limit: of, .. } if of == limit),
-        "{refused}"
-    );
     farm.admit(request("without", 64));
-    for n in 0..32 {
-        assert_eq!(farm.cancel(&format!("g{n}")).samples, 64);
+    let refused = farm.submit(heavy("more")).and_then(|_| farm.submit(heavy("last")));
+    assert!(is_full(&refused.expect_err("as much as it may hold")));
+    let cancelled = farm.core.open_groups();
+    for group in &cancelled {
+        assert_eq!(farm.cancel(group.as_str()).samples, 64);
     }
-    assert!(farm.submit(heavy("more")).is_err(), "its completions are not acknowledged");
+    assert!(farm.submit(heavy("last")).is_err(), "its completions are not acknowledged");
 
     farm.compact();
     farm.restart();
@@ -166,13 +167,33 @@ fn metadata_of_all_samples_is_bounded_over_the_groups_of_a_farm() {
             completions += those.len();
         }
     }
-    assert_eq!(completions, 32 * 64);
+    assert_eq!(completions, cancelled.len() * 64);
     farm.acknowledge("train", &(1..=64).collect::<Vec<_>>());
-    assert!(farm.submit(heavy("more")).is_err(), "its executions have not ended");
+    assert!(farm.submit(heavy("last")).is_err(), "its executions have not ended");
     for ordinal in farm.running.clone() {
         farm.settle(ordinal, Outcome::CancelledByUser);
     }
-    farm.admit(heavy("more"));
+    farm.admit(heavy("last"));
+}
+
+#[test]
+fn sampling_parameters_are_bounded_over_the_groups_of_a_farm_by_their_values() {
+    let mut farm = FarmFixture::new();
+    let values = 100_000;
+    let sampling: serde_json::Map<_, _> =
+        [("x".to_owned(), vec![0; values].into())].into_iter().collect();
+    let mut admitted = 0;
+    let refused = loop {
+        let request =
+            GroupRequest { sampling: sampling.clone(), ..request(&format!("g{admitted}"), 1) };
+        match farm.submit(request) {
+            Ok(_) => admitted += 1,
+            Err(refused) => break refused,
+        }
+        assert!(admitted < 200, "{admitted} groups of {values} values");
+    };
+    assert!(is_full(&refused), "{refused}");
+    assert!(admitted > 50, "{admitted}");
 }
 
 #[test]
