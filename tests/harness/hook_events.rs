@@ -3,6 +3,7 @@
 use rollout_protocol::exit::ExitCode;
 use serde_json::Value;
 
+use crate::gate::Gate;
 use crate::program::RunningProgram;
 use crate::project::Project;
 
@@ -12,6 +13,7 @@ const HARNESS: &str = r#"
 ids=$(sed 's/.*"ids":\({[^}]*}\).*/\1/' "$ROLLOUT_TRIAL_INPUT")
 version="sha256:$(sha256sum <"$ROLLOUT_CONTROL_PATH" | cut -d' ' -f1)"
 for burst in $(seq 0 $((BURSTS - 1))); do
+  [ "$burst" -ne $((BURSTS / 2)) ] || { HELD; }
   awk -v burst="$burst" -v steps="STEPS" -v ids="$ids" -v version="$version" '
     function emit(kind, step, more) {
       printf "{\"event_type\":\"%s\",\"ts\":\"2026-01-02T03:04:05Z\",\"seq\":%d,\"ids\":%s,\"step_index\":%d%s}\n",
@@ -54,11 +56,21 @@ impl EventfulJob {
 
     /// Writes the job and its task into a project.
     pub fn write(&self, project: &Project) {
+        self.write_with(project, ":");
+    }
+
+    /// The same with a harness that waits at a gate when half of its events are written.
+    pub fn write_held(&self, project: &Project, gate: &Gate) {
+        self.write_with(project, &gate.wait_command());
+    }
+
+    fn write_with(&self, project: &Project, held: &str) {
         let Self { name, bursts, steps, pause } = self;
         let command = HARNESS
             .replace("BURSTS", &bursts.to_string())
             .replace("STEPS", &steps.to_string())
-            .replace("PAUSE", &pause.to_string());
+            .replace("PAUSE", &pause.to_string())
+            .replace("HELD", held);
         let command = Value::String(command).to_string();
         let job = format!(
             "name: {name}\n\

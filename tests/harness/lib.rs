@@ -15,6 +15,7 @@ pub mod executor;
 pub mod expected;
 pub mod farm;
 pub mod formats;
+pub mod gate;
 pub mod hidden_commands;
 pub mod hook_events;
 pub mod http;

@@ -1,19 +1,20 @@
 //! Hook events of trials on workers that are killed.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::gate::Gate;
 use rollout_tests::hook_events::{EventfulJob, assert_gapless, executions, parse};
 use rollout_tests::{print_notice, wait};
 
 use crate::cluster::{DEADLINE, assert_no_leaks, cluster};
 
-const JOB: EventfulJob = EventfulJob { name: "eventful", bursts: 20, steps: 125, pause: 0.4 };
+const JOB: EventfulJob = EventfulJob { name: "eventful", bursts: 20, steps: 125, pause: 0.1 };
 
 #[test]
 fn kill_of_worker_loses_no_acknowledged_event() {
     let Some(cluster) = cluster() else { return };
     assert_eq!(JOB.events(), 10_000);
-    let project = &cluster.project;
-    JOB.write(project);
+    let (project, gate) = (&cluster.project, Gate::closed());
+    JOB.write_held(project, &gate);
     let mut dead = cluster.worker("a", 1).started();
     let mut coordinator = cluster.coordinator("job.yaml").started();
     let plan = project.results("eventful").path().join("plan.json");
@@ -22,6 +23,7 @@ fn kill_of_worker_loses_no_acknowledged_event() {
     wait::until(DEADLINE, "events", || JOB.read(project, &[]).len() >= 2000);
     let before = JOB.read(project, &[]);
     let _killed = dead.kill();
+    drop(gate);
     let next = assert_gapless(&before, 0);
     print_notice(&format!("killed the worker after {next} acknowledged events"));
     assert!(next < JOB.events(), "killed in the middle");

@@ -1,6 +1,7 @@
 //! Hook events that are read while their trial runs and when it has ended.
 
 use rollout_protocol::exit::ExitCode;
+use rollout_tests::gate::Gate;
 use rollout_tests::hook_events::{EventfulJob, assert_gapless, executions, parse};
 use rollout_tests::wait;
 use rustix::process::Signal;
@@ -8,13 +9,13 @@ use serde_json::Value;
 
 use crate::e2e::{DEADLINE, project};
 
-const JOB: EventfulJob = EventfulJob { name: "live", bursts: 10, steps: 250, pause: 0.9 };
+const JOB: EventfulJob = EventfulJob { name: "live", bursts: 10, steps: 250, pause: 0.2 };
 
 #[test]
 fn many_events_are_read_gaplessly_from_any_number_during_trial_and_after() {
     assert_eq!(JOB.events(), 10_000);
-    let project = project();
-    JOB.write(&project);
+    let (project, gate) = (project(), Gate::closed());
+    JOB.write_held(&project, &gate);
     let mut run = project.rollout(&["run", "job.yaml", "-q"]);
     let plan = project.results("live").path().join("plan.json");
     wait::until(DEADLINE, "the plan", || plan.exists());
@@ -35,6 +36,7 @@ fn many_events_are_read_gaplessly_from_any_number_during_trial_and_after() {
     }
     assert!(!run.has_ended(), "read while it runs");
     let first = executions(&JOB.read(&project, &[]));
+    drop(gate);
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
 
     for from in [0, 1, 5000, 9999, 10_000] {
