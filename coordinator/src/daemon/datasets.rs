@@ -16,7 +16,7 @@ use rollout_worker::supervise;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use super::disk::{bytes_in, fit};
+use super::disk::bytes_in;
 use super::policy::DocumentPolicy;
 use super::principal::{Principal, Role};
 use super::record::RecordError;
@@ -151,7 +151,9 @@ impl Daemon {
                 let _turn = turn;
                 let _scratch = scratch;
                 drop(archive);
-                fit(&mut room, bytes_in(&content)).map_err(DaemonError::NoDisk)?;
+                disk.fit(&mut room, bytes_in(&content)).map_err(DaemonError::NoDisk)?;
+                // Its former users must not have what others upload.
+                disk.forget_if_removed(&digest.hex());
                 move_durably(&content, &path, &uploads)
                     .map_err(RecordError::file("store in", &uploads))?;
                 disk.keep(&digest.hex(), room)?;

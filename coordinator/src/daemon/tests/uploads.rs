@@ -110,3 +110,20 @@ async fn upload_whose_request_goes_before_its_turn_leaves_nothing() {
     let left = std::fs::read_dir(daemon.dir.uploads()).expect("listed");
     assert_eq!(left.count(), 0);
 }
+
+#[tokio::test]
+async fn dataset_that_is_removed_and_uploaded_again_has_its_new_user_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let [ada, bob] = ["ada", "bob"].map(|name| user(name, Role::Submit));
+    for uploader in [&ada, &bob] {
+        let (digest, file) = archive(&daemon);
+        let room = daemon.dataset_room(uploader, 200_000).await.expect("room");
+        daemon.store_dataset(digest, file, room).await.expect("stored");
+        assert!(daemon.has_dataset(uploader, digest).await);
+        if uploader.name == "bob" {
+            assert!(!daemon.has_dataset(&ada, digest).await);
+        }
+        std::fs::remove_dir_all(daemon.dir.uploads().join(digest.hex())).expect("removed");
+    }
+}
