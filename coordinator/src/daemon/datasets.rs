@@ -16,11 +16,14 @@ use rollout_worker::supervise;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use super::disk::{bytes_in, fit};
+use super::disk::bytes_in;
 use super::policy::DocumentPolicy;
 use super::principal::{Principal, Role};
 use super::record::RecordError;
 use super::{Daemon, DaemonError};
+
+/// Uploads that are unpacked and written to the disk at a time: each waits for all of a file system.
+pub(super) const CONCURRENT_STORINGS: u64 = 4;
 
 /// Beginning of a path in a document that names an uploaded dataset.
 const UPLOADED: &str = "dataset:";
@@ -108,7 +111,8 @@ impl Daemon {
     }
 
     /// Unpacks the archive of a dataset. Its digest must have been checked. It is a part of the disk of
-    /// the user whose room it has, who may use it when this returns.
+    /// the user whose room it has, who may use it when this returns. A request that goes while it waits
+    /// for its turn leaves nothing; one that goes later is stored, and keeps its turn until then.
     ///
     /// # Errors
     /// [`DaemonError::BadQuery`] for an archive that has other members than files, directories and
@@ -121,6 +125,8 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let (uploads, path) = (self.dir.uploads(), self.dataset_path(&digest.hex()));
         let disk = Arc::clone(&self.disk);
+        let user = room.user().clone();
+        let turn = self.storings.acquire(&user, 0, 1).await;
         let storing = async move {
             let failed = |action| RecordError::file(action, &uploads);
             let scratch = TempDir::new_in(&uploads).map_err(failed("write"))?;
@@ -141,9 +147,13 @@ impl Daemon {
             }
             // One piece, which owns the directory: the end of this process drops the rest.
             let stored = supervise::blocking(move || {
+                // The turn ends last, also if the request has gone.
+                let _turn = turn;
                 let _scratch = scratch;
                 drop(archive);
-                fit(&mut room, bytes_in(&content)).map_err(DaemonError::NoDisk)?;
+                disk.fit(&mut room, bytes_in(&content)).map_err(DaemonError::NoDisk)?;
+                // Its former users must not have what others upload.
+                disk.forget_if_removed(&digest.hex());
                 move_durably(&content, &path, &uploads)
                     .map_err(RecordError::file("store in", &uploads))?;
                 disk.keep(&digest.hex(), room)?;

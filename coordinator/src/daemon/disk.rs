@@ -30,6 +30,8 @@ pub(super) struct UserDisk {
     users: PathBuf,
     /// Places of the datasets, by name: one for each user who uploaded it.
     kept: Mutex<HashMap<String, Vec<SharedPlace>>>,
+    /// Held while a file in `users` is changed. Questions to `kept` wait for no disk.
+    writing: Mutex<()>,
 }
 
 /// The content of the file of a dataset.
@@ -72,7 +74,7 @@ impl UserDisk {
                 Err(error) => tracing::warn!("cannot read {}: {error}", path.display()),
             }
         }
-        Ok(Self { limit, uploads, users, kept: Mutex::new(kept) })
+        Ok(Self { limit, uploads, users, kept: Mutex::new(kept), writing: Mutex::default() })
     }
 
     /// Room of a user for an amount. Blocks.
@@ -80,9 +82,38 @@ impl UserDisk {
     /// # Errors
     /// [`DaemonError::NoDisk`].
     pub(super) fn room(&self, user: &LimitUser, bytes: u64) -> Result<SharedPlace, DaemonError> {
-        // A dataset that was removed has no users: who uploads it next is the first.
-        self.forget_removed();
-        self.limit.try_acquire(user, bytes).map_err(DaemonError::NoDisk)
+        self.take(|| self.limit.try_acquire(user, bytes)).map_err(DaemonError::NoDisk)
+    }
+
+    /// Makes a room as large as what is in it. Blocks.
+    ///
+    /// # Errors
+    /// [`LimitReached`]: it cannot grow.
+    pub(super) fn fit(&self, room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
+        room.shrink_to(bytes);
+        self.grow(room, bytes)
+    }
+
+    /// Lets a room grow to what is in it. Blocks.
+    ///
+    /// # Errors
+    /// [`LimitReached`]: it cannot.
+    pub(super) fn grow(&self, room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
+        match bytes.saturating_sub(room.amount()) {
+            0 => Ok(()),
+            more => self.take(|| room.grow(more)),
+        }
+    }
+
+    /// Takes room. Only at the limit are removed datasets looked for: a look at all of them may take long.
+    fn take<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, LimitReached>,
+    ) -> Result<T, LimitReached> {
+        attempt().or_else(|_| {
+            self.forget_removed();
+            attempt()
+        })
     }
 
     /// Counts a dataset as part of the user of its room, who may use it from now on, durably. Blocks.
@@ -90,24 +121,27 @@ impl UserDisk {
     /// # Errors
     /// [`RecordError`]
     pub(super) fn keep(&self, name: &str, room: SharedPlace) -> Result<(), RecordError> {
-        // Held over the write: another upload of the same dataset adds its user to the same file.
-        let mut kept = self.kept();
-        let places = kept.get(name).map(Vec::as_slice).unwrap_or_default();
-        let mut users = places.iter().map(|place| place.user().name.clone());
-        if users.clone().any(|user| user == room.user().name) {
+        // Another upload of the same dataset adds its user to the same file.
+        let _turn = self.writing();
+        let mut users = self.users_of(name);
+        if users.contains(&room.user().name) {
             return Ok(());
         }
         let path = self.users.join(name);
-        let own = room.user().name.clone();
-        let (user, others) = match users.next() {
-            Some(first) => (first, users.chain([own]).collect()),
-            None => (own, Vec::new()),
-        };
+        users.push(room.user().name.clone());
+        let (user, others) = (users.remove(0), users);
         let text = serde_json::to_vec(&DatasetUsers { user, bytes: room.amount(), others })
             .map_err(|error| RecordError::file("encode", &path)(error.into()))?;
         atomic_file::replace(&path, &text).map_err(RecordError::file("write", &path))?;
-        kept.entry(name.to_owned()).or_default().push(room);
+        self.kept().entry(name.to_owned()).or_default().push(room);
         Ok(())
+    }
+
+    /// Those who uploaded a dataset, the first one first.
+    fn users_of(&self, name: &str) -> Vec<String> {
+        let kept = self.kept();
+        let places = kept.get(name).map(Vec::as_slice).unwrap_or_default();
+        places.iter().map(|place| place.user().name.clone()).collect()
     }
 
     /// Whether a user uploaded a dataset.
@@ -122,12 +156,33 @@ impl UserDisk {
         own.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Counts datasets no longer that the operator has removed.
+    /// Counts datasets no longer that the operator has removed. Blocks.
     fn forget_removed(&self) {
-        let is_removed = |name: &str| !self.uploads.join(name).is_dir();
-        for (name, _) in self.kept().extract_if(|name, _| is_removed(name)) {
+        let names: Vec<_> = self.kept().keys().cloned().collect();
+        for name in names.iter().filter(|name| !self.is_there(name)) {
+            self.forget_if_removed(name);
+        }
+    }
+
+    /// Counts a dataset no longer if the operator has removed it. It has no users then, and who uploads
+    /// it next is the first. Blocks.
+    pub(super) fn forget_if_removed(&self, name: &str) {
+        let _turn = self.writing();
+        if self.is_there(name) {
+            return;
+        }
+        let places = self.kept().remove(name);
+        if places.is_some() {
             remove(&self.users.join(name));
         }
+    }
+
+    fn is_there(&self, name: &str) -> bool {
+        self.uploads.join(name).is_dir()
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kept(&self) -> MutexGuard<'_, HashMap<String, Vec<SharedPlace>>> {
@@ -161,26 +216,6 @@ pub(super) fn bytes_in(directory: &Path) -> u64 {
 /// tell its blocks only after they are written.
 fn taken(metadata: &fs::Metadata) -> u64 {
     metadata.len().max(metadata.blocks().saturating_mul(BLOCK_BYTES))
-}
-
-/// Makes a room as large as what is in it.
-///
-/// # Errors
-/// [`LimitReached`]: it cannot grow.
-pub(super) fn fit(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
-    room.shrink_to(bytes);
-    grow(room, bytes)
-}
-
-/// Lets a room grow to what is in it.
-///
-/// # Errors
-/// [`LimitReached`]: it cannot.
-pub(super) fn grow(room: &mut SharedPlace, bytes: u64) -> Result<(), LimitReached> {
-    match bytes.saturating_sub(room.amount()) {
-        0 => Ok(()),
-        more => room.grow(more),
-    }
 }
 
 #[cfg(test)]
@@ -231,16 +266,42 @@ mod tests {
 
     #[test]
     fn room_fits_what_is_in_it() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let mut room = limit.try_acquire(&user("ada"), 20).expect("room");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (uploads, users) = (directory.path().join("none"), directory.path().to_owned());
+        let disk = UserDisk::open(uploads, users, 80).expect("opened");
+        let mut room = disk.room(&user("ada"), 20).expect("room");
         for bytes in [10, 30] {
-            fit(&mut room, bytes).expect("room");
-            assert_eq!((room.amount(), limit.counts().held), (bytes, bytes));
+            disk.fit(&mut room, bytes).expect("room");
+            assert_eq!((room.amount(), disk.limit.counts().held), (bytes, bytes));
         }
-        grow(&mut room, 20).expect("it has more");
+        disk.grow(&mut room, 20).expect("it has more");
         assert_eq!(room.amount(), 30);
-        assert!(fit(&mut room, 80).is_err());
+        assert!(disk.fit(&mut room, 80).is_err());
     }
+
+    #[test]
+    fn removed_datasets_are_looked_for_at_the_limit_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [uploads, users] = ["uploads", "users"].map(|name| directory.path().join(name));
+        fs::create_dir(&users).expect("made");
+        let disk = UserDisk::open(uploads.clone(), users.clone(), 800).expect("opened");
+        let ada = user("ada");
+        let has_file = || users.join("one").exists();
+        for is_grown in [false, true] {
+            fs::create_dir_all(uploads.join("one")).expect("made");
+            disk.keep("one", disk.room(&ada, 400).expect("room")).expect("kept");
+            fs::remove_dir(uploads.join("one")).expect("removed");
+            let mut small = disk.room(&ada, 1).expect("room");
+            assert!(has_file(), "it is below the limit");
+            let taken = match is_grown {
+                true => disk.grow(&mut small, 400).map_err(DaemonError::NoDisk),
+                false => disk.room(&ada, 400).map(drop),
+            };
+            taken.expect("a removed one takes no room");
+            assert!(!has_file());
+        }
+    }
+
     #[test]
     fn dataset_belongs_to_all_who_uploaded_it_also_after_a_restart() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::disk::{bytes_in, grow};
+use super::disk::{UserDisk, bytes_in};
 use super::failure::RunFault;
 use super::hosted_run::HostedRun;
 use super::principal::Principal;
@@ -94,7 +94,7 @@ impl Daemon {
             let shown_in = Some(PathBuf::from(SHOWN_IN));
             let request = ExportRequest { run_dir, store, format, out: None, shown_in, min_reward };
             let room = disk.room(&user, 1).map_err(ExportFault::Daemon)?;
-            runtime.block_on(export(request, &scratch, room, unwanted))
+            runtime.block_on(export(request, &scratch, (disk, room), unwanted))
         });
         exported.await.map_err(|fault| match fault {
             ExportFault::Export(error) => self.failed(RunFault::Export(error)),
@@ -107,7 +107,7 @@ impl Daemon {
 async fn export(
     request: ExportRequest,
     scratch: &Path,
-    room: SharedPlace,
+    (disk, room): (Arc<UserDisk>, SharedPlace),
     unwanted: oneshot::Receiver<()>,
 ) -> Result<HostedExport, ExportFault> {
     let failed = |error| ExportFault::Record(RecordError::file("write in", scratch)(error));
@@ -121,7 +121,8 @@ async fn export(
     let request = ExportRequest { out: Some(content.clone()), ..request };
     let (stop, (finish, finished)) = (Arc::new(AtomicBool::new(false)), oneshot::channel());
     let ends = [finished, unwanted];
-    let measuring = measure(directory.path().to_owned(), room, Arc::clone(&stop), ends);
+    let taken = (Arc::clone(&disk), room);
+    let measuring = measure(directory.path().to_owned(), taken, Arc::clone(&stop), ends);
     // A task of its own: some formats are written without a pause.
     let mut measuring = supervise::spawn("export size", measuring);
     let summary = tokio::select! {
@@ -134,14 +135,14 @@ async fn export(
         ended => return Err(outgrown(&ended)),
     };
     let summary = summary.map_err(ExportFault::Export)?;
-    grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
+    disk.grow(&mut room, bytes_in(directory.path())).map_err(no_disk)?;
     let path = match is_archive {
         false => content,
         true => {
             let path = directory.path().join("content.tar");
             // The archive is about as large as the files, which stay until it is sent.
-            let bytes = room.amount();
-            room.grow(bytes).map_err(no_disk)?;
+            let bytes = room.amount().saturating_mul(2);
+            disk.grow(&mut room, bytes).map_err(no_disk)?;
             let all = |_: &Path, _: bool| FilterDecision::Include;
             let packed = archive::pack(&content, &path, NO_LIMITS, &all);
             packed.map_err(|error| failed(std::io::Error::other(error)))?;
@@ -171,7 +172,7 @@ fn outgrown(measured: &Result<Result<SharedPlace, LimitReached>, TaskPanic>) -> 
 /// [`LimitReached`]: there is no more room.
 async fn measure(
     directory: PathBuf,
-    mut room: SharedPlace,
+    (disk, mut room): (Arc<UserDisk>, SharedPlace),
     stop: Arc<AtomicBool>,
     [mut finished, mut unwanted]: [oneshot::Receiver<()>; 2],
 ) -> Result<SharedPlace, LimitReached> {
@@ -185,11 +186,17 @@ async fn measure(
             }
             () = tokio::time::sleep(pause) => {}
         }
-        let (began, measured) = (Instant::now(), directory.clone());
-        let bytes = supervise::blocking(move || bytes_in(&measured)).await;
-        if let Err(reached) = grow(&mut room, bytes) {
-            stop.store(true, Ordering::Relaxed);
-            return Err(reached);
+        let (began, measured, disk) = (Instant::now(), directory.clone(), Arc::clone(&disk));
+        let grown = supervise::blocking(move || {
+            let grown = disk.grow(&mut room, bytes_in(&measured));
+            grown.map(|()| room)
+        });
+        match grown.await {
+            Ok(grown) => room = grown,
+            Err(reached) => {
+                stop.store(true, Ordering::Relaxed);
+                return Err(reached);
+            }
         }
         pause = MEASURE_INTERVAL.max(began.elapsed() * PAUSE_PER_MEASUREMENT);
     }

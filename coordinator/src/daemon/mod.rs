@@ -174,6 +174,8 @@ pub struct Daemon {
     reads: Arc<SharedLimit>,
     /// Exports at a time.
     exports: Arc<SharedLimit>,
+    /// Uploads that are stored at a time, with those whose request has gone.
+    storings: Arc<SharedLimit>,
     disk: Arc<UserDisk>,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
@@ -235,6 +237,7 @@ impl Daemon {
             stopping: Mutex::default(),
             reads: shared(inspect::CONCURRENT_READS),
             exports: shared(export::CONCURRENT_EXPORTS),
+            storings: shared(datasets::CONCURRENT_STORINGS),
             disk,
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),

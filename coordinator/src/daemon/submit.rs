@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
-use rollout_worker::shared_limit::LimitShares;
+use rollout_worker::shared_limit::{LimitShares, SharedPlace};
 use rollout_worker::supervise;
+use tokio::time::{Instant, timeout_at};
 
 use super::datasets::SubmittedDocument;
 use super::failure::{Explain, RunFailure, RunFault};
@@ -69,8 +70,12 @@ impl Daemon {
         principal: &Principal,
         submission: JobSubmission,
     ) -> Result<SubmissionResult, DaemonError> {
+        if let Some(known) = self.admit(principal, &submission)? {
+            return Ok(SubmissionResult::Known(known));
+        }
+        let turn = self.check_turn(principal).await?;
         let (daemon, principal) = (Arc::clone(self), principal.clone());
-        self.finish(async move { daemon.accept(&principal, submission).await }).await
+        self.finish(async move { daemon.accept(&principal, submission, turn).await }).await
     }
 
     /// The run that a user submitted before under a key.
@@ -94,15 +99,13 @@ impl Daemon {
         &self,
         principal: &Principal,
         submission: JobSubmission,
+        turn: CheckTurn,
     ) -> Result<SubmissionResult, DaemonError> {
-        if let Some(known) = self.admit(principal, &submission)? {
-            return Ok(SubmissionResult::Known(known));
-        }
         let now = Timestamp::now();
         let id = HostedRunId::new(now);
         let kind = submission.kind;
         // Others need not wait for the check, which may accept a submission with the same key.
-        let named = self.checked_name(principal, &id, kind, &submission.document).await?;
+        let named = self.checked_name(principal, &id, (kind, &submission.document), turn).await?;
         let _turn = self.submitting.lock().await;
         let admitted = self.admit(principal, &submission);
         if !matches!(admitted, Ok(None)) {
@@ -162,8 +165,8 @@ impl Daemon {
         &self,
         principal: &Principal,
         id: &HostedRunId,
-        kind: HostedKind,
-        document: &SubmittedDocument,
+        (kind, document): (HostedKind, &SubmittedDocument),
+        turn: CheckTurn,
     ) -> Result<String, DaemonError> {
         match kind {
             HostedKind::Job | HostedKind::Executor => {
@@ -175,13 +178,13 @@ impl Daemon {
                         None => Ok(job.name),
                     }
                 };
-                self.check_with(principal, id, document, check).await
+                self.check_with(principal, id, (document, turn), check).await
             }
             HostedKind::Tree => {
                 let check = |path: &_, policy: &_, variables: &_, is_remote| {
                     checked_tree(path, policy, variables, is_remote, None)
                 };
-                Ok(self.check_with(principal, id, document, check).await?.name)
+                Ok(self.check_with(principal, id, (document, turn), check).await?.name)
             }
         }
     }
@@ -207,45 +210,64 @@ impl Daemon {
         principal: &Principal,
         id: &I,
         document: &SubmittedDocument,
+        turn: CheckTurn,
     ) -> Result<Job, DaemonError> {
-        self.check_with(principal, id, document, checked_job).await
+        self.check_with(principal, id, (document, turn), checked_job).await
     }
 
-    /// Writes a document and reads it with `check`, for a bounded time and with few others at once.
+    /// A turn of a user to have a document checked. The request waits for it: one that goes meanwhile
+    /// leaves no work behind.
+    ///
+    /// # Errors
+    /// [`DaemonError::Busy`] when it takes too long.
+    pub(super) async fn check_turn(&self, principal: &Principal) -> Result<CheckTurn, DaemonError> {
+        let (user, deadline) = (principal.limit_user(), Instant::now() + CHECK_DEADLINE);
+        let place =
+            timeout_at(deadline, self.checks.acquire(&user, 0, 1)).await.map_err(|_| late())?;
+        Ok(CheckTurn { place, deadline })
+    }
+
+    /// Writes a document and reads it with `check`, until the deadline of its turn.
     async fn check_with<I: StoredId + Clone + Send + 'static, T: Send + 'static>(
         &self,
         principal: &Principal,
         id: &I,
-        document: &SubmittedDocument,
+        (document, turn): (&SubmittedDocument, CheckTurn),
         check: impl FnOnce(&Path, &DocumentPolicy, &AllowedVariables, bool) -> Result<T, CheckFault>
         + Send
         + 'static,
     ) -> Result<T, DaemonError> {
         let policy = self.policy_of_submission(document);
         let (dir, id, document) = (Arc::clone(&self.dir), id.clone(), document.text.clone());
-        let (checks, user) = (Arc::clone(&self.checks), principal.limit_user());
         let variables = principal.variables.clone();
         let (explain, is_remote) = (self.options.explain, self.is_remote());
-        let checking = async move {
+        let CheckTurn { place, deadline } = turn;
+        let work = move || {
             // A check that goes on after the deadline keeps its turn.
-            let turn = checks.acquire(&user, 0, 1).await;
-            let work = move || {
-                let _turn = turn;
-                dir.write_document(&id, &document)?;
-                let path = dir.document(&id);
-                let checked = check(&path, &policy, &variables, is_remote);
-                checked.map_err(|fault| {
-                    dir.discard_document(&id);
-                    DaemonError::Invalid(fault.explain(explain, &path))
-                })
-            };
-            supervise::blocking(work).await
+            let _turn = place;
+            dir.write_document(&id, &document)?;
+            let path = dir.document(&id);
+            let checked = check(&path, &policy, &variables, is_remote);
+            checked.map_err(|fault| {
+                dir.discard_document(&id);
+                DaemonError::Invalid(fault.explain(explain, &path))
+            })
         };
-        tokio::time::timeout(CHECK_DEADLINE, checking).await.unwrap_or_else(|_elapsed| {
-            let reason = format!("its check took longer than {} s", CHECK_DEADLINE.as_secs());
-            Err(DaemonError::Busy { reason, retry_after: RETRY_AFTER })
-        })
+        timeout_at(deadline, supervise::blocking(work)).await.map_err(|_| late())?
     }
+}
+
+fn late() -> DaemonError {
+    let reason = format!("its check took longer than {} s", CHECK_DEADLINE.as_secs());
+    DaemonError::Busy { reason, retry_after: RETRY_AFTER }
+}
+
+/// A turn to have a document checked.
+#[derive(Debug)]
+pub(super) struct CheckTurn {
+    place: SharedPlace,
+    /// End of the check, with the wait for the turn.
+    deadline: Instant,
 }
 
 /// Why a document is refused.

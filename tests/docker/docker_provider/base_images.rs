@@ -179,6 +179,37 @@ async fn base_image_built_before_registry_outage_is_reused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn image_of_guarded_build_is_reused_in_registry_outage() {
+    let Some(lab) = DockerFixture::open().await else { return };
+    let Some(registry) = or_ignored(DockerEngine::registry()) else { return };
+    let proxy = crate::docker_provider::closable_proxy::ClosableProxy::open(&registry).await;
+    let repository = format!("{}/rollout-guarded-{}", proxy.address(), std::process::id());
+    let base = format!("{repository}:1");
+    publish(&lab, &base, "one").await;
+    let source = lab.context(&[("Dockerfile", &format!("FROM {base}\nRUN true\n"))]);
+    let prepare = |run: u8| {
+        let settings = DockerSettings { guards_builds: true, ..lab.settings.clone() };
+        let mut request = lab.image_request(&source);
+        request.settings = ProviderSpec::Docker(settings);
+        request.labels.run = RunId::from_bytes([run; 16]);
+        lab.provider.prepare(request)
+    };
+    let first = prepare(1).await.expect("built");
+    // The image of a build that was not checked is another one.
+    let other = prepare_for_run(&lab, &lab.provider, &source, 1).await.expect("built");
+    assert_ne!(other.reference, first.reference);
+    drop(proxy);
+    let later = prepare(2).await.expect("found");
+    assert_eq!((later.made, &later.reference), (false, &first.reference));
+    lab.remove_image(&first).await;
+    let failure = prepare(3).await.expect_err("the base cannot be checked");
+    assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
+    lab.remove_image(&other).await;
+    let digest = &first.build.as_ref().expect("it is known").bases[&base];
+    lab.remove_image(&Image::found(format!("{repository}@{digest}"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn base_image_whose_trigger_fetches_is_refused_if_builds_are_guarded() {
     let Some(lab) = DockerFixture::open().await else { return };
     let settings = DockerSettings { guards_builds: true, ..DockerSettings::default() };

@@ -15,7 +15,7 @@ use crate::daemon::failure::RunFailure;
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::Principal;
 use crate::daemon::record::{RECORD_FORMAT, SubmissionKey};
-use crate::daemon::submit::{CONFIG_CODE, RETRY_AFTER};
+use crate::daemon::submit::{CONFIG_CODE, CheckTurn, RETRY_AFTER};
 use crate::daemon::{Daemon, DaemonError, Role};
 
 /// A farm to open.
@@ -52,8 +52,12 @@ impl Daemon {
         principal: &Principal,
         submission: FarmSubmission,
     ) -> Result<SubmittedFarm, FarmError> {
+        if let Some(known) = self.admit_farm(principal, &submission)? {
+            return Ok(SubmittedFarm::Known(known));
+        }
+        let turn = self.check_turn(principal).await?;
         let (daemon, principal) = (Arc::clone(self), principal.clone());
-        self.finish(async move { daemon.accept_farm(&principal, submission).await }).await
+        self.finish(async move { daemon.accept_farm(&principal, submission, turn).await }).await
     }
 
     /// The farm that a user opened before under a key.
@@ -77,13 +81,11 @@ impl Daemon {
         &self,
         principal: &Principal,
         submission: FarmSubmission,
+        turn: CheckTurn,
     ) -> Result<SubmittedFarm, FarmError> {
-        if let Some(known) = self.admit_farm(principal, &submission)? {
-            return Ok(SubmittedFarm::Known(known));
-        }
         let now = Timestamp::now();
         let id = HostedFarmId::new(now);
-        let job = self.check(principal, &id, &submission.document).await?;
+        let job = self.check(principal, &id, &submission.document, turn).await?;
         if job.agents.len() != 1 {
             self.dir.discard_document(&id);
             return Err(DaemonError::Invalid(wrong_agents(job.agents.len())).into());

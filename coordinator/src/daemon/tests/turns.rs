@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{JOB, accepted, daemon, job, user};
 use crate::daemon::driver::{PrepareFault, SessionEnd, in_turn, prepared_unless_ended};
+use crate::daemon::submit::CONCURRENT_CHECKS;
 use crate::daemon::{HostedRun, ItemQuery, Role};
 use crate::results::export::ExportFormat;
 
@@ -77,6 +78,22 @@ async fn reading_whose_request_has_gone_keeps_its_turn() {
         drop(reading);
         eventually(|| (limit.counts().held == 0).then_some(())).await;
     }
+}
+
+#[tokio::test]
+async fn submission_whose_request_goes_before_its_check_leaves_no_work() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 9);
+    let root = user("root", Role::Admin).limit_user();
+    let checks = daemon.checks.try_acquire(&root, CONCURRENT_CHECKS).expect("all of them");
+    let ada = user("ada", Role::Submit);
+    for _ in 0..9 {
+        assert!(daemon.submit(&ada, job(None, JOB)).now_or_never().is_none());
+    }
+    assert_eq!(daemon.requests.lock().expect("no panic").len(), 0);
+    drop(checks);
+    assert_eq!(daemon.checks.counts().held, 0);
+    let _run = accepted(daemon.submit(&ada, job(None, JOB)).await);
 }
 
 #[tokio::test]

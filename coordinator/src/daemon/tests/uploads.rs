@@ -6,10 +6,12 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rollout_protocol::digest::Digest;
 use tempfile::NamedTempFile;
 
 use super::{daemon, user};
+use crate::daemon::datasets::CONCURRENT_STORINGS;
 use crate::daemon::{Daemon, Role};
 
 /// Polls work this often, and drops it then.
@@ -61,5 +63,67 @@ async fn upload_whose_request_goes_is_stored_whole_and_counted() {
             ended.expect("stored");
             return;
         }
+    }
+}
+
+#[tokio::test]
+async fn upload_whose_request_has_gone_keeps_its_turn_until_it_is_stored() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let ada = user("ada", Role::Submit);
+    let (digest, file) = archive(&daemon);
+    let room = daemon.dataset_room(&ada, 100_000).await.expect("room");
+    assert!(daemon.store_dataset(digest, file, room).now_or_never().is_none());
+    let held = || daemon.storings.counts().held;
+    assert_eq!(held(), 1);
+    let stored = async {
+        loop {
+            let before = held();
+            if daemon.disk.has_uploaded("ada", &digest.hex()) {
+                return;
+            }
+            assert_eq!(before, 1);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), stored).await.expect("in time");
+    let ended = async {
+        while held() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("in time");
+}
+
+#[tokio::test]
+async fn upload_whose_request_goes_before_its_turn_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let [ada, root] =
+        [("ada", Role::Submit), ("root", Role::Admin)].map(|(name, role)| user(name, role));
+    let all = daemon.storings.try_acquire(&root.limit_user(), CONCURRENT_STORINGS);
+    let (digest, file) = archive(&daemon);
+    let room = daemon.dataset_room(&ada, 100_000).await.expect("room");
+    assert!(daemon.store_dataset(digest, file, room).now_or_never().is_none());
+    drop(all.expect("all of them"));
+    assert_eq!(daemon.storings.counts().held, 0);
+    let left = std::fs::read_dir(daemon.dir.uploads()).expect("listed");
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn dataset_that_is_removed_and_uploaded_again_has_its_new_user_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = daemon(directory.path(), 1);
+    let [ada, bob] = ["ada", "bob"].map(|name| user(name, Role::Submit));
+    for uploader in [&ada, &bob] {
+        let (digest, file) = archive(&daemon);
+        let room = daemon.dataset_room(uploader, 200_000).await.expect("room");
+        daemon.store_dataset(digest, file, room).await.expect("stored");
+        assert!(daemon.has_dataset(uploader, digest).await);
+        if uploader.name == "bob" {
+            assert!(!daemon.has_dataset(&ada, digest).await);
+        }
+        std::fs::remove_dir_all(daemon.dir.uploads().join(digest.hex())).expect("removed");
     }
 }

@@ -163,7 +163,9 @@ impl DatasetResolver<'_> {
         let (kind, is_failure) = match error {
             IndexError::NotFound(_) => (ErrorKind::NotFound, true),
             IndexError::Unreadable { .. } => (ErrorKind::Unreadable, true),
-            IndexError::FetchFailed { .. } => (ErrorKind::FetchFailed, true),
+            IndexError::FetchFailed { .. } | IndexError::Host { .. } => {
+                (ErrorKind::FetchFailed, true)
+            }
             IndexError::Malformed { .. } => (ErrorKind::Syntax, true),
             IndexError::Ambiguous { .. } => (ErrorKind::DuplicateName, false),
             IndexError::UnknownDataset { .. } | IndexError::UnknownVersion { .. } => {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::cache::CacheScope;
 use super::guard::Guard;
-use super::{FETCH_HINT, http, version};
+use super::{FETCH_HINT, HOST_HINT, http, version};
 use crate::config::{FetchAccess, FetchNetwork, RegistryRef, RemoteHost, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
@@ -96,6 +96,14 @@ pub enum IndexError {
         /// Cause.
         reason: String,
     },
+    /// This host lacks something that a fetch needs, such as open files.
+    #[error("cannot fetch the registry {url}: {reason}")]
+    Host {
+        /// Address, without password.
+        url: String,
+        /// The system's error.
+        reason: String,
+    },
     /// It is not a valid registry.
     #[error("cannot read the registry {place}: it is not a list of datasets in JSON: {reason}")]
     Malformed {
@@ -135,7 +143,7 @@ pub enum IndexError {
 }
 
 /// Reads a registry. A registry at a URL is kept in `cache`, and read from there while its server
-/// does not answer.
+/// does not answer, or this host cannot ask.
 ///
 /// # Errors
 /// [`IndexError`].
@@ -184,29 +192,50 @@ fn fetch(url: &str, cache_dir: &Path, access: &FetchAccess) -> Result<RegistryTe
             let _kept = store(cache_dir, &file, &bytes);
             Ok(RegistryText { index, warning: None })
         }
-        // Its cached content may not be used either.
-        Err(DownloadError::Refused(reason)) => Err(IndexError::FetchFailed { url: place, reason }),
-        Err(DownloadError::Failed(reason)) => {
-            let Ok(bytes) = std::fs::read(&file) else {
-                return Err(IndexError::FetchFailed { url: place, reason });
-            };
-            if http::is_denial(&reason) {
-                return Err(IndexError::FetchFailed { url: place, reason });
-            }
-            let warning = format!(
-                "cannot fetch the registry {place}: {reason}; using its last known content"
-            );
-            Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
-        }
+        Err(error) => last_known(error, &file, place),
     }
+}
+
+/// The cached content of a registry that was not got, if it may be used.
+fn last_known(
+    error: DownloadError,
+    file: &Path,
+    place: String,
+) -> Result<RegistryText, IndexError> {
+    let is_final = match &error {
+        // Its cached content may not be used either.
+        DownloadError::Refused(_) => true,
+        DownloadError::Failed(reason) => http::is_denial(reason),
+        DownloadError::Unresolved(_) | DownloadError::Host(_) => false,
+    };
+    let cached = if is_final { None } else { std::fs::read(file).ok() };
+    let Some(bytes) = cached else { return Err(error.told(place)) };
+    let warning = format!("{}; using its last known content", error.told(place.clone()));
+    Ok(RegistryText { index: parse(&bytes, &place)?, warning: Some(warning) })
 }
 
 /// Why a registry was not got.
 enum DownloadError {
     /// A host of it may not be asked.
     Refused(String),
+    /// A host of it has no address now, told as [`Self::Refused`].
+    Unresolved(String),
+    /// This host lacks something, such as open files.
+    Host(String),
     /// Its server did not deliver it.
     Failed(String),
+}
+
+impl DownloadError {
+    /// The error for the author of a document.
+    fn told(self, url: String) -> IndexError {
+        match self {
+            Self::Host(reason) => IndexError::Host { url, reason },
+            Self::Refused(reason) | Self::Unresolved(reason) | Self::Failed(reason) => {
+                IndexError::FetchFailed { url, reason }
+            }
+        }
+    }
 }
 
 /// The registry at a URL. For a document of somebody else, its host was allowed with the URL; a
@@ -222,10 +251,12 @@ fn download(url: &str, access: &FetchAccess) -> Result<Vec<u8>, DownloadError> {
     let no_host = || DownloadError::Refused("its address has no plain host".to_owned());
     let hosts = hosts.with(rule.ok_or_else(no_host)?);
     let guard = Guard::start(hosts, access.cancelled.clone());
-    let no_proxy = |error| DownloadError::Refused(format!("cannot start a proxy for it: {error}"));
+    let no_proxy = |error| DownloadError::Host(format!("cannot start a proxy for it: {error}"));
     let guard = guard.map_err(no_proxy)?;
     let body = http::get(url, REGISTRY_BYTES, Some(guard.url()));
     body.map_err(|reason| match guard.refusal() {
+        // The look-up may have failed.
+        Some(refused) if guard.lacks_addresses() => DownloadError::Unresolved(refused.to_owned()),
         Some(refused) => DownloadError::Refused(refused.to_owned()),
         None => DownloadError::Failed(reason),
     })
@@ -305,6 +336,7 @@ impl IndexError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::FetchFailed { .. } => Some(FETCH_HINT.to_owned()),
+            Self::Host { .. } => Some(HOST_HINT.to_owned()),
             Self::UnknownDataset { near: Some(near), .. } => {
                 Some(format!("did you mean `{near}`?"))
             }
@@ -337,6 +369,12 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread::JoinHandle;
+
+    use rollout_worker::supervise;
+
     use super::*;
 
     const REGISTRY: &str = r#"[
@@ -376,5 +414,63 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    /// The URL of a server that gives each of these answers once.
+    fn serving(answers: Vec<String>) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let url = format!("http://{}/r.json", listener.local_addr().expect("an address"));
+        let serving = move || {
+            for text in answers {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut request = [0; 4096];
+                let _whole = stream.read(&mut request).expect("a request");
+                stream.write_all(text.as_bytes()).expect("answered");
+            }
+        };
+        (url, supervise::thread("registry", serving).expect("a thread"))
+    }
+
+    fn answer(head: &str, body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+    }
+
+    #[test]
+    fn unknown_name_is_told_as_a_refused_one_and_may_be_an_outage_of_a_registry() {
+        let cache = tempfile::tempdir().expect("a directory");
+        let moved = |host: &str| answer(&format!("302 Found\r\nLocation: http://{host}/x"), "");
+        let (url, server) = serving(vec![
+            moved("a.invalid"),
+            answer("200 OK", REGISTRY),
+            moved("a.invalid"),
+            moved("localhost"),
+        ]);
+        let fetched = || fetch(&url, cache.path(), &FetchAccess::default());
+        let unknown = fetched().expect_err("nothing is known");
+        let first = fetched().expect("a registry");
+        let known = fetched().expect("the cached one");
+        let warning = known.warning.expect("a warning");
+        assert!(warning.contains("using its last known content"), "{warning}");
+        assert_eq!((first.warning, first.index), (None, known.index));
+        let refused = fetched().expect_err("it may not be asked");
+        server.join().expect("it served");
+        assert_eq!((unknown.hint(), &unknown), (refused.hint(), &refused));
+    }
+
+    #[test]
+    fn fault_of_this_host_leaves_the_last_known_registry() {
+        let cache = tempfile::tempdir().expect("a directory");
+        let file = cache.path().join("r.json");
+        let found = || {
+            let error = DownloadError::Host("no open files".to_owned());
+            last_known(error, &file, "http://h/r.json".to_owned())
+        };
+        let error = found().expect_err("nothing is known");
+        assert!(matches!(error, IndexError::Host { .. }), "{error:?}");
+        assert_eq!(error.hint().as_deref(), Some(HOST_HINT));
+        std::fs::write(&file, REGISTRY).expect("written");
+        let warning = found().expect("the cached one").warning.expect("a warning");
+        assert!(warning.contains("no open files; using its last known content"), "{warning}");
     }
 }

@@ -109,17 +109,14 @@ impl ImageManager {
         mut build: BuildSpec,
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
-        build.recipe = recipe(&build, self.frontends.named());
         build.is_guarded = base_triggers::are_checked(&request.settings);
+        build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
             let images = match build.is_guarded {
                 true => base_triggers::images(&build),
                 false => base_images::images(&build),
             };
             build.base_images = self.bases.resolve(request.labels.run, images).await?;
-        }
-        if build.is_guarded {
-            self.check_triggers(&build, request).await?;
         }
         build.tag = tag(&build);
         let tag = build.tag.clone();
@@ -137,6 +134,10 @@ impl ImageManager {
         {
             lock::touch(&lock::lock_path(&self.locks, &earlier.reference));
             return Ok(earlier);
+        }
+        // An image that is there was checked when it was built: its recipe says so.
+        if build.is_guarded {
+            self.check_triggers(&build, request).await?;
         }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
         let (client, locks) = (Arc::clone(&self.client), self.locks.clone());
@@ -263,7 +264,8 @@ fn tag(build: &BuildSpec) -> String {
     format!("rollout/task:{}", &hasher.finish().hex()[..32])
 }
 
-/// Digest of all inputs of a build but its base images, including the frontend that the host sets.
+/// Digest of all inputs of a build but its base images, including the frontend that the host sets. Images
+/// whose base images were checked are apart from others.
 fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     let mut hasher = DigestHasher::default();
     let platform = build.platform.as_deref().unwrap_or("");
@@ -282,6 +284,9 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     if let Some(frontend) = frontend {
         hasher.update_part(b"frontend");
         hasher.update_part(frontend.as_bytes());
+    }
+    if build.is_guarded {
+        hasher.update_part(b"guarded");
     }
     hasher.finish().hex()[..32].to_owned()
 }
@@ -419,6 +424,8 @@ mod tests {
         let (staged, other) = (recipe(&staged, None), recipe(&other, None));
         assert!(plain != staged && plain != other && staged != other);
         assert_ne!(plain, recipe(&build(a, None), Some("x/y:1")));
+        let guarded = BuildSpec { is_guarded: true, ..build(a, None) };
+        assert_ne!(plain, recipe(&guarded, None));
         assert_eq!(plain.len(), 32);
 
         let mut based = BuildSpec { recipe: plain.clone(), ..build(a, None) };
