@@ -98,6 +98,20 @@ struct WaitingRequest {
     granted: oneshot::Sender<SharedPlace>,
 }
 
+/// The wait of a request. If it ends without a place, the requests behind it may be next.
+struct LimitWait<'a> {
+    limit: &'a Arc<SharedLimit>,
+    is_over: bool,
+}
+
+impl Drop for LimitWait<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.limit.grant();
+        }
+    }
+}
+
 /// A part of a limit, held until this is dropped.
 #[derive(Debug)]
 pub struct SharedPlace {
@@ -177,6 +191,8 @@ impl SharedLimit {
         priority: i32,
         amount: u64,
     ) -> SharedPlace {
+        // Declared first: when it is dropped, this request no longer waits.
+        let mut wait = LimitWait { limit: self, is_over: false };
         loop {
             let (granted, place) = oneshot::channel();
             let waiting = WaitingRequest { user: user.clone(), priority, amount, granted };
@@ -184,6 +200,7 @@ impl SharedLimit {
             self.grant();
             // A request that waits is never dropped.
             if let Ok(place) = place.await {
+                wait.is_over = true;
                 return place;
             }
         }
@@ -472,6 +489,22 @@ mod tests {
         let _of_bob = waiting_for(&limit, "bob", 0, 60);
         assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_none(), "she is behind him");
         assert!(limit.acquire(&user("root"), 0, 1).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn request_that_goes_lets_those_behind_it_be_served() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let _held = limit.acquire(&user("ada"), 0, 40).await;
+        let of_bob = waiting_for(&limit, "bob", 0, 40);
+        let of_eve = waiting_for(&limit, "eve", 0, 1);
+        assert_eq!(limit.counts().waiting, 2, "she is behind him");
+        drop(of_bob);
+        assert!(of_eve.now_or_never().is_some(), "nothing else would wake her");
+
+        let large = waiting_for(&limit, "ada", 0, 20);
+        let small = waiting_for(&limit, "ada", 0, 1);
+        drop(large);
+        assert!(small.now_or_never().is_some(), "nor the next one of the same user");
     }
 
     #[tokio::test]
