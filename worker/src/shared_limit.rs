@@ -1,13 +1,17 @@
 //! A limit that users share. Every user has a part of it at most, so that no user takes all of it, and
 //! administrators have a reserve. Free room goes to the user who holds the least, then to the one who
-//! was served longest ago. The priority of a request counts among requests of its own user only. A
-//! request that waits because others hold too much is passed by none, however small, except those of
-//! administrators.
+//! was served longest ago. The priority of a request counts among requests of its own user only.
+//!
+//! A request that waits because others hold too much holds back those of other users behind it, however
+//! small they are, except those of administrators. It does so only if it asks for no more than a part
+//! of its user, and for [`HOLD_BACK`] at most; and a request is held back for that time at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 /// Smallest limit that has a reserve for administrators.
 const SMALLEST_WITH_RESERVE: u64 = 4;
@@ -17,6 +21,10 @@ const RESERVE_PARTS: u64 = 8;
 
 /// How often a user may hold what is left for others.
 const USER_FACTOR: u64 = 2;
+
+/// Longest time for which a request that waits holds others back, and for which one is held back:
+/// longer than most places are held, and short for those who wait.
+pub const HOLD_BACK: Duration = Duration::from_secs(30);
 
 /// A user of shared limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,16 +61,26 @@ impl LimitShares {
 
     /// Whether a user who holds `own` may take `amount` more while all users hold `held`.
     pub fn allows(self, is_admin: bool, [own, held]: [u64; 2], amount: u64) -> bool {
-        let is_free = is_admin || self.is_whole;
-        let reserve = if is_free || self.total < SMALLEST_WITH_RESERVE {
-            0
-        } else {
-            (self.total / RESERVE_PARTS).max(1)
-        };
-        let after = held.saturating_add(amount);
-        let Some(left) = (self.total - reserve).checked_sub(after) else { return false };
-        let own = own.saturating_add(amount);
-        is_free || own == amount || own <= left.saturating_mul(USER_FACTOR)
+        let Some(left) = self.left(is_admin, held.saturating_add(amount)) else { return false };
+        own == 0 || self.is_part(is_admin, own.saturating_add(amount), left)
+    }
+
+    /// Whether a user may hold an amount in more than one place while others hold nothing.
+    fn fits_part(self, is_admin: bool, amount: u64) -> bool {
+        let left = self.left(is_admin, amount);
+        left.is_some_and(|left| self.is_part(is_admin, amount, left))
+    }
+
+    /// What users may still take while all hold `held`; `None` if that is too much already.
+    fn left(self, is_admin: bool, held: u64) -> Option<u64> {
+        let has_reserve = !is_admin && !self.is_whole && self.total >= SMALLEST_WITH_RESERVE;
+        let reserve = if has_reserve { (self.total / RESERVE_PARTS).max(1) } else { 0 };
+        (self.total - reserve).checked_sub(held)
+    }
+
+    /// Whether an amount is within the part of a user while this much is left.
+    const fn is_part(self, is_admin: bool, amount: u64, left: u64) -> bool {
+        is_admin || self.is_whole || amount <= left.saturating_mul(USER_FACTOR)
     }
 }
 
@@ -95,7 +113,29 @@ struct WaitingRequest {
     user: LimitUser,
     priority: i32,
     amount: u64,
+    since: Instant,
     granted: oneshot::Sender<SharedPlace>,
+}
+
+impl WaitingRequest {
+    /// Whether it holds none back any more, and none holds it back.
+    fn is_late(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= HOLD_BACK
+    }
+}
+
+/// The wait of a request. If it ends without a place, the requests behind it may be next.
+struct LimitWait<'a> {
+    limit: &'a Arc<SharedLimit>,
+    is_over: bool,
+}
+
+impl Drop for LimitWait<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.limit.grant();
+        }
+    }
 }
 
 /// A part of a limit, held until this is dropped.
@@ -177,13 +217,24 @@ impl SharedLimit {
         priority: i32,
         amount: u64,
     ) -> SharedPlace {
+        // Declared first: when it is dropped, this request no longer waits.
+        let mut wait = LimitWait { limit: self, is_over: false };
         loop {
-            let (granted, place) = oneshot::channel();
-            let waiting = WaitingRequest { user: user.clone(), priority, amount, granted };
+            let (granted, mut place) = oneshot::channel();
+            let (user, since) = (user.clone(), Instant::now());
+            let waiting = WaitingRequest { user, priority, amount, since, granted };
             self.state().waiting.push(waiting);
             self.grant();
+            let granted = match timeout(HOLD_BACK, &mut place).await {
+                Ok(granted) => granted,
+                Err(_late) => {
+                    self.grant();
+                    place.await
+                }
+            };
             // A request that waits is never dropped.
-            if let Ok(place) = place.await {
+            if let Ok(place) = granted {
+                wait.is_over = true;
                 return place;
             }
         }
@@ -239,11 +290,18 @@ impl LimitState {
         if self.waiting.is_empty() {
             self.users.retain(|_, part| part.held > 0);
         }
+        // Thousands may wait for the slots of a server.
+        if self.held >= shares.total {
+            return None;
+        }
+        let now = Instant::now();
         let mut is_blocked = false;
         let mut granted = None;
         for at in self.first_of_users() {
-            let WaitingRequest { user, amount, .. } = &self.waiting[at];
-            if is_blocked && !user.is_admin {
+            let waiting = &self.waiting[at];
+            let WaitingRequest { user, amount, .. } = waiting;
+            let is_late = waiting.is_late(now);
+            if is_blocked && !user.is_admin && !is_late {
                 continue;
             }
             if self.allows(shares, user, *amount) {
@@ -251,9 +309,10 @@ impl LimitState {
                 break;
             }
             // If only the part of this user is too small, there is room for others. Otherwise small
-            // requests of others would take the room that a large one waits for, again and again.
-            let own = self.part(&user.name).held;
-            if shares.allows(user.is_admin, [own, own], *amount) {
+            // requests of others would take the room that a large one waits for, again and again. But
+            // some hold their places for hours, and then it must not stop everyone.
+            let wanted = self.part(&user.name).held.saturating_add(*amount);
+            if !is_late && shares.fits_part(user.is_admin, wanted) {
                 is_blocked = true;
                 if user.is_admin {
                     break;
@@ -465,13 +524,59 @@ mod tests {
         assert_eq!(of_ada.await.amount(), 20);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn request_that_waits_for_long_holds_none_back() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let _held = limit.acquire(&user("ada"), 0, 40).await;
+        let _of_bob = waiting_for(&limit, "bob", 0, 40);
+        let of_eve = waiting_for(&limit, "eve", 0, 1);
+        assert_eq!(limit.counts().waiting, 2, "she is behind him");
+        // He is not looked at again: her own time is over, too.
+        let of_eve = timeout(HOLD_BACK * 2, of_eve).await.expect("in bounded time");
+        let of_dan = limit.acquire(&user("dan"), 0, 1).now_or_never();
+        assert!(of_dan.is_some(), "the one who waits is late");
+        drop(of_eve);
+
+        // Another large request holds newer ones back, each for no longer.
+        let _of_carl = waiting_for(&limit, "carl", 0, 40);
+        let of_fay = waiting_for(&limit, "fay", 0, 1);
+        assert_eq!(limit.counts().waiting, 3);
+        assert!(timeout(HOLD_BACK * 2, of_fay).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn request_for_more_than_a_part_holds_none_back() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let held = limit.acquire(&user("ada"), 0, 40).await;
+        let of_bob = waiting_for(&limit, "bob", 0, 60);
+        assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_some());
+        drop(held);
+        assert!(of_bob.now_or_never().is_some(), "he has it when it is free");
+    }
+
     #[tokio::test]
     async fn administrator_passes_a_request_that_waits_for_others() {
         let limit = SharedLimit::new(LimitShares::new(80));
         let _held = limit.acquire(&user("ada"), 0, 40).await;
-        let _of_bob = waiting_for(&limit, "bob", 0, 60);
+        let _of_bob = waiting_for(&limit, "bob", 0, 40);
         assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_none(), "she is behind him");
         assert!(limit.acquire(&user("root"), 0, 1).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn request_that_goes_lets_those_behind_it_be_served() {
+        let limit = SharedLimit::new(LimitShares::new(80));
+        let _held = limit.acquire(&user("ada"), 0, 40).await;
+        let of_bob = waiting_for(&limit, "bob", 0, 40);
+        let of_eve = waiting_for(&limit, "eve", 0, 1);
+        assert_eq!(limit.counts().waiting, 2, "she is behind him");
+        drop(of_bob);
+        assert!(of_eve.now_or_never().is_some(), "nothing else would wake her");
+
+        let large = waiting_for(&limit, "ada", 0, 20);
+        let small = waiting_for(&limit, "ada", 0, 1);
+        drop(large);
+        assert!(small.now_or_never().is_some(), "nor the next one of the same user");
     }
 
     #[tokio::test]

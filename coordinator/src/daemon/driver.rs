@@ -6,21 +6,20 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::wire::command::{RunCommand, TrialSelection};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::RunControl as _;
 use rollout_worker::shared_limit::LimitUser;
 use rollout_worker::supervise;
 use rollout_worker::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::commands::enforce;
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
 #[cfg(feature = "nats")]
 use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
-use super::progress::{SessionProgress, SessionStage};
+use super::progress::SessionProgress;
 use super::record::{
     HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
 };
@@ -28,10 +27,8 @@ use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, run_size, search};
 use crate::config::{CliSetting, ErrorKind, FetchAccess, HostAccess, JobOptions};
-use crate::engine::journal::RunLayout;
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
-use crate::launch::control_socket::ControlSocketClient;
 use crate::launch::exit;
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
@@ -41,9 +38,6 @@ use crate::plan::{self, PreparedJob};
 
 /// Stops that wait for a session.
 pub(super) const STOP_CAPACITY: usize = 4;
-
-/// Pause between two attempts to reach a session.
-const COMMAND_PAUSE: Duration = Duration::from_millis(200);
 
 /// A session that has not started, and its stops.
 pub(super) fn session(run: &HostedRun) -> (HostedSession, mpsc::Receiver<StopLevel>) {
@@ -380,52 +374,5 @@ async fn launch_run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     match started {
         Ok(_detached) => ended.await.map_err(|_| RunError::PartEnded("the run"))?,
         Err(error) => Err(LaunchError::Outputs(error)),
-    }
-}
-
-/// Tells a session what its user wants, as often as that changes.
-async fn enforce(run: Arc<HostedRun>, mut stage: watch::Receiver<SessionStage>) {
-    let mut wanted = run.wanted();
-    if stage.wait_for(|stage| *stage != SessionStage::Opening).await.is_err() {
-        return;
-    }
-    // A new session is not paused.
-    let mut applied = WantedState::Running;
-    loop {
-        let want = *wanted.borrow_and_update();
-        if want == applied {
-            if wanted.changed().await.is_err() {
-                return;
-            }
-        } else if send(&run, want).await {
-            applied = want;
-        } else {
-            // The session opens its socket a moment after the run, or has ended.
-            tokio::time::sleep(COMMAND_PAUSE).await;
-        }
-    }
-}
-
-/// Sends a command to the session of a run. Returns whether it was received.
-async fn send(run: &HostedRun, want: WantedState) -> bool {
-    let command = match want {
-        WantedState::Running => RunCommand::Continue,
-        WantedState::Paused => RunCommand::Pause,
-        WantedState::Cancelled => RunCommand::Cancel { selection: TrialSelection::default() },
-    };
-    let layout = RunLayout::new(run.directory());
-    let Ok(Some(client)) = ControlSocketClient::find(&layout).await else { return false };
-    match client.command(client.run(), command).await {
-        Ok(receipt) => {
-            if let Some(reason) = &receipt.refused {
-                tracing::warn!("run {} refused a command: {reason}", run.id());
-            }
-            // A large run cancels its trials portion by portion, and is asked again.
-            receipt.refused.is_none() && !receipt.in_progress
-        }
-        Err(error) => {
-            tracing::debug!("run {} did not take a command: {error}", run.id());
-            false
-        }
     }
 }

@@ -15,11 +15,13 @@
 //! * `live_output`: output of trials that run
 //! * `failure`: failures in words; `hidden_paths`: directories of the host that these do not name
 //! * `search`: a session of a search; `search_log`: its events
-//! * `driver`: a session of a run; `progress`: its counts, folded from its events
+//! * `driver`: a session of a run; `commands`: what its user wants of it; `progress`: its counts, folded
+//!   from its events
 //! * `farms`: farms, which have records of their own beside the runs
 //!
 //! It knows nothing of HTTP.
 
+mod commands;
 mod control;
 mod datasets;
 mod disk;

@@ -11,7 +11,7 @@ use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::record::{Execution, Settlement};
 use rollout_protocol::reference::{ArtifactRef, OutputRef, TrialReferences};
 use rollout_protocol::spec::trial::TrialName;
-use rollout_protocol::wire::command::{RunCommand, TrialSelection};
+use rollout_protocol::wire::command::{IN_PROGRESS_PAUSE, RunCommand, TrialSelection};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::trial_control::{TrialControlReceipt, TrialControlRequest};
 use rollout_worker::store::BlobStore;
@@ -276,7 +276,7 @@ impl TrialExecutor for RunExecutor {
             let receipt = self.parts.control.command(self.run, command).await?;
             match receipt.refused {
                 Some(reason) => return Err(ExecutorError::Refused { reason }),
-                None if receipt.in_progress => {}
+                None if receipt.in_progress => tokio::time::sleep(IN_PROGRESS_PAUSE).await,
                 None => return Ok(()),
             }
         }

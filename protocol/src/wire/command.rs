@@ -1,10 +1,16 @@
 //! Commands: requests of a user to the coordinator of a run, from any host. Every command is
 //! answered with a receipt.
 
+use std::time::Duration;
+
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::trial::TrialName;
+
+/// Pause before a command is repeated whose receipt says [`CommandReceipt::in_progress`]: short beside
+/// the seconds after which coordinators answer so. One that answers at once is not asked without end.
+pub const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

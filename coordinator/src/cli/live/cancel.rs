@@ -2,7 +2,9 @@
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand, TrialSelection};
+use rollout_protocol::wire::command::{
+    CommandReceipt, IN_PROGRESS_PAUSE, RunCommand, TrialSelection,
+};
 use rollout_worker::queue::traits::QueueError;
 
 use super::{LiveRun, ServerArgs};
@@ -69,19 +71,27 @@ pub(in crate::cli) async fn cancel(
         task: args.task.clone(),
         attempt: args.attempt,
     };
-    let receipt = loop {
-        let command = RunCommand::Cancel { selection: selection.clone() };
-        let Some(receipt) = live.command(command).await? else {
-            let error = QueueError::NoAnswer { run: live.run() };
-            return Err(CliError::failure("cannot cancel trials", &error)
-                .hint("start the run again, then cancel: only the run offers its pending trials"));
-        };
-        // A large run cancels its trials portion by portion.
-        if !receipt.in_progress {
-            break receipt;
-        }
+    let Some(receipt) = ask(&selection, async |command| live.command(command).await).await? else {
+        let error = QueueError::NoAnswer { run: live.run() };
+        return Err(CliError::failure("cannot cancel trials", &error)
+            .hint("start the run again, then cancel: only the run offers its pending trials"));
     };
     print_receipt(&receipt, args.json, printer)
+}
+
+/// Sends the command until it is done; `None` if the run has no coordinator. A large run cancels its
+/// trials portion by portion.
+async fn ask(
+    selection: &TrialSelection,
+    send: impl AsyncFn(RunCommand) -> Result<Option<CommandReceipt>, CliError>,
+) -> Result<Option<CommandReceipt>, CliError> {
+    loop {
+        let command = RunCommand::Cancel { selection: selection.clone() };
+        match send(command).await? {
+            Some(receipt) if receipt.in_progress => tokio::time::sleep(IN_PROGRESS_PAUSE).await,
+            receipt => return Ok(receipt),
+        }
+    }
 }
 
 fn print_receipt(
@@ -101,5 +111,27 @@ fn print_receipt(
     match refused {
         None => Ok(ExitCode::Success),
         Some(reason) => Err(CliError::refused(format!("cannot cancel trials: {reason}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn coordinator_that_is_in_progress_at_once_is_asked_after_a_pause() {
+        let (asked, began) = (Cell::new(0), Instant::now());
+        let send = async |_: RunCommand| {
+            asked.set(asked.get() + 1);
+            let in_progress = asked.get() < 4;
+            Ok(Some(CommandReceipt { named: asked.get(), in_progress, ..Default::default() }))
+        };
+        let receipt = ask(&TrialSelection::default(), send).await.expect("no error");
+        assert_eq!((receipt.map(|receipt| receipt.named), asked.get()), (Some(4), 4));
+        assert!(began.elapsed() >= IN_PROGRESS_PAUSE * 3, "{:?}", began.elapsed());
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::wire::command::{CommandReceipt, RunCommand};
+use rollout_protocol::wire::command::{CommandReceipt, IN_PROGRESS_PAUSE, RunCommand};
 use tokio::time::Instant;
 
 use super::LiveRun;
@@ -44,6 +44,7 @@ async fn ask(
         match send(command).await? {
             // It reads a long journal.
             CommandAnswer::Receipt(receipt) if receipt.in_progress => {
+                tokio::time::sleep(IN_PROGRESS_PAUSE).await;
                 (is_known, last_answer) = (true, Instant::now());
             }
             CommandAnswer::Receipt(receipt) => return Ok(Some(receipt)),
@@ -117,8 +118,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn retry_of_busy_coordinator_waits_for_its_receipt() {
+        let began = Instant::now();
         let (found, sent) = ended([CommandAnswer::Late, receipt(true), receipt(false)]).await;
         assert_eq!((found.expect("no error").map(|found| found.named), sent), (Some(3), 3));
+        let paused = began.elapsed().saturating_sub(Duration::from_secs(15));
+        assert!(paused >= IN_PROGRESS_PAUSE, "{paused:?}");
     }
 
     #[tokio::test(start_paused = true)]

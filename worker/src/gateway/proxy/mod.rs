@@ -353,7 +353,10 @@ impl TryGateway for TryHandle {
     }
 
     fn call_failure(&self) -> Option<CallFailure> {
-        self.opened.recorder.call_failure()
+        let OpenTry { recorder, memory, .. } = &*self.opened;
+        // The records have no call whose body had no memory.
+        let refused = || memory.is_refused().then_some(CallFailure::Unanswered);
+        recorder.call_failure().or_else(refused)
     }
 
     fn exceeded_budget(&self) -> Option<String> {

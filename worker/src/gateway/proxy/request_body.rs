@@ -14,9 +14,9 @@ use rollout_protocol::limits;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::request_memory::{BodyMemory, TryMemory};
+use super::request_memory::{BodyMemory, NoMemory, TryMemory};
 use super::route::{OwnReply, RETRY_AFTER_SEC};
 use crate::supervise;
 
@@ -47,10 +47,8 @@ enum Encoding {
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest wait of a body that holds memory for more of it: others may wait for what it holds.
-const GROWTH_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Memory for the first bytes of a body of unknown length: an agent that sends none holds no more.
+/// Memory for the first bytes of a body: an agent that sends none holds no more, whatever length it
+/// announces.
 const FIRST_BYTES: usize = 1024 * 1024;
 
 /// Reads a body, when there is memory for it. A compressed one is decompressed, and its
@@ -65,13 +63,14 @@ pub(super) async fn read(
     let announced = announced.ok().filter(|bytes| bytes.is_none_or(|bytes| bytes <= MAX_BYTES));
     let announced = announced.ok_or_else(too_large)?;
     let needed = announced.map(|bytes| if encoding.is_some() { MAX_BYTES } else { bytes });
-    let mut held = memory.take(needed.unwrap_or(FIRST_BYTES)).await;
-    let body = arrived(body, memory, &mut held).await?;
+    let first = announced.unwrap_or(FIRST_BYTES).min(FIRST_BYTES);
+    let mut held = memory.take(first).await?;
+    let body = arrived(body, needed, memory, &mut held).await?;
     let body = match encoding {
         None => body,
         Some(encoding) => {
             headers.remove(CONTENT_ENCODING);
-            grow(memory, &mut held, MAX_BYTES).await?;
+            memory.grow(&mut held, MAX_BYTES).await?;
             let one = DECOMPRESSED_AT_ONCE.acquire().await.expect("the semaphore is never closed");
             // The work goes on if the agent goes: so do its place and its memory.
             let working = supervise::blocking(move || {
@@ -92,9 +91,11 @@ pub(super) async fn read(
     Ok((body, held))
 }
 
-/// The bytes of a body, which have memory when they arrive.
+/// The bytes of a body, which have memory when they arrive: after the first ones for the rest at once
+/// if `needed` says how much that is. Bodies that took it bit by bit would wait for each other.
 async fn arrived<B>(
     mut body: B,
+    needed: Option<usize>,
     memory: &TryMemory,
     held: &mut BodyMemory,
 ) -> Result<Bytes, OwnReply>
@@ -121,21 +122,20 @@ where
         }
         if length > held.bytes() {
             let began = Instant::now();
-            grow(memory, held, length.saturating_mul(2).min(MAX_BYTES)).await?;
+            let wanted = needed.unwrap_or(length.saturating_mul(2));
+            memory.grow(held, wanted.clamp(length, MAX_BYTES)).await?;
             end += began.elapsed();
         }
         bytes.extend_from_slice(&part);
     }
 }
 
-/// Waits for more memory for a body.
-async fn grow(memory: &TryMemory, held: &mut BodyMemory, bytes: usize) -> Result<(), OwnReply> {
-    let grown = timeout(GROWTH_TIMEOUT, memory.grow(held, bytes)).await;
-    grown.map_err(|_| {
+impl From<NoMemory> for OwnReply {
+    fn from(NoMemory: NoMemory) -> Self {
         let message = "the gateway has no memory for the request at present";
-        let refusal = OwnReply::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        OwnReply { retry_after: Some(RETRY_AFTER_SEC), ..refusal }
-    })
+        let refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { retry_after: Some(RETRY_AFTER_SEC), ..refusal }
+    }
 }
 
 fn too_large() -> OwnReply {
@@ -241,15 +241,16 @@ mod tests {
         parts: usize,
         bytes: usize,
         pause: Duration,
+        needed: Option<usize>,
     ) -> (Result<usize, u16>, usize, Duration) {
         let parts = stream::iter(0..parts).then(move |_| async move {
             tokio::time::sleep(pause).await;
             Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; bytes])))
         });
         let memory = RequestMemory::default().of_try(RunId::from_bytes([1; 16]));
-        let mut held = memory.take(FIRST_BYTES).await;
+        let mut held = memory.take(FIRST_BYTES).await.expect("in time");
         let began = Instant::now();
-        let read = arrived(StreamBody::new(Box::pin(parts)), &memory, &mut held).await;
+        let read = arrived(StreamBody::new(Box::pin(parts)), needed, &memory, &mut held).await;
         let read = read.map(|body| body.len()).map_err(|refusal| refusal.status.as_u16());
         (read, held.bytes(), began.elapsed())
     }
@@ -257,17 +258,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn body_that_arrives_too_slowly_is_refused() {
         let sec = Duration::from_secs;
-        assert_eq!(read_parts(9, 1, sec(5)).await, (Ok(9), FIRST_BYTES, sec(45)));
-        assert_eq!(read_parts(99, 1, sec(5)).await, (Err(408), FIRST_BYTES, BODY_TIMEOUT));
-        assert_eq!(read_parts(1, 1, sec(11)).await, (Err(408), FIRST_BYTES, IDLE_TIMEOUT));
+        assert_eq!(read_parts(9, 1, sec(5), None).await, (Ok(9), FIRST_BYTES, sec(45)));
+        assert_eq!(
+            read_parts(99, 1, sec(5), Some(MAX_BYTES)).await,
+            (Err(408), FIRST_BYTES, BODY_TIMEOUT)
+        );
+        assert_eq!(read_parts(1, 1, sec(11), None).await, (Err(408), FIRST_BYTES, IDLE_TIMEOUT));
     }
 
     #[tokio::test]
     async fn body_of_unknown_length_has_memory_as_it_arrives() {
-        let (read, held, _) = read_parts(5, MIB, Duration::ZERO).await;
+        let (read, held, _) = read_parts(5, MIB, Duration::ZERO, None).await;
         assert_eq!((read, held), (Ok(5 * MIB), 10 * MIB));
-        let (read, held, _) = read_parts(65, MIB, Duration::ZERO).await;
+        let (read, held, _) = read_parts(65, MIB, Duration::ZERO, None).await;
         assert_eq!((read, held), (Err(413), MAX_BYTES));
+    }
+
+    #[tokio::test]
+    async fn body_of_known_length_has_memory_for_the_rest_after_its_first_bytes() {
+        let (read, held, _) = read_parts(1, MIB, Duration::ZERO, Some(5 * MIB)).await;
+        assert_eq!((read, held), (Ok(MIB), FIRST_BYTES));
+        let (read, held, _) = read_parts(5, MIB, Duration::ZERO, Some(5 * MIB)).await;
+        assert_eq!((read, held), (Ok(5 * MIB), 5 * MIB));
     }
 
     fn gzip(text: &[u8]) -> Vec<u8> {

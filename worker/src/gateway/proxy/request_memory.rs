@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::shared_limit::{LimitShares, LimitUser, SharedLimit, SharedPlace};
+
+/// Longest wait of a body for memory of its execution, and for memory of all: others may wait for what
+/// it holds.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Memory for the requests of all executions.
 #[derive(Debug)]
@@ -57,7 +61,14 @@ struct MemoryWaits {
     since: Option<Instant>,
     /// Total of the former waits.
     past: Duration,
+    /// Bytes of the largest body that had no memory in time. Zero once one of that size, such as its
+    /// repetition, had it.
+    refused: u64,
 }
+
+/// A body had no memory in time.
+#[derive(Debug)]
+pub(super) struct NoMemory;
 
 /// Memory of one body, held until this is dropped.
 #[derive(Debug)]
@@ -68,22 +79,38 @@ pub(super) struct BodyMemory {
 
 impl TryMemory {
     /// Waits for memory for a body.
-    pub(super) async fn take(&self, bytes: usize) -> BodyMemory {
+    pub(super) async fn take(&self, bytes: usize) -> Result<BodyMemory, NoMemory> {
         let bytes = bytes.clamp(1, limits::GATEWAY_TRY_BYTES) as u64;
-        let own = self.own.acquire(&self.user, 0, bytes).await;
-        BodyMemory { own, all: self.take_of_all(bytes).await }
+        self.acquire(bytes, bytes).await
     }
 
     /// Waits until a body has memory for this many bytes. One that holds some and waits for more may
-    /// wait for another one that does the same: the caller limits the time.
-    pub(super) async fn grow(&self, memory: &mut BodyMemory, bytes: usize) {
-        let more = (bytes as u64).saturating_sub(memory.own.amount());
+    /// wait for another one that does the same.
+    pub(super) async fn grow(&self, memory: &mut BodyMemory, bytes: usize) -> Result<(), NoMemory> {
+        let bytes = bytes as u64;
+        let more = bytes.saturating_sub(memory.own.amount());
         if more > 0 {
-            let own = self.own.acquire(&self.user, 0, more).await;
-            let all = self.take_of_all(more).await;
+            let BodyMemory { own, all } = self.acquire(more, bytes).await?;
             memory.own.merge(own);
             memory.all.merge(all);
         }
+        Ok(())
+    }
+
+    /// Waits for more memory for a body that has `bytes` then.
+    async fn acquire(&self, more: u64, bytes: u64) -> Result<BodyMemory, NoMemory> {
+        let own = timeout(MEMORY_TIMEOUT, self.own.acquire(&self.user, 0, more)).await;
+        let own = own.map_err(|_late| NoMemory)?;
+        let all = timeout(MEMORY_TIMEOUT, self.take_of_all(more)).await;
+        let mut waits = self.waits();
+        let Ok(all) = all else {
+            waits.refused = waits.refused.max(bytes);
+            return Err(NoMemory);
+        };
+        if waits.refused <= bytes {
+            waits.refused = 0;
+        }
+        Ok(BodyMemory { own, all })
     }
 
     /// Waits for memory of all executions. Requests of the run's tries that hold less go first.
@@ -100,6 +127,11 @@ impl TryMemory {
     /// Whether it waits for memory that others hold.
     pub(super) fn is_waiting(&self) -> bool {
         self.waits().since.is_some()
+    }
+
+    /// Whether a body had no memory in time because of others, and none of its size had it later.
+    pub(super) fn is_refused(&self) -> bool {
+        self.waits().refused > 0
     }
 
     /// Total time for which it waited for memory that others held.
@@ -153,6 +185,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::shared_limit::HOLD_BACK;
 
     const ONE: RunId = RunId::from_bytes([1; 16]);
     const OTHER: RunId = RunId::from_bytes([2; 16]);
@@ -163,11 +196,11 @@ mod tests {
         let tries: Vec<_> = (0..8).map(|_| memory.of_try(ONE)).collect();
         let mut held = Vec::new();
         for one in &tries {
-            held.extend(one.take(100).now_or_never());
+            held.extend(one.take(100).now_or_never().transpose().expect("in time"));
         }
         assert_eq!(held.len(), 4, "the part of one run");
         let other = memory.of_try(OTHER);
-        assert!(other.take(100).now_or_never().is_some());
+        assert!(other.take(100).now_or_never().is_some_and(|taken| taken.is_ok()));
         drop(held);
         assert_eq!(memory.held(), 0);
     }
@@ -176,20 +209,21 @@ mod tests {
     async fn wait_for_memory_of_others_counts_once_and_that_for_own_does_not() {
         let memory = RequestMemory::new(800);
         let (holder, waiter) = (memory.of_try(OTHER), memory.of_try(ONE));
-        let held = holder.take(700).await;
+        let held = holder.take(700).await.expect("in time");
         let release = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             assert!(waiter.is_waiting() && !holder.is_waiting());
             drop(held);
         };
         let (first, second, ()) = tokio::join!(waiter.take(50), waiter.take(60), release);
-        assert_eq!((first.bytes(), second.bytes()), (50, 60));
+        let bytes = |taken: Result<BodyMemory, _>| taken.map(|taken| taken.bytes()).ok();
+        assert_eq!((bytes(first), bytes(second)), (Some(50), Some(60)));
         assert!(!waiter.is_waiting());
         assert_eq!(waiter.waited(), Duration::from_secs(5));
 
         let memory = RequestMemory::default();
         let alone = memory.of_try(ONE);
-        let all = alone.take(limits::GATEWAY_TRY_BYTES).await;
+        let all = alone.take(limits::GATEWAY_TRY_BYTES).await.expect("in time");
         let more = tokio::time::timeout(Duration::from_secs(5), alone.take(1)).await;
         assert!(more.is_err() && !alone.is_waiting(), "it holds all that it may");
         assert_eq!(alone.waited(), Duration::ZERO);
@@ -200,13 +234,42 @@ mod tests {
     async fn body_that_grows_and_shrinks_holds_that_much() {
         let memory = RequestMemory::default();
         let one = memory.of_try(ONE);
-        let mut body = one.take(10).await;
-        one.grow(&mut body, 30).await;
-        one.grow(&mut body, 20).await;
+        let mut body = one.take(10).await.expect("in time");
+        one.grow(&mut body, 30).await.expect("in time");
+        one.grow(&mut body, 20).await.expect("in time");
         assert_eq!((body.bytes(), memory.held()), (30, 30));
         body.shrink_to(0);
         assert_eq!((body.bytes(), memory.held()), (1, 1));
         drop(body);
         assert_eq!(memory.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_requests_of_many_runs_leave_memory_for_a_small_one_in_bounded_time() {
+        const LARGE: usize = limits::GATEWAY_REQUEST_BYTES;
+        let memory = RequestMemory::default();
+        let runs = [1, 2, 3, 4, 5, 6].map(|run| memory.of_try(RunId::from_bytes([run; 16])));
+        let mut held = Vec::new();
+        for (run, bodies) in runs.iter().zip([4, 4, 1, 1]) {
+            for _ in 0..bodies {
+                held.push(run.take(LARGE).now_or_never().expect("room").expect("in time"));
+            }
+        }
+        let mut large = Box::pin(runs[4].take(LARGE));
+        assert!(large.as_mut().now_or_never().is_none(), "half of it is left");
+        let mut small = Box::pin(runs[5].take(1024));
+        assert!(small.as_mut().now_or_never().is_none(), "it is behind the large one");
+        let small = timeout(HOLD_BACK * 2, small).await.expect("in bounded time");
+        assert!(small.is_ok_and(|small| small.bytes() == 1024));
+        assert!(large.await.is_err(), "nor does the large one wait without end");
+        assert!(runs[4].is_refused() && !runs[5].is_refused());
+
+        // A smaller body is not its repetition.
+        drop(held);
+        let [smaller, repeated] = [LARGE / 2, LARGE].map(|bytes| runs[4].take(bytes));
+        let _smaller = smaller.await.expect("in time");
+        assert!(runs[4].is_refused());
+        let _repeated = repeated.await.expect("in time");
+        assert!(!runs[4].is_refused());
     }
 }

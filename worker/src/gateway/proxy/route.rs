@@ -150,7 +150,7 @@ async fn direct_call(
     let Some(Target::Call(target)) = Target::find(dialect, path) else {
         return Err(OwnReply::new(StatusCode::NOT_FOUND, "the gateway has no such endpoint"));
     };
-    let memory = opened.memory.take(body.len()).await;
+    let memory = opened.memory.take(body.len()).await?;
     let json = HeaderValue::from_static("application/json");
     let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
     if dialect == ModelDialect::Anthropic {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(super) struct ModelServer {
     redactor: Redactor,
     client: HttpClient,
     limits: ServerLimits,
+    /// Calls of all executions that it is answering.
+    answering: AtomicUsize,
     gate: watch::Sender<Gate>,
     connection: Arc<Dependency>,
     prober: Mutex<Option<Task<()>>>,
@@ -108,7 +111,8 @@ pub(super) struct Admission<'a> {
 pub(super) struct NotAdmitted {
     /// The reply to the agent.
     pub(super) reply: OwnReply,
-    /// Whether the execution of the call uses the limits of the server itself: that is no outage.
+    /// Whether the execution of the call uses most of the limits of the server itself: that is no
+    /// outage.
     pub(super) is_own: bool,
 }
 
@@ -121,12 +125,15 @@ impl HeldPlaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has(&self, server: &str) -> bool {
-        self.counts().get(server).is_some_and(|count| *count > 0)
+    /// Whether most of the places of a server are of this execution.
+    fn are_most(&self, server: &ModelServer) -> bool {
+        let own = self.counts().get(server.name()).copied().unwrap_or_default();
+        own.saturating_mul(2) > server.places_in_use()
     }
 
-    fn hold<'a>(&'a self, server: &'a str) -> HeldPlace<'a> {
-        *self.counts().entry(server.to_owned()).or_default() += 1;
+    fn hold<'a>(&'a self, server: &'a ModelServer) -> HeldPlace<'a> {
+        *self.counts().entry(server.name().to_owned()).or_default() += 1;
+        server.answering.fetch_add(1, Ordering::Relaxed);
         HeldPlace { places: self, server }
     }
 }
@@ -135,12 +142,13 @@ impl HeldPlaces {
 #[derive(Debug)]
 struct HeldPlace<'a> {
     places: &'a HeldPlaces,
-    server: &'a str,
+    server: &'a ModelServer,
 }
 
 impl Drop for HeldPlace<'_> {
     fn drop(&mut self) {
-        if let Some(count) = self.places.counts().get_mut(self.server) {
+        self.server.answering.fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = self.places.counts().get_mut(self.server.name()) {
             *count -= 1;
         }
     }
@@ -227,6 +235,7 @@ impl ModelServer {
                 || ServerLimits::Own(RunRateLimiter::new(limits)),
                 ServerLimits::Leased,
             ),
+            answering: AtomicUsize::new(0),
             gate: watch::Sender::default(),
             connection: Arc::new(Dependency::new(name, Box::new(probe))),
             prober: Mutex::default(),
@@ -254,6 +263,17 @@ impl ModelServer {
 
     pub(super) fn redactor(&self) -> Redactor {
         self.redactor.clone()
+    }
+
+    /// Places for calls that are in use: with leased limits all, as other workers use the rest.
+    fn places_in_use(&self) -> usize {
+        let answering = self.answering.load(Ordering::Relaxed);
+        match self.limits {
+            ServerLimits::Own(_) => answering,
+            ServerLimits::Leased(_) => {
+                answering.max(self.spec.max_concurrent.map_or(0, |most| most as usize))
+            }
+        }
     }
 
     /// Longest time that a call is held.
@@ -288,10 +308,10 @@ impl ModelServer {
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
                 busy.retry_after = Some(RETRY_AFTER_SEC);
-                return Err(NotAdmitted { reply: busy, is_own: places.has(name) });
+                return Err(NotAdmitted { reply: busy, is_own: places.are_most(self) });
             };
             if self.obstacle(Instant::now()).is_none() {
-                return Ok(Admission { _permit: permit, _held: places.hold(self.name()) });
+                return Ok(Admission { _permit: permit, _held: places.hold(self) });
             }
         }
     }

@@ -129,7 +129,8 @@ impl OpenOutages {
     }
 
     fn park(&mut self, key: QueueKey, ordinal: u64, slot: SlotOutage) {
-        let unknown = || OpenOutage::new(i64::MIN, FIRST_PAUSE_MS);
+        // Due at once. Earlier times are no timestamps, and would hide deadlines that are due later.
+        let unknown = || OpenOutage::new(0, FIRST_PAUSE_MS);
         let outage = self.0.entry(slot.cause).or_insert_with(unknown);
         outage.parked.insert(key, ParkedRefill { ordinal, losses: slot.losses });
     }

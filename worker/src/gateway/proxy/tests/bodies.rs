@@ -1,17 +1,20 @@
-//! Bodies without a stated length.
+//! Bodies: their memory and their time.
 
 use tokio::net::TcpStream;
 
 use super::*;
 
-/// Begins a call whose body comes in chunks.
-async fn begin(variables: &BTreeMap<String, String>) -> TcpStream {
+/// A body that comes in chunks.
+const CHUNKED: &str = "transfer-encoding: chunked";
+
+/// Begins a call with these headers of its body.
+async fn begin(variables: &BTreeMap<String, String>, headers: &str) -> TcpStream {
     let host = variables["OPENAI_BASE_URL"].trim_start_matches("http://");
     let host = host.split('/').next().expect("a host");
     let mut connection = TcpStream::connect(host).await.expect("connected");
     let request = format!(
         "POST /openai/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {}\r\n\
-         transfer-encoding: chunked\r\n\r\n",
+         {headers}\r\n\r\n",
         variables["OPENAI_API_KEY"]
     );
     connection.write_all(request.as_bytes()).await.expect("sent");
@@ -30,18 +33,23 @@ async fn body_that_does_not_come_holds_little_memory_and_ends() {
     let gateway = Gateway::new();
     let opened = open(&gateway, upstream("http://h/v1", 1.0, None), directory.path()).await;
     let variables = opened.serve(HOST).await.expect("served");
-    let mut connection = begin(&variables).await;
-    let until = Instant::now() + Duration::from_secs(60);
-    while gateway.memory.held() == 0 {
-        assert!(Instant::now() < until, "the call has not begun");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let known = format!("content-length: {}", limits::GATEWAY_REQUEST_BYTES);
+    let compressed = format!("content-encoding: gzip\r\n{known}");
+    for headers in [CHUNKED, &known, &compressed] {
+        let mut connection = begin(&variables, headers).await;
+        let until = Instant::now() + Duration::from_secs(60);
+        while gateway.memory.held() == 0 {
+            assert!(Instant::now() < until, "the call has not begun");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(gateway.memory.held(), 1 << 20, "{headers}");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(11)).await;
+        tokio::time::resume();
+        assert_eq!(status_line(&mut connection).await, "HTTP/1.1 408");
+        assert_eq!(gateway.memory.held(), 0, "{headers}");
     }
-    assert_eq!(gateway.memory.held(), 1 << 20);
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(11)).await;
-    tokio::time::resume();
-    assert_eq!(status_line(&mut connection).await, "HTTP/1.1 408");
-    assert_eq!((gateway.memory.held(), opened.close(None).await.summary.calls), (0, 0));
+    assert_eq!(opened.close(None).await.summary.calls, 0);
 }
 
 #[tokio::test]
@@ -51,7 +59,7 @@ async fn body_in_chunks_that_outgrows_its_first_memory_reaches_the_server() {
     let gateway = Gateway::new();
     let opened = open(&gateway, upstream(&url, 30.0, None), directory.path()).await;
     let variables = opened.serve(HOST).await.expect("served");
-    let mut connection = begin(&variables).await;
+    let mut connection = begin(&variables, CHUNKED).await;
     let body = [" ".repeat(3 << 20), "{}".to_owned()].concat();
     let chunks = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     connection.write_all(chunks.as_bytes()).await.expect("sent");

@@ -1,7 +1,7 @@
 //! Tests of outages: refills are parked, and probes find the end, or that a sample has a fault of its
 //! own.
 
-use rollout_protocol::farm::GroupEnd;
+use rollout_protocol::farm::{GroupEnd, OutageCause, SlotOutage};
 
 use super::super::outage::SPARED_LOSSES;
 use super::*;
@@ -54,6 +54,20 @@ fn deadline_stands_during_an_outage() {
     farm.wait(30_000);
     assert_eq!(farm.outcomes(), ["cancelled", "cancelled"]);
     assert_eq!((farm.begin(99).len(), farm.core.next_due()), (0, None));
+}
+
+#[test]
+fn refill_that_is_parked_without_its_outage_is_due_at_once_and_hides_no_deadline() {
+    let mut farm = FarmFixture::new();
+    farm.admit(GroupRequest { deadline_sec: Some(30), ..request("g", 1) });
+    let begun = farm.begin(1);
+    let slot = SlotOutage { cause: OutageCause::DiskFull, losses: 1, is_parked: true };
+    farm.core.park(begun[0], slot);
+    let (now, due) = (farm.now(), farm.core.next_due());
+    assert!(due.is_some_and(|due| due <= now), "{due:?}");
+    farm.core.begin_probes(now);
+    assert_eq!(farm.begin(1), begun);
+    assert!(farm.core.next_due().is_some_and(|due| due > now), "the deadline");
 }
 
 #[test]
