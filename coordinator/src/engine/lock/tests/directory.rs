@@ -40,7 +40,7 @@ fn acquire_when_decided(
             LockAttempt::Taken(takeover) => return Ok((contender.into_lock()?, takeover)),
             LockAttempt::Wait => assert!(Instant::now() < deadline, "not decided"),
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::yield_now();
     }
 }
 
@@ -201,6 +201,6 @@ fn directory_with_owner_is_held_and_with_dead_one_is_not() {
     let deadline = Instant::now() + Duration::from_secs(120);
     while is_held(&layout).expect("answered") {
         assert!(Instant::now() < deadline, "still held");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::yield_now();
     }
 }
