@@ -6,6 +6,7 @@ mod pause;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollout_coordinator::launch::farm::{FarmRequest, FarmSession};
@@ -148,8 +149,8 @@ fn farm_over_nats_continues_after_stop_with_compacted_journal() {
     let padding = "x".repeat(1 << 15);
     let group = |name: &str| {
         let request = GroupRequest::new(name.parse().expect("an id"), "tasks/t", 3);
-        let metadata =
-            [("padding".to_owned(), Value::from(padding.as_str()))].into_iter().collect();
+        let metadata = [("padding".to_owned(), Value::from(padding.as_str()))].into_iter();
+        let metadata = Arc::new(metadata.collect());
         GroupRequest { metadata, ..request }
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
