@@ -68,8 +68,8 @@ pub const GROUP_REQUEST_BYTES: usize = 256 * 1024;
 /// metadata. The largest request may have 64 samples.
 pub const GROUP_SAMPLES_BYTES: usize = 64 * GROUP_REQUEST_BYTES;
 
-/// Bytes that a farm needs for the groups that it holds, their metadata times their samples: the
-/// journal and a compaction repeat it for each. 65,536 samples may have about 8 KiB each.
+/// Bytes that a farm needs for the groups that it holds, with their samples and the metadata of each:
+/// the journal and a compaction repeat it. 65,536 samples may have about 7 KiB each.
 pub const FARM_HELD_BYTES: u64 = 512 * 1024 * 1024;
 
 /// The same for all farms of a server.
@@ -108,6 +108,10 @@ pub const MIN_FARM_JOURNAL_BYTES: u64 = 64 * 1024;
 
 /// Cursors in one acknowledgement, and completions in one answer.
 pub const COMPLETIONS_PER_READ: usize = 4096;
+
+/// Metadata of the completions of one read or one record of a journal, bytes of JSON: bounds the memory
+/// of an answer and of a reader. One completion may have more.
+pub const COMPLETIONS_METADATA_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;

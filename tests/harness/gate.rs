@@ -21,6 +21,8 @@ impl Gate {
     /// The shell command that waits until the gate is open, and succeeds.
     pub fn wait_command(&self) -> String {
         let port = self.listener.local_addr().expect("an address").port();
-        format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port} && read -r _ <&3' 2>/dev/null || :")
+        // Another process may get the port later, and say nothing.
+        let wait = "read -r -t 120 _ <&3";
+        format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port} && {wait}' 2>/dev/null || :")
     }
 }

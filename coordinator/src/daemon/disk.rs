@@ -32,6 +32,8 @@ pub(super) struct UserDisk {
     kept: Mutex<HashMap<String, Vec<SharedPlace>>>,
     /// Held while a file in `users` is changed. Questions to `kept` wait for no disk.
     writing: Mutex<()>,
+    /// Held while removed datasets are looked for, by one refused request at a time.
+    looking: Mutex<()>,
 }
 
 /// The content of the file of a dataset.
@@ -74,7 +76,14 @@ impl UserDisk {
                 Err(error) => tracing::warn!("cannot read {}: {error}", path.display()),
             }
         }
-        Ok(Self { limit, uploads, users, kept: Mutex::new(kept), writing: Mutex::default() })
+        Ok(Self {
+            limit,
+            uploads,
+            users,
+            kept: Mutex::new(kept),
+            writing: Mutex::default(),
+            looking: Mutex::default(),
+        })
     }
 
     /// Room of a user for an amount. Blocks.
@@ -158,6 +167,7 @@ impl UserDisk {
 
     /// Counts datasets no longer that the operator has removed. Blocks.
     fn forget_removed(&self) {
+        let Ok(_turn) = self.looking.try_lock() else { return };
         let names: Vec<_> = self.kept().keys().cloned().collect();
         for name in names.iter().filter(|name| !self.is_there(name)) {
             self.forget_if_removed(name);

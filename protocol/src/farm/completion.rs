@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::group::{fields_bytes, is_empty};
+use super::group::{is_empty, json_bytes};
 use super::sample::{GroupEnd, SampleResult};
 use crate::Timestamp;
 use crate::sample_key::SampleKey;
@@ -39,9 +39,9 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Bytes that its metadata takes, about, in a record.
+    /// Length of its metadata as JSON, bytes.
     pub fn metadata_bytes(&self) -> u64 {
-        fields_bytes(&self.metadata)
+        json_bytes(&self.metadata)
     }
 }
 

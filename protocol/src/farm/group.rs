@@ -1,5 +1,6 @@
 //! Requests for groups of samples.
 
+use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,9 @@ pub(super) fn is_empty(map: &Arc<Map<String, Value>>) -> bool {
     map.is_empty()
 }
 
+/// Memory of a sample and of its completion beside the metadata, about.
+const SAMPLE_BYTES: u64 = 1024;
+
 /// Memory of a JSON value beside its text, about: a list has room for twice its values.
 const VALUE_BYTES: u64 = 64;
 
@@ -76,10 +80,33 @@ fn memory_bytes(value: &Value) -> u64 {
 }
 
 /// Memory that the fields of an object take, about.
-pub(super) fn fields_bytes(fields: &Map<String, Value>) -> u64 {
+fn fields_bytes(fields: &Map<String, Value>) -> u64 {
     let field =
         |(name, value): (&String, &Value)| FIELD_BYTES + name.len() as u64 + memory_bytes(value);
     fields.iter().map(field).sum()
+}
+
+/// Counts what is written.
+struct ByteCount(u64);
+
+impl io::Write for ByteCount {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Length of the fields of an object as JSON; 0 without any.
+pub(super) fn json_bytes(fields: &Map<String, Value>) -> u64 {
+    let mut count = ByteCount(0);
+    if !fields.is_empty() {
+        serde_json::to_writer(&mut count, fields).expect("text keys, and counting does not fail");
+    }
+    count.0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -242,8 +269,8 @@ impl GroupRequest {
         }
     }
 
-    /// Bytes that a farm needs for it, about, in memory or in its journal: the request, whose metadata
-    /// the record of each sample repeats.
+    /// Bytes that a farm needs for it, about: in memory for the request and its samples, and in its
+    /// journal, where the record of each sample repeats the metadata.
     pub fn held_bytes(&self) -> u64 {
         let task = match &self.task {
             TaskChoice::Named(name) => name.len(),
@@ -253,9 +280,10 @@ impl GroupRequest {
             .model
             .iter()
             .map(|model| model.name.len() + model.base_url.as_ref().map_or(0, String::len));
-        let metadata = fields_bytes(&self.metadata).saturating_mul(self.n.into());
         let texts = task + model.sum::<usize>() + self.group.as_str().len();
-        metadata.saturating_add(fields_bytes(&self.sampling)).saturating_add(texts as u64)
+        let sample = SAMPLE_BYTES.saturating_add(json_bytes(&self.metadata));
+        let values = fields_bytes(&self.metadata).saturating_add(fields_bytes(&self.sampling));
+        values.saturating_add(texts as u64).saturating_add(sample.saturating_mul(self.n.into()))
     }
 
     /// The digest of the request.
@@ -308,13 +336,15 @@ mod tests {
     }
 
     #[test]
-    fn request_needs_what_its_values_take_and_metadata_for_each_sample() {
-        let bare = request(4).held_bytes();
-        assert_eq!(bare, 4, "its id and its task");
-        let text = GroupRequest { metadata: metadata("1234567".into()), ..request(4) };
-        assert_eq!(text.held_bytes(), bare + 4 * (8 + FIELD_BYTES));
-        let numbers = GroupRequest { metadata: metadata(vec![0; 9].into()), ..request(2) };
-        assert_eq!(numbers.held_bytes(), bare + 2 * (1 + FIELD_BYTES + 9 * VALUE_BYTES));
+    fn request_needs_what_its_values_take_and_the_metadata_of_each_sample() {
+        assert_eq!(request(4).held_bytes(), 4 + 4 * SAMPLE_BYTES, "its id and its task");
+        let bare = request(2).held_bytes();
+        let with = |value| GroupRequest { metadata: metadata(value), ..request(2) }.held_bytes();
+        // {"k":"12345"}, and a text whose JSON is six times as long.
+        assert_eq!(with("12345".into()), bare + 6 + FIELD_BYTES + 2 * 13);
+        assert_eq!(with("\u{1}".into()), bare + 2 + FIELD_BYTES + 2 * 14);
+        // {"k":[0,0,0,0]}
+        assert_eq!(with(vec![0; 4].into()), bare + 1 + FIELD_BYTES + 4 * VALUE_BYTES + 2 * 15);
         let sampling = [("k".to_owned(), vec![0; 9].into())].into_iter().collect();
         let sampled = GroupRequest { sampling, ..request(2) };
         assert_eq!(sampled.held_bytes(), bare + 1 + FIELD_BYTES + 9 * VALUE_BYTES);

@@ -184,13 +184,13 @@ fn uploads_of_one_user_leave_disk_for_those_of_others() {
     served.assert_others_served(|client| upload(client, 2));
 }
 
-/// A request of 64 samples whose records repeat about the largest metadata.
-fn heavy_group(name: usize) -> Value {
+/// A request of 64 samples, each with metadata of this length.
+fn group(name: usize, bytes: usize) -> Value {
     json!({
         "group": format!("g{name}"),
         "task": { "named": "tasks/second" },
         "n": 64,
-        "metadata": { "prompt": "x".repeat(261_000) },
+        "metadata": { "prompt": "x".repeat(bytes) },
     })
 }
 
@@ -209,7 +209,7 @@ fn groups_of_one_user_leave_bytes_for_those_of_others() {
     while refusals.len() < 4 && refusals.last().is_none_or(|max| *max == limits::FARM_HELD_BYTES) {
         let farm = open(&ada, &format!("farm-{}", refusals.len()));
         let refused = loop {
-            let answer = ada.post(&farm, &[], &heavy_group(groups));
+            let answer = ada.post(&farm, &[], &group(groups, 261_000));
             match answer.status {
                 201 => groups += 1,
                 _ => break answer.expect(429).json(),
@@ -224,7 +224,7 @@ fn groups_of_one_user_leave_bytes_for_those_of_others() {
     let of_root = open(&served.user("root"), "policy");
     for (client, farm) in [(served.user("bob"), of_bob), (served.user("root"), of_root)] {
         let began = Instant::now();
-        let _admitted = client.post(&farm, &[], &heavy_group(0)).expect(201);
+        let _admitted = client.post(&farm, &[], &group(0, 1000)).expect(201);
         assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
     }
 }

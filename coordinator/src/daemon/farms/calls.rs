@@ -48,8 +48,10 @@ impl Daemon {
         farm: &HostedFarm,
         request: GroupRequest,
     ) -> Result<SubmitReceipt, FarmError> {
-        let is_known = farm.session().await?.handle().group(&request.group).is_some();
-        if !is_known {
+        let session = farm.session().await?;
+        let (handle, group) = (session.handle(), &request.group);
+        // The farm says what has become of it.
+        if handle.group(group).is_none() && handle.former_group(group).is_none() {
             self.check_held(principal, farm, request.held_bytes())?;
         }
         farm.submit(request).await

@@ -1,6 +1,7 @@
 //! A farm of the daemon: its record and its session.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub struct HostedFarm {
     directory: PathBuf,
     record: Mutex<HostedFarmRecord>,
     stage: watch::Sender<FarmStage>,
+    /// Bytes that it held when its last session ended.
+    last_held: AtomicU64,
     /// Held while the record is written.
     writing: tokio::sync::Mutex<()>,
 }
@@ -104,6 +107,7 @@ impl HostedFarm {
             directory,
             record: Mutex::new(record),
             stage: watch::Sender::new(FarmStage::Idle),
+            last_held: AtomicU64::new(0),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -154,12 +158,15 @@ impl HostedFarm {
         found.cloned().ok_or_else(missing)
     }
 
-    /// Bytes that the groups need which it holds, if it is open.
+    /// Bytes that the groups need which it holds; without a session, those that the last one of this
+    /// process held.
     pub(super) fn held_bytes(&self) -> u64 {
         let stage = self.stage.borrow().clone();
         match stage {
             FarmStage::Open(session) => session.handle().held_bytes(),
-            FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => 0,
+            FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => {
+                self.last_held.load(Ordering::Relaxed)
+            }
         }
     }
 
@@ -239,7 +246,9 @@ impl HostedFarm {
     }
 
     pub(super) fn set_stage(&self, stage: FarmStage) {
-        self.stage.send_replace(stage);
+        if let FarmStage::Open(session) = self.stage.send_replace(stage) {
+            self.last_held.store(session.handle().held_bytes(), Ordering::Relaxed);
+        }
     }
 
     /// Changes the record, durably; a change that `change` refuses has no effect.

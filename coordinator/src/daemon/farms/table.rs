@@ -104,9 +104,9 @@ impl FarmTable {
         open.map(|farm| farm.user()).collect()
     }
 
-    /// The farms that were not deleted.
+    /// All farms, also those that were deleted and are not removed yet.
     pub(super) fn all(&self) -> Vec<Arc<HostedFarm>> {
-        self.kept().cloned().collect()
+        self.farms.values().cloned().collect()
     }
 
     fn page(&self, principal: &Principal, query: &FarmQuery) -> FarmPage {

@@ -10,7 +10,7 @@ use rollout_protocol::farm::{
     AckReceipt, AdmissionRefusal, AdmittedGroup, CancelReceipt, Completion, FarmStatus, GroupEnd,
     GroupId, GroupStatus, SubmitReceipt,
 };
-use rollout_protocol::limits::COMPLETIONS_PER_READ;
+use rollout_protocol::limits::{COMPLETIONS_METADATA_BYTES, COMPLETIONS_PER_READ};
 use tokio::time::{Instant, timeout_at};
 
 use super::core::{FarmInput, FarmReply};
@@ -31,6 +31,9 @@ pub struct CompletionPage {
     /// Where the next read begins.
     pub next_after: u64,
 }
+
+/// Groups that are cancelled at once when a farm is discarded.
+const GROUPS_AT_ONCE: usize = 16;
 
 /// A farm that is open in this process. Clones share it.
 #[derive(Debug, Clone)]
@@ -193,7 +196,10 @@ impl FarmHandle {
         // No group comes after this.
         self.close().await?;
         let groups = self.shared.state().core.open_groups();
-        try_join_all(groups.into_iter().map(|group| self.cancel(group))).await?;
+        // What is written at once is bounded so.
+        for some in groups.chunks(GROUPS_AT_ONCE) {
+            try_join_all(some.iter().map(|group| self.cancel(group.clone()))).await?;
+        }
         let mut cursors: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for completion in self.shared.state().readable.values() {
             cursors.entry(completion.consumer.clone()).or_default().push(completion.cursor);
@@ -207,7 +213,7 @@ impl FarmHandle {
     }
 
     /// Reads the completions of a consumer after a cursor that it has not acknowledged, at most
-    /// `limit`. Waits up to `wait` for the first one. Gaps in the cursors are completions that were
+    /// `limit`, and at most one if their metadata is longer than [`COMPLETIONS_METADATA_BYTES`]. Waits up to `wait` for the first one. Gaps in the cursors are completions that were
     /// acknowledged, or are of other consumers.
     ///
     /// # Errors
@@ -241,7 +247,15 @@ impl FarmHandle {
         let state = self.shared.state();
         let range = (Bound::Excluded(after), Bound::Unbounded);
         let of_consumer = state.readable.range(range).filter(|(_, one)| one.consumer == consumer);
-        let completions: Vec<_> = of_consumer.map(|(_, one)| Arc::clone(one)).take(limit).collect();
+        let mut completions: Vec<Arc<Completion>> = Vec::new();
+        let mut bytes = 0;
+        for (_, one) in of_consumer.take(limit) {
+            bytes += one.metadata_bytes();
+            if bytes > COMPLETIONS_METADATA_BYTES && !completions.is_empty() {
+                break;
+            }
+            completions.push(Arc::clone(one));
+        }
         let next_after = completions.last().map_or(after, |last| last.cursor);
         (CompletionPage { completions, next_after }, state.ended)
     }
@@ -264,6 +278,39 @@ mod tests {
         let class = SizeClass::default();
         let spec = RolloutSpec { settings: digest, agent: digest, task: digest, class, lane: 0 };
         AdmittedGroup { content: request.content().expect("a digest"), request, spec }
+    }
+
+    #[test]
+    fn read_is_bounded_by_metadata_and_goes_on_after_it() {
+        let shared = Arc::new(FarmShared::new(FarmSettings::new("f")));
+        let handle = FarmHandle::new(Arc::clone(&shared));
+        let step = |input: &dyn Fn(u64) -> FarmInput| {
+            let _answer = shared.ask(input).expect("it is open");
+            let effects = shared.state().decide(Timestamp::UNIX_EPOCH).effects;
+            shared.carry_out(effects);
+        };
+        let text = serde_json::Value::String("x".repeat(261_000));
+        let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());
+        for name in ["g", "h"] {
+            let AdmittedGroup { request, spec, .. } = admitted(name);
+            let request = GroupRequest { n: 60, metadata: Arc::clone(&metadata), ..request };
+            let content = request.content().expect("a digest");
+            let group = AdmittedGroup { content, request, spec };
+            step(&|id| FarmInput::Submit { id, group: Box::new(group.clone()) });
+            step(&|id| FarmInput::Cancel { id, group: group.request.group.clone() });
+        }
+        let (mut after, mut pages) = (0, Vec::new());
+        loop {
+            let (page, _) = handle.read("train", after, usize::MAX);
+            if page.completions.is_empty() {
+                break;
+            }
+            let bytes: u64 = page.completions.iter().map(|one| one.metadata_bytes()).sum();
+            assert!(bytes <= COMPLETIONS_METADATA_BYTES, "{bytes}");
+            after = page.next_after;
+            pages.push(page.completions.len());
+        }
+        assert_eq!((pages.len(), pages.iter().sum::<usize>(), after), (2, 120, 120));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use rollout_protocol::farm::{
     PolicyVersions, SampleResult, SampleSlot,
 };
 use rollout_protocol::id::ItemId;
+use rollout_protocol::limits;
 
 use super::group::{GroupEntry, GroupTally};
 use super::input::FarmOutput;
@@ -96,8 +97,12 @@ impl FarmCore {
             self.completion(at, group, cursor, (index, result), group_end)
         };
         let completions: Vec<_> = ended.into_iter().enumerate().map(make).collect();
-        if !completions.is_empty() {
-            self.commit(at, FarmRecord::Completed { completions }, out);
+        // All of them have the metadata of the group.
+        let bytes = completions.first().map_or(0, Completion::metadata_bytes).max(1);
+        let most =
+            usize::try_from(limits::COMPLETIONS_METADATA_BYTES / bytes).unwrap_or(usize::MAX);
+        for part in completions.chunks(most.max(1)) {
+            self.commit(at, FarmRecord::Completed { completions: part.to_vec() }, out);
         }
     }
 

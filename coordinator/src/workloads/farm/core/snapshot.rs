@@ -3,6 +3,7 @@
 use rollout_protocol::farm::{
     Completion, FarmCounters, FarmRecord, FinishedGroup, GroupId, GroupSnapshot,
 };
+use rollout_protocol::limits;
 
 use super::FarmCore;
 use super::group::GroupEntry;
@@ -10,9 +11,6 @@ use super::queue::SampleQueue;
 
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
-
-/// Bytes of metadata in one record, for the same reason.
-const METADATA_PER_RECORD: u64 = 16 * 1024 * 1024;
 
 impl FarmCore {
     /// Records that give this state to a farm, whatever it was before.
@@ -52,8 +50,8 @@ impl FarmCore {
         let (mut completions, mut bytes) = (Vec::new(), 0);
         for one in self.completions.values() {
             let more = one.metadata_bytes();
-            let is_full =
-                completions.len() == ENTRIES_PER_RECORD || bytes + more > METADATA_PER_RECORD;
+            let is_full = completions.len() == ENTRIES_PER_RECORD
+                || bytes + more > limits::COMPLETIONS_METADATA_BYTES;
             if is_full && !completions.is_empty() {
                 let completions = std::mem::take(&mut completions);
                 records.push(FarmRecord::SnapshotCompletions { completions });

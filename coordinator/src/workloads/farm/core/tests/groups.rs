@@ -114,3 +114,29 @@ fn samples_begin_by_priority_then_by_admission() {
         .collect();
     assert_eq!(groups, ["f/b/0.1", "f/a/0.1", "f/a/1.1", "f/c/0.1"]);
 }
+
+#[test]
+fn group_of_an_earlier_version_with_much_metadata_ends_in_several_records() {
+    let mut farm = FarmFixture::new();
+    let text = serde_json::Value::String("x".repeat(100_000));
+    let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());
+    let request = GroupRequest { metadata, ..request("g", 400) };
+    let record = FarmRecord::Admitted(Box::new(admitted(request)));
+    farm.core.apply(farm.now(), &record, &mut Vec::new());
+    farm.journal.push((farm.now(), record));
+    assert_eq!(farm.cancel("g").samples, 400);
+    let parts = farm.journal.iter().filter_map(|(_, record)| match record {
+        FarmRecord::Completed { completions } => Some(completions),
+        _ => None,
+    });
+    let ends: Vec<_> = parts
+        .map(|part| {
+            let bytes: u64 = part.iter().map(Completion::metadata_bytes).sum();
+            assert!(bytes <= 16 * 1024 * 1024, "{bytes}");
+            part.iter().filter_map(|one| one.group_end).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(ends, [vec![], vec![], vec![GroupEnd::Cancelled]]);
+    farm.restart();
+    assert_eq!(farm.last_end(), Some(GroupEnd::Cancelled));
+}
