@@ -4,14 +4,15 @@
 //!
 //! A request that waits because others hold too much holds back those of other users behind it, however
 //! small they are, except those of administrators. It does so only if it asks for no more than a part
-//! of its user, and for [`HOLD_BACK`] at most; and a request is held back for that time at most.
+//! of its user, and for [`HOLD_BACK`] in each [`HOLD_BACK_PERIOD`]; and a request is held back for
+//! [`HOLD_BACK`] in all at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// Smallest limit that has a reserve for administrators.
 const SMALLEST_WITH_RESERVE: u64 = 4;
@@ -22,9 +23,13 @@ const RESERVE_PARTS: u64 = 8;
 /// How often a user may hold what is left for others.
 const USER_FACTOR: u64 = 2;
 
-/// Longest time for which a request that waits holds others back, and for which one is held back:
-/// longer than most places are held, and short for those who wait.
+/// Longest time for which a request that waits holds others back at a stretch, and for which one is
+/// held back: longer than many places are held, and short for those who wait.
 pub const HOLD_BACK: Duration = Duration::from_secs(30);
+
+/// Time from one such stretch of a request to its next. Places that are held for minutes are not free
+/// within the first one, and small requests would take their room for ever.
+pub const HOLD_BACK_PERIOD: Duration = Duration::from_secs(120);
 
 /// A user of shared limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,14 +118,25 @@ struct WaitingRequest {
     user: LimitUser,
     priority: i32,
     amount: u64,
+    /// How much it holds already.
+    present: u64,
     since: Instant,
     granted: oneshot::Sender<SharedPlace>,
 }
 
 impl WaitingRequest {
-    /// Whether it holds none back any more, and none holds it back.
+    fn waited(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// Whether none holds it back any more.
     fn is_late(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= HOLD_BACK
+        self.waited(now) >= HOLD_BACK
+    }
+
+    /// Whether it may hold others back at present.
+    fn may_hold_back(&self, now: Instant) -> bool {
+        self.waited(now).as_millis() % HOLD_BACK_PERIOD.as_millis() < HOLD_BACK.as_millis()
     }
 }
 
@@ -194,7 +210,7 @@ impl SharedLimit {
         amount: u64,
     ) -> Result<SharedPlace, LimitReached> {
         let mut state = self.state();
-        if !state.allows(self.shares, user, amount) {
+        if !state.allows(self.shares, user, amount, 0) {
             let (own, held) = (state.part(&user.name).held, state.held);
             return Err(LimitReached { own, held, total: self.shares.total });
         }
@@ -217,20 +233,34 @@ impl SharedLimit {
         priority: i32,
         amount: u64,
     ) -> SharedPlace {
+        self.acquire_more(user, priority, amount, 0).await
+    }
+
+    /// Waits for an amount for a request that holds `present` already. That does not count as held by
+    /// its user: a request that takes its amount in parts is refused no more than another one.
+    pub async fn acquire_more(
+        self: &Arc<Self>,
+        user: &LimitUser,
+        priority: i32,
+        amount: u64,
+        present: u64,
+    ) -> SharedPlace {
         // Declared first: when it is dropped, this request no longer waits.
         let mut wait = LimitWait { limit: self, is_over: false };
         loop {
             let (granted, mut place) = oneshot::channel();
             let (user, since) = (user.clone(), Instant::now());
-            let waiting = WaitingRequest { user, priority, amount, since, granted };
+            let waiting = WaitingRequest { user, priority, amount, present, since, granted };
             self.state().waiting.push(waiting);
             self.grant();
-            let granted = match timeout(HOLD_BACK, &mut place).await {
-                Ok(granted) => granted,
-                Err(_late) => {
-                    self.grant();
-                    place.await
+            let mut held_back_until = since + HOLD_BACK;
+            let granted = loop {
+                if let Ok(granted) = timeout_at(held_back_until, &mut place).await {
+                    break granted;
                 }
+                // Requests behind it may be next.
+                self.grant();
+                held_back_until += HOLD_BACK_PERIOD;
             };
             // A request that waits is never dropped.
             if let Ok(place) = granted {
@@ -254,6 +284,15 @@ impl SharedLimit {
         }
     }
 
+    /// Whether a request of a user for this amount in all waits for what the same user holds: that is
+    /// most of what is held, and without it there would be room.
+    pub fn waits_for_own(&self, user: &LimitUser, amount: u64) -> bool {
+        let state = self.state();
+        let own = state.part(&user.name).held;
+        let others = state.held.saturating_sub(own);
+        own > others && self.shares.allows(user.is_admin, [0, others], amount)
+    }
+
     fn state(&self) -> MutexGuard<'_, LimitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,8 +303,10 @@ impl LimitState {
         self.users.get(user).copied().unwrap_or_default()
     }
 
-    fn allows(&self, shares: LimitShares, user: &LimitUser, amount: u64) -> bool {
-        shares.allows(user.is_admin, [self.part(&user.name).held, self.held], amount)
+    /// Whether a user may take an amount more for a request that holds `present` already.
+    fn allows(&self, shares: LimitShares, user: &LimitUser, amount: u64, present: u64) -> bool {
+        let own = self.part(&user.name).held.saturating_sub(present);
+        shares.allows(user.is_admin, [own, self.held], amount)
     }
 
     fn take(&mut self, user: &str, amount: u64) {
@@ -299,12 +340,11 @@ impl LimitState {
         let mut granted = None;
         for at in self.first_of_users() {
             let waiting = &self.waiting[at];
-            let WaitingRequest { user, amount, .. } = waiting;
-            let is_late = waiting.is_late(now);
-            if is_blocked && !user.is_admin && !is_late {
+            let WaitingRequest { user, amount, present, .. } = waiting;
+            if is_blocked && !user.is_admin && !waiting.is_late(now) {
                 continue;
             }
-            if self.allows(shares, user, *amount) {
+            if self.allows(shares, user, *amount, *present) {
                 granted = Some(at);
                 break;
             }
@@ -312,7 +352,7 @@ impl LimitState {
             // requests of others would take the room that a large one waits for, again and again. But
             // some hold their places for hours, and then it must not stop everyone.
             let wanted = self.part(&user.name).held.saturating_add(*amount);
-            if !is_late && shares.fits_part(user.is_admin, wanted) {
+            if waiting.may_hold_back(now) && shares.fits_part(user.is_admin, wanted) {
                 is_blocked = true;
                 if user.is_admin {
                     break;

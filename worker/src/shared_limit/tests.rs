@@ -1,4 +1,5 @@
 use futures_util::FutureExt as _;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -150,6 +151,44 @@ async fn request_that_waits_for_long_holds_none_back() {
     let of_fay = waiting_for(&limit, "fay", 0, 1);
     assert_eq!(limit.counts().waiting, 3);
     assert!(timeout(HOLD_BACK * 2, of_fay).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_request_has_room_that_small_ones_hold_for_longer_than_it_holds_them_back() {
+    let limit = SharedLimit::new(LimitShares::new(80));
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(limit.acquire(&user("ada"), 0, 5).await);
+    }
+    let large = waiting_for(&limit, "bob", 0, 40);
+    let replaced = async {
+        tokio::time::sleep(HOLD_BACK * 2).await;
+        for _ in 0..100 {
+            drop(held.pop());
+            held.extend(limit.acquire(&user("ada"), 0, 5).now_or_never());
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+    };
+    let began = Instant::now();
+    tokio::select! {
+        large = timeout(Duration::from_secs(300), large) => {
+            assert_eq!(large.expect("in bounded time").amount(), 40);
+        }
+        () = replaced => unreachable!("it lasts longer"),
+    }
+    assert!(began.elapsed() >= HOLD_BACK_PERIOD, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn request_that_takes_its_amount_in_parts_has_the_room_of_the_first_one_of_a_user() {
+    let limit = SharedLimit::new(LimitShares::new(80));
+    let _held = limit.acquire(&user("ada"), 0, 40).await;
+    let mut place = limit.acquire(&user("bob"), 0, 1).await;
+    let more = limit.acquire_more(&user("bob"), 0, 24, place.amount()).now_or_never();
+    place.merge(more.expect("all that is left for users but 5"));
+    assert_eq!(place.amount(), 25);
+    let other = limit.acquire(&user("bob"), 0, 5).now_or_never();
+    assert!(other.is_none(), "another request is beyond the part");
 }
 
 #[tokio::test]
