@@ -4,14 +4,15 @@
 //!
 //! A request that waits because others hold too much holds back those of other users behind it, however
 //! small they are, except those of administrators. It does so only if it asks for no more than a part
-//! of its user, and for [`HOLD_BACK`] at most; and a request is held back for that time at most.
+//! of its user, and for [`HOLD_BACK`] in each [`HOLD_BACK_PERIOD`]; and a request is held back for
+//! [`HOLD_BACK`] in all at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// Smallest limit that has a reserve for administrators.
 const SMALLEST_WITH_RESERVE: u64 = 4;
@@ -22,9 +23,13 @@ const RESERVE_PARTS: u64 = 8;
 /// How often a user may hold what is left for others.
 const USER_FACTOR: u64 = 2;
 
-/// Longest time for which a request that waits holds others back, and for which one is held back:
-/// longer than most places are held, and short for those who wait.
+/// Longest time for which a request that waits holds others back at a stretch, and for which one is
+/// held back: longer than many places are held, and short for those who wait.
 pub const HOLD_BACK: Duration = Duration::from_secs(30);
+
+/// Time from one such stretch of a request to its next. Places that are held for minutes are not free
+/// within the first one, and small requests would take their room for ever.
+pub const HOLD_BACK_PERIOD: Duration = Duration::from_secs(120);
 
 /// A user of shared limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,14 +118,25 @@ struct WaitingRequest {
     user: LimitUser,
     priority: i32,
     amount: u64,
+    /// How much it holds already.
+    present: u64,
     since: Instant,
     granted: oneshot::Sender<SharedPlace>,
 }
 
 impl WaitingRequest {
-    /// Whether it holds none back any more, and none holds it back.
+    fn waited(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// Whether none holds it back any more.
     fn is_late(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= HOLD_BACK
+        self.waited(now) >= HOLD_BACK
+    }
+
+    /// Whether it may hold others back at present.
+    fn may_hold_back(&self, now: Instant) -> bool {
+        self.waited(now).as_millis() % HOLD_BACK_PERIOD.as_millis() < HOLD_BACK.as_millis()
     }
 }
 
@@ -194,7 +210,7 @@ impl SharedLimit {
         amount: u64,
     ) -> Result<SharedPlace, LimitReached> {
         let mut state = self.state();
-        if !state.allows(self.shares, user, amount) {
+        if !state.allows(self.shares, user, amount, 0) {
             let (own, held) = (state.part(&user.name).held, state.held);
             return Err(LimitReached { own, held, total: self.shares.total });
         }
@@ -217,20 +233,34 @@ impl SharedLimit {
         priority: i32,
         amount: u64,
     ) -> SharedPlace {
+        self.acquire_more(user, priority, amount, 0).await
+    }
+
+    /// Waits for an amount for a request that holds `present` already. That does not count as held by
+    /// its user: a request that takes its amount in parts is refused no more than another one.
+    pub async fn acquire_more(
+        self: &Arc<Self>,
+        user: &LimitUser,
+        priority: i32,
+        amount: u64,
+        present: u64,
+    ) -> SharedPlace {
         // Declared first: when it is dropped, this request no longer waits.
         let mut wait = LimitWait { limit: self, is_over: false };
         loop {
             let (granted, mut place) = oneshot::channel();
             let (user, since) = (user.clone(), Instant::now());
-            let waiting = WaitingRequest { user, priority, amount, since, granted };
+            let waiting = WaitingRequest { user, priority, amount, present, since, granted };
             self.state().waiting.push(waiting);
             self.grant();
-            let granted = match timeout(HOLD_BACK, &mut place).await {
-                Ok(granted) => granted,
-                Err(_late) => {
-                    self.grant();
-                    place.await
+            let mut held_back_until = since + HOLD_BACK;
+            let granted = loop {
+                if let Ok(granted) = timeout_at(held_back_until, &mut place).await {
+                    break granted;
                 }
+                // Requests behind it may be next.
+                self.grant();
+                held_back_until += HOLD_BACK_PERIOD;
             };
             // A request that waits is never dropped.
             if let Ok(place) = granted {
@@ -254,6 +284,15 @@ impl SharedLimit {
         }
     }
 
+    /// Whether a request of a user for this amount in all waits for what the same user holds: that is
+    /// most of what is held, and without it there would be room.
+    pub fn waits_for_own(&self, user: &LimitUser, amount: u64) -> bool {
+        let state = self.state();
+        let own = state.part(&user.name).held;
+        let others = state.held.saturating_sub(own);
+        own > others && self.shares.allows(user.is_admin, [0, others], amount)
+    }
+
     fn state(&self) -> MutexGuard<'_, LimitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,8 +303,10 @@ impl LimitState {
         self.users.get(user).copied().unwrap_or_default()
     }
 
-    fn allows(&self, shares: LimitShares, user: &LimitUser, amount: u64) -> bool {
-        shares.allows(user.is_admin, [self.part(&user.name).held, self.held], amount)
+    /// Whether a user may take an amount more for a request that holds `present` already.
+    fn allows(&self, shares: LimitShares, user: &LimitUser, amount: u64, present: u64) -> bool {
+        let own = self.part(&user.name).held.saturating_sub(present);
+        shares.allows(user.is_admin, [own, self.held], amount)
     }
 
     fn take(&mut self, user: &str, amount: u64) {
@@ -299,12 +340,11 @@ impl LimitState {
         let mut granted = None;
         for at in self.first_of_users() {
             let waiting = &self.waiting[at];
-            let WaitingRequest { user, amount, .. } = waiting;
-            let is_late = waiting.is_late(now);
-            if is_blocked && !user.is_admin && !is_late {
+            let WaitingRequest { user, amount, present, .. } = waiting;
+            if is_blocked && !user.is_admin && !waiting.is_late(now) {
                 continue;
             }
-            if self.allows(shares, user, *amount) {
+            if self.allows(shares, user, *amount, *present) {
                 granted = Some(at);
                 break;
             }
@@ -312,7 +352,7 @@ impl LimitState {
             // requests of others would take the room that a large one waits for, again and again. But
             // some hold their places for hours, and then it must not stop everyone.
             let wanted = self.part(&user.name).held.saturating_add(*amount);
-            if !is_late && shares.fits_part(user.is_admin, wanted) {
+            if waiting.may_hold_back(now) && shares.fits_part(user.is_admin, wanted) {
                 is_blocked = true;
                 if user.is_admin {
                     break;
@@ -389,206 +429,4 @@ impl Drop for SharedPlace {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    fn user(name: &str) -> LimitUser {
-        LimitUser { name: name.to_owned(), is_admin: name == "root" }
-    }
-
-    /// Takes as many places as a user gets.
-    fn all(limit: &Arc<SharedLimit>, name: &str) -> Vec<SharedPlace> {
-        std::iter::from_fn(|| limit.try_acquire(&user(name), 1).ok()).collect()
-    }
-
-    /// Starts to wait for a place.
-    fn waiting(
-        limit: &Arc<SharedLimit>,
-        name: &str,
-        priority: i32,
-    ) -> impl Future<Output = SharedPlace> + use<> {
-        waiting_for(limit, name, priority, 1)
-    }
-
-    /// Starts to wait for an amount.
-    fn waiting_for(
-        limit: &Arc<SharedLimit>,
-        name: &str,
-        priority: i32,
-        amount: u64,
-    ) -> impl Future<Output = SharedPlace> + use<> {
-        let (limit, user) = (Arc::clone(limit), user(name));
-        let mut acquiring = Box::pin(async move { limit.acquire(&user, priority, amount).await });
-        // One look puts it into the queue.
-        let _pending = (&mut acquiring).now_or_never();
-        acquiring
-    }
-
-    #[test]
-    fn user_who_takes_all_leaves_places_for_others_and_the_administrator() {
-        for total in [4, 8, 64, 512, 1008] {
-            let limit = SharedLimit::new(LimitShares::new(total));
-            let ada = all(&limit, "ada");
-            assert!(ada.len() as u64 >= total / 2, "{total}: {}", ada.len());
-            let bob = all(&limit, "bob");
-            assert!(!bob.is_empty(), "{total}");
-            let _rest: Vec<_> = ["c", "d", "e", "f", "g"].map(|name| all(&limit, name)).into();
-            assert!(!all(&limit, "root").is_empty(), "{total}");
-        }
-        for (total, of_ada) in [(1, 1), (2, 1), (3, 2)] {
-            let limit = SharedLimit::new(LimitShares::new(total));
-            assert_eq!(all(&limit, "ada").len(), of_ada);
-        }
-        assert_eq!(all(&SharedLimit::new(LimitShares::new(8)), "root").len(), 8);
-        assert_eq!(all(&SharedLimit::new(LimitShares::whole(8)), "ada").len(), 8);
-        assert_eq!(all(&SharedLimit::new(LimitShares::new(0)), "root").len(), 0);
-    }
-
-    #[test]
-    fn amount_that_exceeds_the_limit_is_refused_and_a_place_grows_within_it() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let ada = user("ada");
-        assert!(limit.try_acquire(&ada, 71).is_err());
-        let mut place = limit.try_acquire(&ada, 10).expect("room");
-        place.grow(30).expect("her part");
-        let reached = place.grow(10).expect_err("more than her part");
-        assert_eq!(reached, LimitReached { own: 40, held: 40, total: 80 });
-        assert_eq!(place.amount(), 40);
-        place.shrink_to(50);
-        place.shrink_to(15);
-        assert_eq!((place.amount(), limit.counts().held), (15, 15));
-        drop(place);
-        assert_eq!(limit.counts(), LimitCounts { free: 80, held: 0, waiting: 0 });
-    }
-
-    #[tokio::test]
-    async fn room_goes_to_the_user_with_the_least_and_priority_counts_within_a_user() {
-        let limit = SharedLimit::new(LimitShares::whole(2));
-        let first = limit.acquire(&user("ada"), 0, 1).await;
-        let second = limit.acquire(&user("ada"), 0, 1).await;
-        let of_ada = waiting(&limit, "ada", 0);
-        let urgent = waiting(&limit, "ada", 1000);
-        let of_bob = waiting(&limit, "bob", -1000);
-        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 2, waiting: 3 });
-        drop(first);
-        let of_bob = of_bob.await;
-        drop(second);
-        let urgent = urgent.await;
-        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 2, waiting: 1 });
-        drop(urgent);
-        let of_ada = of_ada.await;
-        drop((of_ada, of_bob));
-        assert_eq!(limit.counts(), LimitCounts { free: 2, held: 0, waiting: 0 });
-    }
-
-    #[tokio::test]
-    async fn users_take_turns_at_the_last_place() {
-        let limit = SharedLimit::new(LimitShares::whole(1));
-        let held = limit.acquire(&user("ada"), 0, 1).await;
-        let many: Vec<_> = (0..9).map(|_| waiting(&limit, "ada", 1000)).collect();
-        let of_bob = waiting(&limit, "bob", 0);
-        drop(held);
-        let of_bob = of_bob.now_or_never().expect("the next turn is his");
-        drop(of_bob);
-        drop(many);
-    }
-
-    #[tokio::test]
-    async fn large_request_is_not_passed_by_small_ones_without_end() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let mut held = Vec::new();
-        for _ in 0..5 {
-            held.push(limit.acquire(&user("ada"), 0, 8).await);
-        }
-        let large = waiting_for(&limit, "bob", 0, 40);
-        drop(held.pop());
-        let next = waiting_for(&limit, "ada", 0, 8);
-        assert_eq!(limit.counts().held, 32, "she does not take the room that he waits for");
-        drop(held.pop());
-        let large = large.now_or_never().expect("there is room for him");
-        assert_eq!(limit.counts(), LimitCounts { free: 16, held: 64, waiting: 1 });
-        drop(large);
-        assert!(next.now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn request_beyond_the_part_of_its_user_keeps_only_that_user_back() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let held = limit.acquire(&user("ada"), 0, 40).await;
-        let of_ada = waiting_for(&limit, "ada", 0, 20);
-        let of_bob = limit.acquire(&user("bob"), 0, 8).now_or_never();
-        assert!(of_bob.is_some(), "there is room for him");
-        drop(held);
-        assert_eq!(of_ada.await.amount(), 20);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn request_that_waits_for_long_holds_none_back() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let _held = limit.acquire(&user("ada"), 0, 40).await;
-        let _of_bob = waiting_for(&limit, "bob", 0, 40);
-        let of_eve = waiting_for(&limit, "eve", 0, 1);
-        assert_eq!(limit.counts().waiting, 2, "she is behind him");
-        // He is not looked at again: her own time is over, too.
-        let of_eve = timeout(HOLD_BACK * 2, of_eve).await.expect("in bounded time");
-        let of_dan = limit.acquire(&user("dan"), 0, 1).now_or_never();
-        assert!(of_dan.is_some(), "the one who waits is late");
-        drop(of_eve);
-
-        // Another large request holds newer ones back, each for no longer.
-        let _of_carl = waiting_for(&limit, "carl", 0, 40);
-        let of_fay = waiting_for(&limit, "fay", 0, 1);
-        assert_eq!(limit.counts().waiting, 3);
-        assert!(timeout(HOLD_BACK * 2, of_fay).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn request_for_more_than_a_part_holds_none_back() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let held = limit.acquire(&user("ada"), 0, 40).await;
-        let of_bob = waiting_for(&limit, "bob", 0, 60);
-        assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_some());
-        drop(held);
-        assert!(of_bob.now_or_never().is_some(), "he has it when it is free");
-    }
-
-    #[tokio::test]
-    async fn administrator_passes_a_request_that_waits_for_others() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let _held = limit.acquire(&user("ada"), 0, 40).await;
-        let _of_bob = waiting_for(&limit, "bob", 0, 40);
-        assert!(limit.acquire(&user("eve"), 0, 1).now_or_never().is_none(), "she is behind him");
-        assert!(limit.acquire(&user("root"), 0, 1).now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn request_that_goes_lets_those_behind_it_be_served() {
-        let limit = SharedLimit::new(LimitShares::new(80));
-        let _held = limit.acquire(&user("ada"), 0, 40).await;
-        let of_bob = waiting_for(&limit, "bob", 0, 40);
-        let of_eve = waiting_for(&limit, "eve", 0, 1);
-        assert_eq!(limit.counts().waiting, 2, "she is behind him");
-        drop(of_bob);
-        assert!(of_eve.now_or_never().is_some(), "nothing else would wake her");
-
-        let large = waiting_for(&limit, "ada", 0, 20);
-        let small = waiting_for(&limit, "ada", 0, 1);
-        drop(large);
-        assert!(small.now_or_never().is_some(), "nor the next one of the same user");
-    }
-
-    #[tokio::test]
-    async fn requests_that_no_longer_wait_take_no_room() {
-        let limit = SharedLimit::new(LimitShares::whole(1));
-        let held = limit.acquire(&user("ada"), 0, 1).await;
-        let gone: Vec<_> = (0..100).map(|_| waiting(&limit, "ada", 0)).collect();
-        drop(gone);
-        let last = waiting(&limit, "ada", 0);
-        assert_eq!(limit.counts().waiting, 1);
-        drop(held);
-        let _place = last.await;
-        assert_eq!(limit.counts(), LimitCounts { free: 0, held: 1, waiting: 0 });
-    }
-}
+mod tests;

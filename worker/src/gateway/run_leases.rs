@@ -90,6 +90,12 @@ impl LeasedLimits {
         Some(limits)
     }
 
+    /// Calls that may be sent at once by the present lease; `None` if there is no such limit.
+    pub(super) fn places(&self) -> Option<u32> {
+        let parts = self.run.leases.0.borrow().parts.get(self.server).copied();
+        self.has_concurrency.then(|| parts.map_or(0, |parts| parts.concurrent))
+    }
+
     /// Waits until a call may be sent. It counts until the guard is dropped.
     pub(super) async fn admit(&self) -> LeasedCall<'_> {
         let _waiting = WaitingCall::new(self);

@@ -235,7 +235,7 @@ struct OpenTry {
     agent: TrajectoryAgent,
     /// Memory for its requests.
     memory: TryMemory,
-    /// Its calls that servers are answering.
+    /// Its calls that wait for limits of servers, or that these are answering.
     places: HeldPlaces,
     /// Connections with its key that it may have besides the present ones.
     connections: Arc<Semaphore>,

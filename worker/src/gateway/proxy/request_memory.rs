@@ -61,9 +61,8 @@ struct MemoryWaits {
     since: Option<Instant>,
     /// Total of the former waits.
     past: Duration,
-    /// Bytes of the largest body that had no memory in time. Zero once one of that size, such as its
-    /// repetition, had it.
-    refused: u64,
+    /// Whether a body had no memory in time because of other runs, and no later one was read.
+    is_refused: bool,
 }
 
 /// A body had no memory in time.
@@ -81,43 +80,41 @@ impl TryMemory {
     /// Waits for memory for a body.
     pub(super) async fn take(&self, bytes: usize) -> Result<BodyMemory, NoMemory> {
         let bytes = bytes.clamp(1, limits::GATEWAY_TRY_BYTES) as u64;
-        self.acquire(bytes, bytes).await
+        self.acquire(bytes, 0).await
     }
 
     /// Waits until a body has memory for this many bytes. One that holds some and waits for more may
     /// wait for another one that does the same.
     pub(super) async fn grow(&self, memory: &mut BodyMemory, bytes: usize) -> Result<(), NoMemory> {
-        let bytes = bytes as u64;
-        let more = bytes.saturating_sub(memory.own.amount());
+        let present = memory.own.amount();
+        let more = (bytes as u64).saturating_sub(present);
         if more > 0 {
-            let BodyMemory { own, all } = self.acquire(more, bytes).await?;
+            let BodyMemory { own, all } = self.acquire(more, present).await?;
             memory.own.merge(own);
             memory.all.merge(all);
         }
         Ok(())
     }
 
-    /// Waits for more memory for a body that has `bytes` then.
-    async fn acquire(&self, more: u64, bytes: u64) -> Result<BodyMemory, NoMemory> {
+    /// Waits for more memory for a body that has `present` bytes already.
+    async fn acquire(&self, more: u64, present: u64) -> Result<BodyMemory, NoMemory> {
         let own = timeout(MEMORY_TIMEOUT, self.own.acquire(&self.user, 0, more)).await;
         let own = own.map_err(|_late| NoMemory)?;
-        let all = timeout(MEMORY_TIMEOUT, self.take_of_all(more)).await;
-        let mut waits = self.waits();
-        let Ok(all) = all else {
-            waits.refused = waits.refused.max(bytes);
-            return Err(NoMemory);
-        };
-        if waits.refused <= bytes {
-            waits.refused = 0;
-        }
+        let all = timeout(MEMORY_TIMEOUT, self.take_of_all(more, present)).await;
+        let all = all.map_err(|_late| {
+            // Tries of one run could fill its part to have no verdict.
+            let is_own = self.all.waits_for_own(&self.user, more.saturating_add(present));
+            self.waits().is_refused |= !is_own;
+            NoMemory
+        })?;
         Ok(BodyMemory { own, all })
     }
 
     /// Waits for memory of all executions. Requests of the run's tries that hold less go first.
-    async fn take_of_all(&self, bytes: u64) -> SharedPlace {
+    async fn take_of_all(&self, more: u64, present: u64) -> SharedPlace {
         let held_mib = i32::try_from(self.own.counts().held >> 20).unwrap_or(i32::MAX);
         let _waiting = MemoryWait::new(self);
-        self.all.acquire(&self.user, -held_mib, bytes).await
+        self.all.acquire_more(&self.user, -held_mib, more, present).await
     }
 
     fn waits(&self) -> MutexGuard<'_, MemoryWaits> {
@@ -129,9 +126,14 @@ impl TryMemory {
         self.waits().since.is_some()
     }
 
-    /// Whether a body had no memory in time because of others, and none of its size had it later.
+    /// Whether a body had no memory in time because of other runs, and no later one was read.
     pub(super) fn is_refused(&self) -> bool {
-        self.waits().refused > 0
+        self.waits().is_refused
+    }
+
+    /// Notes that a body was read and is sent: its call says whether there is an answer.
+    pub(super) fn mark_read(&self) {
+        self.waits().is_refused = false;
     }
 
     /// Total time for which it waited for memory that others held.
@@ -264,12 +266,37 @@ mod tests {
         assert!(large.await.is_err(), "nor does the large one wait without end");
         assert!(runs[4].is_refused() && !runs[5].is_refused());
 
-        // A smaller body is not its repetition.
         drop(held);
-        let [smaller, repeated] = [LARGE / 2, LARGE].map(|bytes| runs[4].take(bytes));
-        let _smaller = smaller.await.expect("in time");
-        assert!(runs[4].is_refused());
-        let _repeated = repeated.await.expect("in time");
+        let _repeated = runs[4].take(LARGE).await.expect("in time");
+        assert!(runs[4].is_refused(), "it is not read yet");
+        runs[4].mark_read();
         assert!(!runs[4].is_refused());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_that_tries_of_the_same_run_hold_is_no_outage() {
+        const MIB: usize = 1 << 20;
+        let memory = RequestMemory::default();
+        let tries = [1, 2, 3].map(|_| memory.of_try(ONE));
+        let _first = tries[0].take(256 * MIB).await.expect("in time");
+        let _second = tries[1].take(192 * MIB).await.expect("in time");
+        assert!(tries[2].take(64 * MIB).await.is_err(), "it is the part of the run");
+        assert!(!tries[2].is_refused());
+        let other = memory.of_try(OTHER).take(64 * MIB).await;
+        assert!(other.is_ok(), "other runs have memory");
+    }
+
+    #[tokio::test]
+    async fn large_body_has_what_other_runs_leave_also_after_its_first_bytes() {
+        const MIB: usize = 1 << 20;
+        let memory = RequestMemory::default();
+        let [one, two, three] = [ONE, ONE, OTHER].map(|run| memory.of_try(run));
+        let _first = one.take(256 * MIB).await.expect("in time");
+        let _second = two.take(192 * MIB).await.expect("in time");
+        let _third = three.take(149 * MIB).await.expect("in time");
+        let large = memory.of_try(RunId::from_bytes([3; 16]));
+        let mut body = large.take(MIB).await.expect("in time");
+        let grown = large.grow(&mut body, 64 * MIB).now_or_never().expect("there is room");
+        assert!(grown.is_ok() && body.bytes() == 64 * MIB);
     }
 }

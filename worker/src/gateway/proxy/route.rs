@@ -113,6 +113,9 @@ async fn reply(
 }
 
 async fn run(opened: &OpenTry, call: Call) -> Result<Response<ReplyBody>, OwnReply> {
+    if dialect::samples(call.endpoint) {
+        opened.memory.mark_read();
+    }
     let (sender, receiver) = oneshot::channel();
     opened.keep(supervise::spawn("model-call", call.run(sender)));
     let failed = |_| OwnReply::new(StatusCode::BAD_GATEWAY, "the call has no reply");

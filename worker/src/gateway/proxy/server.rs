@@ -1,8 +1,7 @@
 //! A model server: its limits, its back-off and its outages, shared by all executions that use it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +36,9 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 const MIN_BACK_OFF: Duration = Duration::from_millis(500);
 const MAX_BACK_OFF: Duration = Duration::from_secs(30);
 
+/// A minute, of which limits speak.
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// Longest wait that a server can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
@@ -53,8 +55,8 @@ pub(super) struct ModelServer {
     redactor: Redactor,
     client: HttpClient,
     limits: ServerLimits,
-    /// Calls of all executions that it is answering.
-    answering: AtomicUsize,
+    /// The calls of all executions of this worker.
+    calls: Mutex<ServerCalls>,
     gate: watch::Sender<Gate>,
     connection: Arc<Dependency>,
     prober: Mutex<Option<Task<()>>>,
@@ -79,6 +81,14 @@ impl ServerLimits {
                 Permit::Own(permit)
             }
             Self::Leased(limits) => Permit::Leased(limits.admit().await),
+        }
+    }
+
+    /// Calls that this worker may send at once; `None` if there is no such limit.
+    fn places(&self, spec: &UpstreamSpec) -> Option<u32> {
+        match self {
+            Self::Own(_) => spec.max_concurrent,
+            Self::Leased(limits) => limits.places(),
         }
     }
 }
@@ -116,25 +126,71 @@ pub(super) struct NotAdmitted {
     pub(super) is_own: bool,
 }
 
-/// The calls of an execution that servers are answering, by the name of the server.
+/// Calls to a server.
 #[derive(Debug, Default)]
-pub(super) struct HeldPlaces(Mutex<HashMap<String, usize>>);
+struct ServerCalls {
+    /// Those that wait for the limits, or that the server is answering.
+    present: usize,
+    /// Those that the server is answering.
+    answering: usize,
+    /// When those of the last minute were sent, if there is a limit on them.
+    sent: VecDeque<Instant>,
+}
+
+impl ServerCalls {
+    /// Numbers of those that are present, that the server is answering, and of the last minute.
+    fn counts(&mut self) -> [usize; 3] {
+        self.forget_old(Instant::now());
+        [self.present, self.answering, self.sent.len()]
+    }
+
+    fn add_sent(&mut self, spec: &UpstreamSpec) {
+        self.answering += 1;
+        if spec.requests_per_minute.is_some() {
+            let now = Instant::now();
+            self.forget_old(now);
+            self.sent.push_back(now);
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while self.sent.front().is_some_and(|sent| now.duration_since(*sent) >= MINUTE) {
+            self.sent.pop_front();
+        }
+    }
+}
+
+/// The calls of an execution by the name of their server.
+#[derive(Debug, Default)]
+pub(super) struct HeldPlaces(Mutex<HashMap<String, ServerCalls>>);
 
 impl HeldPlaces {
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn servers(&self) -> MutexGuard<'_, HashMap<String, ServerCalls>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether most of the places of a server are of this execution.
+    /// Whether this execution uses most of the limits of a server, for which another call of it waited.
+    /// With leased limits only the calls of this worker are known.
     fn are_most(&self, server: &ModelServer) -> bool {
-        let own = self.counts().get(server.name()).copied().unwrap_or_default();
-        own.saturating_mul(2) > server.places_in_use()
+        let own = self.servers().get_mut(server.name()).map(ServerCalls::counts);
+        let [own, own_answering, own_sent] = own.unwrap_or_default();
+        let [all, answering, sent] = server.calls().counts();
+        let is_most = |own: usize, all: usize| own.saturating_mul(2) > all;
+        let places = server.limits.places(&server.spec);
+        let is_full = places.is_some_and(|places| answering >= places as usize);
+        if is_full || server.spec.requests_per_minute.is_none() {
+            // Calls that wait for places of others use none.
+            return is_most(own, all) && is_most(own_answering, answering);
+        }
+        // The call that waited counts, too: short ones may use up a rate one after the other.
+        is_most(own + 1, all + 1) && is_most(own_sent, sent)
     }
 
+    /// Counts a call that waits for the limits.
     fn hold<'a>(&'a self, server: &'a ModelServer) -> HeldPlace<'a> {
-        *self.counts().entry(server.name().to_owned()).or_default() += 1;
-        server.answering.fetch_add(1, Ordering::Relaxed);
-        HeldPlace { places: self, server }
+        let held = HeldPlace { places: self, server, is_sent: false };
+        held.change(|calls| calls.present += 1);
+        held
     }
 }
 
@@ -143,14 +199,30 @@ impl HeldPlaces {
 struct HeldPlace<'a> {
     places: &'a HeldPlaces,
     server: &'a ModelServer,
+    is_sent: bool,
+}
+
+impl HeldPlace<'_> {
+    /// Changes the calls of all executions, and those of its own.
+    fn change(&self, change: impl Fn(&mut ServerCalls)) {
+        change(&mut self.server.calls());
+        change(self.places.servers().entry(self.server.name().to_owned()).or_default());
+    }
+
+    /// Counts it as one that the server is answering.
+    fn mark_sent(&mut self) {
+        self.is_sent = true;
+        self.change(|calls| calls.add_sent(&self.server.spec));
+    }
 }
 
 impl Drop for HeldPlace<'_> {
     fn drop(&mut self) {
-        self.server.answering.fetch_sub(1, Ordering::Relaxed);
-        if let Some(count) = self.places.counts().get_mut(self.server.name()) {
-            *count -= 1;
-        }
+        let answering = usize::from(self.is_sent);
+        self.change(|calls| {
+            calls.present -= 1;
+            calls.answering -= answering;
+        });
     }
 }
 
@@ -235,7 +307,7 @@ impl ModelServer {
                 || ServerLimits::Own(RunRateLimiter::new(limits)),
                 ServerLimits::Leased,
             ),
-            answering: AtomicUsize::new(0),
+            calls: Mutex::default(),
             gate: watch::Sender::default(),
             connection: Arc::new(Dependency::new(name, Box::new(probe))),
             prober: Mutex::default(),
@@ -265,15 +337,8 @@ impl ModelServer {
         self.redactor.clone()
     }
 
-    /// Places for calls that are in use: with leased limits all, as other workers use the rest.
-    fn places_in_use(&self) -> usize {
-        let answering = self.answering.load(Ordering::Relaxed);
-        match self.limits {
-            ServerLimits::Own(_) => answering,
-            ServerLimits::Leased(_) => {
-                answering.max(self.spec.max_concurrent.map_or(0, |most| most as usize))
-            }
-        }
+    fn calls(&self) -> MutexGuard<'_, ServerCalls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Longest time that a call is held.
@@ -303,7 +368,9 @@ impl ModelServer {
         loop {
             let opened = self.wait_until_open(deadline).await;
             opened.map_err(|reply| NotAdmitted { reply, is_own: false })?;
+            let mut held = places.hold(self);
             let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
+                drop(held);
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
@@ -311,7 +378,8 @@ impl ModelServer {
                 return Err(NotAdmitted { reply: busy, is_own: places.are_most(self) });
             };
             if self.obstacle(Instant::now()).is_none() {
-                return Ok(Admission { _permit: permit, _held: places.hold(self) });
+                held.mark_sent();
+                return Ok(Admission { _permit: permit, _held: held });
             }
         }
     }

@@ -68,3 +68,34 @@ async fn body_in_chunks_that_outgrows_its_first_memory_reaches_the_server() {
     assert_eq!(opened.close(None).await.summary.calls, 1);
     assert_eq!(gateway.memory.held(), 0);
 }
+
+#[tokio::test]
+async fn body_that_had_no_memory_is_an_outage_until_a_later_call_is_answered() {
+    const MIB: usize = 1 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, _server) = server(Duration::ZERO).await;
+    let gateway = Gateway::new();
+    let opened = open(&gateway, upstream(&url, 30.0, None), directory.path()).await;
+    let variables = opened.serve(HOST).await.expect("served");
+    // Two MiB are left besides the reserve.
+    let mut held = Vec::new();
+    for (run, bytes) in [(2, 256 * MIB), (2, 192 * MIB), (3, 222 * MIB)] {
+        let others = gateway.memory.of_try(RunId::from_bytes([run; 16]));
+        held.push(others.take(bytes).await.expect("in time"));
+    }
+    let mut connection = begin(&variables, &format!("content-length: {}", 3 * MIB)).await;
+    connection.write_all(&vec![b' '; MIB + 1]).await.expect("sent");
+    let until = Instant::now() + Duration::from_secs(60);
+    while !opened.is_stopped() {
+        assert!(Instant::now() < until, "the body does not wait for memory");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    tokio::time::resume();
+    assert_eq!(status_line(&mut connection).await, "HTTP/1.1 503");
+    assert_eq!(opened.call_failure(), Some(CallFailure::Unanswered));
+    // Its body is shorter than the one that was refused.
+    assert_eq!(call(variables).await.status(), 200);
+    assert_eq!(opened.call_failure(), None);
+}
