@@ -16,9 +16,13 @@ OUTAGE="$OUTAGE|certificate|ECONN|ENOTFOUND|EAI_AGAIN|(error|HTTP|code):? 5[0-9]
 
 DECIDED=
 
+# Temporary files.
+LOGS=()
+
 # Codes of other programs are not passed on, except those of signals.
 finish() {
   local code=$?
+  [ "${#LOGS[@]}" = 0 ] || rm -f "${LOGS[@]}"
   [ "$code" = 0 ] || [ "$code" -ge 128 ] || exit "${DECIDED:-1}"
 }
 trap finish EXIT
@@ -52,6 +56,7 @@ attempt_package() {
   local absent=$1 log code=0 said
   shift
   log=$(mktemp)
+  LOGS+=("$log")
   "$@" 2>"$log" || code=$?
   cat "$log" >&2
   if [ "$code" != 0 ]; then

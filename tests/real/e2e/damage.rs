@@ -191,4 +191,5 @@ fn export_of_a_killed_run_has_its_settled_trials() {
     let words = ["export", "jobs/slow", "--format", "jsonl"];
     let lines = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success).stdout;
     assert_eq!(lines.lines().count() as u64, exported);
+    assert_resumes(&project, &results, &settled);
 }

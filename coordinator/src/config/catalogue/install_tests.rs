@@ -70,15 +70,20 @@ fn install(script: &str) -> (i32, String) {
     let own = dir.path().join("agent");
     let text = text.replace(&entry.directory(), &own.to_string_lossy());
     let path = std::env::var("PATH").unwrap_or_default();
+    let temporary = dir.path().join("temporary");
+    fs::create_dir(&temporary).expect("made");
     let ran = Command::new("bash")
         .args(["-c", &text])
         .env("PATH", format!("{}:{path}", dir.path().display()))
         .env("STAND_INS", dir.path())
         .env("AGENT_DIR", &own)
         .env("ROLLOUT_AGENT_VERSION", "1")
+        .env("TMPDIR", &temporary)
         .current_dir(dir.path())
         .output()
         .expect("bash");
+    let left = fs::read_dir(&temporary).expect("readable").count();
+    assert_eq!(left, 0, "{script}: temporary files are left");
     let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
     let last = stderr.lines().last().unwrap_or_default().to_owned();
     (ran.status.code().unwrap_or_default(), last)
