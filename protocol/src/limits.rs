@@ -109,8 +109,12 @@ pub const MIN_FARM_JOURNAL_BYTES: u64 = 64 * 1024;
 /// Cursors in one acknowledgement, and completions in one answer.
 pub const COMPLETIONS_PER_READ: usize = 4096;
 
-/// Metadata of the completions of one read or one record of a journal, bytes of JSON: bounds the memory
-/// of an answer and of a reader. One completion may have more.
+/// Metadata of the completions in one answer, bytes of JSON: many are sent at once. One completion may
+/// have more.
+pub const ANSWER_METADATA_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Metadata of the completions in one record of a journal, bytes of JSON: bounds the memory of a reader.
+/// One completion may have more.
 pub const COMPLETIONS_METADATA_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Largest record, spec or other JSON document read from the blob store.

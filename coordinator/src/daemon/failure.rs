@@ -10,6 +10,9 @@ use crate::launch::LaunchError;
 use crate::results::export::ExportError;
 use crate::results::view::{CapturedError, RunViewError};
 
+/// Most bytes of the details of a failure.
+const DETAILS_BYTES: usize = 64 * 1024;
+
 /// Why a run or a request about a run failed, with the code of the command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -24,6 +27,24 @@ pub struct RunFailure {
     /// Suggested actions.
     #[serde(default)]
     pub hints: Vec<String>,
+}
+
+impl RunFailure {
+    /// Keeps as many details as a record may have: a job may have thousands of faults, and runs that
+    /// failed are kept.
+    fn limit_details(&mut self) {
+        let mut bytes = 0;
+        let fits = |detail: &&String| {
+            bytes += detail.len();
+            bytes <= DETAILS_BYTES
+        };
+        let kept = self.details.iter().take_while(fits).count();
+        let more = self.details.len() - kept;
+        if more > 0 {
+            self.details.truncate(kept);
+            self.details.push(format!("{more} more"));
+        }
+    }
 }
 
 /// A fault in the work of the daemon.
@@ -57,6 +78,7 @@ impl RunFault {
         if !quotes_document {
             hide_host_paths(&mut failure);
         }
+        failure.limit_details();
         failure
     }
 
@@ -75,5 +97,24 @@ impl RunFault {
             }
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_has_as_many_details_as_a_record_may_have() {
+        let failure = |details: Vec<String>| {
+            let mut failure =
+                RunFailure { code: 3, message: "m".to_owned(), details, hints: Vec::new() };
+            failure.limit_details();
+            failure.details
+        };
+        assert_eq!(failure(vec!["a".to_owned(); 3]), ["a"; 3]);
+        let most = failure(vec!["x".repeat(2000); 1000]);
+        assert_eq!((most.len(), most[32].as_str()), (33, "968 more"));
+        assert_eq!(failure(vec!["x".repeat(DETAILS_BYTES + 1)]), ["1 more"]);
     }
 }

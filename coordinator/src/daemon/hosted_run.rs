@@ -148,6 +148,13 @@ impl HostedRun {
         HostedRunView { record, state, is_live: session.is_some() }
     }
 
+    /// Whether it has this name and this state, if they are given.
+    pub(super) fn matches(&self, name: Option<&str>, state: Option<HostedRunState>) -> bool {
+        let inner = self.inner();
+        let has_state = state.is_none_or(|state| state == inner.state());
+        has_state && name.is_none_or(|name| name == inner.record.name)
+    }
+
     /// Its state.
     pub fn state(&self) -> HostedRunState {
         self.inner().state()

@@ -173,16 +173,15 @@ impl RunTable {
             if !principal.may_see(run.user()) || !is_user {
                 continue;
             }
-            let view = run.view();
-            let is_named = query.name.as_ref().is_none_or(|name| *name == view.record.name);
-            if !is_named || query.state.is_some_and(|state| state != view.state) {
+            // A record is copied only if it is shown.
+            if !run.matches(query.name.as_deref(), query.state) {
                 continue;
             }
             if page.runs.len() == limit {
                 page.next = page.runs.last().map(|last| last.record.id.clone());
                 break;
             }
-            page.runs.push(view);
+            page.runs.push(run.view());
         }
         if principal.role == Role::Admin && query.before.is_none() {
             let unreadable = self.unreadable.iter();

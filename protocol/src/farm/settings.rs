@@ -115,6 +115,14 @@ pub enum InvalidFarmSettings {
         limits::MIN_FARM_JOURNAL_BYTES
     )]
     JournalBytes,
+    /// A limit that a user of a server may not raise.
+    #[error("cannot use the limit `{limit}` of the farm: a user of a server has at most {max}")]
+    LargeLimit {
+        /// The limit.
+        limit: &'static str,
+        /// Its default.
+        max: u64,
+    },
 }
 
 impl FarmSettings {
@@ -161,6 +169,30 @@ impl FarmSettings {
             None => Ok(()),
         }
     }
+
+    /// Checks that no limit is above its default, as for a user of a server: limits bound its memory and
+    /// its disk.
+    ///
+    /// # Errors
+    /// [`InvalidFarmSettings::LargeLimit`] with the first one.
+    pub fn check_defaults(&self) -> Result<(), InvalidFarmSettings> {
+        let named = |limits: FarmLimits| {
+            [
+                ("open_groups", u64::from(limits.open_groups)),
+                ("open_samples", limits.open_samples.into()),
+                ("unacknowledged", limits.unacknowledged.into()),
+                ("remembered_groups", limits.remembered_groups.into()),
+                ("cancelled_groups", limits.cancelled_groups.into()),
+                ("journal_bytes", limits.journal_bytes),
+            ]
+        };
+        let bounds = named(FarmLimits::default());
+        let found = named(self.limits).into_iter().zip(bounds).find(|(own, most)| own.1 > most.1);
+        match found {
+            Some(((limit, _), (_, max))) => Err(InvalidFarmSettings::LargeLimit { limit, max }),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +226,18 @@ mod tests {
             let refused = FarmSettings { consumers, ..settings.clone() }.check();
             assert_eq!(refused, Err(InvalidFarmSettings::Consumers));
         }
+        let raised = |change: fn(&mut FarmLimits)| {
+            let mut settings = settings.clone();
+            change(&mut settings.limits);
+            (settings.check().is_ok(), settings.check_defaults())
+        };
+        assert_eq!(raised(|_| {}), (true, Ok(())));
+        let (limit, max) = ("journal_bytes", limits::FARM_JOURNAL_BYTES);
+        let refused = Err(InvalidFarmSettings::LargeLimit { limit, max });
+        assert_eq!(raised(|limits| limits.journal_bytes += 1), (true, refused));
+        let (limit, max) = ("remembered_groups", limits::FARM_REMEMBERED_GROUPS.into());
+        let refused = Err(InvalidFarmSettings::LargeLimit { limit, max });
+        assert_eq!(raised(|limits| limits.remembered_groups += 1), (true, refused));
         let refused = FarmSettings::new("a/b").check().expect_err("no name").to_string();
         let expected = "cannot use `a/b` as the name of a farm: it contains a path separator";
         assert_eq!(refused, expected);

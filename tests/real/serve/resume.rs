@@ -6,6 +6,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::leak_check::assert_no_leaks;
+use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
@@ -48,9 +49,11 @@ fn killed_daemon_goes_on_with_everything_that_ran() {
 
 #[test]
 fn run_and_farm_of_killed_daemon_are_left_to_the_daemon() {
-    let project = farm_project().tasks(["slow/second"], &[]);
+    let (project, counter) = (farm_project().tasks(["slow/second"], &[]), LiveCounter::start());
     let mut daemon = DaemonProcess::start(&project, &[]);
-    let farm = opened(&daemon.client, &farm_request(&project, "sleep 60"));
+    let port = counter.port();
+    let agent = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; echo sample >&3; sleep 60");
+    let farm = opened(&daemon.client, &farm_request(&project, &agent));
     let path = format!("{farm}/groups");
     let _accepted = daemon.client.post(&path, &[], &group("g", 2)).expect(201);
     let run = submitted(&daemon.client, &submission(&project, 400));
@@ -71,6 +74,8 @@ fn run_and_farm_of_killed_daemon_are_left_to_the_daemon() {
     let path = format!("/v1/runs/{run}/cancel");
     let _accepted = daemon.client.post(&path, &[], &json!(null)).expect(202);
     daemon.wait_for(&run, &["cancelled"]);
+    // A server that ends while it makes a sandbox leaves it to the next one.
+    wait::until(DEADLINE, "the samples run again", || counter.running() == 2);
 }
 
 #[test]

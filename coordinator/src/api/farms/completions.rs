@@ -1,14 +1,20 @@
 //! Completions of a farm: reading and acknowledgement.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, RawQuery, State};
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use rollout_protocol::exit::ExitCode;
 use rollout_protocol::farm::AckReceipt;
 use rollout_protocol::limits::COMPLETIONS_PER_READ;
+use rollout_worker::shared_limit::SharedPlace;
+use rollout_worker::supervise;
 
 use super::documents::{
     AcknowledgeCompletions, AcknowledgedDocument, CompletionList, CompletionsQuery,
@@ -17,10 +23,16 @@ use super::find;
 use crate::api::gate::require;
 use crate::api::problem::ApiProblem;
 use crate::api::{ApiState, body, events, json};
-use crate::daemon::{Principal, Role};
+use crate::daemon::{CompletionRead, Principal, Role};
 
 /// Completions of an answer unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 100;
+
+/// Metadata of an answer that is made at once and counts for no limit.
+const SMALL_METADATA_BYTES: u64 = 64 * 1024;
+
+/// Parts in which a large answer is sent.
+const PART_BYTES: usize = 64 * 1024;
 
 /// Longest wait for a completion, seconds.
 const MAX_WAIT_SEC: u64 = 60;
@@ -52,12 +64,47 @@ pub(super) async fn read(
         return Err(ApiProblem::bad_request(message));
     }
     // A reader that goes drops this future, and with it the permit.
-    let _permit = if wait > 0 { Some(events::stream_permit(&state, &user)?) } else { None };
+    let mut permit = if wait > 0 { Some(events::stream_permit(&state, &user)?) } else { None };
     let limit = limit.unwrap_or(DEFAULT_LIMIT).clamp(1, COMPLETIONS_PER_READ);
     let wait = Duration::from_secs(wait);
     let read = farm.completions(consumer.as_deref(), after, limit, wait).await?;
+    let metadata: u64 = read.completions.iter().map(|one| one.metadata_bytes()).sum();
+    if metadata <= SMALL_METADATA_BYTES {
+        return Ok(json(&list(&read)));
+    }
+    // Many readers that do not take what they asked for would take the server's memory.
+    let permit = match permit.take() {
+        Some(permit) => permit,
+        None => events::stream_permit(&state, &user)?,
+    };
+    let encoded = supervise::blocking(move || serde_json::to_vec(&list(&read))).await;
+    let encoded = encoded.map_err(|error| {
+        tracing::error!("cannot encode completions: {error}");
+        let message = "cannot encode the answer";
+        ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", ExitCode::Failure, message)
+    })?;
+    Ok(large(encoded.into(), permit))
+}
+
+fn list(read: &CompletionRead) -> CompletionList<'_> {
     let completions = read.completions.iter().map(|one| &**one).collect();
-    Ok(json(&CompletionList { completions, next_after: read.next_after }))
+    CompletionList { completions, next_after: read.next_after }
+}
+
+/// An answer of JSON that holds a permit until it is sent.
+fn large(text: Bytes, permit: SharedPlace) -> Response {
+    let length = text.len();
+    let parts = (0..length).step_by(PART_BYTES);
+    let parts = parts.map(move |at| text.slice(at..(at + PART_BYTES).min(length)));
+    let parts = stream::iter(parts).map(move |part| {
+        let _held = &permit;
+        Ok::<_, Infallible>(part)
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_LENGTH, length.to_string()),
+    ];
+    (headers, Body::from_stream(parts)).into_response()
 }
 
 /// Acknowledge completions

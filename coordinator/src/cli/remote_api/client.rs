@@ -27,6 +27,8 @@ const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
 pub(in crate::cli) struct ApiServerClient {
     base: String,
     token: Option<String>,
+    /// The variable of the token, if it is not that of all commands.
+    token_variable: Option<String>,
     /// For answers that end soon.
     short: Agent,
     /// For uploads and streams.
@@ -72,12 +74,28 @@ impl ApiServerClient {
             None => std::env::var(env_vars::API_TOKEN.name).ok(),
         };
         let base = base.trim_end_matches('/').to_owned();
-        Ok(Self { base, token, short: agent(Some(REQUEST_TIMEOUT)), long: agent(None) })
+        let other = token_variable.filter(|name| *name != env_vars::API_TOKEN.name);
+        let token_variable = other.map(str::to_owned);
+        Ok(Self {
+            base,
+            token,
+            token_variable,
+            short: agent(Some(REQUEST_TIMEOUT)),
+            long: agent(None),
+        })
     }
 
     /// The URL of a run.
     pub(super) fn run_url(&self, id: &str) -> String {
         format!("{}/v1/runs/{id}", self.base)
+    }
+
+    /// A command line about this server for the shell that this command was started from.
+    pub(super) fn command_line(&self, command: &str) -> String {
+        match &self.token_variable {
+            Some(name) => format!("{}=\"${name}\" {command}", env_vars::API_TOKEN.name),
+            None => command.to_owned(),
+        }
     }
 
     fn authorization(&self) -> String {
@@ -254,7 +272,7 @@ mod tests {
             }
         });
         let (short, long) = (agent(Some(REQUEST_TIMEOUT)), agent(None));
-        let server = ApiServerClient { base, token: None, short, long };
+        let server = ApiServerClient { base, token: None, token_variable: None, short, long };
         let serving = serving.expect("a thread");
         let found = answers.map(|_| server.has("/v1/datasets/0"));
         serving.join().expect("no panic");

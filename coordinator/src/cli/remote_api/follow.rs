@@ -71,9 +71,12 @@ pub(super) async fn follow(
         let message = tokio::select! {
             message = messages.recv() => message.unwrap_or(StreamMessage::Broken(None)),
             _ = stops.recv() => {
-                let url = run.server.run_url(&run.id);
-                printer.hint(&format!("detached; the run goes on: `rollout status {url}`"));
-                return Ok(ExitCode::Success);
+                let status = format!("rollout status {}", run.server.run_url(&run.id));
+                let status = run.server.command_line(&status);
+                printer.hint(&format!("detached; the run goes on: `{status}`"));
+                // The threshold was not decided.
+                let is_decided = fail_under.is_none();
+                return Ok(if is_decided { ExitCode::Success } else { ExitCode::Cancelled });
             }
         };
         match message {

@@ -135,6 +135,9 @@ impl Daemon {
             return Err(DaemonError::Stopping.into());
         }
         submission.settings.check()?;
+        if principal.role != Role::Admin {
+            submission.settings.check_defaults()?;
+        }
         let open = self.farms.table().open_by_user();
         let (own, all) = (open.of(&principal.name), open.total());
         let max = self.options.max_farms as u64;

@@ -10,7 +10,7 @@ use rollout_protocol::farm::{
     AckReceipt, AdmissionRefusal, AdmittedGroup, CancelReceipt, Completion, FarmStatus, GroupEnd,
     GroupId, GroupStatus, SubmitReceipt,
 };
-use rollout_protocol::limits::{COMPLETIONS_METADATA_BYTES, COMPLETIONS_PER_READ};
+use rollout_protocol::limits::{ANSWER_METADATA_BYTES, COMPLETIONS_PER_READ};
 use tokio::time::{Instant, timeout_at};
 
 use super::core::{FarmInput, FarmReply};
@@ -213,7 +213,7 @@ impl FarmHandle {
     }
 
     /// Reads the completions of a consumer after a cursor that it has not acknowledged, at most
-    /// `limit`, and at most one if their metadata is longer than [`COMPLETIONS_METADATA_BYTES`]. Waits up to `wait` for the first one. Gaps in the cursors are completions that were
+    /// `limit`, and at most one if their metadata is longer than [`ANSWER_METADATA_BYTES`]. Waits up to `wait` for the first one. Gaps in the cursors are completions that were
     /// acknowledged, or are of other consumers.
     ///
     /// # Errors
@@ -251,7 +251,7 @@ impl FarmHandle {
         let mut bytes = 0;
         for (_, one) in of_consumer.take(limit) {
             bytes += one.metadata_bytes();
-            if bytes > COMPLETIONS_METADATA_BYTES && !completions.is_empty() {
+            if bytes > ANSWER_METADATA_BYTES && !completions.is_empty() {
                 break;
             }
             completions.push(Arc::clone(one));
@@ -306,11 +306,11 @@ mod tests {
                 break;
             }
             let bytes: u64 = page.completions.iter().map(|one| one.metadata_bytes()).sum();
-            assert!(bytes <= COMPLETIONS_METADATA_BYTES, "{bytes}");
+            assert!(bytes <= ANSWER_METADATA_BYTES, "{bytes}");
             after = page.next_after;
             pages.push(page.completions.len());
         }
-        assert_eq!((pages.len(), pages.iter().sum::<usize>(), after), (2, 120, 120));
+        assert_eq!((pages.len(), pages.iter().sum::<usize>(), after), (15, 120, 120));
     }
 
     #[test]

@@ -1,0 +1,261 @@
+//! Tests of the rules for images, builds and networks of tasks.
+
+use std::fs;
+
+use super::*;
+use crate::config::{JobOptions, job_from_settings};
+
+/// The places and findings of a task with these files.
+fn found(files: &[(&str, &str)], access: &ImageAccess) -> Vec<String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+    let mut problems = Diagnostics::default();
+    let options = JobOptions::for_command_line(&|_| true);
+    let job = job_from_settings(&options, &mut Diagnostics::default()).expect("a job");
+    fs::write(dir.path().join(TASK_FILE), files[0].1).expect("written");
+    let file = dir.path().join(TASK_FILE);
+    let file = crate::config::read_task(&file, Default::default(), &mut problems);
+    let file = file.expect("a task");
+    let compose = files.iter().any(|(name, _)| name.ends_with("docker-compose.yaml"));
+    let parts = TaskParts {
+        context: Some("environment".into()),
+        compose: compose.then(|| "docker-compose.yaml".to_owned()),
+        steps: Vec::new(),
+    };
+    let root = ConfinedDir::open(dir.path()).expect("a directory");
+    let fetch = FetchAccess::default();
+    let rules = ImageRules::new(access, &fetch);
+    rules.check(&job, (dir.path(), &root), (&file, &parts), &mut problems);
+    let (errors, _) = problems.into_parts();
+    errors.iter().map(|error| error.found.clone()).collect()
+}
+
+fn dockerfile(text: &str) -> Vec<String> {
+    let files = [("task.toml", "version = '1.0'\n"), ("environment/Dockerfile", text)];
+    found(&files, &ImageAccess::default())
+}
+
+#[test]
+fn dockerfile_that_fetches_from_the_network_of_the_engine_is_refused() {
+    for good in [
+        "FROM debian:12\nADD files/* /x\nCOPY --from=0 /a /b\n",
+        "# syntax=docker/dockerfile:1.7\nARG V=12\nFROM debian:$V AS base-a\nFROM base-a\n",
+        "FROM debian\nADD [\"a b\", \"/x\"]\nADD <<EOF /x\nhttp://127.0.0.1/\nEOF\n",
+    ] {
+        assert_eq!(dockerfile(good), [""; 0], "{good}");
+    }
+    for bad in [
+        "FROM 127.0.0.1:5000/x\n",
+        "ARG R=127.0.0.1:5000\nFROM $R/x\n",
+        "ARG R=127.0.0.1\nFROM ${R#a}/x\n",
+        "FROM debian\nCOPY --from=localhost:5000/x /a /b\n",
+        "FROM debian\nRUN --mount=type=bind,from=localhost:5000/x,target=/x true\n",
+        "FROM debian\nADD http://127.0.0.1/x /x\n",
+        "FROM debian\nADD https://example.com/x /x\n",
+        "FROM debian\nADD git@127.0.0.1:x /x\n",
+        "FROM debian\nARG U=http://127.0.0.1\nADD $U/x /x\n",
+        "FROM debian\nADD [\"http://127.0.0.1/x\", \"/x\"]\n",
+        "FROM debian\nONBUILD ADD http://127.0.0.1/x /x\n",
+        "FROM debian\nADD h\"tt\"p://127.0.0.1/x /x\n",
+        "FROM 127.0.0.1:5000/x-$TARGETARCH\n",
+        "# syntax=127.0.0.1:5000/x\nFROM debian\n",
+        "# syntax=someone/frontend\nFROM debian\n",
+        "// syntax=someone/frontend\nFROM debian\n",
+        "#!/bin/x\n{\"syntax\": \"someone/frontend\"}\n",
+    ] {
+        assert!(!dockerfile(bad).is_empty(), "{bad}");
+    }
+}
+
+#[test]
+fn dockerfile_in_lower_case_is_checked() {
+    let bad = "FROM 127.0.0.1:5000/x\n";
+    let own = [("task.toml", "version = '1.0'\n"), ("environment/dockerfile", bad)];
+    let of_service = [
+        ("task.toml", "version = '1.0'\n"),
+        ("environment/docker-compose.yaml", "services: {db: {build: db}}\n"),
+        ("environment/db/dockerfile", bad),
+    ];
+    for files in [&own[..], &of_service[..]] {
+        assert_eq!(found(files, &ImageAccess::default()).len(), 1, "{files:?}");
+    }
+}
+
+#[test]
+fn images_of_task_and_services_are_checked_unless_listed() {
+    let compose = "services:\n  main: {image: '${MAIN_IMAGE_NAME}'}\n  db: {image: \
+                   '127.0.0.1:5000/db'}\n  web:\n    build: {context: web, args: {R: \
+                   '127.0.0.1:5000'}}\n";
+    let files = [
+        ("task.toml", "[environment]\ndocker_image = '127.0.0.1:5000/main'\n"),
+        ("environment/docker-compose.yaml", compose),
+        ("environment/web/Dockerfile", "ARG R=docker.io\nFROM $R/web\n"),
+    ];
+    let extends = "services: {own: {extends: {file: other.yaml, service: x}}}\n";
+    let extended = [
+        ("task.toml", "version = '1.0'\n"),
+        ("environment/docker-compose.yaml", extends),
+        ("environment/other.yaml", "services: {x: {image: '127.0.0.1:5000/other'}}\n"),
+    ];
+    let rule = "127.0.0.1:5000".parse().expect("a rule");
+    let hosts = rollout_worker::egress::AllowedHosts::public(vec![rule]);
+    let listed = ImageAccess::Guarded(hosts);
+    for (files, refused) in [(&files[..], 3), (&extended[..], 1)] {
+        let found_of = |access: &ImageAccess| found(files, access);
+        assert_eq!(found_of(&ImageAccess::default()).len(), refused, "{files:?}");
+        assert_eq!(found_of(&ImageAccess::Everything), [""; 0]);
+        assert_eq!(found_of(&listed), [""; 0]);
+    }
+}
+
+#[test]
+fn image_of_service_is_checked_wherever_it_is_written() {
+    for compose in [
+        "services: {labels: {image: 'localhost/x'}}",
+        "services: {image: {image: 'localhost/x'}}",
+        "x-part: &part {image: 'localhost/x'}\nservices: {main: {<<: *part}}",
+        "x: &x {environment: {image: 'localhost/x'}}\nservices: {<<: *x}",
+    ] {
+        let files =
+            [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", compose)];
+        assert!(!found(&files, &ImageAccess::default()).is_empty(), "{compose}");
+    }
+}
+
+#[test]
+fn build_that_another_service_changes_is_refused() {
+    let inner = "FROM 127.0.0.1:5000/x\n";
+    let chosen = "ARG BASE=debian\nFROM $BASE\n";
+    for (compose, other, dockerfile) in [
+        (
+            "services: {a: {extends: {file: sub/o.yaml, service: b}}}",
+            "services: {b: {build: .}}",
+            inner,
+        ),
+        (
+            "services: {a: {extends: {service: b}, build: {args: {BASE: localhost/x}}}, b: {build: sub}}",
+            "",
+            chosen,
+        ),
+        (
+            "services: {a: {extends: {file: sub/o.yaml, service: b}}}",
+            "services: {b: {build: {context: ., dockerfile: Other}}}",
+            chosen,
+        ),
+        (
+            "x: &x {context: sub}\nservices: {a: {build: {<<: *x, args: {BASE: localhost/x}}}}",
+            "",
+            chosen,
+        ),
+    ] {
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", compose),
+            ("environment/sub/o.yaml", other),
+            ("environment/sub/Dockerfile", dockerfile),
+        ];
+        assert!(!found(&files, &ImageAccess::default()).is_empty(), "{compose}");
+    }
+    let files = [
+        ("task.toml", "version = '1.0'\n"),
+        (
+            "environment/docker-compose.yaml",
+            "services: {a: {extends: {file: sub/o.yaml, service: b}, build: sub}}",
+        ),
+        ("environment/sub/o.yaml", "services: {b: {build: {context: .}}}"),
+        ("environment/sub/Dockerfile", chosen),
+    ];
+    assert_eq!(found(&files, &ImageAccess::default()), [""; 0]);
+}
+
+#[test]
+fn build_that_cannot_be_told_is_refused() {
+    for build in [
+        "{context: 'https://example.com/x.git'}",
+        "'git@h:x'",
+        "{context: '${WHERE}'}",
+        "{context: sub, dockerfile: ''}",
+        "{context: sub, dockerfile: null}",
+        "{context: ''}",
+        "''",
+        "{context: ., args: [BUILDKIT_SYNTAX=someone/frontend]}",
+        "{context: ., args: [BASE]}",
+        "{context: ., args: {BASE: }}",
+        "{context: ., args: {BASE: [debian]}}",
+    ] {
+        let compose = format!("services: {{main: {{build: {build}}}}}\n");
+        let files =
+            [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", &*compose)];
+        assert_eq!(found(&files, &ImageAccess::default()).len(), 1, "{build}");
+    }
+}
+
+#[test]
+fn argument_that_is_no_text_is_its_text() {
+    let compose = "services: {main: {build: {context: ., args: {A: 127.1, B: 1, C: true}}}}\n";
+    for (base, refused) in [("$A/x", 1), ("debian:$B", 0), ("a:$C", 0), ("debian:$D", 0)] {
+        let dockerfile = format!("ARG A=docker.io\nARG B\nARG C\nFROM {base}\n");
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", compose),
+            ("environment/Dockerfile", &*dockerfile),
+        ];
+        assert_eq!(found(&files, &ImageAccess::default()).len(), refused, "{base}");
+    }
+}
+
+#[test]
+fn findings_and_files_of_a_task_have_a_limit() {
+    let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
+    assert_eq!(dockerfile(&lines).len(), MAX_FINDINGS);
+    let long = format!("FROM debian\nADD http://h/{} /x\n", "ä".repeat(10_000));
+    assert_eq!(dockerfile(&long)[0].chars().count(), MAX_TEXT + 1);
+    let services = (0..1000)
+        .map(|n| format!("  s{n}: {{build: {{context: ., args: {{A: {n}}}}}}}\n"))
+        .collect::<String>();
+    let around = "services: {a: {extends: {file: sub/../o.yaml, service: a}}}\n";
+    for (compose, text) in
+        [(format!("services:\n{services}"), ""), (around.replace("sub/../", ""), around)]
+    {
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", &*compose),
+            ("environment/o.yaml", text),
+            ("environment/sub/x", ""),
+            ("environment/Dockerfile", "FROM debian\n"),
+        ];
+        let found = found(&files, &ImageAccess::default());
+        assert_eq!(found, ["more than 64 builds and compose files"], "{text}");
+    }
+}
+
+#[test]
+fn addresses_of_networks_are_refused() {
+    let compose = |text: &str| {
+        let files = [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", text)];
+        found(&files, &ImageAccess::default())
+    };
+    let ranges = "{config: [{subnet: 10.20.30.0/24}]}";
+    for refused in [
+        format!("networks: {{n: {{ipam: {ranges}}}}}\n"),
+        format!("x-n: &n {{ipam: {ranges}}}\nnetworks: {{n: {{<<: *n}}}}\n"),
+        "networks: {n: {ipam: {driver: other}}}\n".to_owned(),
+    ] {
+        let findings = compose(&refused);
+        assert!(
+            findings.iter().any(|one| one == "addresses of a network"),
+            "{refused}: {findings:?}"
+        );
+    }
+    for allowed in [
+        "networks: {n: {ipam: {}}, m: {ipam: null}}\n",
+        "services: {ipam: {build: .}}\nnetworks: {ipam: {internal: true}}\n",
+        "services: {s: {build: ., environment: {ipam: x}, networks: {ipam: {aliases: [a]}}}}\n",
+    ] {
+        assert_eq!(compose(allowed), [""; 0], "{allowed}");
+    }
+}
