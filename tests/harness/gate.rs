@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 /// A closed gate. Dropping it opens it, for those who wait and for those who come later.
 #[derive(Debug)]
 pub struct Gate {
-    /// Nobody accepts what waits here. It is reset when the listener goes.
+    /// Connections wait here, and are reset when the listener goes.
     listener: TcpListener,
 }
 

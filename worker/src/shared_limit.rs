@@ -76,7 +76,7 @@ impl LimitShares {
         left.is_some_and(|left| self.is_part(is_admin, amount, left))
     }
 
-    /// What users may still take while all hold `held`; `None` if that is too much already.
+    /// Amount that users may still take while all hold `held`; `None` if that is too much already.
     fn left(self, is_admin: bool, held: u64) -> Option<u64> {
         let has_reserve = !is_admin && !self.is_whole && self.total >= SMALLEST_WITH_RESERVE;
         let reserve = if has_reserve { (self.total / RESERVE_PARTS).max(1) } else { 0 };

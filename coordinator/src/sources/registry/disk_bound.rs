@@ -20,7 +20,7 @@ const PAUSE_FACTOR: u32 = 10;
 pub(super) enum Excess {
     /// It brings more than its bound.
     Bytes,
-    /// The file system has too little space for other work, whoever took it.
+    /// Too little space of the file system is left for other work.
     FullDisk,
 }
 

@@ -196,7 +196,7 @@ impl FarmHandle {
         // No group comes after this.
         self.close().await?;
         let groups = self.shared.state().core.open_groups();
-        // What is written at once is bounded so.
+        // This bounds the bytes that are written at once.
         for some in groups.chunks(GROUPS_AT_ONCE) {
             try_join_all(some.iter().map(|group| self.cancel(group.clone()))).await?;
         }
