@@ -13,7 +13,7 @@ use crate::serve::stops::with_agents;
 use crate::serve::tokens::tokens;
 use crate::serve::{DEADLINE, DaemonProcess, project, submission, submitted};
 
-/// Time of an answer to another user.
+/// Longest time of an answer to another user.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Longest stop of a server whose trials have ended.
@@ -33,20 +33,19 @@ fn start(project: &Project) -> DaemonProcess {
     DaemonProcess::start(project, &["--tokens", "tokens.toml"])
 }
 
-/// Asserts that another user and the administrator are answered at once, on average: the host may be
-/// busy for a moment.
+/// Asserts that another user and the administrator are answered at once.
 #[track_caller]
-fn assert_others_answered(daemon: &DaemonProcess, job: &Value, rounds: u32) {
-    let (mut answers, mut time) = (0, Duration::ZERO);
-    for token in ["bob-token", "r"].repeat(rounds as usize) {
+fn assert_others_answered(daemon: &DaemonProcess, job: &Value) {
+    for token in ["bob-token", "r"] {
         let client = daemon.client.with_token(token);
         let began = Instant::now();
         let _listed = client.get("/v1/runs").expect(200);
+        assert!(began.elapsed() < ANSWER_DEADLINE, "{token}: {:?}", began.elapsed());
+        let began = Instant::now();
         let id = submitted(&client, job);
-        (answers, time) = (answers + 2, time + began.elapsed());
+        assert!(began.elapsed() < ANSWER_DEADLINE, "{token}: {:?}", began.elapsed());
         let _ended = client.post(&format!("/v1/runs/{id}/cancel"), &[], &json!({})).expect(202);
     }
-    assert!(time < ANSWER_DEADLINE * answers, "{answers} answers took {time:?}");
 }
 
 fn cancelled_trials(client: &HttpClient, id: &str) -> u64 {
@@ -68,7 +67,9 @@ fn cancel_of_large_run_keeps_no_one_waiting_and_survives_a_stop() {
     });
     let _accepted = ada.post(&format!("/v1/runs/{id}/cancel"), &[], &json!({})).expect(202);
     wait::until(DEADLINE, "trials are cancelled", || cancelled_trials(&ada, &id) > 0);
-    assert_others_answered(&daemon, &small, 5);
+    for _ in 0..5 {
+        assert_others_answered(&daemon, &small);
+    }
     let before = cancelled_trials(&ada, &id);
     daemon.process.signal(Signal::TERM);
     let _ended = daemon.process.wait(STOP_DEADLINE).expect_code(ExitCode::Success);
@@ -77,7 +78,7 @@ fn cancel_of_large_run_keeps_no_one_waiting_and_survives_a_stop() {
     let all = (AGENTS * 24) as u64;
     assert!(before < all, "the stop came before the end");
     wait::until(DEADLINE, "the cancellation goes on", || cancelled_trials(&ada, &id) > before);
-    assert_others_answered(&daemon, &small, 1);
+    assert_others_answered(&daemon, &small);
     daemon.stop();
 }
 
@@ -116,7 +117,9 @@ fn documents_of_one_user_that_are_read_leave_answers_to_others() {
                 })
             })
             .into();
-        assert_others_answered(&daemon, &small, 5);
+        for _ in 0..5 {
+            assert_others_answered(&daemon, &small);
+        }
         let answers: Vec<_> = sent.into_iter().map(|one| one.join().expect("an answer")).collect();
         for (answer, (status, word)) in answers.iter().zip([
             (422, "at most 4096"),
