@@ -429,7 +429,7 @@ agents:
     execute: cp "$ROLLOUT_TASK_INSTRUCTION" "/tmp/kept/$NAME"
     env: {NAME: asked}
   - name: hangs
-    execute: sleep 300
+    execute: sleep 86400
     override_timeout_sec: 1
 datasets: [{path: tasks, task_names: ["b?ilt"]}]
 "#;

@@ -75,7 +75,7 @@ pub fn write_job(project: Project) -> Project {
          - name: {WRITES}\n  execute: 'echo hello; echo done >answer.txt; echo kept >/kept.txt'\n\
          - name: {HEEDS}\n  harness:\n    command: {heeding}\n    integration_level: cli_events\n    \
            events_path: /logs/agent/e.jsonl\n\
-         - name: {WAITS}\n  execute: sleep 600\n\
+         - name: {WAITS}\n  execute: sleep 86400\n\
          datasets: [{{path: tasks}}]\n",
         jobs.display()
     );

@@ -17,9 +17,9 @@ agents:
   - name: heeds
     harness: {command: @HEEDING@, integration_level: cli_events, events_path: /logs/agent/e.jsonl}
   - name: ignores
-    harness: {command: sleep 600, integration_level: cli_events, events_path: /logs/agent/e.jsonl}
+    harness: {command: sleep 86400, integration_level: cli_events, events_path: /logs/agent/e.jsonl}
   - name: basic
-    harness: {command: sleep 600}
+    harness: {command: sleep 86400}
 datasets: [{path: tasks}]
 "#;
 

@@ -66,7 +66,7 @@ fn assert_second_interrupt_kills(provider: &str) {
     let mark = project.mark();
     let job = format!(
         "name: hangs\nenvironment: {{type: {provider}}}\nagents:\n  - name: hangs\n    execute: |\n      \
-         echo {mark} >/logs/agent/started\n      exec -a {mark} sleep 300\ndatasets:\n  - path: tasks\n"
+         echo {mark} >/logs/agent/started\n      exec -a {mark} sleep 86400\ndatasets:\n  - path: tasks\n"
     );
     let project = project.write("job.yaml", &job);
     let mut run = project.rollout(&["run", "job.yaml"]);

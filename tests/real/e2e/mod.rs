@@ -43,7 +43,7 @@ use rollout_tests::project::Project;
 use rollout_tests::results::Results;
 
 /// Longest duration of a run on a busy machine with two processors.
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
 
 /// An empty project for the program under test.
 fn project() -> Project {

@@ -154,7 +154,7 @@ fn export_of_a_killed_retry_has_only_trials_that_are_settled() {
     let before: Vec<Value> = export("jsonl", "before.jsonl");
     assert_eq!(before.len(), 2, "{before:?}");
 
-    project.write_file("job.yaml", &job_of(&format!("exec -a {mark} sleep 300")));
+    project.write_file("job.yaml", &job_of(&format!("exec -a {mark} sleep 86400")));
     let mut retry = project.rollout(&["retry", "jobs/needy", "--failed"]);
     let hangs = || !rollout_tests::processes::with_mark(&mark).is_empty();
     wait::until(DEADLINE, "the agent", hangs);

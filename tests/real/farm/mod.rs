@@ -93,7 +93,7 @@ fn killed_trainer_finds_every_completion_once_and_under_its_cursor() {
 async fn cancelled_group_ends_its_running_sandboxes() {
     let project = Project::new(PROGRAM);
     let mark = project.mark();
-    let project = farm::write_job(project, &format!("exec -a {mark} sleep 600"));
+    let project = farm::write_job(project, &format!("exec -a {mark} sleep 86400"));
     let farm =
         FarmSession::open(farm::request(project.path(), PROGRAM, None)).await.expect("a farm");
     let id = "cancelled".parse().expect("an id");

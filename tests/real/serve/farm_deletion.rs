@@ -25,7 +25,7 @@ fn with_running_samples(options: &[&str]) -> Option<(FarmFleet, String, String)>
     let mark = project.mark();
     let fleet = FarmFleet::start(project, options, NO_VARIABLE)?;
     let client = &fleet.daemon.client;
-    let agent = format!("exec -a {mark} sleep 600");
+    let agent = format!("exec -a {mark} sleep 86400");
     let path = opened(client, &farm_request(&fleet.cluster.project, &agent));
     wait_for(client, &path, "running");
     let groups = format!("{path}/groups");
@@ -174,7 +174,7 @@ fn sample_cancelled_as_the_daemon_stops_does_not_hold_up_its_end() {
         let project = farm_project();
         let mark = project.mark();
         let mut daemon = DaemonProcess::start(&project, &["--slots", "4"]);
-        let agent = format!("exec -a {mark} sleep 600");
+        let agent = format!("exec -a {mark} sleep 86400");
         let path = opened(&daemon.client, &farm_request(&project, &agent));
         let groups = format!("{path}/groups");
         let _admitted = daemon.client.post(&groups, &[], &group("g", SAMPLES)).expect(201);

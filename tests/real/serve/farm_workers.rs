@@ -183,7 +183,7 @@ fn cancelled_and_deleted_samples_end_on_their_workers() {
     let mark = project.mark();
     let Some(fleet) = FarmFleet::start(project, &[], NO_VARIABLE) else { return };
     let client = &fleet.daemon.client;
-    let agent = format!("exec -a {mark} sleep 600");
+    let agent = format!("exec -a {mark} sleep 86400");
     let path = opened(client, &farm_request(&fleet.cluster.project, &agent));
     wait_for(client, &path, "running");
     for id in ["kept", "cancelled"] {

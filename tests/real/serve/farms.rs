@@ -214,7 +214,7 @@ fn cancelled_id_outlives_the_daemon_and_closed_farm_ends() {
 fn full_farm_refuses_with_limit_and_depth() {
     let project = farm_project();
     let daemon = DaemonProcess::start(&project, &["--max-farms", "1"]);
-    let mut request = farm_request(&project, "sleep 600");
+    let mut request = farm_request(&project, "sleep 86400");
     request["settings"] = json!({ "limits": { "open_groups": 1 } });
     let path = opened(&daemon.client, &request);
     let groups = format!("{path}/groups");
@@ -241,7 +241,7 @@ fn deleted_farm_ends_its_sandboxes_and_leaves_no_file() {
     let mark = project.mark();
     let daemon = DaemonProcess::start(&project, &[]);
     let path =
-        opened(&daemon.client, &farm_request(&project, &format!("exec -a {mark} sleep 600")));
+        opened(&daemon.client, &farm_request(&project, &format!("exec -a {mark} sleep 86400")));
     let _admitted = daemon.client.post(&format!("{path}/groups"), &[], &group("g", 4)).expect(201);
     let running = || processes::with_mark(&mark).len();
     wait::until(LONG_DEADLINE, "samples run", || running() > 0);

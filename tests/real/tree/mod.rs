@@ -27,7 +27,7 @@ use std::time::Duration;
 use rollout_tests::project::Project;
 
 /// Longest duration of a command on a busy machine with two processors.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
 
 /// An empty project for the program under test.
 fn project() -> Project {
