@@ -8,7 +8,7 @@ use rollout_tests::wait;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::serve::{DEADLINE, DaemonProcess, project};
+use crate::serve::{DEADLINE, DaemonProcess, client_variables, project};
 
 /// A project with a job of slow trials, and a daemon that may use none of its directories.
 fn with_daemon(attempts: &str) -> (Project, DaemonProcess, String) {
@@ -77,6 +77,26 @@ fn detached_run_goes_on_and_obeys_commands_on_its_url() {
     let second = project.rollout(&[&run[..], &["--detach"]].concat()).wait(DEADLINE);
     let second = second.expect_code(ExitCode::Success);
     assert_eq!(second.stdout.lines().count(), 1, "{}", second.stdout);
+    daemon.stop();
+}
+
+#[test]
+fn detached_run_with_undecided_threshold_ends_with_130_and_hints_variable_of_token() {
+    let (project, daemon, url) = with_daemon("300");
+    let variables = client_variables(&project, &daemon.process.stdout()).expect("a file");
+    project.set_variable("TEAM_TOKEN", &variables["ROLLOUT_API_TOKEN"]);
+    // A command that takes the usual variable is refused.
+    project.set_variable("ROLLOUT_API_TOKEN", "wrong");
+    let run = ["run", "job.yaml", "--remote-endpoint", &url, "--remote-token-env", "TEAM_TOKEN"];
+    let mut following = project.rollout(&[&run[..], &["--fail-under", "0.5"]].concat());
+    wait::until(DEADLINE, "a trial has ended", || following.stdout().contains("trial_settled"));
+    following.signal(Signal::INT);
+    let detached = following.wait(DEADLINE).expect_code(ExitCode::Cancelled);
+    let detached = detached.expect_stderr("the run goes on");
+    let hint = detached.hinted_command();
+    assert!(hint.contains("TEAM_TOKEN"), "{hint}");
+    let shown = project.paste(&hint).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(shown.stdout.contains("trials settled"), "{}", shown.stdout);
     daemon.stop();
 }
 

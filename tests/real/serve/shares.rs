@@ -194,6 +194,18 @@ fn group(name: usize, bytes: usize) -> Value {
     })
 }
 
+/// Asserts that a farm, when there is no room for more, tells that it knows its first group, and then that
+/// it is closed to one with another number.
+fn assert_told_without_room(client: &HttpClient, groups: &str, unknown: usize) {
+    let _known = client.post(groups, &[], &group(0, 261_000)).expect(200);
+    let refusal =
+        |request: &Value| client.post(groups, &[], request).expect(409).json()["type"].clone();
+    assert_eq!(refusal(&group(0, 260_000)), json!("urn:rollout:problem:conflict"));
+    let close = groups.replace("/groups", "/close");
+    let _closed = client.post(&close, &[], &Value::Null).expect(200);
+    assert_eq!(refusal(&group(unknown, 261_000)), json!("urn:rollout:problem:closed"));
+}
+
 #[test]
 fn groups_of_one_user_leave_bytes_for_those_of_others() {
     let served = SharedDaemon::start(&[]);
@@ -205,7 +217,7 @@ fn groups_of_one_user_leave_bytes_for_those_of_others() {
         format!("{farm}/groups")
     };
     let ada = served.user("ada");
-    let (mut groups, mut refusals) = (0, Vec::new());
+    let (mut groups, mut refusals, mut farms) = (0, Vec::new(), Vec::new());
     while refusals.len() < 4 && refusals.last().is_none_or(|max| *max == limits::FARM_HELD_BYTES) {
         let farm = open(&ada, &format!("farm-{}", refusals.len()));
         let refused = loop {
@@ -217,9 +229,11 @@ fn groups_of_one_user_leave_bytes_for_those_of_others() {
         };
         assert_eq!(refused["limit"], json!("held_bytes"), "{refused:#}");
         refusals.push(refused["max"].as_u64().expect("a number"));
+        farms.push(farm);
     }
     assert_eq!(refusals.last(), Some(&limits::FARMS_HELD_BYTES), "{groups} groups: {refusals:?}");
     assert!(refusals.len() > 1, "one farm has less than all: {refusals:?}");
+    assert_told_without_room(&ada, &farms[0], groups);
     let of_bob = open(&served.user("bob"), "policy");
     let of_root = open(&served.user("root"), "policy");
     for (client, farm) in [(served.user("bob"), of_bob), (served.user("root"), of_root)] {

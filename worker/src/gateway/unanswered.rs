@@ -35,7 +35,7 @@ pub(crate) enum RequestEnd {
     Refused,
     /// It has no answer for a cause of the server, of a pause, or of the gateway itself.
     Unanswered,
-    /// The agent closed the connection, or used most of the limits of the server itself.
+    /// The agent closed the connection, or its other calls used the limits of the server.
     AgentGone,
 }
 

@@ -31,6 +31,10 @@ const STDERR_LINES: usize = 6;
 /// Longest message of an error, characters.
 const MESSAGE_CHARS: usize = 600;
 
+/// Characters at the beginning of a longer message that are kept: git says there what failed, and long
+/// addresses may follow.
+const MESSAGE_HEAD_CHARS: usize = 100;
+
 /// A repository that git is called on.
 #[derive(Debug, Clone)]
 pub struct Git {
@@ -313,7 +317,7 @@ async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     kept
 }
 
-/// The end of git's error output, on one line.
+/// The last lines of git's error output, on one line. A long text has its beginning and its end.
 fn stderr_message(stderr: &[u8], status: ExitStatus) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text
@@ -324,10 +328,28 @@ fn stderr_message(stderr: &[u8], status: ExitStatus) -> String {
         .filter(|line| !line.is_empty() && !line.starts_with("warning: "))
         .collect();
     let message = lines[lines.len().saturating_sub(STDERR_LINES)..].join("; ");
-    let skipped = message.chars().count().saturating_sub(MESSAGE_CHARS);
-    let said = message.chars().skip(skipped).map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let excess = message.chars().count().saturating_sub(MESSAGE_CHARS);
+    let omitted = MESSAGE_HEAD_CHARS..MESSAGE_HEAD_CHARS + excess;
+    let kept = message.chars().enumerate().filter(|(place, _)| !omitted.contains(place));
+    let said = kept.map(|(_, c)| if c.is_control() { '\u{fffd}' } else { c });
     match said.collect::<String>() {
         said if said.is_empty() => format!("it ended with {status}"),
         said => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn long_message_keeps_its_beginning_and_its_end() {
+        let said = format!("fatal: it failed:\n  {} the end\n", "x".repeat(MESSAGE_CHARS));
+        let message = stderr_message(said.as_bytes(), ExitStatus::from_raw(0));
+        assert_eq!(message.len(), MESSAGE_CHARS, "{message}");
+        assert!(message.starts_with("fatal: it failed:; xx"), "{message}");
+        assert!(message.ends_with("xx the end"), "{message}");
     }
 }

@@ -144,3 +144,31 @@ pub(super) async fn acknowledge(
     let AckReceipt { acknowledged, repeated, unknown } = receipt;
     Ok(json(&AcknowledgedDocument { acknowledged, repeated, unknown }))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unread_large_answers_of_one_user_hold_places_and_leave_some_for_others() {
+        let limit = SharedLimit::new(LimitShares::new(8));
+        let text = Bytes::from(vec![b'x'; 3 * PART_BYTES + 1]);
+        let answer = |name: &str| {
+            let user = LimitUser { name: name.to_owned(), is_admin: false };
+            let place = limit.try_acquire(&user, 1).ok()?;
+            Some(large(text.clone(), place))
+        };
+        let mut unread: Vec<Response> = std::iter::from_fn(|| answer("ada")).collect();
+        assert!((2..8).contains(&unread.len()), "{}", unread.len());
+        assert!(answer("bob").is_some(), "there is a place for another user");
+        assert!(answer("ada").is_none());
+        let read = unread.pop().expect("an answer");
+        let length = read.headers()[header::CONTENT_LENGTH].to_str().expect("text");
+        assert_eq!(length, text.len().to_string());
+        assert_eq!(to_bytes(read.into_body(), usize::MAX).await.expect("a body"), text);
+        assert!(answer("ada").is_some(), "an answer that was read holds no place");
+    }
+}

@@ -254,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn command_line_about_server_takes_token_from_named_variable() {
+        let status = "rollout status http://host/v1/runs/r1";
+        // Any variable that every test has.
+        let named = ApiServerClient::new("http://host", Some("PATH")).expect("it is set");
+        assert_eq!(named.command_line(status), format!("ROLLOUT_API_TOKEN=\"$PATH\" {status}"));
+        let usual = ApiServerClient::new("http://host", None).expect("no variable is needed");
+        assert_eq!(usual.command_line(status), status);
+    }
+
+    #[test]
     fn only_a_missing_path_does_not_exist() {
         use std::io::{BufRead as _, BufReader, Write as _};
         use std::net::{Ipv4Addr, TcpListener};

@@ -28,6 +28,9 @@ pub(super) async fn run_search(
     screen: Screen,
     printer: &Printer,
 ) -> Result<SearchManifest, CliError> {
+    // Before signals are caught: a file of credentials may be a pipe into which nothing is written.
+    #[cfg(feature = "nats")]
+    let remote = if args.dry_run { None } else { args.remote.remote()? };
     let listening = signals::listen();
     let (stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen for signals", &error))?;
@@ -57,7 +60,7 @@ pub(super) async fn run_search(
         wait_policy: lock_wait_policy(args),
         fail_unable: args.fail_unable_evals,
         #[cfg(feature = "nats")]
-        remote: if args.dry_run { None } else { args.remote.remote()? },
+        remote,
         stops,
         sinks,
         tracer: traces.tracer(),

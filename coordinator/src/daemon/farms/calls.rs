@@ -49,9 +49,8 @@ impl Daemon {
         request: GroupRequest,
     ) -> Result<SubmitReceipt, FarmError> {
         let session = farm.session().await?;
-        let (handle, group) = (session.handle(), &request.group);
-        // The farm says what has become of it.
-        if handle.group(group).is_none() && handle.former_group(group).is_none() {
+        // The farm tells what became of a known group, and that it is closed, also when all are full.
+        if session.handle().can_admit(&request.group) {
             self.check_held(principal, farm, request.held_bytes())?;
         }
         farm.submit(request).await

@@ -7,8 +7,14 @@ use rollout_worker::git;
 use super::FetchError;
 use super::origin::Origin;
 
-/// Git's words for an answer of a server that does not give the repository: 401, 403, 404 and 410, and
-/// the same over SSH.
+/// Git's words for a redirect of the first request to an address of another form, such as a login page.
+const REDIRECTION: &str = "unable to update url base from redirection";
+
+/// Git's words for an answer of another form, such as a login page at the same address.
+const NO_REFS: &str = "info/refs not valid";
+
+/// Git's words for an answer of a server that does not give the repository: 401, 403, 404, 410 and 451,
+/// a page that is no repository, a redirect that is not followed, and the same over SSH.
 const DENIALS: &[&str] = &[
     "Authentication failed for",
     "could not read Username for",
@@ -18,6 +24,11 @@ const DENIALS: &[&str] = &[
     "returned error: 403",
     "returned error: 404",
     "returned error: 410",
+    "returned error: 451",
+    // All codes from 300 to 309.
+    "returned error: 30",
+    REDIRECTION,
+    NO_REFS,
     "Repository not found",
     "Permission denied (publickey",
 ];
@@ -68,7 +79,7 @@ impl GitError {
             Self::Cancelled => FetchError::Cancelled { url },
             Self::TooLarge(max_bytes) => FetchError::TooLarge { url, max_bytes },
             Self::Failed(said) if is_denial(&said) => {
-                FetchError::Denied { url, said: origin.redact(without_address(&said)) }
+                FetchError::Denied { url, said: origin.redact(&denial(&said)) }
             }
             Self::Failed(said) => {
                 FetchError::Unreachable { url, said: origin.redact(without_address(&said)) }
@@ -102,6 +113,8 @@ impl GitError {
             "could not read Username",
             "unable to get password from user",
             "Connection refused",
+            REDIRECTION,
+            NO_REFS,
         ];
         !HOPELESS.iter().any(|sign| said.contains(sign))
     }
@@ -112,6 +125,18 @@ fn is_denial(said: &str) -> bool {
     // `repository 'https://…/' not found` is git's word for 404.
     let is_absent = said.contains("repository '") && said.contains("' not found");
     is_absent || DENIALS.iter().any(|words| said.contains(words))
+}
+
+/// Git's words for a denial, in short. A page to which a server redirects is told without the query of
+/// its address, which may be long and have the secrets of a login.
+fn denial(said: &str) -> String {
+    if !said.contains(REDIRECTION) {
+        return without_address(said).to_owned();
+    }
+    // A very long address is there without its beginning.
+    let page = said.rsplit_once("redirect: ").map_or("another page", |(_, page)| page);
+    let page = page.split(['?', '#', ';']).next().unwrap_or_default();
+    format!("the server redirects to {page}, which is no repository")
 }
 
 /// Git's words without the address, which the error names already.
@@ -148,6 +173,9 @@ mod tests {
             "fatal: Authentication failed for 'https://h/x.git/'",
             "fatal: unable to get password from user",
             "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 403",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 451",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 302",
+            "fatal: https://h/x.git/info/refs not valid: is this a git repository?",
             "fatal: repository 'https://h/x.git/' not found",
             "remote: Repository not found.; fatal: repository 'https://h/x.git/' not found",
             "ERROR: Repository not found.; fatal: Could not read from remote repository.",
@@ -164,6 +192,24 @@ mod tests {
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
         }
+    }
+
+    #[test]
+    fn redirect_to_a_login_is_a_denial_that_names_the_page_alone() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let error = GitError::Failed(
+            "fatal: unable to update url base from redirection:; asked for: \
+             https://h/x.git/info/refs?service=git-upload-pack; redirect: https://h/login?to=x"
+                .to_owned(),
+        );
+        assert!(!error.may_be_the_request());
+        let error = error.into_unreachable(&origin);
+        assert!(matches!(error, FetchError::Denied { .. }) && !error.is_outage(), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "cannot fetch the repository https://h/x.git: the server redirects to https://h/login, \
+             which is no repository"
+        );
     }
 
     #[test]

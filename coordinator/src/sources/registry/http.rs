@@ -21,7 +21,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWERED: &str = "the server answered ";
 
 /// Answers of a server that does not give the body.
-const DENIALS: [&str; 4] = ["401", "403", "404", "410"];
+const DENIALS: [&str; 5] = ["401", "403", "404", "410", "451"];
 
 /// The body at an `http` or `https` address, of at most `limit` bytes; through the proxy with a URL, if
 /// there is one.
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn answer_without_body_is_no_outage() {
-        for (code, is_denied) in [(401, true), (403, true), (404, true), (410, true), (503, false)]
-        {
+        let denials = [401, 403, 404, 410, 451].map(|code| (code, true));
+        for (code, is_denied) in denials.into_iter().chain([(503, false)]) {
             let reason = reason(&ureq::Error::StatusCode(code));
             assert_eq!(is_denial(&reason), is_denied, "{reason}");
         }

@@ -170,6 +170,14 @@ impl FarmHandle {
         self.shared.state().core.held_bytes()
     }
 
+    /// Whether a group with this id may be admitted: the farm is open, and does not know the id.
+    pub fn can_admit(&self, group: &GroupId) -> bool {
+        let state = self.shared.state();
+        let is_known =
+            state.core.group_status(group).is_some() || state.core.former_group(group).is_some();
+        !is_known && !state.core.is_closed()
+    }
+
     /// The state of a group that the farm holds; `None` for one that was never admitted, or is ended
     /// and acknowledged.
     pub fn group(&self, group: &GroupId) -> Option<GroupStatus> {
@@ -280,15 +288,17 @@ mod tests {
         AdmittedGroup { content: request.content().expect("a digest"), request, spec }
     }
 
+    /// Decides an input, and carries out what it leads to.
+    fn step(shared: &FarmShared, make: impl FnOnce(u64) -> FarmInput) {
+        let _answer = shared.ask(make).expect("it is open");
+        let effects = shared.state().decide(Timestamp::UNIX_EPOCH).effects;
+        shared.carry_out(effects);
+    }
+
     #[test]
     fn read_is_bounded_by_metadata_and_goes_on_after_it() {
         let shared = Arc::new(FarmShared::new(FarmSettings::new("f")));
         let handle = FarmHandle::new(Arc::clone(&shared));
-        let step = |input: &dyn Fn(u64) -> FarmInput| {
-            let _answer = shared.ask(input).expect("it is open");
-            let effects = shared.state().decide(Timestamp::UNIX_EPOCH).effects;
-            shared.carry_out(effects);
-        };
         let text = serde_json::Value::String("x".repeat(261_000));
         let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());
         for name in ["g", "h"] {
@@ -296,8 +306,8 @@ mod tests {
             let request = GroupRequest { n: 60, metadata: Arc::clone(&metadata), ..request };
             let content = request.content().expect("a digest");
             let group = AdmittedGroup { content, request, spec };
-            step(&|id| FarmInput::Submit { id, group: Box::new(group.clone()) });
-            step(&|id| FarmInput::Cancel { id, group: group.request.group.clone() });
+            step(&shared, |id| FarmInput::Submit { id, group: Box::new(group.clone()) });
+            step(&shared, |id| FarmInput::Cancel { id, group: group.request.group.clone() });
         }
         let (mut after, mut pages) = (0, Vec::new());
         loop {
@@ -311,6 +321,19 @@ mod tests {
             pages.push(page.completions.len());
         }
         assert_eq!((pages.len(), pages.iter().sum::<usize>(), after), (15, 120, 120));
+    }
+
+    #[test]
+    fn group_that_is_known_and_group_of_closed_farm_cannot_be_admitted() {
+        let shared = Arc::new(FarmShared::new(FarmSettings::new("f")));
+        let handle = FarmHandle::new(Arc::clone(&shared));
+        let id = |name: &str| -> GroupId { name.parse().expect("an id") };
+        step(&shared, |id| FarmInput::Submit { id, group: Box::new(admitted("held")) });
+        step(&shared, |number| FarmInput::Cancel { id: number, group: id("cancelled") });
+        let can_admit = || ["held", "cancelled", "new"].map(|name| handle.can_admit(&id(name)));
+        assert_eq!(can_admit(), [false, false, true]);
+        step(&shared, |id| FarmInput::Close { id });
+        assert_eq!(can_admit(), [false; 3]);
     }
 
     #[test]

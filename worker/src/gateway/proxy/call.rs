@@ -295,7 +295,7 @@ impl Call {
     ) {
         let request = match reply.status {
             _ if outage => RequestEnd::Unanswered,
-            // Its own calls use most of the limits: no answer, and no cause of the server.
+            // Other calls of the execution are the cause: no answer, and no cause of the server.
             StatusCode::TOO_MANY_REQUESTS => RequestEnd::AgentGone,
             _ => RequestEnd::Rejected,
         };

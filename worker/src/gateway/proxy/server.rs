@@ -121,8 +121,8 @@ pub(super) struct Admission<'a> {
 pub(super) struct NotAdmitted {
     /// The reply to the agent.
     pub(super) reply: OwnReply,
-    /// Whether the execution of the call uses most of the limits of the server itself: that is no
-    /// outage.
+    /// Whether the execution of the call is the cause: the server took other calls of it meanwhile,
+    /// or it uses most of the rate. That is no outage.
     pub(super) is_own: bool,
 }
 
@@ -133,19 +133,22 @@ struct ServerCalls {
     present: usize,
     /// Those that the server is answering.
     answering: usize,
+    /// How many were sent so far.
+    total_sent: u64,
     /// When those of the last minute were sent, if there is a limit on them.
     sent: VecDeque<Instant>,
 }
 
 impl ServerCalls {
-    /// Numbers of those that are present, that the server is answering, and of the last minute.
-    fn counts(&mut self) -> [usize; 3] {
+    /// Numbers of those that are present, and of the last minute.
+    fn counts(&mut self) -> [usize; 2] {
         self.forget_old(Instant::now());
-        [self.present, self.answering, self.sent.len()]
+        [self.present, self.sent.len()]
     }
 
     fn add_sent(&mut self, spec: &UpstreamSpec) {
         self.answering += 1;
+        self.total_sent += 1;
         if spec.requests_per_minute.is_some() {
             let now = Instant::now();
             self.forget_old(now);
@@ -169,26 +172,29 @@ impl HeldPlaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this execution uses most of the limits of a server, for which another call of it waited.
+    /// Whether this execution uses most of the rate of a server, for which another call of it waited.
     /// With leased limits only the calls of this worker are known.
-    fn are_most(&self, server: &ModelServer) -> bool {
+    fn use_most_of_rate(&self, server: &ModelServer) -> bool {
         let own = self.servers().get_mut(server.name()).map(ServerCalls::counts);
-        let [own, own_answering, own_sent] = own.unwrap_or_default();
-        let [all, answering, sent] = server.calls().counts();
+        let [own, own_sent] = own.unwrap_or_default();
+        let [all, sent] = server.calls().counts();
         let is_most = |own: usize, all: usize| own.saturating_mul(2) > all;
-        let places = server.limits.places(&server.spec);
-        let is_full = places.is_some_and(|places| answering >= places as usize);
-        if is_full || server.spec.requests_per_minute.is_none() {
-            // Calls that wait for places of others use none.
-            return is_most(own, all) && is_most(own_answering, answering);
-        }
         // The call that waited counts, too: short ones may use up a rate one after the other.
         is_most(own + 1, all + 1) && is_most(own_sent, sent)
     }
 
+    /// How many calls of this execution a server is answering, and how many it was sent so far.
+    fn taken(&self, server: &ModelServer) -> (usize, u64) {
+        let servers = self.servers();
+        let own = servers.get(server.name());
+        own.map(|calls| (calls.answering, calls.total_sent)).unwrap_or_default()
+    }
+
     /// Counts a call that waits for the limits.
     fn hold<'a>(&'a self, server: &'a ModelServer) -> HeldPlace<'a> {
-        let held = HeldPlace { places: self, server, is_sent: false };
+        let (answering, sent_before) = self.taken(server);
+        let has_places = answering > 0;
+        let held = HeldPlace { places: self, server, is_sent: false, has_places, sent_before };
         held.change(|calls| calls.present += 1);
         held
     }
@@ -200,6 +206,10 @@ struct HeldPlace<'a> {
     places: &'a HeldPlaces,
     server: &'a ModelServer,
     is_sent: bool,
+    /// Whether the server was answering others of the execution when it began to wait.
+    has_places: bool,
+    /// How many others of the execution were sent before.
+    sent_before: u64,
 }
 
 impl HeldPlace<'_> {
@@ -207,6 +217,14 @@ impl HeldPlace<'_> {
     fn change(&self, change: impl Fn(&mut ServerCalls)) {
         change(&mut self.server.calls());
         change(self.places.servers().entry(self.server.name().to_owned()).or_default());
+    }
+
+    /// Whether others of the execution had what it waits for: the execution was not kept out, but
+    /// asked for too many calls at once.
+    fn others_were_taken(&self) -> bool {
+        let (_, sent) = self.places.taken(self.server);
+        // A call that was sent earlier uses none of the present rate, however long it takes.
+        sent > self.sent_before || self.has_places && self.server.lacks_places()
     }
 
     /// Counts it as one that the server is answering.
@@ -341,6 +359,14 @@ impl ModelServer {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether calls that wait lack places among the calls at once, rather than the rate.
+    fn lacks_places(&self) -> bool {
+        let answering = self.calls().answering;
+        let places = self.limits.places(&self.spec);
+        let is_full = places.is_some_and(|places| answering >= places as usize);
+        is_full || self.spec.requests_per_minute.is_none()
+    }
+
     /// Longest time that a call is held.
     pub(super) fn hold(&self) -> Duration {
         Duration::try_from_secs_f64(self.spec.hold_sec).unwrap_or(MAX_RETRY_AFTER)
@@ -370,12 +396,16 @@ impl ModelServer {
             opened.map_err(|reply| NotAdmitted { reply, is_own: false })?;
             let mut held = places.hold(self);
             let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
+                let others_were_taken = held.others_were_taken();
                 drop(held);
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
                 busy.retry_after = Some(RETRY_AFTER_SEC);
-                return Err(NotAdmitted { reply: busy, is_own: places.are_most(self) });
+                // Without places the rate is no cause.
+                let uses_rate = !self.lacks_places() && places.use_most_of_rate(self);
+                let is_own = others_were_taken || uses_rate;
+                return Err(NotAdmitted { reply: busy, is_own });
             };
             if self.obstacle(Instant::now()).is_none() {
                 held.mark_sent();

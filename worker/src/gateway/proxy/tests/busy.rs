@@ -38,14 +38,14 @@ async fn failures(limit: u32, slow_calls: [usize; 2]) -> [Option<CallFailure>; 2
 async fn limits_that_a_try_uses_itself_are_no_outage_of_the_server() {
     let others_fault = Some(CallFailure::Unanswered);
     assert_eq!(failures(1, [1, 0]).await, [None, others_fault], "its own call has the place");
-    assert_eq!(failures(3, [2, 1]).await, [None, others_fault], "its own calls have most places");
+    assert_eq!(failures(4, [0, 4]).await, [others_fault, None], "it has no place");
 }
 
 #[tokio::test]
-async fn limits_that_other_tries_use_are_an_outage_also_for_one_with_a_few_calls() {
-    let unanswered = Some(CallFailure::Unanswered);
-    assert_eq!(failures(2, [1, 1]).await, [unanswered; 2]);
-    assert_eq!(failures(4, [1, 3]).await, [unanswered, None]);
+async fn limits_that_tries_use_together_are_an_outage_for_none_that_has_a_place() {
+    for (limit, slow_calls) in [(2, [1, 1]), (3, [2, 1]), (4, [1, 3])] {
+        assert_eq!(failures(limit, slow_calls).await, [None; 2], "{slow_calls:?}");
+    }
 }
 
 /// An upstream with these limits.
@@ -95,22 +95,55 @@ async fn rate_that_a_try_alone_uses_is_no_outage_however_short_its_calls_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_for_which_most_calls_of_others_wait_are_an_outage() {
-    let [one, other] = [HeldPlaces::default(), HeldPlaces::default()];
+async fn places_for_which_calls_of_others_wait_are_an_outage_for_a_try_without_a_place() {
+    let [one, other, third] = [(); 3].map(|()| HeldPlaces::default());
     let server = own_server(Some(3), None);
     let mut held = Vec::new();
     for places in [&one, &one, &other] {
         held.push(server.admit(after(60), places).await.expect("sent"));
     }
-    assert!(is_own(&server, &one).await, "it has most places");
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let mut call = Box::pin(server.admit(after(60), &other));
         assert!(call.as_mut().now_or_never().is_none());
         waiting.push(call);
     }
-    assert!(!is_own(&server, &one).await, "others need most of them");
-    assert!(!is_own(&server, &other).await, "and have fewer");
+    assert!(is_own(&server, &one).await, "it has two places");
+    assert!(is_own(&server, &other).await, "it has one, and asks for more");
+    assert!(!is_own(&server, &third).await, "the others keep it out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_that_another_call_got_meanwhile_is_no_outage_after_its_answer() {
+    let [one, other, third] = [(); 3].map(|()| HeldPlaces::default());
+    let server = own_server(Some(1), None);
+    let held = server.admit(after(60), &other).await.expect("sent");
+    let mut calls = [(60, &one), (60, &other), (1, &one), (1, &third)]
+        .map(|(sec, places)| Box::pin(server.admit(after(sec), places)));
+    for call in &mut calls {
+        assert!(call.as_mut().now_or_never().is_none());
+    }
+    let [answered, next, refused, kept_out] = calls;
+    drop(held);
+    drop(answered.await.expect("sent, and answered at once"));
+    let _held = next.await.expect("sent");
+    assert!(refused.await.expect_err("the place is in use").is_own, "it had the place");
+    assert!(!kept_out.await.expect_err("the place is in use").is_own, "it had no place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_of_which_another_call_got_a_start_meanwhile_is_no_outage() {
+    let [one, other] = [HeldPlaces::default(), HeldPlaces::default()];
+    let server = own_server(None, Some(3));
+    for _ in 0..2 {
+        drop(server.admit(after(60), &other).await.expect("sent, and answered at once"));
+    }
+    let mut first = Box::pin(server.admit(after(60), &one));
+    assert!(first.as_mut().now_or_never().is_none());
+    let refused = server.admit(after(30), &one);
+    let (first, refused) = tokio::join!(first, refused);
+    drop(first.expect("sent after 20 s"));
+    assert!(refused.expect_err("the rate is in use").is_own);
 }
 
 #[tokio::test(start_paused = true)]
