@@ -127,3 +127,6 @@ impl Slot for PooledSlot {
         *self.held() = Some(slot);
     }
 }
+
+#[cfg(test)]
+mod tests;
