@@ -126,6 +126,10 @@ impl Slot for PooledSlot {
         let slot = self.share.acquire().await;
         *self.held() = Some(slot);
     }
+
+    fn must_be_kept(&self) -> bool {
+        self.inner.must_be_kept()
+    }
 }
 
 #[cfg(test)]
