@@ -98,8 +98,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = USER_DISK, value_parser = value_parsers::size)]
     user_disk: u64,
 
-    /// Trials of all runs at a time; free slots go to the user who holds the fewest, then to runs with
-    /// the highest priority [default: one per processor]
+    /// Trials, samples of farms and evals of searches at a time; free slots go to the user who holds
+    /// the fewest, then by priority [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
 

@@ -33,7 +33,6 @@ use crate::launch::exit;
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
-use crate::launch::slot_pool::SlotShare;
 use crate::plan::{self, PreparedJob};
 
 /// Stops that wait for a session.
@@ -335,11 +334,7 @@ fn request(
         host: options.host.clone(),
         kubernetes_config: options.kubernetes_config.clone(),
         tracer: Tracer::default(),
-        slots: Some(SlotShare {
-            slots: Arc::clone(&daemon.slots),
-            user: run.limit_user(),
-            priority: run.view().record.priority,
-        }),
+        slots: Some(daemon.slot_share(run.limit_user(), run.view().record.priority)),
     };
     Ok(request)
 }

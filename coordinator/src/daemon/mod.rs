@@ -98,6 +98,7 @@ use crate::launch::host::HostPaths;
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
 };
+use crate::launch::slot_pool::SlotShare;
 
 /// Longest wait of a stop for preparations whose sessions have ended.
 const PREPARATIONS_END: Duration = Duration::from_secs(2);
@@ -121,7 +122,7 @@ pub struct DaemonOptions {
     pub max_trials: Option<u64>,
     /// Disk for uploaded datasets and exports, bytes.
     pub disk_bytes: u64,
-    /// Trials of all runs and farms at a time.
+    /// Executions of all runs, searches and farms at a time in this process.
     pub slots: usize,
     /// How long the deletion of a farm waits for its executions.
     pub removal_wait: Duration,
@@ -266,6 +267,11 @@ impl Daemon {
                 },
             }
         }
+    }
+
+    /// The part in the slots of what a user runs with a priority.
+    fn slot_share(&self, user: LimitUser, priority: i32) -> SlotShare {
+        SlotShare { slots: Arc::clone(&self.slots), user, priority }
     }
 
     /// Waits a moment for preparations whose sessions have ended. They end soon, with the programs that

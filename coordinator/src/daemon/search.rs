@@ -98,7 +98,7 @@ pub(super) async fn run(
     };
     let (send, forwarded) = mpsc::channel(STOP_CAPACITY);
     let _forwarding = forward(Arc::clone(run), stops, send);
-    let request = match request(daemon, tree, session, forwarded) {
+    let request = match request(daemon, run, tree, session, forwarded) {
         Ok(request) => request,
         Err(failure) if had_begun => return SessionEnd::Failed(failure),
         Err(failure) => return SessionEnd::Invalid(failure),
@@ -169,6 +169,7 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
 
 fn request(
     daemon: &Daemon,
+    run: &HostedRun,
     tree: TreeFile,
     session: &HostedSession,
     stops: mpsc::Receiver<StopLevel>,
@@ -194,6 +195,7 @@ fn request(
         stops,
         sinks: vec![session.progress.sink(), search_log::sink(session.progress.feed())],
         tracer: Tracer::default(),
+        slots: Some(daemon.slot_share(run.limit_user(), run.view().record.priority)),
     })
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
 
 use super::embedded::{self, EmbeddedRun, FinishedSession, WorkerEquipment};
@@ -16,7 +15,7 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{self, OpenError, RunError, RunManifest, RunState};
 use crate::launch::host::{self, HostPaths};
 use crate::launch::session::{JobSession, PlanNotice};
-use crate::launch::slot_pool::{PooledRunner, SlotShare};
+use crate::launch::slot_pool::{SlotShare, pooled};
 use crate::plan::{self, JobPlan};
 use crate::workloads::job::read_previous_plan;
 
@@ -130,11 +129,7 @@ pub(super) fn equip(
         let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
         let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
-        let runner: Arc<dyn Runner> = Arc::new(runner);
-        let runner = match share {
-            Some(share) => Arc::new(PooledRunner { inner: runner, share }),
-            None => runner,
-        };
+        let runner = pooled(Arc::new(runner), share);
         Ok(WorkerEquipment { runner, providers: vec![provider] })
     }
 }

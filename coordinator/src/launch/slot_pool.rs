@@ -1,6 +1,6 @@
-//! A pool of slots that runs of one process share: an execution begins when it has one. Free slots go
-//! to the user who holds the fewest; of that user's executions, to runs with the highest priority, then
-//! by age. No slot is kept free for a user who may come.
+//! A pool of slots that runs, searches and farms of one process share: an execution begins when it has
+//! one. Free slots go to the user who holds the fewest; of that user's executions, to those with the
+//! highest priority, then by age. No slot is kept free for a user who may come.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,14 +15,14 @@ use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
 use rollout_worker::work::trial::TrialContext;
 
-/// A run's part in a pool.
+/// The part of a run, a search or a farm in a pool.
 #[derive(Debug, Clone)]
 pub struct SlotShare {
     /// The slots.
     pub slots: Arc<SharedLimit>,
-    /// The user of the run.
+    /// Its user.
     pub user: LimitUser,
-    /// Its priority among the runs of its user.
+    /// Its priority among those of its user.
     pub priority: i32,
 }
 
@@ -33,11 +33,19 @@ impl SlotShare {
     }
 }
 
+/// A runner whose executions need a slot of a pool, if there is one.
+pub(super) fn pooled(runner: Arc<dyn Runner>, share: Option<SlotShare>) -> Arc<dyn Runner> {
+    match share {
+        Some(share) => Arc::new(PooledRunner { inner: runner, share }),
+        None => runner,
+    }
+}
+
 /// Runs executions when they have a slot of a pool.
 #[derive(Debug)]
-pub(super) struct PooledRunner {
-    pub(super) inner: Arc<dyn Runner>,
-    pub(super) share: SlotShare,
+struct PooledRunner {
+    inner: Arc<dyn Runner>,
+    share: SlotShare,
 }
 
 impl PooledRunner {
@@ -118,4 +126,11 @@ impl Slot for PooledSlot {
         let slot = self.share.acquire().await;
         *self.held() = Some(slot);
     }
+
+    fn must_be_kept(&self) -> bool {
+        self.inner.must_be_kept()
+    }
 }
+
+#[cfg(test)]
+mod tests;

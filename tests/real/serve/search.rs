@@ -35,7 +35,7 @@ fn start(project: &Project) -> DaemonProcess {
 }
 
 /// The search as another host submits it.
-fn submission(project: &Project) -> Value {
+pub(super) fn submission(project: &Project) -> Value {
     let directory = project.path().join("examples/tree");
     let text = std::fs::read_to_string(directory.join("tree.yaml")).expect("a search");
     let absolute = |text: String, key: &str, name: &str| {

@@ -105,6 +105,10 @@ pub trait Slot: Send + Sync + fmt::Debug {
 
     /// Waits for a slot.
     async fn reacquire(&self);
+
+    /// Whether executions in other slots may wait for something that this execution holds. It keeps its
+    /// slot then: they could take all slots, and none of them would end.
+    fn must_be_kept(&self) -> bool;
 }
 
 /// A slot for a single execution.
@@ -116,6 +120,10 @@ impl Slot for DedicatedSlot {
     fn release(&self) {}
 
     async fn reacquire(&self) {}
+
+    fn must_be_kept(&self) -> bool {
+        false
+    }
 }
 
 /// Gives up on a result after `limit`.

@@ -119,7 +119,8 @@ impl<'a> Parking<'a> {
     }
 
     /// Waits until the service answers or, where only an attempt can probe it, until one is due.
-    /// Without an environment, the execution gives up its slot meanwhile.
+    /// Without an environment, the execution gives up its slot meanwhile, unless others wait for
+    /// something that it holds.
     pub(crate) async fn wait(&mut self, on: Kind, has_environment: bool) -> WaitOutcome {
         let ctx = self.ctx;
         let end = *self.waiting_since.get_or_insert_with(Instant::now) + ctx.max_park;
@@ -127,7 +128,8 @@ impl<'a> Parking<'a> {
             return WaitOutcome::TooLong;
         }
         ctx.phases.parked(Some(on));
-        if !has_environment {
+        let gives_slot_up = !has_environment && !ctx.slot.must_be_kept();
+        if gives_slot_up {
             ctx.slot.release();
         }
         let stop = wait_for_stop(ctx.stop.clone());
@@ -136,7 +138,7 @@ impl<'a> Parking<'a> {
             () = stop => WaitOutcome::Stopped,
             waited = self.wait_for_answer(on, end) => waited,
         };
-        if !has_environment && waited == WaitOutcome::Available {
+        if gives_slot_up && waited == WaitOutcome::Available {
             tokio::select! {
                 biased;
                 () = wait_for_stop(ctx.stop.clone()) => return WaitOutcome::Stopped,

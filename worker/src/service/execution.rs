@@ -11,7 +11,7 @@ use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::heartbeat::ActiveExecution;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::{Report, ReportBody};
-use rollout_protocol::wire::stage::StageProgress;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -119,6 +119,15 @@ impl Execution {
         self.progressed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it holds the permit of a stage. It keeps one for a command whose end is not known, also
+    /// while it starts over.
+    pub(super) fn holds_permit(&self) -> bool {
+        let progress = *self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.is_some_and(|StageProgress { stage, step }| {
+            step == StageStep::Running && self.offer.rate_limits.permits.requires(stage)
+        })
+    }
+
     pub(super) fn mark_running(&self) {
         self.begun.store(true, Ordering::Relaxed);
         self.running.store(true, Ordering::Relaxed);
@@ -211,7 +220,41 @@ impl PhaseSink for Execution {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::digest::Digest;
+    use rollout_protocol::spec::eval::EvalStage;
+    use rollout_protocol::wire::offer::{OfferedWork, RunRateLimits, SizeClass};
+    use rollout_protocol::wire::position::Incarnation;
+    use rollout_protocol::wire::stage::PermitKinds;
+
     use super::*;
+
+    #[test]
+    fn permit_is_held_while_command_of_limited_stage_runs() {
+        let permits = PermitKinds { llm: true, sweep: false };
+        let offer = Offer {
+            run: RunId::from_bytes([1; 16]),
+            item: ItemId::for_trial("agent", "dataset", "task", 1),
+            try_id: TryId::first(1),
+            spec: Digest::sha256(b"spec"),
+            class: SizeClass(1),
+            work: OfferedWork::Eval,
+            rate_limits: RunRateLimits { permits, ..RunRateLimits::default() },
+            model_calls: None,
+        };
+        let token = MessageToken { incarnation: Incarnation(1), sequence: 1 };
+        let delivery = Delivery { offer, token, delivered: 1 };
+        let execution = Execution::new(&delivery, None, &Tracer::default());
+        assert!(!execution.holds_permit());
+        for (stage, step, holds_permit) in [
+            (EvalStage::Implement, StageStep::Waiting, false),
+            (EvalStage::Implement, StageStep::Running, true),
+            (EvalStage::Implement, StageStep::Over, false),
+            (EvalStage::Sweep, StageStep::Running, false),
+        ] {
+            execution.set_stage(StageProgress { stage, step });
+            assert_eq!(execution.holds_permit(), holds_permit, "{stage:?} {step:?}");
+        }
+    }
 
     #[test]
     fn phase_index_equals_discriminant() {

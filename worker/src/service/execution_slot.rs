@@ -79,4 +79,8 @@ impl Slot for ExecutionSlotHandle {
             self.execution.slot.set(ExecutionSlotState::Held { _seat: permit });
         }
     }
+
+    fn must_be_kept(&self) -> bool {
+        self.execution.holds_permit()
+    }
 }

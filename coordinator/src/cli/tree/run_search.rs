@@ -64,6 +64,7 @@ pub(super) async fn run_search(
         stops,
         sinks,
         tracer: traces.tracer(),
+        slots: None,
     };
     Ok(Box::pin(search::run(request)).await?)
 }

@@ -19,7 +19,6 @@ use crate::daemon::record::RecordError;
 use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
-use crate::launch::slot_pool::SlotShare;
 use crate::plan::PreparedJob;
 
 /// The end of a session.
@@ -160,10 +159,6 @@ fn request(
         host: options.host.clone(),
         kubernetes_config: options.kubernetes_config.clone(),
         tracer: Tracer::default(),
-        slots: Some(SlotShare {
-            slots: Arc::clone(&daemon.slots),
-            user: farm.limit_user(),
-            priority,
-        }),
+        slots: Some(daemon.slot_share(farm.limit_user(), priority)),
     })
 }

@@ -19,6 +19,7 @@ use crate::engine::journal::RunLayout;
 use crate::engine::{LockOptions, RunError, host_name};
 use crate::launch::embedded::{self, EmbeddedRun, WorkerEquipment};
 use crate::launch::host::{self, HostPaths};
+use crate::launch::slot_pool::{SlotShare, pooled};
 use crate::workloads::search::backend::{
     EvalPlanner, OwnedRun, SearchPlan, SearchStops, SearchTask, WorkRequests, combine_outcomes,
     run_open_options,
@@ -48,6 +49,8 @@ pub(super) struct LocalSearch {
     pub(super) events: mpsc::Sender<Vec<RunEvent>>,
     /// Takes the spans of evals.
     pub(super) tracer: Tracer,
+    /// Its part in a pool of slots.
+    pub(super) slots: Option<SlotShare>,
 }
 
 impl LocalSearch {
@@ -58,13 +61,14 @@ impl LocalSearch {
     pub(super) async fn run(self) -> Result<SearchManifest, SearchError> {
         self.check_services().await?;
         let Self { options, lock: lock_options, store, host, environment, fail_unable, .. } = self;
-        let Self { store_url, stops, events, tracer, .. } = self;
+        let Self { store_url, stops, events, tracer, slots, .. } = self;
         let tree = options.tree.clone();
         let directory = SearchDirectory::new(tree.run_dir());
         let plan = SearchPlan::new(&tree, Arc::clone(&store)).await?;
         let (requests, notifications) = WorkRequests::new();
         let variables = variables(&tree, environment);
         let (stops, engine_stops, _forwarding) = SearchStops::fork(stops);
+        let equip = equip(&tree, directory.layout(), host, Arc::clone(&store), variables, slots);
         let (send_run, owned_run) = oneshot::channel();
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
         let engine = embedded::run(EmbeddedRun {
@@ -83,7 +87,7 @@ impl LocalSearch {
                 Box::pin(async { Ok(()) })
             }),
             takes_commands: false,
-            equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
+            equip: Box::new(equip),
             tracer,
         });
         let engine = end_together(engine, Arc::clone(&requests), stops.clone());
@@ -156,6 +160,7 @@ fn equip(
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
+    share: Option<SlotShare>,
 ) -> impl FnOnce(&Path) -> Result<WorkerEquipment, RunError> + Send + use<> {
     // Former sessions may also have left environments of ideas.
     let kinds = kinds(tree);
@@ -168,6 +173,6 @@ fn equip(
         let providers = providers.collect::<Result<BTreeMap<_, _>, _>>()?;
         let all = providers.values().cloned().collect();
         let runner = host::runner(providers, worker_dir, store, variables, host_name())?;
-        Ok(WorkerEquipment { runner: Arc::new(runner), providers: all })
+        Ok(WorkerEquipment { runner: pooled(Arc::new(runner), share), providers: all })
     }
 }

@@ -24,6 +24,7 @@ use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
+use super::slot_pool::SlotShare;
 use super::store::open_for_run;
 use crate::engine::{LockOptions, LockWaitPolicy};
 use crate::events::{SearchReporter, SinkStarter};
@@ -55,6 +56,8 @@ pub struct SearchRequest {
     pub sinks: Vec<SinkStarter>,
     /// Takes the spans of evals in this process.
     pub tracer: Tracer,
+    /// The search's part in a pool of slots, for evals and commands of ideas in this process.
+    pub slots: Option<SlotShare>,
 }
 
 /// Runs a search until it has ended or is stopped.
@@ -111,7 +114,7 @@ async fn run_live(
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
-    let SearchRequest { options, wait_policy, fail_unable, stops, tracer, .. } = request;
+    let SearchRequest { options, wait_policy, fail_unable, stops, tracer, slots, .. } = request;
     let lock_options = LockOptions { wait_policy, ..LockOptions::default() };
     let local = LocalSearch {
         options,
@@ -124,6 +127,7 @@ async fn run_live(
         stops,
         events,
         tracer,
+        slots,
     };
     Ok(Box::pin(local.run()).await?)
 }

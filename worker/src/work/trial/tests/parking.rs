@@ -1,7 +1,7 @@
 //! Services that do not answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use super::{is_bare, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::executor::Slot;
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 
@@ -186,4 +187,43 @@ async fn parked_execution_stopped_ends_promptly() {
     };
     assert!(finished.stopped.is_some() && is_bare(&finished));
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+/// A slot that counts how often it was given up and taken again.
+#[derive(Debug, Default)]
+struct CountedSlot {
+    must_be_kept: bool,
+    releases: AtomicUsize,
+    reacquisitions: AtomicUsize,
+}
+
+#[async_trait]
+impl Slot for CountedSlot {
+    fn release(&self) {
+        self.releases.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn reacquire(&self) {
+        self.reacquisitions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn must_be_kept(&self) -> bool {
+        self.must_be_kept
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_execution_gives_up_slot_unless_it_must_be_kept() {
+    for (must_be_kept, times) in [(false, 1), (true, 0)] {
+        let rig = rig().await;
+        let effect = FaultEffect::Fail(FailureKind::Unreachable);
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), effect);
+        let slot = Arc::new(CountedSlot { must_be_kept, ..CountedSlot::default() });
+        let mut context = rig.context();
+        context.execution.slot = slot.clone();
+        let finished = verdict(super::super::run(context, &rig.services()).await);
+        assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
+        let counts = [&slot.releases, &slot.reacquisitions].map(|n| n.load(Ordering::Relaxed));
+        assert_eq!(counts, [times; 2], "must be kept: {must_be_kept}");
+    }
 }
