@@ -119,11 +119,11 @@ impl Execution {
         self.progressed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it holds the permit of a stage. It keeps one for a command whose end is not known, also
-    /// while it starts over.
+    /// Whether it holds the permit of a stage. It keeps one for a command whose end is not known
+    /// until it has started over and reached a stage again.
     pub(super) fn holds_permit(&self) -> bool {
         let progress = *self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.is_some_and(|StageProgress { stage, step }| {
+        progress.is_some_and(|StageProgress { stage, step, .. }| {
             step == StageStep::Running && self.offer.rate_limits.permits.requires(stage)
         })
     }
@@ -245,14 +245,18 @@ mod tests {
         let delivery = Delivery { offer, token, delivered: 1 };
         let execution = Execution::new(&delivery, None, &Tracer::default());
         assert!(!execution.holds_permit());
-        for (stage, step, holds_permit) in [
-            (EvalStage::Implement, StageStep::Waiting, false),
-            (EvalStage::Implement, StageStep::Running, true),
-            (EvalStage::Implement, StageStep::Over, false),
-            (EvalStage::Sweep, StageStep::Running, false),
+        for (restarts, stage, step, holds_permit) in [
+            (0, EvalStage::Implement, StageStep::Waiting, false),
+            (0, EvalStage::Implement, StageStep::Running, true),
+            (0, EvalStage::Implement, StageStep::Over, false),
+            (0, EvalStage::Review, StageStep::Running, true),
+            (1, EvalStage::Implement, StageStep::Waiting, false),
+            (1, EvalStage::Implement, StageStep::Running, true),
+            (1, EvalStage::Sweep, StageStep::Running, false),
         ] {
-            execution.set_stage(StageProgress { stage, step });
-            assert_eq!(execution.holds_permit(), holds_permit, "{stage:?} {step:?}");
+            let progress = StageProgress { restarts, stage, step };
+            execution.set_stage(progress);
+            assert_eq!(execution.holds_permit(), holds_permit, "{progress:?}");
         }
     }
 

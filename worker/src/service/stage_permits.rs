@@ -33,7 +33,7 @@ impl StagePermits for ExecutionStagePermits {
     async fn acquire(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
         if execution.offer.rate_limits.permits.requires(stage) {
-            let waiting = StageProgress { stage, step: StageStep::Waiting };
+            let waiting = StageProgress { restarts: 0, stage, step: StageStep::Waiting };
             execution.set_stage(waiting);
             // The start must be reported first: the coordinator gives permits only to executions
             // that it knows, so that it can take back the permit of a lost one.
@@ -49,12 +49,12 @@ impl StagePermits for ExecutionStagePermits {
                 tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
         }
-        execution.set_stage(StageProgress { stage, step: StageStep::Running });
+        execution.set_stage(StageProgress { restarts: 0, stage, step: StageStep::Running });
     }
 
     fn release(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
-        execution.set_stage(StageProgress { stage, step: StageStep::Over });
+        execution.set_stage(StageProgress { restarts: 0, stage, step: StageStep::Over });
         if execution.offer.rate_limits.permits.requires(stage) {
             // Fails only when the worker ends. Then it reports all its executions, or they are
             // lost.
@@ -80,7 +80,11 @@ pub(super) async fn return_permits(
 /// Sends the return until it is answered, or until the execution is reported, which returns the
 /// permit, too.
 async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, stage: EvalStage) {
-    let claim = stage_claim(shared, &execution, StageProgress { stage, step: StageStep::Over });
+    let claim = stage_claim(
+        shared,
+        &execution,
+        StageProgress { restarts: 0, stage, step: StageStep::Over },
+    );
     tokio::select! {
         _heard = request_answer(shared, &claim) => {}
         () = shared.registry.wait_until_removed(&execution) => {}

@@ -5,16 +5,15 @@
 //! grants permits: it knows which executions still run, and whether this process still owns the
 //! run.
 //!
-//! A permit returns when its command has ended, or when the execution that holds it is reported or
-//! lost. A coordinator that starts does not know who holds permits: heartbeats show it. It grants
-//! none before it has heard every worker that may hold one.
+//! A permit returns when its command has ended, when the execution that holds it starts over, or
+//! when that execution is reported or lost. A coordinator that starts does not know who holds
+//! permits: heartbeats show it. It grants none before it has heard every worker that may hold one.
 
 mod permit_table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::stage::{PermitKinds, StageProgress};
 use tokio::sync::oneshot;
@@ -59,15 +58,15 @@ impl ConcurrencyLimiter {
         &self,
         item: ItemId,
         exec: ExecId,
-        stage: EvalStage,
+        progress: StageProgress,
         reply: oneshot::Sender<ClaimAnswer>,
     ) {
-        self.table().request(item, exec, stage, reply);
+        self.table().request(item, exec, progress, reply);
     }
 
     /// A stage of an execution has ended.
-    pub(super) fn end(&self, exec: ExecId, stage: EvalStage) {
-        self.table().end(exec, stage);
+    pub(super) fn end(&self, exec: ExecId, progress: StageProgress) {
+        self.table().end(exec, progress);
     }
 
     /// Takes in the last heartbeats; each execution comes with whether its worker is known to be

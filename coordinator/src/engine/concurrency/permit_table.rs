@@ -8,13 +8,14 @@
 //! waiting, shown by a heartbeat  may hold one: a previous coordinator's answer may be on its way
 //! running                        holds one
 //! over, or a later stage         holds none of this stage
+//! started over                   holds none from before: its environment was removed
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::spec::eval::{CommandKind, EvalStage};
+use rollout_protocol::spec::eval::CommandKind;
 use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
@@ -127,15 +128,16 @@ impl PermitTable {
         }
     }
 
-    /// An execution requests the permit of a stage. A repeated request keeps its position.
+    /// An execution requests the permit of the stage in `progress`. A repeated request keeps its
+    /// position. The first request of an execution that started over gives up its former permit.
     pub(super) fn request(
         &mut self,
         item: ItemId,
         exec: ExecId,
-        stage: EvalStage,
+        progress: StageProgress,
         reply: oneshot::Sender<ClaimAnswer>,
     ) {
-        let mark = StageProgress { stage, step: StageStep::Waiting };
+        let mark = StageProgress { step: StageStep::Waiting, ..progress };
         let order = self.next_order();
         let entry =
             self.executions.entry(exec).or_insert(HolderEntry { item, mark, request: None });
@@ -149,10 +151,10 @@ impl PermitTable {
         }
     }
 
-    /// An execution reports the end of a stage.
-    pub(super) fn end(&mut self, exec: ExecId, stage: EvalStage) {
+    /// An execution reports the end of the stage in `progress`.
+    pub(super) fn end(&mut self, exec: ExecId, progress: StageProgress) {
         if let Some(entry) = self.executions.get_mut(&exec) {
-            entry.advance(StageProgress { stage, step: StageStep::Over });
+            entry.advance(StageProgress { step: StageStep::Over, ..progress });
         }
     }
 

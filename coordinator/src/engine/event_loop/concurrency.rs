@@ -14,19 +14,18 @@ impl<P: Planner> Engine<P> {
     pub(super) fn on_stage(
         &self,
         claim: &Claim,
-        mark: StageProgress,
+        progress: StageProgress,
         reply: oneshot::Sender<ClaimAnswer>,
     ) {
         let Claim { run, item, exec, .. } = *claim;
         if run != self.run.run {
             return;
         }
-        let StageProgress { stage, step } = mark;
         // A worker that no longer waits asks again.
-        match (&self.limiter, step) {
-            (Some(limiter), StageStep::Waiting) => limiter.request(item, exec, stage, reply),
+        match (&self.limiter, progress.step) {
+            (Some(limiter), StageStep::Waiting) => limiter.request(item, exec, progress, reply),
             (Some(limiter), StageStep::Running | StageStep::Over) => {
-                limiter.end(exec, stage);
+                limiter.end(exec, progress);
                 let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
             // A previous session had limits.

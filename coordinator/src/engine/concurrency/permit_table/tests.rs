@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use rollout_protocol::spec::eval::EvalStage;
 
 use super::*;
 
@@ -38,21 +39,30 @@ enum SimulatedStatus {
 
 #[derive(Debug, Default)]
 struct SimulatedExecution {
+    /// How many times it started over.
+    restarts: u32,
     /// Index of its stage.
     at: usize,
     does: SimulatedStatus,
     over: bool,
+    /// What it showed last before it started over.
+    former: Option<StageProgress>,
 }
 
 impl SimulatedExecution {
     fn mark(&self) -> Option<StageProgress> {
         let step = match self.does {
             SimulatedStatus::Nothing if self.over => StageStep::Over,
-            SimulatedStatus::Nothing | SimulatedStatus::Gone => return None,
+            SimulatedStatus::Nothing => return self.former,
+            SimulatedStatus::Gone => return None,
             SimulatedStatus::Waits(_) => StageStep::Waiting,
             SimulatedStatus::Runs => StageStep::Running,
         };
-        Some(StageProgress { stage: STAGES[self.at], step })
+        Some(self.progress(step))
+    }
+
+    fn progress(&self, step: StageStep) -> StageProgress {
+        StageProgress { restarts: self.restarts, stage: STAGES[self.at], step }
     }
 }
 
@@ -70,8 +80,8 @@ struct LimiterSimulation {
     /// Whether the coordinator saw a heartbeat of each worker in this session.
     said: Vec<bool>,
     heard: Vec<bool>,
-    asks: Vec<(usize, EvalStage, oneshot::Sender<ClaimAnswer>)>,
-    ends: Vec<(usize, EvalStage)>,
+    asks: Vec<(usize, StageProgress, oneshot::Sender<ClaimAnswer>)>,
+    ends: Vec<(usize, StageProgress)>,
     started: Option<Instant>,
 }
 
@@ -109,14 +119,14 @@ impl LimiterSimulation {
             SimulatedStatus::Nothing if execution.at + 1 == STAGES.len() => return self.report(n),
             SimulatedStatus::Nothing => (execution.at, execution.over) = (execution.at + 1, false),
         }
-        let stage = STAGES[execution.at];
-        if stage.kind().is_none() {
+        let waiting = execution.progress(StageStep::Waiting);
+        if waiting.stage.kind().is_none() {
             execution.does = SimulatedStatus::Runs;
             return;
         }
         let (reply, question) = oneshot::channel();
         execution.does = SimulatedStatus::Waits(Some(question));
-        self.asks.push((n, stage, reply));
+        self.asks.push((n, waiting, reply));
     }
 
     fn read_answer(&mut self, n: usize) {
@@ -132,8 +142,18 @@ impl LimiterSimulation {
         let execution = &mut self.executions[n];
         if matches!(execution.does, SimulatedStatus::Runs) {
             (execution.does, execution.over) = (SimulatedStatus::Nothing, true);
-            self.ends.push((n, STAGES[execution.at]));
+            self.ends.push((n, execution.progress(StageStep::Over)));
         }
+    }
+
+    /// An outage ends the attempt of an execution and removes its environment.
+    fn start_over(&mut self, n: usize) {
+        let execution = &mut self.executions[n];
+        if matches!(execution.does, SimulatedStatus::Gone) {
+            return;
+        }
+        let (former, restarts) = (execution.mark(), execution.restarts + 1);
+        *execution = SimulatedExecution { restarts, former, ..SimulatedExecution::default() };
     }
 
     fn report(&mut self, n: usize) {
@@ -144,16 +164,16 @@ impl LimiterSimulation {
     fn deliver(&mut self, which: usize) {
         let asks = self.asks.len();
         if asks > 0 {
-            let (n, stage, reply) = self.asks.swap_remove(which % asks);
-            self.table.request(item(n), exec(n), stage, reply);
+            let (n, waiting, reply) = self.asks.swap_remove(which % asks);
+            self.table.request(item(n), exec(n), waiting, reply);
         }
     }
 
     fn deliver_end(&mut self, which: usize, again: bool) {
         let ends = self.ends.len();
         if ends > 0 {
-            let (n, stage) = self.ends[which % ends];
-            self.table.end(exec(n), stage);
+            let (n, over) = self.ends[which % ends];
+            self.table.end(exec(n), over);
             if !again {
                 self.ends.swap_remove(which % ends);
             }
@@ -239,6 +259,7 @@ impl LimiterSimulation {
             15 => self.deliver_end(which, false),
             16 => self.deliver_end(which, true),
             17 if which < 8 => self.report(n),
+            17 => self.start_over(n),
             18..=19 => self.send_heartbeat(which % WORKERS),
             20..=21 => {
                 self.read_heartbeats();
@@ -293,7 +314,7 @@ fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..Default::default() })]
 
-    /// Requests, answers, losses, duplicates, delays and deaths, in any order.
+    /// Requests, answers, losses, duplicates, delays, new starts and deaths, in any order.
     #[test]
     fn concurrency_limit_is_kept_and_no_request_starves(
         llm in proptest::option::of(1..3u32),
@@ -309,10 +330,27 @@ proptest! {
     }
 }
 
+fn progress(restarts: u32, stage: EvalStage, step: StageStep) -> StageProgress {
+    StageProgress { restarts, stage, step }
+}
+
 fn ask(table: &mut PermitTable, n: usize, stage: EvalStage) -> oneshot::Receiver<ClaimAnswer> {
+    ask_after(table, n, 0, stage)
+}
+
+fn ask_after(
+    table: &mut PermitTable,
+    n: usize,
+    restarts: u32,
+    stage: EvalStage,
+) -> oneshot::Receiver<ClaimAnswer> {
     let (reply, answer) = oneshot::channel();
-    table.request(item(n), exec(n), stage, reply);
+    table.request(item(n), exec(n), progress(restarts, stage, StageStep::Waiting), reply);
     answer
+}
+
+fn end(table: &mut PermitTable, n: usize, restarts: u32, stage: EvalStage) {
+    table.end(exec(n), progress(restarts, stage, StageStep::Over));
 }
 
 #[test]
@@ -329,7 +367,7 @@ fn concurrency_request_repeated_keeps_place_and_one_permit() {
     let mut second = ask(&mut table, 1, EvalStage::Sweep);
     // The answer was lost.
     assert!(ask(&mut table, 0, EvalStage::Sweep).try_recv().is_ok());
-    table.end(exec(0), EvalStage::Sweep);
+    end(&mut table, 0, 0, EvalStage::Sweep);
     table.grant(now, always_open);
     assert_eq!((second.try_recv().is_ok(), third.try_recv().is_ok()), (true, false));
     // Reported or lost.
@@ -347,18 +385,84 @@ fn concurrency_permit_in_heartbeat_counts_unknown_gets_none() {
         PermitTable::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
     let now = Instant::now();
     let mut asks = ask(&mut table, 0, EvalStage::Sweep);
-    let running = StageProgress { stage: EvalStage::Sweep, step: StageStep::Running };
+    let running = progress(0, EvalStage::Sweep, StageStep::Running);
     table.update_from_heartbeats([(item(1), exec(1), running, true)].into_iter());
     table.grant(now, always_open);
     assert!(asks.try_recv().is_err(), "not open");
     table.open(now, false);
     table.grant(now, always_open);
     assert!(asks.try_recv().is_err(), "another has it");
-    table.end(exec(1), EvalStage::Sweep);
+    end(&mut table, 1, 0, EvalStage::Sweep);
     table.grant(now, |_, _| HolderStatus::Unknown);
     assert!(asks.try_recv().is_err(), "its holders are not known");
     table.grant(now, always_open);
     assert!(asks.try_recv().is_ok());
+}
+
+#[test]
+fn concurrency_request_after_new_start_gives_former_permit_up_and_waits_anew() {
+    let mut table = PermitTable::new(ConcurrencyLimits {
+        llm: Some(1),
+        sweeps: Some(1),
+        ..ConcurrencyLimits::default()
+    });
+    let now = Instant::now();
+    table.open(now, true);
+    let mut sweep = ask(&mut table, 0, EvalStage::Sweep);
+    let mut other = ask(&mut table, 1, EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert!(sweep.try_recv().is_ok() && other.try_recv().is_err());
+    let mut implement = ask_after(&mut table, 0, 1, EvalStage::Implement);
+    table.grant(now, always_open);
+    assert!(implement.try_recv().is_ok() && other.try_recv().is_ok());
+    // Messages of the former start change nothing, however late they arrive.
+    assert!(ask(&mut table, 0, EvalStage::Sweep).try_recv().is_err());
+    end(&mut table, 0, 0, EvalStage::Sweep);
+    let mut third = ask(&mut table, 2, EvalStage::Implement);
+    table.grant(now, always_open);
+    assert!(third.try_recv().is_err(), "the execution that started over has the permit");
+    let mut sweep = ask_after(&mut table, 0, 1, EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert!(sweep.try_recv().is_err() && third.try_recv().is_ok());
+    end(&mut table, 1, 0, EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert!(sweep.try_recv().is_ok());
+}
+
+#[test]
+fn concurrency_request_of_same_stage_after_new_start_takes_its_turn() {
+    let mut table =
+        PermitTable::new(ConcurrencyLimits { llm: Some(1), ..ConcurrencyLimits::default() });
+    let now = Instant::now();
+    table.open(now, true);
+    let mut first = ask(&mut table, 0, EvalStage::Ideas);
+    let mut second = ask(&mut table, 1, EvalStage::Ideas);
+    table.grant(now, always_open);
+    assert!(first.try_recv().is_ok() && second.try_recv().is_err());
+    let mut again = ask_after(&mut table, 0, 1, EvalStage::Ideas);
+    assert!(again.try_recv().is_err(), "not taken for a lost answer");
+    table.grant(now, always_open);
+    assert!(second.try_recv().is_ok() && again.try_recv().is_err());
+    end(&mut table, 1, 0, EvalStage::Ideas);
+    table.grant(now, always_open);
+    assert!(again.try_recv().is_ok());
+}
+
+#[test]
+fn concurrency_permit_returns_when_heartbeat_shows_new_start() {
+    let mut table =
+        PermitTable::new(ConcurrencyLimits { sweeps: Some(1), ..ConcurrencyLimits::default() });
+    let now = Instant::now();
+    table.open(now, true);
+    let mut first = ask(&mut table, 0, EvalStage::Sweep);
+    let mut second = ask(&mut table, 1, EvalStage::Sweep);
+    table.grant(now, always_open);
+    assert!(first.try_recv().is_ok() && second.try_recv().is_err());
+    // Its first stage needs no permit.
+    let implement = progress(1, EvalStage::Implement, StageStep::Running);
+    table.update_from_heartbeats([(item(0), exec(0), implement, true)].into_iter());
+    table.grant(now, always_open);
+    assert!(second.try_recv().is_ok());
 }
 
 #[test]
