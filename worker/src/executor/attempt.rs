@@ -188,6 +188,7 @@ async fn discard_attempt<R: WorkRecipe>(run: &mut R) {
         removed.push(second.remove().await);
     }
     run.release().await;
+    run.start_over();
     let attempt = run.attempt();
     for RemovalOutcome { not_created, failure } in removed {
         if let Some(failure) = failure {

@@ -63,6 +63,10 @@ pub(crate) trait WorkRecipe: Sized + Send {
         std::future::ready(())
     }
 
+    /// Called when an outage failed the attempt and nothing of it is kept: the execution starts
+    /// over.
+    fn start_over(&mut self) {}
+
     /// The result; `stopped` names the phase that a stop ended.
     fn finished(self, stopped: Option<Phase>) -> Finished<Self::Record>;
 }

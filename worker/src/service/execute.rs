@@ -105,8 +105,7 @@ async fn run_eval(
 ) -> Result<Finished, NoRecordReason> {
     let fetching = shared.specs.eval(execution.offer.spec, &shared.store_outage);
     let eval = unless_stopped(execution, fetching).await?;
-    let permits =
-        Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let permits = Arc::new(ExecutionStagePermits::new(shared, execution));
     let context = EvalContext { execution: execution_context(shared, execution), eval, permits };
     Ok(shared.runner.eval(context).await.into_any_kind())
 }
@@ -117,8 +116,7 @@ async fn run_ideas(
 ) -> Result<Finished, NoRecordReason> {
     let fetching = shared.specs.ideas(execution.offer.spec, &shared.store_outage);
     let ideas = unless_stopped(execution, fetching).await?;
-    let permits =
-        Arc::new(ExecutionStagePermits { shared: shared.clone(), execution: execution.clone() });
+    let permits = Arc::new(ExecutionStagePermits::new(shared, execution));
     let context = IdeasContext { execution: execution_context(shared, execution), ideas, permits };
     Ok(shared.runner.ideas(context).await.into_any_kind())
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -19,21 +20,34 @@ use super::report::OutgoingReport;
 use crate::work::eval::StagePermits;
 
 /// A stage that ended and whose permit must be returned.
-pub(super) type EndedStage = (Arc<Execution>, EvalStage);
+pub(super) type EndedStage = (Arc<Execution>, StageProgress);
 
 /// The stage permits of one execution.
 #[derive(Debug)]
 pub(super) struct ExecutionStagePermits {
-    pub(super) shared: Arc<WorkerShared>,
-    pub(super) execution: Arc<Execution>,
+    shared: Arc<WorkerShared>,
+    execution: Arc<Execution>,
+    /// How many times the execution started over.
+    restarts: AtomicU32,
+}
+
+impl ExecutionStagePermits {
+    pub(super) fn new(shared: &Arc<WorkerShared>, execution: &Arc<Execution>) -> Self {
+        let (shared, execution) = (Arc::clone(shared), Arc::clone(execution));
+        Self { shared, execution, restarts: AtomicU32::new(0) }
+    }
+
+    fn progress(&self, stage: EvalStage, step: StageStep) -> StageProgress {
+        StageProgress { restarts: self.restarts.load(Ordering::Relaxed), stage, step }
+    }
 }
 
 #[async_trait]
 impl StagePermits for ExecutionStagePermits {
     async fn acquire(&self, stage: EvalStage) {
-        let Self { shared, execution } = self;
+        let Self { shared, execution, .. } = self;
         if execution.offer.rate_limits.permits.requires(stage) {
-            let waiting = StageProgress { restarts: 0, stage, step: StageStep::Waiting };
+            let waiting = self.progress(stage, StageStep::Waiting);
             execution.set_stage(waiting);
             // The start must be reported first: the coordinator gives permits only to executions
             // that it knows, so that it can take back the permit of a lost one.
@@ -49,17 +63,24 @@ impl StagePermits for ExecutionStagePermits {
                 tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
         }
-        execution.set_stage(StageProgress { restarts: 0, stage, step: StageStep::Running });
+        execution.set_stage(self.progress(stage, StageStep::Running));
     }
 
     fn release(&self, stage: EvalStage) {
-        let Self { shared, execution } = self;
-        execution.set_stage(StageProgress { restarts: 0, stage, step: StageStep::Over });
+        let Self { shared, execution, .. } = self;
+        let over = self.progress(stage, StageStep::Over);
+        execution.set_stage(over);
         if execution.offer.rate_limits.permits.requires(stage) {
             // Fails only when the worker ends. Then it reports all its executions, or they are
             // lost.
-            let _ends = shared.ended_stages.send((execution.clone(), stage));
+            let _ends = shared.ended_stages.send((execution.clone(), over));
         }
+    }
+
+    /// The next request, or the next heartbeat if no stage before needs a permit, shows the later
+    /// start. The coordinator takes the former permit back then.
+    fn start_over(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -71,7 +92,9 @@ pub(super) async fn return_permits(
     let mut returns = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some((execution, stage)) = ended_stages.recv() => returns.push(return_permit(&shared, execution, stage)),
+            Some((execution, over)) = ended_stages.recv() => {
+                returns.push(return_permit(&shared, execution, over));
+            }
             Some(()) = returns.next(), if !returns.is_empty() => {}
         }
     }
@@ -79,12 +102,8 @@ pub(super) async fn return_permits(
 
 /// Sends the return until it is answered, or until the execution is reported, which returns the
 /// permit, too.
-async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, stage: EvalStage) {
-    let claim = stage_claim(
-        shared,
-        &execution,
-        StageProgress { restarts: 0, stage, step: StageStep::Over },
-    );
+async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, over: StageProgress) {
+    let claim = stage_claim(shared, &execution, over);
     tokio::select! {
         _heard = request_answer(shared, &claim) => {}
         () = shared.registry.wait_until_removed(&execution) => {}

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::wire::claim::{Claim, ClaimAnswer};
 use rollout_protocol::wire::heartbeat::{ActiveExecution, Heartbeat};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
@@ -59,6 +60,21 @@ impl Runner for ScriptedRunner {
         let finished = self.perform(act, context).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
         finished
+    }
+
+    /// Loses its environment in its first sweep, and starts over.
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
+        let permits = &context.permits;
+        permits.acquire(EvalStage::Implement).await;
+        permits.release(EvalStage::Implement);
+        permits.acquire(EvalStage::Sweep).await;
+        permits.start_over();
+        for stage in [EvalStage::Implement, EvalStage::Sweep] {
+            permits.acquire(stage).await;
+            permits.release(stage);
+        }
+        let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "scripted");
+        Finished::<EvalRecord>::failed(&context, error)
     }
 }
 

@@ -3,6 +3,7 @@ mod harness;
 mod outages;
 mod shutdown;
 mod slot_limits;
+mod stage_permits;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;

@@ -41,6 +41,8 @@ mod run;
 pub mod variables;
 
 #[cfg(test)]
+pub(in crate::work) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
@@ -123,6 +125,10 @@ pub trait StagePermits: Send + Sync + fmt::Debug {
 
     /// Releases a permit: the command of the stage has ended, or will not run.
     fn release(&self, _stage: EvalStage) {}
+
+    /// The execution starts over: its stages begin again. It needs no permit that it still holds:
+    /// its environments are removed before the next call of [`StagePermits::acquire`].
+    fn start_over(&self) {}
 }
 
 /// No limits.

@@ -169,6 +169,10 @@ impl WorkRecipe for EvalRun<'_> {
         self.return_slot().await;
     }
 
+    fn start_over(&mut self) {
+        self.ctx.permits.start_over();
+    }
+
     fn finished(self, stopped: Option<Phase>) -> Finished<EvalRecord> {
         record::finished(self, stopped)
     }

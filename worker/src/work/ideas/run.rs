@@ -231,6 +231,10 @@ impl WorkRecipe for IdeasRun<'_> {
         }
     }
 
+    fn start_over(&mut self) {
+        self.ctx.permits.start_over();
+    }
+
     fn finished(self, stopped: Option<Phase>) -> Finished<IdeasRecord> {
         record::finished(self, stopped)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
-use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
+use rollout_protocol::spec::eval::{EvalCommand, EvalStage, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::Template;
@@ -23,6 +23,7 @@ use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
+use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{TrialFixture, settings};
 
 /// A command that writes ideas, over the scripted provider.
@@ -33,6 +34,7 @@ struct IdeasFixture {
     spec: IdeasSpec,
     dir: tempfile::TempDir,
     executions: u32,
+    permits: Arc<dyn StagePermits>,
     _user: UserRepository,
 }
 
@@ -81,7 +83,8 @@ impl IdeasFixture {
             gateway: None,
             secrets: BTreeSet::new(),
         };
-        Self { store, repositories, rig, spec, dir, executions: 0, _user: user }
+        let permits = Arc::new(());
+        Self { store, repositories, rig, spec, dir, executions: 0, permits, _user: user }
     }
 
     fn context(&self) -> IdeasContext {
@@ -89,7 +92,7 @@ impl IdeasFixture {
         IdeasContext {
             execution: self.rig.execution(scratch),
             ideas: Arc::new(self.spec.clone()),
-            permits: Arc::new(()),
+            permits: self.permits.clone(),
         }
     }
 
@@ -315,6 +318,21 @@ async fn ideas_with_failed_call_end_in_error_or_are_written() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn ideas_command_lost_in_an_outage_starts_over_with_new_permit() {
+    let mut bench = IdeasFixture::new("echo x > /ideas/a.md").await;
+    bench.rig.max_park = Duration::from_secs(900);
+    let permits = Arc::new(PermitRecorder::default());
+    bench.permits = permits.clone();
+    let effect = FaultEffect::Fail(FailureKind::Unreachable);
+    bench.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 0), effect);
+    let record = bench.run().await;
+    assert_eq!((record.end, record.error), (IdeasEnd::Written, None));
+    let stage = EvalStage::Ideas;
+    let once = [PermitEvent::Acquired(stage), PermitEvent::Released(stage)];
+    assert_eq!(permits.events(), [&once[..], &[PermitEvent::StartedOver], &once].concat());
 }
 
 #[tokio::test]

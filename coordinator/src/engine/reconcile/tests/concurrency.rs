@@ -87,6 +87,8 @@ struct ConcurrencyProbe {
     sweeps: (AtomicUsize, AtomicUsize),
     /// When commands that ask a language model started.
     starts: Mutex<Vec<Instant>>,
+    /// Whether each eval starts over once: its environment is lost while its sweep runs.
+    starts_over: bool,
 }
 
 impl ConcurrencyProbe {
@@ -124,6 +126,16 @@ impl Runner for ConcurrencyProbe {
     }
 
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
+        if self.starts_over {
+            for stage in STAGES {
+                context.permits.acquire(stage).await;
+                self.stage(stage).await;
+                if stage != EvalStage::Sweep {
+                    context.permits.release(stage);
+                }
+            }
+            context.permits.start_over();
+        }
         for stage in STAGES {
             context.permits.acquire(stage).await;
             self.stage(stage).await;
@@ -216,6 +228,20 @@ async fn concurrency_limit_is_shared_by_two_workers() {
     let _workers = [race.worker("a"), race.worker("b")];
     assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
     assert_eq!((race.world.settled(), race.racers.maxima()), (40, (1, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrency_limit_is_kept_by_evals_that_start_over() {
+    for llm in [None, Some(1)] {
+        let caps = ConcurrencyLimits { llm, sweeps: Some(1), interval: None };
+        let mut race = LimiterFixture::new(12, caps).await;
+        race.racers = Arc::new(ConcurrencyProbe { starts_over: true, ..Default::default() });
+        let _workers = [race.worker("a"), race.worker("b")];
+        assert_eq!(wait_for_end(race.start_session().await).await, COMPLETED);
+        let (llm_at_once, sweeps_at_once) = race.racers.maxima();
+        assert_eq!((race.world.settled(), sweeps_at_once), (12, 1));
+        assert!(llm.is_none() || llm_at_once == 1, "{llm_at_once} at once");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

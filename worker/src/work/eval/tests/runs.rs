@@ -16,6 +16,7 @@ use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::secrets::TrialVariables;
+use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
 
 /// An eval over the scripted provider.
@@ -430,6 +431,24 @@ async fn eval_with_unreachable_registry_parks_and_restarts() {
     assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
     let registry = rollout_protocol::dependency::Dependency::ImageRegistry;
     assert_eq!(eval.rig.phases.parked(), [Some(registry), None]);
+}
+
+#[tokio::test]
+async fn eval_that_loses_its_sweep_in_an_outage_starts_over_with_new_permits() {
+    use EvalStage::{Implement, Review, Sweep, Tests};
+    let mut eval = EvalFixture::new().await;
+    eval.rig.max_park = Duration::from_secs(900);
+    let permits = Arc::new(PermitRecorder::default());
+    eval.tickets = permits.clone();
+    let (sweep, effect) = (3, FaultEffect::Fail(FailureKind::Unreachable));
+    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, sweep), effect);
+    let record = eval.run().await;
+    assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
+    let whole = |stage| [PermitEvent::Acquired(stage), PermitEvent::Released(stage)];
+    let mut expected = [Implement, Tests, Review].map(whole).concat();
+    expected.extend([PermitEvent::Acquired(Sweep), PermitEvent::StartedOver]);
+    expected.extend([Implement, Tests, Review, Sweep].map(whole).concat());
+    assert_eq!(permits.events(), expected);
 }
 
 /// An engine that a test takes down.
