@@ -98,7 +98,7 @@ impl EventfulJob {
 }
 
 /// Longest time for one reading.
-const DEADLINE: std::time::Duration = crate::wait::LONG_DEADLINE;
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The whole lines of a reading, which may still run.
 #[track_caller]

@@ -22,7 +22,7 @@ const GARAGE: &str = "garage";
 const GARAGE_PORT: u16 = 3900;
 
 /// Time a server may take to answer on a busy machine.
-const ANSWER_DEADLINE: Duration = wait::LONG_DEADLINE;
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server on a port of 127.0.0.1, with its objects in a directory of the test. Dropping it kills
 /// it.

@@ -16,7 +16,7 @@ use crate::wait;
 const BASE: &str = "debian:bookworm-slim";
 
 /// Time an engine may take to answer or to exit on a busy machine.
-const START_STOP_DEADLINE: Duration = wait::LONG_DEADLINE;
+const START_STOP_DEADLINE: Duration = Duration::from_secs(120);
 
 /// An engine with its data in a directory of the test, and its own bridge: an engine without one
 /// would remove the bridge of the host's engine. Dropping it ends the engine and its containers.

@@ -14,7 +14,7 @@ use crate::program::RunningProgram;
 use crate::wait;
 
 /// Time a registry may take to answer or to exit.
-const START_STOP_DEADLINE: Duration = wait::LONG_DEADLINE;
+const START_STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A registry on a port of 127.0.0.1. Dropping it kills it.
 #[derive(Debug)]

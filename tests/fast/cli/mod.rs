@@ -17,7 +17,7 @@ use regex::Regex;
 use rollout_tests::project::Project;
 
 /// How long a command may take that starts nothing.
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// An empty project for the program under test.
 fn project() -> Project {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::registry::fixture::{NAMES, RegistryFixture, tasks};
 
-const DEADLINE: Duration = wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(120);
 
 const PINNED: &str = "{registry: {path: registry.json}, name: bench, version: '1.0'}";
 const NEWEST: &str = "{registry: {path: registry.json}, name: bench}";

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::registry::fixture::{RegistryFixture, tasks};
 
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
 fn command_line_without_job_file_describes_job() {

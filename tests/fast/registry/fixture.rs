@@ -13,7 +13,7 @@ use rollout_tests::program::{ProgramExit, RunningProgram};
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
-pub(crate) const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The names of the three repositories.
 pub(crate) const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];

@@ -9,7 +9,7 @@ use rollout_worker::supervise;
 
 use crate::registry::fixture::{RegistryFixture, tasks};
 
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Serves one request for each of `answers`, then stops.
 fn serve(listener: TcpListener, answers: Vec<String>) -> std::thread::JoinHandle<()> {

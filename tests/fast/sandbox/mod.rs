@@ -17,7 +17,7 @@ use rollout_worker::environment::contract::{self, ProviderUnderTest};
 use rollout_worker::environment::process::ProcessProvider;
 
 /// Deadline for anything that should happen at once.
-const WAIT_DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Path of the supervisor.
 fn helper() -> &'static Path {

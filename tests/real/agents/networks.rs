@@ -18,7 +18,7 @@ use crate::agents::fixture::{AgentRun, assert_solved, task};
 use crate::agents::programs::check_tested;
 
 /// Longest duration of a run.
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Functions of the scripts: `get URL` and `tunnel HOST:PORT` over the proxy of the phase, and
 /// `direct` past it, to this host.

@@ -42,8 +42,8 @@ use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::project::Project;
 use rollout_tests::results::Results;
 
-/// Longest duration of a run on a busy machine with two processors.
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+/// Longest duration of a run.
+const DEADLINE: Duration = rollout_tests::wait::RUN_DEADLINE;
 
 /// An empty project for the program under test.
 fn project() -> Project {

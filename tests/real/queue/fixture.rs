@@ -16,7 +16,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(6);
 pub(crate) const REPORTS: usize = 20;
 
 /// Deadline for anything that must happen.
-pub(crate) const DEADLINE: Duration = Duration::from_mins(2);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server with its directory.
 #[derive(Debug)]

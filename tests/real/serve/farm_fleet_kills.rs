@@ -30,7 +30,7 @@ const SAMPLES_PER_ROUND: usize = 48;
 const LOST: f64 = 0.1;
 
 /// Longest time of a trainer without a new completion, on a busy machine.
-const STALL: Duration = wait::LONG_DEADLINE;
+const STALL: Duration = Duration::from_secs(300);
 
 /// Longest time between the instant that is due and the kill.
 const MAX_DELAY_SEC: f64 = 1.0;

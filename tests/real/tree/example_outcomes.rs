@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::tree::project;
 
 /// Longest duration of a search of 20 evals, of which one ends by its time limit.
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+const DEADLINE: Duration = rollout_tests::wait::RUN_DEADLINE;
 
 const REPORTS: [&str; 3] = ["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
 

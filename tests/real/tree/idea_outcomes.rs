@@ -18,7 +18,7 @@ use serde_json::{Value, json as value};
 
 use crate::tree::project;
 
-const DEADLINE: Duration = wait::LONG_DEADLINE;
+const DEADLINE: Duration = wait::RUN_DEADLINE;
 
 const SEARCH: &str = r#"
 tree_run_id: outcomes

@@ -31,7 +31,7 @@ use rollout_worker::work::ideas::{self, IdeasContext};
 use tokio::sync::watch;
 
 /// Longest wait for something that happens at once.
-const WAIT_DEADLINE: Duration = wait::LONG_DEADLINE;
+const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A phase sink that ignores phases.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use rollout_tests::project::Project;
 
-/// Longest duration of a command on a busy machine with two processors.
-const DEADLINE: Duration = rollout_tests::wait::LONG_DEADLINE;
+/// Longest duration of a command.
+const DEADLINE: Duration = rollout_tests::wait::RUN_DEADLINE;
 
 /// An empty project for the program under test.
 fn project() -> Project {

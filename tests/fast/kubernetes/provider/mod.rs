@@ -38,7 +38,7 @@ const IMAGE: &str = "registry.test/task:1";
 const NAMESPACE: &str = "default";
 
 /// Deadline for anything that should happen at once.
-const DEADLINE: Duration = wait::LONG_DEADLINE;
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A cluster, and a provider that uses it.
 struct PodFixture {
