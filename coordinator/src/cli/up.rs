@@ -44,7 +44,7 @@ pub(super) struct UpArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4280")]
     listen: SocketAddr,
 
-    /// Trials and evals of searches at a time [default: one per processor]
+    /// Trials, samples of farms and evals of searches at a time [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
 

@@ -40,6 +40,12 @@ impl ExecutionStagePermits {
     fn progress(&self, stage: EvalStage, step: StageStep) -> StageProgress {
         StageProgress { restarts: self.restarts.load(Ordering::Relaxed), stage, step }
     }
+
+    /// Returns the permits of this stage and of all before it.
+    fn send_ended(&self, ended: StageProgress) {
+        // Fails only when the worker ends. Then it reports all its executions, or they are lost.
+        let _ends = self.shared.ended_stages.send((Arc::clone(&self.execution), ended));
+    }
 }
 
 #[async_trait]
@@ -63,22 +69,25 @@ impl StagePermits for ExecutionStagePermits {
                 tokio::time::sleep(CLAIM_RETRY_PAUSE).await;
             }
         }
-        execution.set_stage(self.progress(stage, StageStep::Running));
-    }
-
-    fn release(&self, stage: EvalStage) {
-        let Self { shared, execution, .. } = self;
-        let over = self.progress(stage, StageStep::Over);
-        execution.set_stage(over);
-        if execution.offer.rate_limits.permits.requires(stage) {
-            // Fails only when the worker ends. Then it reports all its executions, or they are
-            // lost.
-            let _ends = shared.ended_stages.send((execution.clone(), over));
+        let running = self.progress(stage, StageStep::Running);
+        execution.set_stage(running);
+        let permits = execution.offer.rate_limits.permits;
+        if running.restarts > 0 && !permits.requires(stage) && !permits.is_none() {
+            // No request takes the place of a permit that the former start held.
+            self.send_ended(running);
         }
     }
 
-    /// The next request, or the next heartbeat if no stage before needs a permit, shows the later
-    /// start. The coordinator takes the former permit back then.
+    fn release(&self, stage: EvalStage) {
+        let over = self.progress(stage, StageStep::Over);
+        self.execution.set_stage(over);
+        if self.execution.offer.rate_limits.permits.requires(stage) {
+            self.send_ended(over);
+        }
+    }
+
+    /// The next stage shows the later start: with its request, or with a return if it needs no permit.
+    /// The coordinator takes the former permit back then.
     fn start_over(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
@@ -92,8 +101,8 @@ pub(super) async fn return_permits(
     let mut returns = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some((execution, over)) = ended_stages.recv() => {
-                returns.push(return_permit(&shared, execution, over));
+            Some((execution, ended)) = ended_stages.recv() => {
+                returns.push(return_permit(&shared, execution, ended));
             }
             Some(()) = returns.next(), if !returns.is_empty() => {}
         }
@@ -102,8 +111,8 @@ pub(super) async fn return_permits(
 
 /// Sends the return until it is answered, or until the execution is reported, which returns the
 /// permit, too.
-async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, over: StageProgress) {
-    let claim = stage_claim(shared, &execution, over);
+async fn return_permit(shared: &WorkerShared, execution: Arc<Execution>, ended: StageProgress) {
+    let claim = stage_claim(shared, &execution, ended);
     tokio::select! {
         _heard = request_answer(shared, &claim) => {}
         () = shared.registry.wait_until_removed(&execution) => {}

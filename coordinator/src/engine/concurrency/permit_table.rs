@@ -8,7 +8,7 @@
 //! waiting, shown by a heartbeat  may hold one: a previous coordinator's answer may be on its way
 //! running                        holds one
 //! over, or a later stage         holds none of this stage
-//! started over                   holds none from before: its environment was removed
+//! started over                   holds none from before, as its environment was removed
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

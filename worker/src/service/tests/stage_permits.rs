@@ -57,15 +57,20 @@ fn eval_spec() -> EvalSpec {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn eval_that_starts_over_requests_permits_of_earlier_stages_anew() {
+/// A worker with an eval whose commands of these kinds need permits.
+async fn fixture(permits: PermitKinds) -> ServiceFixture {
     let scene = ServiceFixture::new();
-    let permits = PermitKinds { llm: true, sweep: true };
     let rate_limits = RunRateLimits { permits, ..RunRateLimits::default() };
     let spec = scene.store.inner().put_value(&eval_spec());
     let offer =
         Offer { spec, work: OfferedWork::Eval, rate_limits, ..scene.sample.offer(1, FIRST) };
     scene.queue.offer(&[offer]).await.expect("offered");
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn eval_that_starts_over_requests_permits_of_earlier_stages_anew() {
+    let scene = fixture(PermitKinds { llm: true, sweep: true }).await;
     for (restarts, stage) in [
         (0, EvalStage::Implement),
         (0, EvalStage::Sweep),
@@ -89,5 +94,23 @@ async fn eval_that_starts_over_requests_permits_of_earlier_stages_anew() {
     let reports = scene.reports(2).await;
     assert_eq!(reports[0].body, ReportBody::Started);
     result(&reports[1]);
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn eval_that_starts_over_returns_permit_in_a_stage_that_needs_none() {
+    let scene = fixture(PermitKinds { llm: false, sweep: true }).await;
+    let mut seen = BTreeSet::new();
+    while seen.len() < 4 {
+        seen.extend(scene.answer_claim(ClaimAnswer::Run).await.stage);
+    }
+    let progress = |restarts, stage, step| StageProgress { restarts, stage, step };
+    let expected = [
+        progress(0, EvalStage::Sweep, StageStep::Waiting),
+        progress(1, EvalStage::Implement, StageStep::Running),
+        progress(1, EvalStage::Sweep, StageStep::Waiting),
+        progress(1, EvalStage::Sweep, StageStep::Over),
+    ];
+    assert_eq!(seen, BTreeSet::from(expected));
     scene.until_acknowledged().await;
 }

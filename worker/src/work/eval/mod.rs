@@ -127,7 +127,7 @@ pub trait StagePermits: Send + Sync + fmt::Debug {
     fn release(&self, _stage: EvalStage) {}
 
     /// The execution starts over: its stages begin again. It needs no permit that it still holds:
-    /// its environments are removed before the next call of [`StagePermits::acquire`].
+    /// its environments were removed, or are as soon as their engine answers.
     fn start_over(&self) {}
 }
 
