@@ -6,4 +6,4 @@ mod stack;
 use std::time::Duration;
 
 /// Time for a stack to start, for a run, and for a stack to stop.
-const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE: Duration = rollout_tests::wait::RUN_DEADLINE;
