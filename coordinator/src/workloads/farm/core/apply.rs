@@ -72,6 +72,7 @@ impl FarmCore {
         let group = GroupEntry {
             admitted: admitted.clone(),
             admitted_at: at,
+            held_bytes: admitted.request.held_bytes(),
             paused_ms: self.paused_until(at),
             policy_version: self.policy_version,
             order,
@@ -96,7 +97,7 @@ impl FarmCore {
         }
         let slots: Vec<_> = (0u32..).zip(group.samples.clone()).collect();
         let ending = group.ending.clone();
-        self.held_bytes += group.request().held_bytes();
+        self.held_bytes += group.held_bytes;
         self.groups.insert(id.clone(), group);
         for (index, OpenSlot { generation, ordinal, ended, outage }) in slots {
             self.held_generations += u64::from(generation);
@@ -267,7 +268,7 @@ impl FarmCore {
             items.extend(keys.map(|key| key.item()));
         }
         self.held_generations -= items.len() as u64;
-        self.held_bytes -= group.request().held_bytes();
+        self.held_bytes -= group.held_bytes;
         let content = group.admitted.content;
         self.groups.remove(id);
         if end != GroupEnd::Cancelled {

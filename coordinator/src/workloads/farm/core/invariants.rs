@@ -28,7 +28,7 @@ impl FarmCore {
         let generations: u64 = generations.map(|slot| u64::from(slot.generation)).sum();
         expect(generations == self.held_generations, "held generations")?;
         expect(self.queue.len() <= self.open_samples, "queued samples")?;
-        let bytes: u64 = self.groups.values().map(|group| group.request().held_bytes()).sum();
+        let bytes: u64 = self.groups.values().map(|group| group.held_bytes).sum();
         expect(bytes == self.held_bytes, "bytes of groups")?;
         let slots = self.groups.values().flat_map(|group| &group.samples);
         let mut parked = slots.filter_map(|slot| slot.outage).filter(|outage| outage.is_parked);

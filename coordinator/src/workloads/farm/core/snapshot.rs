@@ -120,6 +120,7 @@ impl From<&GroupSnapshot> for GroupEntry {
         Self {
             admitted: snapshot.admitted.clone(),
             admitted_at,
+            held_bytes: snapshot.admitted.request.held_bytes(),
             paused_ms,
             policy_version,
             order,
