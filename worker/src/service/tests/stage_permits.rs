@@ -112,5 +112,6 @@ async fn eval_that_starts_over_returns_permit_in_a_stage_that_needs_none() {
         progress(1, EvalStage::Sweep, StageStep::Over),
     ];
     assert_eq!(seen, BTreeSet::from(expected));
+    result(&scene.reports(2).await[1]);
     scene.until_acknowledged().await;
 }
