@@ -112,9 +112,13 @@ fn run_that_cannot_be_opened_is_shown_and_stops_nothing() {
     daemon.process.signal(Signal::KILL);
     let _killed = daemon.process.wait(DEADLINE);
     let state = project.path().join("state");
-    fs::write(state.join("runs").join(format!("{}.json", ids[0])), "{").expect("written");
+    let record = state.join("runs").join(format!("{}.json", ids[0]));
     let plan = state.join("jobs").join(&ids[1]).join("plan.json");
-    fs::write(plan, "damaged").expect("written");
+    let damaged = [(&record, "{"), (&plan, "damaged")].map(|(path, text)| {
+        let whole = fs::read(path).expect("a file of a run");
+        fs::write(path, text).expect("written");
+        (path, whole)
+    });
 
     let daemon = DaemonProcess::start(&project, &[]);
     let list = daemon.client.get("/v1/runs").expect(200).json();
@@ -127,6 +131,19 @@ fn run_that_cannot_be_opened_is_shown_and_stops_nothing() {
     assert!(!failed.to_string().contains(&directory), "{failed:#}");
     assert_eq!(failed["is_final"], json!(false), "{failed:#}");
     daemon.wait_for(&ids[2], &["completed"]);
+
+    // Their sessions remove the sandboxes that the killed server left.
+    daemon.stop();
+    for (path, whole) in damaged {
+        fs::write(path, whole).expect("written");
+    }
+    let daemon = DaemonProcess::start(&project, &[]);
+    for id in &ids[..2] {
+        daemon.wait_for(id, &["running"]);
+        let path = format!("/v1/runs/{id}/cancel");
+        let _accepted = daemon.client.post(&path, &[], &json!(null)).expect(202);
+        daemon.wait_for(id, &["cancelled"]);
+    }
 }
 
 #[test]
