@@ -18,7 +18,7 @@ use rollout_worker::work::trial::testing::{TrialFixture, settings};
 
 use super::*;
 
-/// What an execution found when it began.
+/// The slots held, and the stop, at the beginning of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BegunExecution {
     /// Slots that all users held.

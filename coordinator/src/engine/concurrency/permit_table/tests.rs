@@ -45,7 +45,7 @@ struct SimulatedExecution {
     at: usize,
     does: SimulatedStatus,
     over: bool,
-    /// What it showed last before it started over.
+    /// The last mark of its former start.
     former: Option<StageProgress>,
 }
 

@@ -10,7 +10,7 @@ use rollout_protocol::farm::{
 pub(super) struct GroupEntry {
     pub(super) admitted: AdmittedGroup,
     pub(super) admitted_at: Timestamp,
-    /// What its request counts in the bytes that the farm holds: its metadata may be long.
+    /// The part of its request in the bytes that the farm holds, counted once: metadata may be long.
     pub(super) held_bytes: u64,
     /// Length of all pauses until then, milliseconds.
     pub(super) paused_ms: i64,
