@@ -93,6 +93,14 @@ impl ServerLimits {
     }
 }
 
+/// A limit that is in use.
+#[derive(Debug, Clone, Copy)]
+enum UsedLimit {
+    /// So many calls at once.
+    Places(u64),
+    Rate,
+}
+
 /// A place among the calls at once.
 #[derive(Debug)]
 enum Permit<'a> {
@@ -112,8 +120,9 @@ struct Gate {
 /// Permission to send a call, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    _permit: Permit<'a>,
+    // Dropped first: the next call is not counted beside this one.
     _held: HeldPlace<'a>,
+    _permit: Permit<'a>,
 }
 
 /// Why a call is not admitted.
@@ -121,8 +130,7 @@ pub(super) struct Admission<'a> {
 pub(super) struct NotAdmitted {
     /// The reply to the agent.
     pub(super) reply: OwnReply,
-    /// Whether the execution of the call is the cause: the server took other calls of it meanwhile,
-    /// or it uses most of the rate. That is no outage.
+    /// Whether the execution of the call is the cause: it had its share of the limits. That is no outage.
     pub(super) is_own: bool,
 }
 
@@ -241,12 +249,15 @@ impl ModelServer {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether calls that wait lack places among the calls at once, rather than the rate.
-    fn lacks_places(&self) -> bool {
-        let answering = self.calls().answering;
-        let places = self.limits.places(&self.spec);
-        let is_full = places.is_some_and(|places| answering >= places as usize);
-        is_full || self.spec.requests_per_minute.is_none()
+    /// The limit that calls wait for.
+    fn used_limit(&self) -> UsedLimit {
+        let answering = self.calls().answering();
+        let has_rate = self.spec.requests_per_minute.is_some();
+        // Without places the rate is no cause.
+        match self.limits.places(&self.spec).map(u64::from) {
+            Some(places) if answering >= places || !has_rate => UsedLimit::Places(places),
+            _ => UsedLimit::Rate,
+        }
     }
 
     /// Longest time that a call is held.
@@ -278,20 +289,16 @@ impl ModelServer {
             opened.map_err(|reply| NotAdmitted { reply, is_own: false })?;
             let mut held = places.hold(self);
             let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
-                let others_were_taken = held.others_were_taken();
-                drop(held);
+                let is_own = held.is_own_cause();
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
                 busy.retry_after = Some(RETRY_AFTER_SEC);
-                // Without places the rate is no cause.
-                let uses_rate = !self.lacks_places() && places.use_most_of_rate(self);
-                let is_own = others_were_taken || uses_rate;
                 return Err(NotAdmitted { reply: busy, is_own });
             };
             if self.obstacle(Instant::now()).is_none() {
                 held.mark_sent();
-                return Ok(Admission { _permit: permit, _held: held });
+                return Ok(Admission { _held: held, _permit: permit });
             }
         }
     }
