@@ -22,13 +22,15 @@ pub struct RunRateLimiter {
 struct StartLimiter {
     /// Time from one start to the next.
     interval: Duration,
+    /// Callers wait in their order.
+    turn: tokio::sync::Mutex<()>,
     pace: Pace,
 }
 
 /// Starts at a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// When the interval of the last reserved start ends.
+    /// When the interval of the last start ends.
     due: Mutex<Option<Instant>>,
 }
 
@@ -38,6 +40,7 @@ impl RunRateLimiter {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
         let starts = starts.map(|rate| StartLimiter {
             interval: Duration::from_secs(60) / rate,
+            turn: tokio::sync::Mutex::default(),
             pace: Pace::default(),
         });
         let agents = limits.agents_at_once.filter(|agents| *agents > 0);
@@ -45,12 +48,14 @@ impl RunRateLimiter {
         Self { starts, agents }
     }
 
-    /// Waits until one more environment may be started. A caller that gives up leaves its start
-    /// unused.
+    /// Waits until one more environment may be started, in the order of the calls. A caller that gives
+    /// up takes no start from those behind it.
     pub async fn wait_for_start(&self) {
         if let Some(starts) = &self.starts {
-            let next = starts.pace.reserve_next(Instant::now(), starts.interval);
+            let _turn = starts.turn.lock().await;
+            let next = starts.pace.next_start(Instant::now(), starts.interval);
             tokio::time::sleep_until(next).await;
+            starts.pace.take_start(Instant::now(), starts.interval);
         }
     }
 
@@ -68,13 +73,19 @@ impl RunRateLimiter {
 }
 
 impl Pace {
-    /// Reserves the next start, with an interval to the one after it, and returns when it may happen.
-    pub(crate) fn reserve_next(&self, now: Instant, interval: Duration) -> Instant {
+    /// When the next start may happen, with an interval to the one after it.
+    pub(crate) fn next_start(&self, now: Instant, interval: Duration) -> Instant {
+        let ahead = self.due().map_or(now, |due| due.max(now));
+        // A start that is due within a second may happen now.
+        ahead.checked_sub(BURST.saturating_sub(interval)).map_or(now, |at| at.max(now))
+    }
+
+    /// Takes the next start, which [may happen](Self::next_start) now. Its caller is the only one that
+    /// waits for it: others wait for their turn.
+    pub(crate) fn take_start(&self, now: Instant, interval: Duration) {
         let mut due = self.due();
         let ahead = due.map_or(now, |due| due.max(now));
         *due = Some(ahead + interval);
-        // A start that is due within a second may happen now.
-        ahead.checked_sub(BURST.saturating_sub(interval)).map_or(now, |at| at.max(now))
     }
 
     fn due(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
@@ -122,6 +133,23 @@ mod tests {
         assert_eq!(start_times(&fast, 7).await, [0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 0.8]);
         assert_eq!(start_times(&run_rate_limiter(None, None), 3).await, [0.0; 3]);
         assert_eq!(start_times(&run_rate_limiter(Some(0), None), 3).await, [0.0; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_gives_up_takes_no_start() {
+        let slow = run_rate_limiter(Some(12), None);
+        let began = Instant::now();
+        slow.wait_for_start().await;
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(slow.wait_for_start())).collect();
+        for start in &mut waiting {
+            assert!(futures_util::poll!(start.as_mut()).is_pending());
+        }
+        let last = waiting.pop().expect("a hundred");
+        drop(waiting);
+        last.await;
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
+        slow.wait_for_start().await;
+        assert_eq!(began.elapsed(), Duration::from_secs(10));
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rollout_worker::supervise::{self, Task};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
@@ -33,6 +34,10 @@ const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// Time after which an answer that is not taken no longer protects its connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Bytes that the system takes from the answers of a connection before its client reads them. It would
+/// take some MiB: an answer that no client reads would be sent for this program, and hold no place.
+const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 /// Pause after an accept that failed, usually because this process may open no more files.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -98,6 +103,7 @@ impl Connections {
                 Ok((stream, from)) => {
                     // Events are small.
                     let _best_effort = stream.set_nodelay(true);
+                    let _best_effort = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
                     number += 1;
                     self.open(number, stream, from, &router);
                 }

@@ -61,6 +61,9 @@ use self::metrics::ApiMetrics;
 use self::problem::ApiProblem;
 use crate::daemon::Daemon;
 
+/// Large answers that are encoded at the same time. A user has one of them.
+const CONCURRENT_ENCODINGS: u64 = 2;
+
 /// How the API is served.
 #[derive(Debug)]
 pub struct ApiOptions {
@@ -108,6 +111,8 @@ struct ApiState {
     body_bytes: Arc<SharedLimit>,
     /// Large bodies that are parsed at the same time.
     parses: Arc<SharedLimit>,
+    /// Large answers that are encoded at the same time.
+    encodings: Arc<SharedLimit>,
 }
 
 /// A server of the API. It ends when this is dropped.
@@ -142,6 +147,7 @@ impl ApiServer {
             requests,
             body_bytes: body::bytes_in_flight(max_body_bytes),
             parses: body::parses(),
+            encodings: SharedLimit::new(LimitShares::new(CONCURRENT_ENCODINGS)),
         };
         let router = router(Arc::new(state));
         let serving = Connections::new(max_connections, tls).serve(listener, router);

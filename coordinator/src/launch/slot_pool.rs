@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
-use rollout_worker::executor::{ExecutionContext, Finished, Slot};
+use rollout_worker::executor::{ExecutionContext, Finished, Slot, wait_for_stop};
 use rollout_worker::gateway::run_calls::RunCallTable;
 use rollout_worker::service::Runner;
 use rollout_worker::shared_limit::{LimitUser, SharedLimit, SharedPlace};
@@ -51,10 +51,9 @@ struct PooledRunner {
 impl PooledRunner {
     /// Waits for a slot, unless the execution is stopped: it then ends at once.
     async fn admit(&self, execution: &mut ExecutionContext) {
-        let mut stop = execution.stop.clone();
         let slot = tokio::select! {
             slot = self.share.acquire() => Some(slot),
-            _ = stop.wait_for(Option::is_some) => None,
+            () = wait_for_stop(execution.stop.clone()) => None,
         };
         execution.slot = Arc::new(PooledSlot {
             inner: Arc::clone(&execution.slot),

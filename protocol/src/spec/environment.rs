@@ -62,7 +62,7 @@ impl ProviderSpec {
         }
     }
 
-    /// Sets whether builds of providers that can check them are checked.
+    /// Sets whether builds and addresses of providers that can check them are checked.
     pub fn set_guards_builds(&mut self, guards_builds: bool) {
         match self {
             Self::Docker(settings) => settings.guards_builds = guards_builds,
@@ -109,8 +109,8 @@ pub struct DockerSettings {
     /// OCI runtime, for instance `runsc` or `nvidia`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// Refuse builds with base images whose triggers fetch something. No document sets it: a server
-    /// does for tasks of its users.
+    /// Refuse builds with base images whose triggers fetch something, and compose files with addresses
+    /// of networks. No document sets it: a server does for tasks of its users.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guards_builds: bool,
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
@@ -238,6 +239,10 @@ async fn compose_with_host_access_is_refused() {
         (service("volumes: ['/var/run/docker.sock:/var/run/docker.sock']"), "outside"),
         (service("network_mode: host"), "`network_mode`"),
         (service("env_file: /etc/passwd"), "env_file"),
+        (
+            service("env_file: /etc/passwd").replace("  db:", "  services:"),
+            "services.services.env_file",
+        ),
         (service("build: /etc"), "outside"),
         (service("use_api_socket: true"), "use_api_socket"),
         (service("networks: [n]\nnetworks: {n: {external: true, name: bridge}}"), "`external`"),
@@ -261,6 +266,24 @@ async fn compose_with_host_access_is_refused() {
         assert!(failure.message.contains(word), "{compose}: {}", failure.message);
         assert!(labeled_objects(&lab, &label).await.is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compose_with_chosen_addresses_is_refused_for_users_of_a_server() {
+    let Some(lab) = open().await else { return };
+    let ranges = "{config: [{subnet: 10.231.30.0/24}]}";
+    let compose = format!(
+        "services:\n  main: {{image: {BASE}, networks: [labels]}}\nnetworks: {{labels: {{ipam: \
+         {ranges}}}}}\n"
+    );
+    let mut request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+    let settings = DockerSettings { guards_builds: true, ..lab.settings.clone() };
+    request.settings = ProviderSpec::Docker(settings);
+    let label = format!("dev.rollout.exec={}", request.labels.exec);
+    let failure = lab.provider.create(request).await.expect_err(&compose);
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    assert!(failure.message.contains("`labels`: `ipam`"), "{}", failure.message);
+    assert!(labeled_objects(&lab, &label).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use rollout_tests::http::{HttpAnswer, HttpClient};
 use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
-use crate::serve::farms::opened;
+use crate::serve::farms::{opened, problem_type};
 use crate::serve::tokens::tokens;
 use crate::serve::{DaemonProcess, project, submission, submitted};
 
@@ -238,5 +238,32 @@ fn groups_of_one_user_leave_bytes_for_those_of_others() {
     let of_root = open(&served.user("root"), "policy");
     for (client, farm) in [(served.user("bob"), of_bob), (served.user("root"), of_root)] {
         let _admitted = client.post(&farm, &[], &group(0, 1000)).expect(201);
+    }
+}
+
+#[test]
+fn limits_of_a_farm_above_their_defaults_are_for_administrators() {
+    let served = SharedDaemon::start(&[]);
+    let document = served.submission()["document"].clone();
+    let open = |user: &str, limit: &str, value: u64| {
+        let settings = json!({ "limits": { (limit): value } });
+        let request = json!({ "name": "policy", "document": document, "settings": settings });
+        served.user(user).post("/v1/farms", &[], &request)
+    };
+    for (limit, default) in [
+        ("open_groups", u64::from(limits::FARM_OPEN_GROUPS)),
+        ("open_samples", limits::FARM_OPEN_SAMPLES.into()),
+        ("unacknowledged", limits::FARM_UNACKNOWLEDGED.into()),
+        ("remembered_groups", limits::FARM_REMEMBERED_GROUPS.into()),
+        ("cancelled_groups", limits::FARM_CANCELLED_GROUPS.into()),
+        ("journal_bytes", limits::FARM_JOURNAL_BYTES),
+    ] {
+        let refused = open("ada", limit, default + 1).expect(422);
+        assert_eq!(problem_type(&refused), "invalid-farm");
+        let told =
+            format!("the limit `{limit}` of the farm: a user of a server has at most {default}");
+        assert!(refused.text().contains(&told), "{}", refused.text());
+        let _opened = open("ada", limit, default).expect(201);
+        let _opened = open("root", limit, default + 1).expect(201);
     }
 }

@@ -15,6 +15,7 @@
 pub mod build_context;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod compose;
+pub mod compose_place;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod descriptor;

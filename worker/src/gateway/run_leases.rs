@@ -127,17 +127,25 @@ impl LeasedLimits {
         is_free.then(|| LeasedCall(self))
     }
 
+    /// Waits for the next start at the rate of the present lease, and takes it. A call that gives up
+    /// takes none from those behind it.
     async fn wait_for_pace(&self, changes: &mut watch::Receiver<LeaseState>) {
-        loop {
+        let interval = loop {
             let parts = changes.borrow_and_update().parts.get(self.server).copied();
-            match parts.map_or(0, |parts| parts.per_minute) {
-                0 => self.wait_for_change(changes).await,
-                rate => {
-                    let next = self.pace.reserve_next(Instant::now(), MINUTE / rate);
-                    return tokio::time::sleep_until(next).await;
-                }
+            let rate = parts.map_or(0, |parts| parts.per_minute);
+            if rate == 0 {
+                self.wait_for_change(changes).await;
+                continue;
             }
-        }
+            let interval = MINUTE / rate;
+            let next = self.pace.next_start(Instant::now(), interval);
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(next) => break interval,
+                () = self.wait_for_change(changes) => {}
+            }
+        };
+        self.pace.take_start(Instant::now(), interval);
     }
 
     async fn wait_for_change(&self, changes: &mut watch::Receiver<LeaseState>) {
@@ -249,5 +257,31 @@ mod tests {
             drop(limits.admit().await);
         }
         assert!(began.elapsed().as_secs() <= 20, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_gives_up_takes_no_start_of_a_lease() {
+        let limits = limits(None, Some(600));
+        lease(&limits, 1, 0, 12);
+        let began = Instant::now();
+        drop(limits.admit().await);
+        for _ in 0..100 {
+            assert!(limits.admit().now_or_never().is_none(), "the next start is due in 5 s");
+        }
+        drop(limits.admit().await);
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_waits_for_its_start_uses_the_present_lease() {
+        let limits = limits(None, Some(600));
+        lease(&limits, 1, 0, 12);
+        drop(limits.admit().await);
+        let mut next = Box::pin(limits.admit());
+        assert!(next.as_mut().now_or_never().is_none());
+        lease(&limits, 2, 0, 0);
+        assert!(tokio::time::timeout(MINUTE, next.as_mut()).await.is_err(), "it has no rate");
+        lease(&limits, 3, 0, 12);
+        drop(next.await);
     }
 }

@@ -77,8 +77,13 @@ pub(super) async fn read(
         Some(permit) => permit,
         None => events::stream_permit(&state, &user)?,
     };
-    let encoded = supervise::blocking(move || serde_json::to_vec(&list(&read))).await;
-    let encoded = encoded.map_err(|error| {
+    let turn = state.encodings.acquire(&user.limit_user(), 0, 1).await;
+    let encoded = supervise::blocking(move || {
+        // An encoding whose reader has gone keeps its turn until it ends.
+        let _turn = turn;
+        serde_json::to_vec(&list(&read))
+    });
+    let encoded = encoded.await.map_err(|error| {
         tracing::error!("cannot encode completions: {error}");
         let message = "cannot encode the answer";
         ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", ExitCode::Failure, message)
@@ -147,10 +152,17 @@ pub(super) async fn acknowledge(
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use axum::Router;
     use axum::body::to_bytes;
+    use axum::routing::get;
     use rollout_worker::shared_limit::{LimitShares, LimitUser, SharedLimit};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
     use super::*;
+    use crate::api::connections::Connections;
 
     #[tokio::test]
     async fn unread_large_answers_of_one_user_hold_places_and_leave_some_for_others() {
@@ -170,5 +182,50 @@ mod tests {
         assert_eq!(length, text.len().to_string());
         assert_eq!(to_bytes(read.into_body(), usize::MAX).await.expect("a body"), text);
         assert!(answer("ada").is_some(), "an answer that was read holds no place");
+    }
+
+    /// Asks for the answer of a user; returns the status, and the connection, of which nothing else is
+    /// read.
+    async fn ask(address: SocketAddr, user: &str) -> (String, TcpStream) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(64 * 1024).expect("set");
+        let mut stream = socket.connect(address).await.expect("connected");
+        let request = format!("GET /{user} HTTP/1.1\r\nhost: h\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut status = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut status).await.expect("a status");
+        (String::from_utf8_lossy(&status).into_owned(), stream)
+    }
+
+    #[tokio::test]
+    async fn answers_that_a_client_leaves_in_its_sockets_hold_places_of_its_user() {
+        let limit = SharedLimit::new(LimitShares::new(8));
+        // As long as an answer with completions, and less than the system takes by default.
+        let text = Bytes::from(vec![b'x'; 2 * 1024 * 1024]);
+        let answer = move |Path(name): Path<String>| {
+            let user = LimitUser { name, is_admin: false };
+            let place = limit.try_acquire(&user, 1);
+            std::future::ready(match place {
+                Ok(place) => large(text.clone(), place),
+                Err(_) => StatusCode::TOO_MANY_REQUESTS.into_response(),
+            })
+        };
+        let router = Router::new().route("/{user}", get(answer));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let serving = Connections::new(64, None).serve(listener, router);
+        let _serving = supervise::spawn("server", serving);
+        let mut unread = Vec::new();
+        let refused = loop {
+            let (status, stream) = ask(address, "ada").await;
+            if status != "HTTP/1.1 200" {
+                break status;
+            }
+            unread.push(stream);
+            assert!(unread.len() < 8, "unread answers hold no places");
+        };
+        assert_eq!(refused, "HTTP/1.1 429");
+        let (status, _stream) = ask(address, "bob").await;
+        assert_eq!(status, "HTTP/1.1 200", "there is a place for another user");
     }
 }

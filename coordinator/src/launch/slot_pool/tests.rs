@@ -193,3 +193,19 @@ async fn waiting_work_of_search_that_is_stopped_ends_without_slot() {
         assert_eq!(pool.counts(), (0, 0), "{level:?}");
     }
 }
+
+#[tokio::test]
+async fn work_of_search_that_nothing_can_stop_waits_for_slot() {
+    let pool = PoolFixture::new().await;
+    let held = pool.slots.try_acquire(&user("bob"), 1).expect("it is free");
+    let mut execution = pool.execution();
+    // The sender is dropped.
+    execution.stop = tokio::sync::watch::channel(None).1;
+    let ideas = Arc::new(ideas_spec());
+    let ideas = IdeasContext { execution, ideas, permits: Arc::new(()) };
+    let mut waiting = pool.runner.ideas(ideas);
+    assert!((&mut waiting).now_or_never().is_none(), "it has a slot");
+    drop(held);
+    drop(waiting.await);
+    assert_eq!(pool.begun(), [BegunExecution { held: 1, stop: None }]);
+}

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
+use rollout_worker::environment::compose_place::ComposePlace;
 use rollout_worker::environment::descriptor;
 use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_fetches};
 
@@ -45,9 +46,6 @@ const DOCKERFILE: &str = "Dockerfile";
 
 /// Build argument that names a frontend.
 const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
-
-/// Maps of compose files whose keys are names chosen by the user.
-const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
 
 /// The images of a job's tasks, each registry looked up once.
 pub(super) struct ImageRules<'a> {
@@ -244,7 +242,7 @@ impl TaskImages<'_> {
             Ok((document, _)) => {
                 let is_merged = is_extended || has_key(&document, "extends");
                 let file = ComposeFile { context, path, is_merged };
-                self.compose_node(file, "", &document);
+                self.compose_node(file, (ComposePlace::Top, ""), &document);
             }
             Err(error) => {
                 let found = format!("text that cannot be read: {}", error.message);
@@ -253,18 +251,19 @@ impl TaskImages<'_> {
         }
     }
 
-    fn compose_node(&mut self, file: ComposeFile<'_>, at: &str, node: &ConfigNode) {
+    fn compose_node(
+        &mut self,
+        file: ComposeFile<'_>,
+        (place, at): (ComposePlace, &str),
+        node: &ConfigNode,
+    ) {
         let entries = match &node.value {
             ConfigValue::Mapping(entries) => entries,
             ConfigValue::Sequence(items) => {
-                return items.iter().for_each(|item| self.compose_node(file, at, item));
+                return items.iter().for_each(|item| self.compose_node(file, (place, at), item));
             }
             _ => return,
         };
-        // The keys here are names chosen by the user: a service may be called `labels`.
-        let parent = at.split('.').rfind(|part| *part != "<<");
-        let names_services = parent == Some("services");
-        let names_networks = parent == Some("networks");
         for entry in entries {
             if self.is_done() {
                 return;
@@ -286,15 +285,16 @@ impl TaskImages<'_> {
                     }
                 }
                 // The host would send what is for these addresses to the task.
-                ("ipam", value) if !names_services && !names_networks && !is_empty(value) => {
-                    let place = (file.path, key.as_str(), Some(entry.line));
+                ("ipam", value) if place == ComposePlace::Network && !is_empty(value) => {
+                    let refused = (file.path, key.as_str(), Some(entry.line));
                     let expected = "a network whose addresses the engine chooses";
-                    self.refuse_for(place, "addresses of a network", expected);
+                    self.refuse_for(refused, "addresses of a network", expected);
                 }
-                (name, _) if USER_KEYED_MAPS.contains(&name) && !names_services => continue,
+                (name, _) if place.has_texts(name) => continue,
                 _ => {}
             }
-            self.compose_node(file, &key, &entry.node);
+            let inner = (place.of_value(&entry.key), key.as_str());
+            self.compose_node(file, inner, &entry.node);
         }
     }
 

@@ -60,7 +60,14 @@ fn patterns(revision: &Revision) -> Vec<String> {
     }
 }
 
+/// The error of a revision that is none of the references of a repository.
 fn unknown(origin: &Origin, revision: &Revision, all: &BTreeMap<String, String>) -> FetchError {
+    if all.is_empty() {
+        // Git takes a page in one line, such as a login, for a repository without references.
+        let said =
+            "it names no branch or tag: is this a repository, and not an empty one?".to_owned();
+        return FetchError::Denied { url: origin.redacted_url(), said };
+    }
     let reference = match revision {
         Revision::Named(name) | Revision::Commit(name) => name.clone(),
         Revision::Head => "HEAD".to_owned(),
@@ -71,4 +78,27 @@ fn unknown(origin: &Origin, revision: &Revision, all: &BTreeMap<String, String>)
     let near = nearest(&reference, names.filter(|name| !name.ends_with("^{}")));
     let near = near.map(str::to_owned);
     FetchError::UnknownReference { url: origin.redacted_url(), reference, near }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_without_references_is_told_apart_from_an_unknown_reference() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        let mut all = BTreeMap::new();
+        for revision in [Revision::Head, Revision::Named("main".to_owned())] {
+            let error = unknown(&origin, &revision, &all);
+            assert_eq!(
+                error.to_string(),
+                "cannot fetch the repository https://h/x.git: it names no branch or tag: is this a \
+                 repository, and not an empty one?"
+            );
+            assert!(!error.is_outage(), "its last known content may not be used");
+        }
+        all.insert("refs/heads/main".to_owned(), "0".repeat(40));
+        let error = unknown(&origin, &Revision::Named("maim".to_owned()), &all);
+        assert!(error.is_missing() && error.to_string().contains("`main`"), "{error}");
+    }
 }

@@ -20,6 +20,9 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The beginning of a reason that is an answer.
 const ANSWERED: &str = "the server answered ";
 
+/// The reason of a server that only redirects, such as a login page that redirects to itself.
+const REDIRECTS: &str = "the server redirects too many times";
+
 /// Answers of a server that does not give the body.
 const DENIALS: [&str; 5] = ["401", "403", "404", "410", "451"];
 
@@ -67,15 +70,16 @@ pub(super) fn reason(error: &ureq::Error) -> String {
             let name = status.and_then(|status| status.canonical_reason()).unwrap_or_default();
             format!("{ANSWERED}{code} {name}").trim_end().to_owned()
         }
+        ureq::Error::TooManyRedirects => REDIRECTS.to_owned(),
         error => error.to_string(),
     }
 }
 
 /// Whether a reason is the answer of a server that does not give the body, as opposed to an outage.
 pub(super) fn is_denial(reason: &str) -> bool {
-    reason
-        .strip_prefix(ANSWERED)
-        .is_some_and(|answer| DENIALS.iter().any(|status| answer.starts_with(*status)))
+    let answer = reason.strip_prefix(ANSWERED);
+    reason == REDIRECTS
+        || answer.is_some_and(|answer| DENIALS.iter().any(|status| answer.starts_with(*status)))
 }
 
 #[cfg(test)]
@@ -102,6 +106,7 @@ mod tests {
             let reason = reason(&ureq::Error::StatusCode(code));
             assert_eq!(is_denial(&reason), is_denied, "{reason}");
         }
+        assert!(is_denial(&reason(&ureq::Error::TooManyRedirects)));
         assert!(!is_denial("connection refused"));
     }
 }

@@ -459,6 +459,16 @@ mod tests {
     }
 
     #[test]
+    fn server_that_only_redirects_gives_no_last_known_registry() {
+        let cache = tempfile::tempdir().expect("a directory");
+        let file = cache.path().join("r.json");
+        std::fs::write(&file, REGISTRY).expect("written");
+        let error = DownloadError::Failed(http::reason(&ureq::Error::TooManyRedirects));
+        let error = last_known(error, &file, "http://h/r.json".to_owned()).expect_err("denied");
+        assert!(error.to_string().contains("redirects too many times"), "{error}");
+    }
+
+    #[test]
     fn fault_of_this_host_leaves_the_last_known_registry() {
         let cache = tempfile::tempdir().expect("a directory");
         let file = cache.path().join("r.json");

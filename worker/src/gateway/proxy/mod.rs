@@ -7,8 +7,8 @@
 //! * `call`: one call, from its record to the last byte of its reply; `answer`: its sendings;
 //!   `refusal`: replies that ask to call again later;
 //!   `reply_body`: the body that the agent gets;
-//! * `server`: a model server, its limits and its state, shared by all executions; `upstreams`: those
-//!   of an execution, and the choice among them;
+//! * `server`: a model server, its limits and its state, shared by all executions, and the calls to it
+//!   by execution; `upstreams`: those of an execution, and the choice among them;
 //! * `client`: connections to model servers.
 
 mod answer;

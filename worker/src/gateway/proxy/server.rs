@@ -1,6 +1,7 @@
 //! A model server: its limits, its back-off and its outages, shared by all executions that use it.
 
-use std::collections::{HashMap, VecDeque};
+mod held_places;
+
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::Instant;
 
+pub(super) use self::held_places::HeldPlaces;
+use self::held_places::{HeldPlace, ServerCalls};
 use super::client::{Clients, HttpClient};
 use super::headers;
 use super::refusal::{self, ServerReply};
@@ -35,9 +38,6 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// First and longest wait after an answer that asks to wait without saying how long.
 const MIN_BACK_OFF: Duration = Duration::from_millis(500);
 const MAX_BACK_OFF: Duration = Duration::from_secs(30);
-
-/// A minute, of which limits speak.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Longest wait that a server can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -93,6 +93,14 @@ impl ServerLimits {
     }
 }
 
+/// A limit that is in use.
+#[derive(Debug, Clone, Copy)]
+enum UsedLimit {
+    /// So many calls at once.
+    Places(u64),
+    Rate,
+}
+
 /// A place among the calls at once.
 #[derive(Debug)]
 enum Permit<'a> {
@@ -112,8 +120,9 @@ struct Gate {
 /// Permission to send a call, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Admission<'a> {
-    _permit: Permit<'a>,
+    // Dropped first: the next call is not counted beside this one.
     _held: HeldPlace<'a>,
+    _permit: Permit<'a>,
 }
 
 /// Why a call is not admitted.
@@ -121,127 +130,8 @@ pub(super) struct Admission<'a> {
 pub(super) struct NotAdmitted {
     /// The reply to the agent.
     pub(super) reply: OwnReply,
-    /// Whether the execution of the call is the cause: the server took other calls of it meanwhile,
-    /// or it uses most of the rate. That is no outage.
+    /// Whether the execution of the call is the cause: it had its share of the limits. That is no outage.
     pub(super) is_own: bool,
-}
-
-/// Calls to a server.
-#[derive(Debug, Default)]
-struct ServerCalls {
-    /// Those that wait for the limits, or that the server is answering.
-    present: usize,
-    /// Those that the server is answering.
-    answering: usize,
-    /// How many were sent so far.
-    total_sent: u64,
-    /// When those of the last minute were sent, if there is a limit on them.
-    sent: VecDeque<Instant>,
-}
-
-impl ServerCalls {
-    /// Numbers of those that are present, and of the last minute.
-    fn counts(&mut self) -> [usize; 2] {
-        self.forget_old(Instant::now());
-        [self.present, self.sent.len()]
-    }
-
-    fn add_sent(&mut self, spec: &UpstreamSpec) {
-        self.answering += 1;
-        self.total_sent += 1;
-        if spec.requests_per_minute.is_some() {
-            let now = Instant::now();
-            self.forget_old(now);
-            self.sent.push_back(now);
-        }
-    }
-
-    fn forget_old(&mut self, now: Instant) {
-        while self.sent.front().is_some_and(|sent| now.duration_since(*sent) >= MINUTE) {
-            self.sent.pop_front();
-        }
-    }
-}
-
-/// The calls of an execution by the name of their server.
-#[derive(Debug, Default)]
-pub(super) struct HeldPlaces(Mutex<HashMap<String, ServerCalls>>);
-
-impl HeldPlaces {
-    fn servers(&self) -> MutexGuard<'_, HashMap<String, ServerCalls>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this execution uses most of the rate of a server, for which another call of it waited.
-    /// With leased limits only the calls of this worker are known.
-    fn use_most_of_rate(&self, server: &ModelServer) -> bool {
-        let own = self.servers().get_mut(server.name()).map(ServerCalls::counts);
-        let [own, own_sent] = own.unwrap_or_default();
-        let [all, sent] = server.calls().counts();
-        let is_most = |own: usize, all: usize| own.saturating_mul(2) > all;
-        // The call that waited counts, too: short ones may use up a rate one after the other.
-        is_most(own + 1, all + 1) && is_most(own_sent, sent)
-    }
-
-    /// How many calls of this execution a server is answering, and how many it was sent so far.
-    fn taken(&self, server: &ModelServer) -> (usize, u64) {
-        let servers = self.servers();
-        let own = servers.get(server.name());
-        own.map(|calls| (calls.answering, calls.total_sent)).unwrap_or_default()
-    }
-
-    /// Counts a call that waits for the limits.
-    fn hold<'a>(&'a self, server: &'a ModelServer) -> HeldPlace<'a> {
-        let (answering, sent_before) = self.taken(server);
-        let has_places = answering > 0;
-        let held = HeldPlace { places: self, server, is_sent: false, has_places, sent_before };
-        held.change(|calls| calls.present += 1);
-        held
-    }
-}
-
-/// One of these calls.
-#[derive(Debug)]
-struct HeldPlace<'a> {
-    places: &'a HeldPlaces,
-    server: &'a ModelServer,
-    is_sent: bool,
-    /// Whether the server was answering others of the execution when it began to wait.
-    has_places: bool,
-    /// How many others of the execution were sent before.
-    sent_before: u64,
-}
-
-impl HeldPlace<'_> {
-    /// Changes the calls of all executions, and those of its own.
-    fn change(&self, change: impl Fn(&mut ServerCalls)) {
-        change(&mut self.server.calls());
-        change(self.places.servers().entry(self.server.name().to_owned()).or_default());
-    }
-
-    /// Whether others of the execution had what it waits for: the execution was not kept out, but
-    /// asked for too many calls at once.
-    fn others_were_taken(&self) -> bool {
-        let (_, sent) = self.places.taken(self.server);
-        // A call that was sent earlier uses none of the present rate, however long it takes.
-        sent > self.sent_before || self.has_places && self.server.lacks_places()
-    }
-
-    /// Counts it as one that the server is answering.
-    fn mark_sent(&mut self) {
-        self.is_sent = true;
-        self.change(|calls| calls.add_sent(&self.server.spec));
-    }
-}
-
-impl Drop for HeldPlace<'_> {
-    fn drop(&mut self) {
-        let answering = usize::from(self.is_sent);
-        self.change(|calls| {
-            calls.present -= 1;
-            calls.answering -= answering;
-        });
-    }
 }
 
 /// Why calls are kept back, and until when if that is known.
@@ -359,12 +249,15 @@ impl ModelServer {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether calls that wait lack places among the calls at once, rather than the rate.
-    fn lacks_places(&self) -> bool {
-        let answering = self.calls().answering;
-        let places = self.limits.places(&self.spec);
-        let is_full = places.is_some_and(|places| answering >= places as usize);
-        is_full || self.spec.requests_per_minute.is_none()
+    /// The limit that calls wait for.
+    fn used_limit(&self) -> UsedLimit {
+        let answering = self.calls().answering();
+        let has_rate = self.spec.requests_per_minute.is_some();
+        // Without places the rate is no cause.
+        match self.limits.places(&self.spec).map(u64::from) {
+            Some(places) if answering >= places || !has_rate => UsedLimit::Places(places),
+            _ => UsedLimit::Rate,
+        }
     }
 
     /// Longest time that a call is held.
@@ -396,20 +289,16 @@ impl ModelServer {
             opened.map_err(|reply| NotAdmitted { reply, is_own: false })?;
             let mut held = places.hold(self);
             let Ok(permit) = tokio::time::timeout_at(deadline, self.limits.admit()).await else {
-                let others_were_taken = held.others_were_taken();
-                drop(held);
+                let is_own = held.is_own_cause();
                 let name = self.name();
                 let message = format!("the limits of the model server `{name}` are in use");
                 let mut busy = OwnReply::new(StatusCode::TOO_MANY_REQUESTS, message);
                 busy.retry_after = Some(RETRY_AFTER_SEC);
-                // Without places the rate is no cause.
-                let uses_rate = !self.lacks_places() && places.use_most_of_rate(self);
-                let is_own = others_were_taken || uses_rate;
                 return Err(NotAdmitted { reply: busy, is_own });
             };
             if self.obstacle(Instant::now()).is_none() {
                 held.mark_sent();
-                return Ok(Admission { _permit: permit, _held: held });
+                return Ok(Admission { _held: held, _permit: permit });
             }
         }
     }

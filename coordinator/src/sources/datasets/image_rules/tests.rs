@@ -244,12 +244,20 @@ fn addresses_of_networks_are_refused() {
         format!("networks: {{n: {{ipam: {ranges}}}}}\n"),
         format!("x-n: &n {{ipam: {ranges}}}\nnetworks: {{n: {{<<: *n}}}}\n"),
         "networks: {n: {ipam: {driver: other}}}\n".to_owned(),
+        format!("x-n: &n {{n: {{ipam: {ranges}}}}}\nnetworks: {{<<: *n}}\n"),
+        format!("x-n: {{labels: &n {{ipam: {ranges}}}}}\nnetworks: {{n: *n}}\n"),
     ] {
         let findings = compose(&refused);
         assert!(
             findings.iter().any(|one| one == "addresses of a network"),
             "{refused}: {findings:?}"
         );
+    }
+    for name in
+        ["services", "networks", "a.services", "a.networks", "labels", "environment", "args"]
+    {
+        let findings = compose(&format!("networks: {{{name}: {{ipam: {ranges}}}}}\n"));
+        assert_eq!(findings, ["addresses of a network"], "{name}");
     }
     for allowed in [
         "networks: {n: {ipam: {}}, m: {ipam: null}}\n",

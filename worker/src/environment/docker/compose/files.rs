@@ -10,13 +10,11 @@ use serde_json::{Map, Value};
 
 use crate::confined::{ConfinedDir, leads_outside};
 use crate::environment::compose::CONTEXT;
+use crate::environment::compose_place::ComposePlace;
 use crate::environment::{ComposeFile, Failure, FailureKind};
 
 /// Depth limit of `extends` between files: more than real files use.
 const DEPTH: usize = 8;
-
-/// Maps whose keys are names chosen by the user.
-const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
 
 /// Checks the file and the files that it refers to, before any program reads them.
 ///
@@ -106,7 +104,7 @@ fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileE
     let mut others = Vec::new();
     let walk = ComposeFileWalk { root, base };
     walk.top(top)?;
-    walk.map(top, "", &mut others)?;
+    walk.map(top, (ComposePlace::Top, ""), &mut others)?;
     others.iter().try_for_each(|other| check_file(root, other, depth + 1))
 }
 
@@ -131,17 +129,16 @@ impl ComposeFileWalk<'_> {
     fn map(
         &self,
         map: &Map<String, Value>,
-        at: &str,
+        (place, at): (ComposePlace, &str),
         others: &mut Vec<PathBuf>,
     ) -> Result<(), String> {
-        // The keys here are names chosen by the user: a service may be called `labels`.
-        let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for (key, value) in map {
             let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+            let inner = (place.of_value(key), at.as_str());
             let with_key = |what: String| format!("`{at}`: {what}");
             match key.as_str() {
-                _ if names_services => self.value(value, &at, others)?,
-                key if USER_KEYED_MAPS.contains(&key) => {}
+                _ if place.has_names() => self.value(value, inner, others)?,
+                key if place.has_texts(key) => {}
                 "env_file" | "label_file" => {
                     for name in names(value, "path") {
                         self.readable(name).map_err(with_key)?;
@@ -152,13 +149,18 @@ impl ComposeFileWalk<'_> {
                         others.push(inside(self.root, self.base, name).map_err(with_key)?);
                     }
                 }
-                _ => self.value(value, &at, others)?,
+                _ => self.value(value, inner, others)?,
             }
         }
         Ok(())
     }
 
-    fn value(&self, value: &Value, at: &str, others: &mut Vec<PathBuf>) -> Result<(), String> {
+    fn value(
+        &self,
+        value: &Value,
+        at: (ComposePlace, &str),
+        others: &mut Vec<PathBuf>,
+    ) -> Result<(), String> {
         match value {
             Value::Object(map) => self.map(map, at, others),
             Value::Array(items) => items.iter().try_for_each(|item| self.value(item, at, others)),
@@ -234,6 +236,9 @@ mod tests {
             ("services: {main: {env_file: link}}", "outside"),
             ("services: {labels: {env_file: /etc/passwd}}", "services.labels.env_file"),
             ("services: {extends: {env_file: link}}", "outside"),
+            ("services: {services: {env_file: /etc/passwd}}", "services.services.env_file"),
+            ("services: {a.services: {env_file: link}}", "outside"),
+            ("services: {services: {extends: {file: link, service: x}}}", "outside"),
             ("x: &x {args: {env_file: link}}\nservices: {<<: *x}", "outside"),
             ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "`..`"),
             ("services: {}\n---\nservices: {main: {env_file: /etc/passwd}}", "compose.yaml"),

@@ -278,6 +278,9 @@ impl ComposeCreation<'_> {
             refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
+        if self.settings.guards_builds {
+            rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
+        }
         Ok(model)
     }
 

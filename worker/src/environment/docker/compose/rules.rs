@@ -77,6 +77,9 @@ const BUILD_KEYS: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull"
 const TOP_LEVEL_KEYS: [&str; 7] =
     ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
 
+/// Keys of a service's network with addresses of the service.
+const ADDRESS_KEYS: [&str; 3] = ["ipv4_address", "ipv6_address", "link_local_ips"];
+
 /// The default CPU weight of a container.
 const CPU_SHARES: f64 = 1024.0;
 
@@ -124,6 +127,30 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     for kind in ["configs", "secrets"] {
         for (name, value) in entries(model, kind) {
             file_definition(value, root).map_err(|why| format!("{kind}: `{name}`: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the engine chooses all addresses of a resolved file: a host sends what is for an address
+/// of a network to the containers in this network.
+pub(super) fn check_addresses(model: &Value) -> Result<(), String> {
+    let chosen = |value: &Value, key: &str| value.get(key).is_some_and(|value| !is_empty(value));
+    for (name, network) in entries(model, "networks") {
+        if chosen(network, "ipam") {
+            return Err(format!(
+                "networks: `{name}`: `ipam`: the engine must choose the addresses"
+            ));
+        }
+    }
+    for (name, service) in entries(model, "services") {
+        for (network, place) in entries(service, "networks") {
+            if let Some(key) = ADDRESS_KEYS.iter().find(|key| chosen(place, key)) {
+                return Err(format!(
+                    "service `{name}`: `networks`: `{network}`: `{key}`: the engine must choose the \
+                     address"
+                ));
+            }
         }
     }
     Ok(())
@@ -326,6 +353,28 @@ mod tests {
             "configs": {"c": {"name": "x_c", "content": "y"}},
         });
         assert_eq!(checked(&model), Ok(()));
+    }
+
+    #[test]
+    fn compose_model_with_chosen_addresses_is_known() {
+        let network = |value: &Value| json!({"services": {}, "networks": {"labels": value}});
+        let used = |value: &Value| service(&json!({"networks": {"services": value}}));
+        let ranges = json!({"ipam": {"config": [{"subnet": "10.20.30.0/24"}]}});
+        for (model, word) in [
+            (network(&ranges), Some("`labels`: `ipam`")),
+            (network(&json!({"ipam": {"driver": "other"}})), Some("`labels`: `ipam`")),
+            (network(&json!({"ipam": {}, "internal": true})), None),
+            (used(&json!({"ipv4_address": "10.20.30.40"})), Some("`ipv4_address`")),
+            (used(&json!({"ipv6_address": "fd00::2"})), Some("`ipv6_address`")),
+            (used(&json!({"link_local_ips": ["169.254.1.1"]})), Some("`link_local_ips`")),
+            (used(&json!({"aliases": ["x"]})), None),
+            (used(&Value::Null), None),
+        ] {
+            assert_eq!(checked(&model), Ok(()), "tasks of the host's own users may: {model}");
+            let refusal = check_addresses(&model).err();
+            let is_told = refusal.as_deref().map(|why| word.is_some_and(|word| why.contains(word)));
+            assert_eq!(is_told, word.map(|_| true), "{model}: {refusal:?}");
+        }
     }
 
     #[test]

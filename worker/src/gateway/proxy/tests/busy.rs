@@ -1,6 +1,7 @@
 //! Limits of model servers that are in use.
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use rollout_protocol::wire::model_calls::ModelCallState;
 use rollout_protocol::wire::model_leases::LimitParts;
 
@@ -42,9 +43,15 @@ async fn limits_that_a_try_uses_itself_are_no_outage_of_the_server() {
 }
 
 #[tokio::test]
-async fn limits_that_tries_use_together_are_an_outage_for_none_that_has_a_place() {
-    for (limit, slow_calls) in [(2, [1, 1]), (3, [2, 1]), (4, [1, 3])] {
-        assert_eq!(failures(limit, slow_calls).await, [None; 2], "{slow_calls:?}");
+async fn limits_that_tries_use_together_are_an_outage_for_one_with_less_than_its_share() {
+    let others_fault = Some(CallFailure::Unanswered);
+    for (limit, slow_calls, expected) in [
+        (2, [1, 1], [None, None]),
+        (4, [2, 2], [None, None]),
+        (3, [2, 1], [None, others_fault]),
+        (4, [1, 3], [others_fault, None]),
+    ] {
+        assert_eq!(failures(limit, slow_calls).await, expected, "{slow_calls:?}");
     }
 }
 
@@ -72,15 +79,16 @@ async fn is_own(server: &ModelServer, places: &HeldPlaces) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_that_other_tries_use_is_an_outage_for_one_with_a_slow_call() {
-    let [one, other] = [HeldPlaces::default(), HeldPlaces::default()];
+async fn rate_of_which_a_try_had_a_start_within_a_minute_is_no_outage() {
+    let [one, other, third] = [(); 3].map(|()| HeldPlaces::default());
     let server = own_server(None, Some(3));
     for _ in 0..2 {
         drop(server.admit(after(60), &other).await.expect("sent, and answered at once"));
     }
     let _slow = server.admit(after(60), &one).await.expect("sent");
-    assert!(!is_own(&server, &one).await, "the other one sent most calls");
-    assert!(!is_own(&server, &other).await, "it has no other call");
+    assert!(is_own(&server, &one).await, "it had the last start");
+    assert!(is_own(&server, &other).await, "it had most starts");
+    assert!(!is_own(&server, &third).await, "it had no start");
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,8 +117,43 @@ async fn places_for_which_calls_of_others_wait_are_an_outage_for_a_try_without_a
         waiting.push(call);
     }
     assert!(is_own(&server, &one).await, "it has two places");
-    assert!(is_own(&server, &other).await, "it has one, and asks for more");
+    assert!(!is_own(&server, &other).await, "it has one of three");
     assert!(!is_own(&server, &third).await, "the others keep it out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_beyond_the_share_of_another_try_are_an_outage_for_the_other_one() {
+    let [one, other] = [(); 2].map(|()| HeldPlaces::default());
+    let server = own_server(Some(4), None);
+    let mut held = Vec::new();
+    for places in [&one, &other, &other, &other] {
+        held.push(server.admit(after(60), places).await.expect("sent"));
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..12 {
+        let mut call = Box::pin(server.admit(after(60), &other));
+        assert!(call.as_mut().now_or_never().is_none());
+        waiting.push(call);
+    }
+    assert!(!is_own(&server, &one).await, "its share are two of four places");
+    assert!(is_own(&server, &other).await, "it has three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_that_a_try_left_to_another_one_is_an_outage_for_its_next_call() {
+    let [one, other] = [(); 2].map(|()| HeldPlaces::default());
+    let server = own_server(Some(2), None);
+    let _held = server.admit(after(60), &other).await.expect("sent");
+    let title = server.admit(after(60), &one).await.expect("sent");
+    let mut calls =
+        [(60, &other), (10, &one)].map(|(sec, places)| Box::pin(server.admit(after(sec), places)));
+    for call in &mut calls {
+        assert!(call.as_mut().now_or_never().is_none());
+    }
+    let [next, refused] = calls;
+    drop(title);
+    let _next = next.await.expect("sent");
+    assert!(!refused.await.expect_err("the places are in use").is_own);
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,6 +187,52 @@ async fn rate_of_which_another_call_got_a_start_meanwhile_is_no_outage() {
     let (first, refused) = tokio::join!(first, refused);
     drop(first.expect("sent after 20 s"));
     assert!(refused.expect_err("the rate is in use").is_own);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_alone_is_sent_again_after_calls_that_gave_up() {
+    let one = HeldPlaces::default();
+    let server = own_server(None, Some(2));
+    let calls = join_all((0..6).map(|_| server.admit(after(3), &one))).await;
+    let refused = calls.iter().filter_map(|call| call.as_ref().err()).collect::<Vec<_>>();
+    assert_eq!(refused.len(), 5);
+    assert!(refused.iter().all(|refused| refused.is_own), "one of them was sent");
+    drop(calls);
+    tokio::time::advance(Duration::from_secs(65)).await;
+    drop(server.admit(after(3), &one).await.expect("sent"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_gave_up_take_no_start_of_another_try() {
+    let [one, other] = [(); 2].map(|()| HeldPlaces::default());
+    let server = own_server(None, Some(30));
+    let calls = join_all((0..150).map(|_| server.admit(after(10), &one))).await;
+    assert!(calls.iter().filter(|call| call.is_ok()).count() <= 6, "one in 2 s is sent");
+    drop(calls);
+    let began = tokio::time::Instant::now();
+    drop(server.admit(after(3), &other).await.expect("sent"));
+    assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_with_the_only_start_has_a_verdict_beside_waiting_calls_of_another_one() {
+    let [one, other] = [(); 2].map(|()| HeldPlaces::default());
+    let server = own_server(None, Some(2));
+    let _sent = server.admit(after(60), &one).await.expect("sent");
+    let waiting = |places| {
+        let mut call = Box::pin(server.admit(after(10), places));
+        assert!(call.as_mut().now_or_never().is_none());
+        call
+    };
+    let own = [(); 2].map(|()| waiting(&one));
+    tokio::time::advance(Duration::from_secs(4)).await;
+    let others = [(); 3].map(|()| waiting(&other));
+    for call in own {
+        assert!(call.await.expect_err("the rate is in use").is_own, "it had the only start");
+    }
+    for call in others {
+        assert!(!call.await.expect_err("the rate is in use").is_own, "it had no start");
+    }
 }
 
 #[tokio::test(start_paused = true)]
