@@ -21,7 +21,7 @@ use rollout_worker::archive::{
 };
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
-use rollout_worker::{fs_remove, supervise};
+use rollout_worker::{durable, fs_remove, supervise};
 
 use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::outcome::superseded_cost;
@@ -348,6 +348,5 @@ fn move_ideas(from: &Path, into: &Path) -> Result<(), IdeasError> {
         let to = into.join(name);
         fs::rename(&path, &to).map_err(io_error("write", &to))?;
     }
-    let synced = File::open(into).and_then(|into| into.sync_all());
-    synced.map_err(io_error("sync", into))
+    durable::sync_directory(into).map_err(io_error("sync", into))
 }
