@@ -24,7 +24,7 @@ use crate::engine::atomic_file::write_json;
 
 /// Failure to write results.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ResultsError {
+pub enum ResultsError {
     /// The blob store failed.
     #[error("cannot fetch {what}")]
     Store {
@@ -65,7 +65,7 @@ impl ResultsError {
         matches!(self, Self::Store { source, .. } if source.is_transient())
     }
 
-    fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub(super) fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Disk { action, path, source }
     }

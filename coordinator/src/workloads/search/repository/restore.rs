@@ -88,7 +88,7 @@ impl SearchRepository {
         let run = run.canonicalize().map_err(|e| RepositoryError::io("resolve", run, e))?;
         let index = BundleIndex::read(&run)?;
         if let Some(damage) = find_damage(&run, &index).await? {
-            return Ok(vec![damage.to_string()]);
+            return Ok(vec![format!("the repository, as {damage}")]);
         }
         let bare = BareRepository::from_dir(run.join(DIRECTORY).join(BARE));
         checkout_records::describe_damaged(&run, &bare).await
