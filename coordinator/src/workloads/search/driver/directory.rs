@@ -76,11 +76,11 @@ impl SearchDirectory {
         good.then(|| self.root().join(path))
     }
 
-    /// Creates the required directories.
+    /// Creates the required directories, durably.
     pub(super) fn create(&self) -> Result<(), SearchError> {
         for name in ["artifacts", "context", "node_ideas", "eval", "journal"] {
             let path = self.root().join(name);
-            fs::create_dir_all(&path).map_err(SearchError::io("create", &path))?;
+            durable::create_directory(&path).map_err(SearchError::io("create", &path))?;
         }
         Ok(())
     }
