@@ -14,7 +14,8 @@
 //!   and connects through a proxy only.
 //! * Repositories made by Rollout ([`BareRepository`]) are bare and configured only by Rollout.
 //!   Their first commit is grafted: it has no parents there, so that no history is transferred.
-//!   References, packs and indexes in them are durable when a call ends.
+//!   Git syncs references, packs and indexes there before it names them: after a power failure a
+//!   new one may be missing, and none is empty.
 //!
 //! Commits are transferred as bundles ([`bundle`]): a root alone, every other commit relative to
 //! its parent.
