@@ -7,6 +7,7 @@ pub mod confined;
 pub mod dependency;
 pub mod digest_line;
 pub mod disk;
+pub mod durable;
 pub mod egress;
 pub mod environment;
 pub mod executor;

@@ -12,7 +12,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
 use rollout_worker::shared_limit::{LimitUser, SharedPlace};
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
@@ -228,7 +228,7 @@ fn move_durably(content: &Path, path: &Path, uploads: &Path) -> io::Result<()> {
             renamed => renamed?,
         }
     }
-    File::open(uploads)?.sync_all()
+    durable::sync_directory(uploads)
 }
 
 fn is_uploaded(path: &Value) -> bool {

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
+use rollout_worker::durable;
 use serde::Deserialize;
 
 use super::RunError;
@@ -74,7 +75,7 @@ impl RecordsWriter {
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
-        std::fs::create_dir_all(&directory).map_err(failed)?;
+        durable::create_directory(&directory).map_err(failed)?;
         let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {
@@ -186,9 +187,11 @@ impl RecordsFileWriter {
         }
         let directory = self.layout.records();
         remove_partial(&directory);
-        File::open(&directory)
-            .and_then(|file| file.sync_all())
-            .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
+        durable::sync_directory(&directory).map_err(|source| RunError::File {
+            action: "sync",
+            path: directory,
+            source,
+        })?;
         Ok(RecordsFileSet { sealed: self.sealed, unsealed })
     }
 

@@ -70,6 +70,7 @@ const WORKER: &[&[&str]] = &[
         "backoff",
         "confined",
         "dependency",
+        "durable",
         "open_files",
         "digest_line",
         "fs_remove",

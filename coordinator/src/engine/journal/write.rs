@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::durable;
 use tokio::sync::mpsc;
 
 use super::compaction::{self, JournalCompaction};
@@ -357,7 +358,5 @@ impl SegmentFile {
 }
 
 fn sync_directory(path: &Path) -> Result<(), JournalError> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(JournalError::io("sync", path))
+    durable::sync_directory(path).map_err(JournalError::io("sync", path))
 }

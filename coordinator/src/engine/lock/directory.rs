@@ -50,6 +50,8 @@ pub(super) struct Contender {
     newest: u32,
     watch: ChangeWatch<Option<Vec<u8>>>,
     started: Instant,
+    /// The owner that the last attempt found, for people.
+    holder: String,
 }
 
 /// Outcome of an attempt.
@@ -86,12 +88,17 @@ impl Contender {
         let (layout, owner) = (layout.clone(), LockOwner::current(layout));
         let local = is_local(layout.root());
         let (watch, started) = (ChangeWatch::new(), Instant::now());
-        Ok(Self { layout, owner, file, local, newest: 0, watch, started })
+        Ok(Self { layout, owner, file, local, newest: 0, watch, started, holder: String::new() })
     }
 
     #[cfg(test)]
     pub(super) fn set_local(&mut self, local: bool) {
         self.local = local;
+    }
+
+    /// The owner that the last attempt found.
+    pub(super) fn holder(&self) -> &str {
+        &self.holder
     }
 
     /// Tries once. Unlocks the file again unless the lock is taken.
@@ -126,9 +133,10 @@ impl Contender {
         if self.owner.file.is_some() {
             self.file.unlock().map_err(LockError::io(&path))?;
         }
+        self.holder = describe(LockFile::describe);
         match verdict {
             TakeoverDecision::Held => {
-                let holder = describe(LockFile::describe);
+                let holder = self.holder.clone();
                 Err(LockError::Held { root: self.layout.root().to_owned(), holder })
             }
             TakeoverDecision::Take(_) | TakeoverDecision::Wait => Ok(LockAttempt::Wait),

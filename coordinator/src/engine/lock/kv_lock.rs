@@ -16,7 +16,7 @@ use super::owner::LockOwner;
 use super::takeover_policy::{
     ChangeWatch, OwnerStatus, TakeoverDecision, WatchObservation, decide_takeover,
 };
-use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo};
+use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo, warn_of_wait};
 use crate::engine::DurableState;
 use crate::engine::core::Takeover;
 use crate::engine::journal::{JournalError, JournalPrefix, MissingRecords};
@@ -169,15 +169,20 @@ impl KvLock {
         let started = Instant::now();
         let mut watch = ChangeWatch::new();
         let mut looked = RunDirectoryCache::default();
+        let mut is_told = false;
         loop {
             match target.read().await {
                 Ok(found) => {
                     let revision = found.as_ref().map(|entry| entry.revision);
                     let watched = watch.record_value(started.elapsed(), revision);
+                    let holder = describe_holder(found.as_ref());
                     if let Some(taken) =
                         target.attempt(found, &me, watched, policy, &mut looked).await?
                     {
                         return Ok(taken);
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        warn_of_wait(&holder, policy);
                     }
                 }
                 Err(error @ QueueError::Denied { .. }) => return Err(LockError::KvStore(error)),
@@ -382,6 +387,12 @@ impl std::fmt::Debug for KvLockTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Place").field("run", &self.run).field("facts", &self.info).finish()
     }
+}
+
+/// The owner that an entry names, for people.
+fn describe_holder(found: Option<&KvEntry>) -> String {
+    let entry = found.and_then(|found| RunEntry::parse(&found.value));
+    entry.map_or_else(|| "which the server no longer knows".to_owned(), |e| e.owner.describe())
 }
 
 async fn with_timeout<T>(

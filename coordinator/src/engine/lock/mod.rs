@@ -412,6 +412,7 @@ async fn acquire_directory(
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
     let of = layout.clone();
     let mut contender = supervise::blocking(move || Contender::new(&of)).await?;
+    let mut is_told = false;
     loop {
         let (tried, attempt) = supervise::blocking(move || {
             let attempt = contender.attempt(&wait_policy);
@@ -425,11 +426,23 @@ async fn acquire_directory(
             }
             LockAttempt::Wait => contender = tried,
         }
+        if !std::mem::replace(&mut is_told, true) {
+            warn_of_wait(contender.holder(), &wait_policy);
+        }
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = wait_for_stop(stops) => return Err(LockError::Interrupted),
         }
     }
+}
+
+/// Tells that the run waits for its owner, which may be alive, and how long.
+fn warn_of_wait(holder: &str, wait_policy: &LockWaitPolicy) {
+    let seconds = wait_policy.stale.as_secs();
+    tracing::warn!(
+        "waiting for the owner of the run, {holder}: the run is taken over when the owner has been \
+         silent for {seconds} s"
+    );
 }
 
 /// Completes when a user requests a stop.
