@@ -169,6 +169,10 @@ impl Dispatch for NatsDispatch {
         Ok(())
     }
 
+    async fn remove_reports(&self, run: RunId, last: u64) -> Result<(), QueueError> {
+        Ok(purge::purge_below(self.client(), run, last.saturating_add(1)).await?)
+    }
+
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
         self.requests.next_claim(run).await
     }
