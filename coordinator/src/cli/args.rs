@@ -300,12 +300,18 @@ pub(super) struct WorkerArgs {
 }
 
 /// Kinds of objects that `rollout gc` removes; the command line must name at least one.
-#[cfg(feature = "docker")]
-const WHAT: [&str; 4] = ["containers", "images", "datasets", "store"];
-#[cfg(not(feature = "docker"))]
-const WHAT: [&str; 2] = ["datasets", "store"];
+const REMOVABLE: &[&str] = &[
+    #[cfg(feature = "docker")]
+    "containers",
+    #[cfg(feature = "docker")]
+    "images",
+    "datasets",
+    #[cfg(feature = "nats")]
+    "queue",
+    "store",
+];
 
-/// Parts of [`WHAT`] that `--older-than` and `--max-size` limit.
+/// Parts of [`REMOVABLE`] that `--older-than` and `--max-size` limit.
 #[cfg(feature = "docker")]
 const LIMITED: [&str; 2] = ["images", "datasets"];
 #[cfg(not(feature = "docker"))]
@@ -325,9 +331,13 @@ const LIMITED: [&str; 1] = ["datasets"];
 /// the store and nothing is left in it, the store itself is removed. Removed runs have to be
 /// confirmed with `--force`.
 ///
-/// A build without Docker removes fetched datasets and blobs only.
+/// `--queue` removes the messages of runs that have completed or were removed, and the lock entries
+/// of runs that no process has owned for `--lock-age`, with their messages. A stopped run that is
+/// resumed later runs again what its entry and its messages would have told.
+///
+/// A build without Docker removes fetched datasets, blobs and what is on a server only.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(WHAT))]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(REMOVABLE))]
 #[command(group = clap::ArgGroup::new("limited").multiple(true).args(LIMITED))]
 #[command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"]))]
 pub(super) struct GcArgs {
@@ -352,6 +362,16 @@ pub(super) struct GcArgs {
     /// Remove the least recently used until the rest have at most this total size
     #[arg(long, value_name = "SIZE", requires = "limited", value_parser = value_parsers::size)]
     pub(super) max_size: Option<u64>,
+
+    /// Remove what runs have left on the NATS server: messages and lock entries
+    #[cfg(feature = "nats")]
+    #[arg(long, requires = "url", conflicts_with = "store")]
+    pub(super) queue: bool,
+
+    /// Remove lock entries that no owner has written for this long
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "TIME", requires = "queue", default_value = value_parsers::LOCK_AGE, value_parser = value_parsers::age)]
+    pub(super) lock_age: Duration,
 
     /// Remove unneeded blobs of this store: a directory, or `s3://bucket/prefix?endpoint=URL`
     #[arg(long, value_name = "URL")]
@@ -379,6 +399,10 @@ pub(super) struct GcArgs {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(super) nats: super::nats::NatsArgs,
 }
 
 /// Subcommands of `rollout bench`.

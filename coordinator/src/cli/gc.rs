@@ -11,6 +11,8 @@ use super::args::GcArgs;
 use super::error::CliError;
 #[cfg(feature = "docker")]
 use super::gc_docker;
+#[cfg(feature = "nats")]
+use super::gc_queue;
 use super::output::Printer;
 use super::{gc_datasets, gc_store};
 
@@ -53,6 +55,10 @@ async fn remove(args: &GcArgs, done: &mut Removal) -> Result<(), CliError> {
     }
     if args.datasets {
         gc_datasets::remove(args, done).await?;
+    }
+    #[cfg(feature = "nats")]
+    if args.queue {
+        gc_queue::remove(args, done).await?;
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ mod gc;
 mod gc_datasets;
 #[cfg(feature = "docker")]
 mod gc_docker;
+#[cfg(feature = "nats")]
+mod gc_queue;
 mod gc_store;
 mod hint_command;
 mod hook_events;
