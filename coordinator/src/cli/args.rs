@@ -327,9 +327,8 @@ const LIMITED: [&str; 1] = ["datasets"];
 /// an hour of their last use; an image stays while a container uses it. A run that needs a removed one
 /// builds or fetches it again.
 ///
-/// `--store` removes the blobs that no run needs and that are older than `--grace`. When no run uses
-/// the store and nothing is left in it, the store itself is removed. Removed runs have to be
-/// confirmed with `--force`.
+/// `--store` removes the blobs that no run needs and that are older than `--grace`. Runs whose
+/// directories were removed by hand have to be confirmed with `--force`.
 ///
 /// `--queue` removes the messages of runs that have completed or were removed, and the lock entries
 /// of runs that no process has owned for `--lock-age`, with their messages. A stopped run that is
@@ -383,6 +382,12 @@ pub(super) struct GcArgs {
     /// may not have named them yet
     #[arg(long, value_name = "TIME", requires = "store", default_value = value_parsers::BLOB_GRACE, value_parser = value_parsers::age)]
     pub(super) grace: Duration,
+
+    /// Also remove the store itself, if no run uses it and nothing is left in it
+    ///
+    /// Workers and servers that were started with the store need another one then.
+    #[arg(long, requires = "store")]
+    pub(super) remove_store: bool,
 
     /// Treat runs whose directories are missing on this host as removed (they may have moved)
     #[arg(long, requires = "store")]
