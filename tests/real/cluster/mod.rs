@@ -12,6 +12,7 @@ mod formats;
 mod hints;
 mod kubernetes;
 mod large_logs;
+mod leftovers;
 mod limits;
 mod live_events;
 mod live_output;

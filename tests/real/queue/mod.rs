@@ -5,6 +5,7 @@ mod authentication;
 mod contract;
 mod ended_pulls;
 mod fixture;
+mod leftovers;
 mod nats_server;
 mod pools;
 mod roles;
