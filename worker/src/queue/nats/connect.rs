@@ -17,9 +17,11 @@ use super::options::{NatsOptions, NatsOptionsError};
 use super::replies::ReplyRouter;
 use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
+use super::tls_fault::{self, ReconnectFailure};
 use super::{incarnation, names, next_server, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
+use crate::tls_files::TlsFileError;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
@@ -43,6 +45,17 @@ pub enum ConnectError {
         address: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// A file for TLS cannot be used.
+    #[error(transparent)]
+    TlsFile(#[from] TlsFileError),
+    /// The server answers, and one side does not accept the TLS of the other.
+    #[error("cannot make a TLS connection to {address}: {reason}")]
+    Tls {
+        /// The server.
+        address: String,
+        /// The client's error.
+        reason: String,
     },
     /// The server does not respond.
     #[error("cannot reach the NATS server {address}: {reason}")]
@@ -109,11 +122,14 @@ impl Nats {
     /// [`ConnectError`]. No error contains a secret.
     pub async fn connect(options: NatsOptions) -> Result<Self, ConnectError> {
         options.check()?;
+        let tls = options.tls.clone();
+        supervise::blocking(move || tls.check()).await?;
         let address = options.address();
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let connect_options = (options.connect_options().await)
             .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?;
-        let client = next_server::reconnect_in_turn(connect_options)
+        let failure = Arc::<ReconnectFailure>::default();
+        let client = next_server::reconnect_in_turn(connect_options, Arc::clone(&failure))
             .event_callback(move |event: Event| {
                 // The state of the connection is polled anyway.
                 let _full = sender.try_send(event);
@@ -129,7 +145,7 @@ impl Nats {
         let (replies, subscriber) = ReplyRouter::subscribe(&client)
             .await
             .map_err(|f| ConnectError::Unreachable { address, reason: f.to_string() })?;
-        let client = Arc::new(NatsClient::new(client, options, replies));
+        let client = Arc::new(NatsClient::new(client, options, replies, failure));
         let answers =
             supervise::spawn("answers", client.replies.clone().deliver_replies(subscriber));
         let status = supervise::spawn("contact", client::follow_connection(client.clone(), events));
@@ -253,6 +269,8 @@ fn connect_error(options: &NatsOptions, error: &async_nats::ConnectError) -> Con
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Denied { address, reason }
         }
+        ConnectErrorKind::Tls => ConnectError::Tls { address, reason },
+        _ if tls_fault::is_final(error) => ConnectError::Tls { address, reason },
         _ => ConnectError::Unreachable { address, reason },
     }
 }

@@ -36,6 +36,7 @@ mod setup;
 mod snapshot;
 mod source;
 mod stored_message;
+mod tls_fault;
 mod warning_limiter;
 
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
