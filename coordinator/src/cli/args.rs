@@ -309,6 +309,15 @@ const REMOVABLE: &[&str] = &[
     #[cfg(feature = "nats")]
     "queue",
     "store",
+    #[cfg(feature = "serve")]
+    "uploads",
+];
+
+/// Parts of [`REMOVABLE`] that `--grace` protects.
+const GRACED: &[&str] = &[
+    "store",
+    #[cfg(feature = "serve")]
+    "uploads",
 ];
 
 /// Parts of [`REMOVABLE`] that `--older-than` and `--max-size` limit.
@@ -338,6 +347,7 @@ const LIMITED: [&str; 1] = ["datasets"];
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(REMOVABLE))]
 #[command(group = clap::ArgGroup::new("limited").multiple(true).args(LIMITED))]
+#[command(group = clap::ArgGroup::new("graced").multiple(true).args(GRACED))]
 #[command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"]))]
 pub(super) struct GcArgs {
     /// Remove containers
@@ -378,9 +388,15 @@ pub(super) struct GcArgs {
     #[cfg_attr(not(feature = "docker"), arg(conflicts_with = "datasets"))]
     pub(super) store: Option<String>,
 
-    /// Keep unneeded blobs that were stored within this time: a run that is starting, or a worker,
-    /// may not have named them yet
-    #[arg(long, value_name = "TIME", requires = "store", default_value = value_parsers::BLOB_GRACE, value_parser = value_parsers::age)]
+    /// Remove uploaded datasets that no open run or farm names from this state directory of
+    /// `rollout serve`, which may use it
+    #[cfg(feature = "serve")]
+    #[arg(long, value_name = "DIR", conflicts_with = "store")]
+    pub(super) uploads: Option<PathBuf>,
+
+    /// Keep unneeded blobs and uploads that were stored within this time: a run that is starting, or a
+    /// worker, may not have named them yet
+    #[arg(long, value_name = "TIME", requires = "graced", default_value = value_parsers::BLOB_GRACE, value_parser = value_parsers::age)]
     pub(super) grace: Duration,
 
     /// Also remove the store itself, if no run uses it and nothing is left in it

@@ -13,6 +13,8 @@ use super::error::CliError;
 use super::gc_docker;
 #[cfg(feature = "nats")]
 use super::gc_queue;
+#[cfg(feature = "serve")]
+use super::gc_uploads;
 use super::output::Printer;
 use super::{gc_datasets, gc_store};
 
@@ -55,6 +57,10 @@ async fn remove(args: &GcArgs, done: &mut Removal) -> Result<(), CliError> {
     }
     if args.datasets {
         gc_datasets::remove(args, done).await?;
+    }
+    #[cfg(feature = "serve")]
+    if let Some(directory) = &args.uploads {
+        gc_uploads::remove(directory, args, done).await?;
     }
     #[cfg(feature = "nats")]
     if args.queue {

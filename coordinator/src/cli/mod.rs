@@ -22,6 +22,8 @@ mod gc_docker;
 #[cfg(feature = "nats")]
 mod gc_queue;
 mod gc_store;
+#[cfg(feature = "serve")]
+mod gc_uploads;
 mod hint_command;
 mod hook_events;
 mod invocation;

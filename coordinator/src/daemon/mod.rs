@@ -6,7 +6,8 @@
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
 //! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them,
 //!   and `run_size`, the limit on trials
-//! * `datasets`: datasets that users upload; `disk`: the disk that users share
+//! * `datasets`: datasets that users upload; `unused_uploads`: their removal; `disk`: the disk that users
+//!   share
 //! * `control`: cancel, pause, continue, delete; `removal`: what is removed with a run or a farm
 //! * `executor`: trials of a run that its user starts one by one
 //! * `export`: results in the formats of other tools
@@ -53,6 +54,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tree_policy;
+mod unused_uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -88,6 +90,7 @@ pub use self::record::{
 };
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
+pub use self::unused_uploads::{UnusedUpload, UploadRemoval, remove_unused_uploads};
 
 use self::disk::UserDisk;
 use self::farms::HostedFarms;
