@@ -172,6 +172,11 @@ impl HostedRun {
         inner.session.is_none() && has_stopped
     }
 
+    /// Whether its user has deleted it: its files are gone, or go.
+    pub fn is_deleted(&self) -> bool {
+        self.inner().record.is_deleted
+    }
+
     pub(super) fn feed(&self) -> Arc<EventFeed> {
         Arc::clone(&self.feed)
     }

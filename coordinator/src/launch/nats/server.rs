@@ -23,7 +23,7 @@ use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
-use crate::launch::host::{HostPaths, StateDir, provider, reap, recover_dead_workers};
+use crate::launch::host::{HostPaths, StateDir, answering, provider, reap, recover_dead_workers};
 use crate::launch::session::JobSession;
 use crate::workloads::job::JobLanes;
 
@@ -198,14 +198,18 @@ fn spawn_recovery(
     let host = HostPaths::for_process(state_dir.root()).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
-        for sandboxes in [state_dir.sandboxes(), layout.sandboxes()] {
-            providers.push(provider(descriptor.kind, &host, &sandboxes)?);
+        let of_host = provider(descriptor.kind, &host, &state_dir.sandboxes())?;
+        // Environments in a service are the same, wherever sandboxes are.
+        if of_host.dependency().is_none() {
+            providers.push(provider(descriptor.kind, &host, &layout.sandboxes())?);
         }
+        providers.push(of_host);
     }
     let namespace = nats.options().namespace.as_str();
     let bases = [layout.workers(), state_dir.workers(namespace, store.identity(), pool.as_str())];
     let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
     Ok(supervise::spawn("adoption", async move {
+        let providers = answering(providers).await;
         for base in bases.into_iter().filter(|base| base.is_dir()) {
             let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));
             recover_dead_workers(base, owners, &providers, store, Arc::clone(&source)).await;
