@@ -71,7 +71,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::datasets::{AllowedUploads, SubmittedDocument};
 pub use self::error::DaemonError;
-pub use self::event_feed::HostedEvent;
+pub use self::event_feed::{EventFollower, HostedEvent};
 pub use self::executor::{HostedExecutor, StartError};
 pub use self::export::HostedExport;
 pub use self::failure::{Explain, RunFailure, RunFault};
