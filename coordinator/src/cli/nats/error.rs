@@ -71,6 +71,9 @@ impl From<ConnectError> for CliError {
             ConnectError::NoJetStream { .. } => {
                 refused.hint("enable JetStream on the server, for the account of this user")
             }
+            ConnectError::SmallMessages { .. } => {
+                refused.hint("set `max_payload` of the server; its default is 1MB")
+            }
             ConnectError::TlsFile(_)
             | ConnectError::Credentials { .. }
             | ConnectError::TooOld { .. } => refused,
@@ -87,6 +90,13 @@ impl From<NatsSetupError> for CliError {
                 "use the coordinator's user (docs/operations.md, Users and permissions)",
             ),
             NatsSetupError::Queue(error) => error.into(),
+            error @ NatsSetupError::Resources { .. } => {
+                Self::config("the NATS server is not set up", &error).hint(
+                    "give the account and the server more disk (`max_file`, `max_file_store`), or \
+                     create the stream beforehand with a smaller `max_bytes` (docs/operations.md, \
+                     Streams and buckets)",
+                )
+            }
             error @ NatsSetupError::Copies { .. } => {
                 Self::config("the NATS servers are not set up", &error).hint(
                     "start the missing servers, or choose the number of copies with \

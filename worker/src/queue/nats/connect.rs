@@ -22,12 +22,16 @@ use super::{incarnation, names, next_server, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
 use crate::tls_files::TlsFileError;
+use rollout_protocol::limits;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// The oldest supported server. Older ones lose streams when they are killed, or leave messages
 /// behind when a subject is purged.
 pub const MINIMUM_SERVER: (u32, u32, u32) = (2, 10, 23);
+
+/// Bytes of a message beside the part of a file in it: the epochs of a run with a thousand sessions.
+const PART_OVERHEAD_BYTES: u64 = 16 * 1024;
 
 /// Capacity of the queue of connection events.
 const EVENT_CAPACITY: usize = 256;
@@ -91,6 +95,17 @@ pub enum ConnectError {
         /// Its version.
         found: String,
     },
+    /// The server's limit on messages is too low.
+    #[error(
+        "{address} takes messages of up to {found} bytes (`max_payload`); {} or more are required",
+        limits::MESSAGE_BYTES
+    )]
+    SmallMessages {
+        /// The server.
+        address: String,
+        /// Its limit, bytes.
+        found: usize,
+    },
     /// The server has no JetStream.
     #[error("{address} has no JetStream for this user: {reason}")]
     NoJetStream {
@@ -142,6 +157,10 @@ impl Nats {
         if parse_version(&version).is_none_or(|found| found < MINIMUM_SERVER) {
             return Err(ConnectError::TooOld { address, found: version });
         }
+        let found = client.server_info().max_payload;
+        if found < limits::MESSAGE_BYTES {
+            return Err(ConnectError::SmallMessages { address, found });
+        }
         let (replies, subscriber) = ReplyRouter::subscribe(&client)
             .await
             .map_err(|f| ConnectError::Unreachable { address, reason: f.to_string() })?;
@@ -157,6 +176,21 @@ impl Nats {
 
     pub(super) fn client(&self) -> &Arc<NatsClient> {
         &self.0.client
+    }
+
+    /// Largest part of a file that fits into one message of the server.
+    pub fn part_bytes(&self) -> u64 {
+        let message = self.client().inner.server_info().max_payload as u64;
+        // Base64 takes four bytes for three.
+        (message.saturating_sub(PART_OVERHEAD_BYTES) / 4 * 3).min(limits::RUN_FILE_PART_BYTES)
+    }
+
+    /// Largest text of output, if less than usual fits into one message of the server.
+    pub fn output_bytes(&self) -> Option<u64> {
+        let message = self.client().inner.server_info().max_payload as u64;
+        // JSON takes up to six bytes for one.
+        let fitting = message.saturating_sub(PART_OVERHEAD_BYTES) / 6;
+        (fitting < limits::LIVE_OUTPUT_BYTES).then_some(fitting)
     }
 
     /// The options it was connected with.

@@ -74,6 +74,7 @@ impl NatsDispatch {
         classes: Vec<SizeClass>,
     ) -> Result<Self, NatsSetupError> {
         let client = nats.client();
+        offers::check_permission(client, &pool).await?;
         let heartbeats = HeartbeatWatch::watch(client.clone()).await?;
         old_reports::move_old_reports(client).await?;
         let pools = Arc::new(ExpectedPools::new(pool.clone()));
