@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::args::GcArgs;
 use super::error::CliError;
-use super::gc::Removal;
+use super::gc::{GcArgs, Removal};
 use crate::launch::nats::{QueueSweep, sweep_old};
 
 /// Removes messages and lock entries.

@@ -6,8 +6,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use serde_json::{Value, json};
 
-use super::args::GcArgs;
 use super::error::CliError;
+use super::gc::GcArgs;
 use super::output::Printer;
 use super::store_url;
 use crate::results::escape;

@@ -5,9 +5,8 @@ use std::path::Path;
 use rollout_worker::supervise;
 use serde_json::{Value, json};
 
-use super::args::GcArgs;
 use super::error::CliError;
-use super::gc::{Removal, megabytes};
+use super::gc::{GcArgs, Removal, megabytes};
 use crate::daemon::{UploadRemoval, remove_unused_uploads};
 use crate::results::escape;
 

@@ -8,7 +8,7 @@
 //!   and `run_size`, the limit on trials
 //! * `datasets`: datasets that users upload; `unused_uploads`: their removal; `disk`: the disk that users
 //!   share
-//! * `control`: cancel, pause, continue, delete; `removal`: what is removed with a run or a farm
+//! * `control`: cancel, pause, continue, delete; `run_removal`: what is removed with a run or a farm
 //! * `executor`: trials of a run that its user starts one by one
 //! * `export`: results in the formats of other tools
 //! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
@@ -42,8 +42,8 @@ mod policy;
 mod principal;
 mod progress;
 mod record;
-mod removal;
 mod run_blobs;
+mod run_removal;
 mod run_size;
 mod schedule;
 mod search;

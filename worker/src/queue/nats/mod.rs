@@ -23,7 +23,6 @@ mod elastic_pool;
 mod error;
 mod incarnation;
 mod kv_store;
-mod leftovers;
 mod names;
 mod next_server;
 mod options;
@@ -31,6 +30,7 @@ mod pool_binding;
 mod publish;
 mod replicas;
 mod replies;
+mod run_messages;
 mod server_info;
 mod setup;
 mod snapshot;
@@ -43,10 +43,10 @@ pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
 pub use self::dispatch::NatsDispatch;
 pub use self::elastic_pool::PoolElasticity;
 pub use self::kv_store::NatsKvStore;
-pub use self::leftovers::QueueEnds;
 pub use self::names::{InvalidNatsName, NatsName};
 pub use self::options::{NatsCredentials, NatsOptions, NatsOptionsError, NatsSecret, TlsFiles};
 pub use self::pool_binding::{BindError, PoolBinding};
+pub use self::run_messages::QueueEnds;
 pub use self::server_info::{
     AccountLimits, ConsumerStatus, NatsServerInfo, StreamCopies, StreamStatus,
 };

@@ -348,7 +348,7 @@ async fn out_of_storage(
             format!("the account may use {most} bytes, of which {storage} are taken")
         }
         // The server's own disk is the limit.
-        Ok(_) => "the server has not as much".to_owned(),
+        Ok(_) => "the server has less".to_owned(),
         Err(fault) => format!("the limits of the account are unknown: {fault}"),
     };
     let (name, reason) = (wanted.name.clone(), error.description.clone());
