@@ -40,7 +40,7 @@ pub enum TlsFileError {
         path: PathBuf,
         /// The fault.
         #[source]
-        source: rustls::Error,
+        source: Box<rustls::Error>,
     },
     /// The certificate has expired.
     #[error("cannot use the certificate in {}: it expired at {at}", shown(path))]
@@ -65,7 +65,7 @@ pub enum TlsFileError {
         path: PathBuf,
         /// The fault.
         #[source]
-        source: rustls::Error,
+        source: Box<rustls::Error>,
     },
     /// The key belongs to another certificate.
     #[error(
@@ -89,7 +89,7 @@ pub fn check_authorities(path: &Path) -> Result<(), TlsFileError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {
         let added = roots.add(certificate);
-        added.map_err(|source| TlsFileError::Certificate { path: path.to_owned(), source })?;
+        added.map_err(certificate_error(path))?;
     }
     Ok(())
 }
@@ -112,9 +112,11 @@ pub fn read_identity(
             return Err(TlsFileError::OtherKey { key, certificate });
         }
         Err(source @ rustls::Error::InvalidCertificate(_)) => {
-            return Err(TlsFileError::Certificate { path: certificate.to_owned(), source });
+            return Err(certificate_error(certificate)(source));
         }
-        Err(source) => return Err(TlsFileError::Key { path: key.to_owned(), source }),
+        Err(source) => {
+            return Err(TlsFileError::Key { path: key.to_owned(), source: Box::new(source) });
+        }
     }
     if let Some(own) = chain.first() {
         check_dates(certificate, own)?;
@@ -139,11 +141,16 @@ fn pem_error(path: &Path, what: &'static str) -> impl FnOnce(pem::Error) -> TlsF
     }
 }
 
+/// The error of a certificate that cannot be used.
+pub fn certificate_error(path: &Path) -> impl FnOnce(rustls::Error) -> TlsFileError {
+    let path = path.to_owned();
+    move |source| TlsFileError::Certificate { path, source: Box::new(source) }
+}
+
 /// Compares the dates of a certificate with the clock of this host.
 fn check_dates(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsFileError> {
     let owned = || path.to_owned();
-    let parsed = ParsedCertificate::try_from(certificate)
-        .map_err(|source| TlsFileError::Certificate { path: owned(), source })?;
+    let parsed = ParsedCertificate::try_from(certificate).map_err(certificate_error(path))?;
     let algorithms = ring::default_provider().signature_verification_algorithms.all;
     // Without roots none is trusted. Its dates are compared before that is noticed.
     let refused = verify_server_cert_signed_by_trust_anchor(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rollout_worker::backoff::error_chain;
-use rollout_worker::tls_files::{TlsFileError, read_identity};
+use rollout_worker::tls_files::{TlsFileError, certificate_error, read_identity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -90,11 +90,11 @@ fn version(path: &Path) -> Option<TlsFileVersion> {
 
 fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsFileError> {
     let (chain, private) = read_identity(certificate, key)?;
-    let unusable = |source| TlsFileError::Certificate { path: certificate.to_owned(), source };
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-    let mut config =
-        builder.with_no_client_auth().with_single_cert(chain, private).map_err(unusable)?;
+    let builder =
+        builder.with_safe_default_protocol_versions().map_err(certificate_error(certificate))?;
+    let config = builder.with_no_client_auth().with_single_cert(chain, private);
+    let mut config = config.map_err(certificate_error(certificate))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
