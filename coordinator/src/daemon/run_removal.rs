@@ -45,7 +45,7 @@ enum RemovalFault {
 }
 
 impl Daemon {
-    /// Goes on with the removal of runs that an earlier daemon deleted.
+    /// Continues the removal of runs that an earlier daemon deleted.
     pub(super) fn remove_deleted_runs(self: &Arc<Self>) {
         for id in std::mem::take(&mut *self.deleted_runs()) {
             let daemon = Arc::clone(self);

@@ -24,7 +24,8 @@ fn completed_run_leaves_no_message_and_gc_removes_its_old_lock_entry() {
     load.write(&cluster.project, &counter);
     let worker = cluster.worker("a", 2).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
-    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(!ended.stderr.contains("Docker"), "the run needs no engine: {}", ended.stderr);
     let doctor = cluster.command(&["doctor"]).wait(DEADLINE).expect_code(ExitCode::Success);
     for stream in ["ROLLOUT_WORK", "ROLLOUT_REPORTS"] {
         let empty = format!("{stream}: 0 messages, 0 bytes");

@@ -1,6 +1,6 @@
 //! Messages and lock entries that runs have left on a server: what is still needed, and removal of the
-//! rest. Whoever removes messages of a run takes the ends of the streams first and reads its lock entry
-//! then: the messages of a session that begins meanwhile come after these ends.
+//! rest. A removal first takes the ends of the streams and then reads the lock entry of the run: the
+//! messages of a session that begins meanwhile come after these ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

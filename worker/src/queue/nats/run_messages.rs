@@ -1,4 +1,4 @@
-//! Messages of runs in the queue, whichever pool they belong to: who has them, and their removal.
+//! Messages of runs in the queue of all pools: which runs have some, and their removal.
 
 use std::collections::BTreeMap;
 
