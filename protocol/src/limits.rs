@@ -49,8 +49,12 @@ pub const UNREPORTED_PER_WORKER: usize = 8192;
 pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Largest part of a run's file in one message: with its encoding it fits the default limit of
-/// servers, 1 MiB.
+/// servers, 1 MiB. Readers ask for less if the limit of their server is lower.
 pub const RUN_FILE_PART_BYTES: u64 = 512 * 1024;
+
+/// Smallest limit of a NATS server on messages: reports, and heartbeats of workers with hundreds of
+/// slots, must fit. Both `64k` and `64KB` in the configuration of a server are enough.
+pub const MESSAGE_BYTES: usize = 64_000;
 
 /// Largest claim or command for a coordinator: a thousand names of trials, and no burden for a
 /// coordinator that must read what others send.
@@ -166,7 +170,8 @@ pub const CAPTURE_HEAD_BYTES: u64 = 4 * 1024 * 1024;
 pub const CAPTURE_TAIL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Output of a running trial that is sent at once to a user who follows it: with every byte escaped
-/// it is below the largest message of a NATS server.
+/// it is below the default limit of NATS servers on messages. Readers ask for less if the limit of their
+/// server is lower.
 pub const LIVE_OUTPUT_BYTES: u64 = 64 * 1024;
 
 /// Verifier output repeated inside `result.json`: the last bytes of each stream.

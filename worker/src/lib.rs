@@ -34,6 +34,8 @@ pub mod store;
 pub mod supervise;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(feature = "tls")]
+pub mod tls_files;
 pub mod traces;
 pub mod verifier;
 pub mod work;

@@ -327,6 +327,10 @@ fn gc_without_target_or_with_wrong_limits_is_refused() {
         "--images --max-size x",
         "--datasets",
         "--datasets --max-size 1G --store s",
+        #[cfg(feature = "nats")]
+        "--queue --store s --nats nats://localhost",
+        #[cfg(feature = "nats")]
+        "--containers --lock-age 1d",
     ] {
         assert!(gc(words).is_err(), "{words}");
     }

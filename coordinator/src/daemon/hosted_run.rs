@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use super::event_feed::{EventFeed, EventSource, HostedEvent, ReadTurns};
+use super::event_feed::{EventFeed, EventFollower, EventSource, HostedEvent, ReadTurns};
 use super::executor::HostedExecutor;
 use super::failure::RunFault;
 use super::id::HostedRunId;
@@ -93,12 +93,14 @@ pub struct HostedRunView {
 
 impl HostedRun {
     pub(super) fn new(record: HostedRunRecord, directory: PathBuf, events: EventSource) -> Self {
+        let feed = EventFeed::new(events);
+        feed.set_over(has_stopped(&record));
         Self {
             id: record.id.clone(),
             kind: record.kind,
             user: record.user.clone(),
             directory,
-            feed: Arc::new(EventFeed::new(events)),
+            feed: Arc::new(feed),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
             inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
@@ -167,9 +169,17 @@ impl HostedRun {
 
     /// Whether it has no session and will have none unless its user asks for one.
     pub fn is_over(&self) -> bool {
-        let inner = self.inner();
-        let has_stopped = inner.record.end.is_some() || inner.record.failure.is_some();
-        inner.session.is_none() && has_stopped
+        self.inner().is_over()
+    }
+
+    /// A reader of its events.
+    pub fn follow(&self) -> EventFollower {
+        self.feed.follow()
+    }
+
+    /// Whether its user has deleted it: its files are gone, or go.
+    pub fn is_deleted(&self) -> bool {
+        self.inner().record.is_deleted
     }
 
     pub(super) fn feed(&self) -> Arc<EventFeed> {
@@ -294,7 +304,9 @@ impl HostedRun {
     /// Tells its session what it is to do, and readers that it may have another state.
     fn tell(&self, inner: MutexGuard<'_, RunInner>) {
         self.wanted.send_replace(inner.told());
+        let is_over = inner.is_over();
         drop(inner);
+        self.feed.set_over(is_over);
         self.feed.changed();
     }
 
@@ -312,6 +324,10 @@ impl RunInner {
             }
             state => state,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.session.is_none() && has_stopped(&self.record)
     }
 
     /// Whether it waits for a place among those that run.
@@ -336,6 +352,11 @@ impl RunInner {
             wanted => wanted,
         }
     }
+}
+
+/// Whether a run with this record has ended, or waits for its user.
+fn has_stopped(record: &HostedRunRecord) -> bool {
+    record.end.is_some() || record.failure.is_some()
 }
 
 /// The state of a run with this record whose session, in this stage, has a place.

@@ -85,6 +85,7 @@ const WORKER: &[&[&str]] = &[
         "shortage",
         "shown_path",
         "supervise",
+        "tls_files",
         "traces",
     ],
     &["archive", "egress", "git", "host", "queue", "store", "workspace_diff"],

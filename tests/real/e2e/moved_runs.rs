@@ -80,7 +80,7 @@ fn store_unused_by_any_run_is_removed() {
     for text in ["removed or moved", "jobs/faults (run ", "--force"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
-    let arguments = [&arguments[..], &["--force"]].concat();
+    let arguments = [&arguments[..], &["--force", "--remove-store"]].concat();
     let dry = [&arguments[..], &["--dry-run"]].concat();
     let removed = project.rollout(&dry).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(removed.stdout.contains("would remove the blob store"), "{}", removed.stdout);

@@ -187,6 +187,13 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError>;
 
+    /// Removes the run's reports up to and including this sequence, also the anchor of its position:
+    /// for a run that has ended. A session that reads the run again begins at its first report.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn remove_reports(&self, run: RunId, last: u64) -> Result<(), QueueError>;
+
     /// The next claim for this run.
     ///
     /// # Errors

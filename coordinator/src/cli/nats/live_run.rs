@@ -143,9 +143,10 @@ async fn read_from(
     from: u64,
 ) -> Result<(Option<Vec<u8>>, Vec<u32>), CliError> {
     let mut read = Vec::new();
+    let max_bytes = Some(nats.part_bytes());
     loop {
         let offset = from + read.len() as u64;
-        let part = part(nats, run, RunCommand::ReadFile { file, offset }).await?;
+        let part = part(nats, run, RunCommand::ReadFile { file, offset, max_bytes }).await?;
         let bytes =
             part.bytes().ok_or_else(|| CliError::refused("cannot read the run: damaged"))?;
         let epochs = part.epochs;

@@ -74,8 +74,7 @@ impl Daemon {
         if !self.discard_farm(farm).await {
             return Ok(());
         }
-        let (dir, id) = (Arc::clone(&self.dir), farm.id().clone());
-        supervise::blocking(move || dir.remove(&id)).await?;
+        self.remove_files(farm.id()).await?;
         self.farms.table().remove(farm);
         Ok(())
     }

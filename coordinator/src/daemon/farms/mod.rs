@@ -59,12 +59,11 @@ pub(super) struct HostedFarms {
 }
 
 impl HostedFarms {
-    /// Reads the records of all farms. One that cannot be read is shown as such. A deleted one is
-    /// removed, unless executions of it may run on workers. Blocks.
+    /// Reads the records of all farms. One that cannot be read is shown as such. Blocks.
     ///
     /// # Errors
     /// [`RecordError`] when the directory cannot be used.
-    pub(super) fn open(dir: &DaemonDir, is_remote: bool) -> Result<Self, RecordError> {
+    pub(super) fn open(dir: &DaemonDir) -> Result<Self, RecordError> {
         let mut table = FarmTable::default();
         for found in dir.records::<HostedFarmRecord>()? {
             match found.record {
@@ -72,12 +71,7 @@ impl HostedFarms {
                     // It is tried again.
                     record.failure = None;
                     let run_dir = dir.run_dir(&record.id);
-                    let farm = HostedFarm::new(record, run_dir);
-                    if !farm.is_deleted() || farm.has_remote_executions(is_remote) {
-                        table.insert(Arc::new(farm));
-                    } else if let Err(error) = dir.remove(farm.id()) {
-                        tracing::warn!("cannot remove the deleted farm {}: {error}", farm.id());
-                    }
+                    table.insert(Arc::new(HostedFarm::new(record, run_dir)));
                 }
                 Err(error) => {
                     tracing::error!("cannot read the farm {}: {error}", found.id);

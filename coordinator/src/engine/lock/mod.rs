@@ -366,16 +366,19 @@ impl RunLock {
     }
 
     /// Releases the run in the KV store: in this state, or in its previous one when the session
-    /// changed nothing. The directory stays locked until this value is dropped.
+    /// changed nothing. The directory stays locked until this value is dropped. Returns whether the
+    /// KV store has the entry: what it covers is not needed in the queue any more.
     ///
     /// # Errors
     /// [`LockLostError`] when another process owned it by then: the last actions of this session do
     /// not count.
-    pub async fn release(&self, state: Option<RunState>) -> Result<(), LockLostError> {
-        if let Some(kept) = &self.renewal {
-            kept.release(state).await;
-        }
-        self.fence().check()
+    pub async fn release(&self, state: Option<RunState>) -> Result<bool, LockLostError> {
+        let is_released = match &self.renewal {
+            Some(kept) => kept.release(state).await,
+            None => false,
+        };
+        self.fence().check()?;
+        Ok(is_released)
     }
 }
 

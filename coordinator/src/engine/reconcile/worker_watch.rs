@@ -58,7 +58,11 @@ impl WorkerWatch {
         while !self.to.is_closed() {
             ticks.tick().await;
             let up = contact.borrow().up;
-            if let Some(warning) = contact_told.update(up, Instant::now()) {
+            if let Some(mut warning) = contact_told.update(up, Instant::now()) {
+                // A queue that is not connected says why at once.
+                if !up && let Err(error) = self.dispatch.incarnation().await {
+                    warning.push_str(&format!(" ({error})"));
+                }
                 self.send(EngineMessage::Warning(warning)).await;
             }
             let heartbeats = match self.dispatch.heartbeats().await {

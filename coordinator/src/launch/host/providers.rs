@@ -60,6 +60,22 @@ pub async fn check_services(
     Ok(())
 }
 
+/// The providers that can be asked for leftovers: all but those whose service does not answer. That
+/// is no fault of work that does not use it, so nothing is logged.
+pub async fn answering(providers: Vec<Arc<dyn Provider>>) -> Vec<Arc<dyn Provider>> {
+    let mut found = Vec::with_capacity(providers.len());
+    for provider in providers {
+        let answers = match provider.dependency() {
+            Some(service) => service.probe_once(ANSWER_TIMEOUT).await.is_ok(),
+            None => true,
+        };
+        if answers {
+            found.push(provider);
+        }
+    }
+    found
+}
+
 /// The disks that executions and their outputs use.
 fn disks(
     worker_dir: &Path,

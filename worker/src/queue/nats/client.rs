@@ -17,8 +17,11 @@ use super::incarnation::IncarnationTracker;
 use super::names::NamespaceNames;
 use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
+use super::tls_fault::ReconnectFailure;
 use super::warning_limiter::WarningLimiter;
+use crate::backoff::error_chain;
 use crate::queue::traits::{ConnectionStatus, QueueError};
+use crate::supervise;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,15 +43,21 @@ pub(super) struct NatsClient {
     /// The last refusal of a message that no caller waits for a reply to.
     refusal: Mutex<Option<String>>,
     refusals: WarningLimiter,
+    failure: Arc<ReconnectFailure>,
 }
 
 impl NatsClient {
-    pub(super) fn new(inner: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
+    pub(super) fn new(
+        inner: Client,
+        options: NatsOptions,
+        replies: Arc<ReplyRouter>,
+        failure: Arc<ReconnectFailure>,
+    ) -> Self {
         let names = NamespaceNames::new(&options.namespace);
         let status = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
         let (incarnation, refusal, refusals) =
             (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
-        Self { inner, options, names, replies, incarnation, status, refusal, refusals }
+        Self { inner, options, names, replies, incarnation, status, refusal, refusals, failure }
     }
 
     pub(super) fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
@@ -66,7 +75,10 @@ impl NatsClient {
                 Some(text) if text.contains("authorization") => {
                     Err(NatsError::Denied(text.clone()))
                 }
-                _ => Err(NatsError::Unreachable("not connected to the server".to_owned())),
+                _ => Err(NatsError::Unreachable(match self.failure.get() {
+                    Some(reason) => format!("not connected to the server: {reason}"),
+                    None => "not connected to the server".to_owned(),
+                })),
             }
         }
     }
@@ -173,10 +185,22 @@ impl NatsClient {
         });
         if changed {
             if up {
+                self.failure.clear();
                 *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
             self.replies.fail_all();
         }
+    }
+
+    /// Reports why the settings of this process or of the server prevent another connection.
+    async fn report_failure(&self) {
+        let Some(reason) = self.failure.take_unreported() else { return };
+        let tls = self.options.tls.clone();
+        // The client's error does not name the file.
+        let file = supervise::blocking(move || tls.check()).await.err();
+        let reason = file.map_or(reason, |error| error_chain(&error));
+        let address = self.options.address();
+        tracing::error!("cannot connect to {address} again: {reason}; retrying");
     }
 }
 
@@ -190,7 +214,10 @@ pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc:
                 client.handle_event(&event);
                 client.update_status(Some(&event));
             }
-            _ = looks.tick() => client.update_status(None),
+            _ = looks.tick() => {
+                client.update_status(None);
+                client.report_failure().await;
+            }
         }
     }
 }

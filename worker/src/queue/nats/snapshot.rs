@@ -45,6 +45,16 @@ pub(super) async fn matching_subjects(
     stream: &str,
     filter: &str,
 ) -> Result<(Vec<String>, Option<DateTime>), NatsError> {
+    let (counted, now) = count_messages(client, stream, filter).await?;
+    Ok((counted.into_iter().map(|(subject, _)| subject).collect(), now))
+}
+
+/// The subjects of a stream that match, with the number of their messages, and the server's time.
+pub(super) async fn count_messages(
+    client: &NatsClient,
+    stream: &str,
+    filter: &str,
+) -> Result<(Vec<(String, u64)>, Option<DateTime>), NatsError> {
     let verb = format!("STREAM.INFO.{stream}");
     let mut found = Vec::new();
     loop {
@@ -52,7 +62,7 @@ pub(super) async fn matching_subjects(
         let info: StreamSubjectsInfo = client.api_call(&verb, &page).await?;
         let subjects = info.state.subjects.unwrap_or_default();
         let last_page = subjects.is_empty();
-        found.extend(subjects.into_keys());
+        found.extend(subjects);
         if last_page || found.len() >= info.total {
             return Ok((found, parse_rfc3339(&info.ts).ok()));
         }

@@ -1,0 +1,182 @@
+//! Messages and lock entries that runs have left on a server: what is still needed, and removal of the
+//! rest. A removal first takes the ends of the streams and then reads the lock entry of the run: the
+//! messages of a session that begins meanwhile come after these ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use rollout_protocol::id::RunId;
+use rollout_worker::queue::nats::Nats;
+use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
+
+use crate::engine::{RunEntry, RunState};
+
+/// What a sweep removed; in a dry run, what it would remove.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueSweep {
+    /// Runs whose messages were removed.
+    pub runs: BTreeSet<RunId>,
+    /// Number of these messages.
+    pub messages: u64,
+    /// Runs whose lock entries were removed.
+    pub entries: BTreeSet<RunId>,
+}
+
+/// What of a run is not needed any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unneeded {
+    messages: bool,
+    entry: bool,
+}
+
+impl Unneeded {
+    const NOTHING: Self = Self { messages: false, entry: false };
+
+    /// For a run with this entry. An owner writes its entry every second, so a run whose entry was
+    /// not written since `limit` has none.
+    fn of(found: Option<&KvEntry>, limit: Option<SystemTime>) -> Self {
+        // The entry of a run that was removed was removed, too.
+        let Some(found) = found else { return Self { messages: true, entry: false } };
+        // A newer version needs its entry for a purpose that is not known here.
+        let Some(entry) = RunEntry::parse(&found.value) else { return Self::NOTHING };
+        let is_old = limit.is_some_and(|limit| SystemTime::from(entry.updated_at) < limit);
+        Self { messages: is_old || entry.state == RunState::Completed, entry: is_old }
+    }
+}
+
+/// Removes the messages of runs that have completed or were removed. Lock entries stay.
+///
+/// # Errors
+/// [`QueueError`].
+pub async fn sweep_ended(nats: &Nats, kv_store: &dyn KvStore) -> Result<QueueSweep, QueueError> {
+    let ends = nats.queue_ends().await?;
+    let mut sweep = QueueSweep::default();
+    for run in nats.runs_in_queue().await?.into_keys() {
+        let entry = kv_store.read(&run.to_string()).await?;
+        if Unneeded::of(entry.as_ref(), None).messages {
+            sweep.messages += nats.remove_messages(run, ends).await?;
+            sweep.runs.insert(run);
+        }
+    }
+    Ok(sweep)
+}
+
+/// Does the same, and removes the lock entries and messages of runs whose entries were not written for
+/// `age`, whatever their state.
+///
+/// # Errors
+/// [`QueueError`]; some may have been removed.
+pub async fn sweep_old(
+    nats: &Nats,
+    kv_store: &dyn KvStore,
+    age: Duration,
+    dry_run: bool,
+) -> Result<QueueSweep, QueueError> {
+    let limit = SystemTime::now().checked_sub(age);
+    let ends = nats.queue_ends().await?;
+    let counted = nats.runs_in_queue().await?;
+    let entries = kv_store.entries().await?.into_iter();
+    let entries: BTreeMap<RunId, KvEntry> =
+        entries.filter_map(|(key, entry)| Some((key.parse().ok()?, entry))).collect();
+    let mut sweep = QueueSweep::default();
+    for (run, entry) in &entries {
+        let is_old = Unneeded::of(Some(entry), limit).entry;
+        // Not that of a run which another process has just taken.
+        if is_old && (dry_run || kv_store.remove(&run.to_string(), entry.revision).await?) {
+            sweep.entries.insert(*run);
+        }
+    }
+    for (run, messages) in counted {
+        let is_removed = sweep.entries.contains(&run);
+        if is_removed || Unneeded::of(entries.get(&run), None).messages {
+            sweep.messages += match dry_run {
+                true => messages,
+                false => nats.remove_messages(run, ends).await?,
+            };
+            sweep.runs.insert(run);
+        }
+    }
+    Ok(sweep)
+}
+
+/// Removes what the server has of runs that were removed: messages and lock entries.
+///
+/// # Errors
+/// [`QueueError`]; some may have been removed.
+pub async fn forget_runs(
+    nats: &Nats,
+    kv_store: &dyn KvStore,
+    runs: &BTreeSet<RunId>,
+) -> Result<(), QueueError> {
+    if runs.is_empty() || !nats.is_set_up().await? {
+        return Ok(());
+    }
+    let ends = nats.queue_ends().await?;
+    for run in runs {
+        let key = run.to_string();
+        if let Some(entry) = kv_store.read(&key).await? {
+            // Written meanwhile: another process owns a copy of the run.
+            if !kv_store.remove(&key, entry.revision).await? {
+                continue;
+            }
+        }
+        nats.remove_messages(*run, ends).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::id::OwnerId;
+    use rollout_worker::environment::Owner;
+
+    use super::*;
+    use crate::engine::LockOwner;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// An entry that was written long ago.
+    fn entry(state: RunState) -> KvEntry {
+        let owner = LockOwner {
+            id: OwnerId::from_bytes([1; 16]),
+            process: Owner::current("/jobs/run".into()),
+            file: None,
+        };
+        let entry = RunEntry {
+            format: 1,
+            owner,
+            epoch: 1,
+            state,
+            head: None,
+            position: None,
+            job: "job".to_owned(),
+            pool: "default".to_owned(),
+            store: "store".to_owned(),
+            hands_over: false,
+            total: 1,
+            settled: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+            updated_at: Timestamp::UNIX_EPOCH,
+        };
+        let text = serde_json::to_vec(&entry).expect("text keys only");
+        KvEntry { revision: 1, value: text.into() }
+    }
+
+    #[test]
+    fn messages_of_run_are_needed_until_it_is_completed_or_old() {
+        let recent = SystemTime::now().checked_sub(DAY);
+        let nothing = Unneeded::NOTHING;
+        for state in [RunState::Running, RunState::Stopped] {
+            assert_eq!(Unneeded::of(Some(&entry(state)), None), nothing, "{state:?}");
+            let old = Unneeded::of(Some(&entry(state)), recent);
+            assert_eq!(old, Unneeded { messages: true, entry: true }, "{state:?}");
+        }
+        let messages = Unneeded { messages: true, entry: false };
+        assert_eq!(Unneeded::of(Some(&entry(RunState::Completed)), None), messages);
+        assert_eq!(Unneeded::of(None, recent), messages);
+        let newer = KvEntry { revision: 1, value: Bytes::from_static(b"{\"format\":99}") };
+        assert_eq!(Unneeded::of(Some(&newer), recent), nothing);
+    }
+}
