@@ -37,3 +37,4 @@ pub mod traces;
 pub mod verifier;
 pub mod work;
 pub mod workspace_diff;
+pub mod write_check;

@@ -85,6 +85,7 @@ const WORKER: &[&[&str]] = &[
         "shown_path",
         "supervise",
         "traces",
+        "write_check",
     ],
     &["archive", "egress", "git", "host", "queue", "store", "workspace_diff"],
     &["environment"],
