@@ -389,3 +389,22 @@ async fn disk_full_makes_failed_trial_retryable() {
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     }
 }
+
+#[tokio::test]
+async fn failed_script_in_removed_environment_is_infrastructure_failure() {
+    for (agent, tests, kind) in [
+        ("remove", "echo 1 > /logs/verifier/reward.txt", ErrorType::AgentExecutionFailed),
+        ("echo b", "remove", ErrorType::VerifierFailed),
+    ] {
+        let mut rig = rig().await;
+        rig.set_tests(tests).await;
+        rig.set_scripts(None, Some(agent));
+        let finished = run(&rig).await;
+        assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
+        let found = error(&finished);
+        let expected = format!("{kind} environment_lost infrastructure transient");
+        assert_eq!(error_summary(found), expected, "{found:?}");
+        assert!(found.message.contains("ended with code 1"), "{found:?}");
+        assert!(found.is_retryable());
+    }
+}
