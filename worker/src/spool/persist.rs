@@ -11,6 +11,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
 
 use super::entry::{self, SpoolEntry, SpoolFile};
+use super::scratch::make_with_parent;
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::digest_line;
 use crate::executor::{Finished, RecordFile};
@@ -92,7 +93,7 @@ pub(super) fn persist_plan(
 impl PersistStep {
     pub(super) fn perform(&self) -> io::Result<()> {
         match self {
-            Self::CreateDir(dir) => fs::create_dir_all(dir),
+            Self::CreateDir(dir) => make_with_parent(dir),
             Self::Move { from, to } => match fs::rename(from, to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && to.exists() => Ok(()),
                 moved => moved,

@@ -39,10 +39,9 @@ impl ScratchMark {
     /// Creates the directory with the mark in it. The mark survives the process but is not synced:
     /// after a power cut the coordinator notices the loss by the missing heartbeats.
     pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
-        // Does not create the parent: a removed worker directory must not reappear in part.
-        match fs::create_dir(scratch) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        match make_dir(scratch) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_with_parent(scratch)?,
+            made => made?,
         }
         let temporary = scratch.join("execution.json.new");
         fs::write(&temporary, serde_json::to_vec(self)?)?;
@@ -72,6 +71,21 @@ impl ScratchMark {
             },
         }
     }
+}
+
+/// Makes a directory, unless it exists.
+pub(super) fn make_dir(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Makes a directory and, if it is missing, its parent. No more: a removed worker directory must not
+/// reappear in part.
+pub(super) fn make_with_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), make_dir)?;
+    make_dir(path)
 }
 
 impl ExecutionContext {
