@@ -10,6 +10,7 @@ pub mod disk;
 pub mod egress;
 pub mod environment;
 pub mod executor;
+pub mod fs_make;
 pub mod fs_remove;
 pub mod gateway;
 pub mod git;

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
+use rollout_worker::fs_make::make_directory;
 use serde::Deserialize;
 
 use super::RunError;
@@ -74,7 +75,8 @@ impl RecordsWriter {
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
-        std::fs::create_dir_all(&directory).map_err(failed)?;
+        // Not the run directory itself: one that was moved must not reappear in part.
+        make_directory(&directory, 0).map_err(failed)?;
         let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {

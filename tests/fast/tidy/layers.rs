@@ -72,6 +72,7 @@ const WORKER: &[&[&str]] = &[
         "dependency",
         "open_files",
         "digest_line",
+        "fs_make",
         "fs_remove",
         "glob",
         "hop_by_hop",

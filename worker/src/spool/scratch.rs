@@ -12,6 +12,7 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;
+use crate::fs_make::make_directory;
 use crate::supervise;
 
 /// Name of the file with the mark.
@@ -39,10 +40,8 @@ impl ScratchMark {
     /// Creates the directory with the mark in it. The mark survives the process but is not synced:
     /// after a power cut the coordinator notices the loss by the missing heartbeats.
     pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
-        match make_dir(scratch) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make_with_parent(scratch)?,
-            made => made?,
-        }
+        // Not the directory of the worker itself.
+        make_directory(scratch, 1)?;
         let temporary = scratch.join("execution.json.new");
         fs::write(&temporary, serde_json::to_vec(self)?)?;
         fs::rename(temporary, scratch.join(MARK_FILE))
@@ -71,21 +70,6 @@ impl ScratchMark {
             },
         }
     }
-}
-
-/// Makes a directory, unless it exists.
-pub(super) fn make_dir(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
-/// Makes a directory and, if it is missing, its parent. No more: a removed worker directory must not
-/// reappear in part.
-pub(super) fn make_with_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), make_dir)?;
-    make_dir(path)
 }
 
 impl ExecutionContext {
