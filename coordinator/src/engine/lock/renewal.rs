@@ -8,7 +8,6 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::LockLostError;
 use super::directory::DirectoryOwnership;
 use super::kv_lock::{KvLock, RenewError};
 use crate::engine::DurableState;
@@ -113,9 +112,7 @@ impl LockRenewer {
             let standing = *self.state.borrow_and_update();
             match self.lock.release(standing.as_ref(), order.state).await {
                 Ok(position) => self.confirm(position),
-                Err(RenewError::Lost(LockLostError { by })) => {
-                    self.ownership.mark_lost(LockLostError { by });
-                }
+                Err(RenewError::Lost(lost)) => self.ownership.mark_lost(lost),
                 Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
                     tokio::time::sleep(RENEW_INTERVAL).await;
                     continue;
