@@ -8,6 +8,9 @@ pub const ERROR_MESSAGE_BYTES: usize = 1024;
 /// Largest serialized report. Everything that does not fit is in the record blob.
 pub const REPORT_BYTES: usize = 16 * 1024;
 
+/// Longest text about a failed disk in a heartbeat.
+pub const DISK_FAULT_BYTES: usize = 512;
+
 /// Reports of one run that the queue holds unpurged: a coordinator that does not read exerts
 /// back-pressure on the workers of its run and on no others.
 pub const REPORTS_PER_RUN: usize = 65_536;

@@ -302,11 +302,16 @@ fn failed_fetch_is_no_configuration_error() {
 
 #[test]
 fn interrupted_run_says_once_that_it_cannot_continue() {
-    let lost = RunError::LockLost(LockLostError { by: "another process".to_owned() });
+    let lost = RunError::LockLost(LockLostError::TakenOver { by: "another process".to_owned() });
     assert_eq!(
         CliError::from(lost).message,
         "cannot continue the run: it was taken over by another process"
     );
+    let gone = RunError::LockLost(LockLostError::DirectoryGone { root: "/jobs/x".into() });
+    let gone = CliError::from(gone);
+    assert_eq!(gone.code, ExitCode::Failure);
+    let expected = "cannot continue the run: its directory /jobs/x was moved, removed or replaced";
+    assert_eq!(gone.message, expected);
 }
 
 #[cfg(feature = "docker")]

@@ -71,6 +71,8 @@ struct RunInner {
     has_place: bool,
     /// The executor of the session, once it takes calls.
     executor: Option<Arc<HostedExecutor>>,
+    /// Whether the file has an earlier record: what a session left could not be noted.
+    is_unwritten: bool,
 }
 
 /// A session of a run in this process.
@@ -103,7 +105,13 @@ impl HostedRun {
             feed: Arc::new(feed),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
-            inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
+            inner: Mutex::new(RunInner {
+                record,
+                session: None,
+                has_place: false,
+                executor: None,
+                is_unwritten: false,
+            }),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -292,13 +300,59 @@ impl HostedRun {
         if record == self.inner().record {
             return Ok(());
         }
-        let (dir, written) = (Arc::clone(dir), record.clone());
-        supervise::blocking(move || dir.write_record(&written)).await?;
+        write(dir, &record).await?;
+        self.replace_record(record, false);
+        Ok(())
+    }
+
+    /// Notes what a session left. It holds in this process even if it cannot be written: a session that
+    /// failed must not begin again at once. [`HostedRun::write_noted`] writes it later.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(super) async fn note(
+        &self,
+        dir: &Arc<DaemonDir>,
+        change: impl FnOnce(&mut HostedRunRecord),
+    ) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        let mut record = self.inner().record.clone();
+        change(&mut record);
+        let written = write(dir, &record).await;
+        self.replace_record(record, written.is_err());
+        written
+    }
+
+    /// Whether something that a session left is not in the file.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.inner().is_unwritten
+    }
+
+    /// Writes what could not be noted. A session that failed then failed with the same disk, as far as
+    /// is known: the run is tried again.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        if !self.is_unwritten() {
+            return Ok(());
+        }
+        let mut record = self.inner().record.clone();
+        if record.end.is_none() {
+            record.failure = None;
+        }
+        write(dir, &record).await?;
+        self.replace_record(record, false);
+        Ok(())
+    }
+
+    fn replace_record(&self, record: HostedRunRecord, is_unwritten: bool) {
         let mut inner = self.inner();
         inner.has_place &= record.wanted != WantedState::Paused;
         inner.record = record;
+        inner.is_unwritten = is_unwritten;
         self.tell(inner);
-        Ok(())
     }
 
     /// Tells its session what it is to do, and readers that it may have another state.
@@ -313,6 +367,12 @@ impl HostedRun {
     fn inner(&self) -> MutexGuard<'_, RunInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes a record, durably.
+async fn write(dir: &Arc<DaemonDir>, record: &HostedRunRecord) -> Result<(), RecordError> {
+    let (dir, record) = (Arc::clone(dir), record.clone());
+    supervise::blocking(move || dir.write_record(&record)).await
 }
 
 impl RunInner {

@@ -19,6 +19,7 @@
 //! * `driver`: a session of a run; `commands`: what its user wants of it; `progress`: its counts, folded
 //!   from its events
 //! * `farms`: farms, which have records of their own beside the runs
+//! * `write_health`: whether the state directory takes writes
 //!
 //! It knows nothing of HTTP.
 
@@ -55,6 +56,7 @@ mod table;
 mod tests;
 mod tree_policy;
 mod unused_uploads;
+mod write_health;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -98,6 +100,7 @@ use self::farms::HostedFarms;
 use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
+use self::write_health::WriteHealth;
 use crate::launch::host::HostPaths;
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
@@ -186,6 +189,7 @@ pub struct Daemon {
     /// Uploads that are stored at a time, with those whose request has gone.
     storings: Arc<SharedLimit>,
     disk: Arc<UserDisk>,
+    writes: WriteHealth,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
     output_connection: OutputConnection,
@@ -245,6 +249,7 @@ impl Daemon {
             exports: shared(export::CONCURRENT_EXPORTS),
             storings: shared(datasets::CONCURRENT_STORINGS),
             disk,
+            writes: WriteHealth::default(),
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),
         }))
@@ -255,6 +260,7 @@ impl Daemon {
     pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
         self.remove_deleted_runs();
         self.remove_deleted_farms();
+        let _watching = supervise::spawn("state directory check", Arc::clone(&self).watch_writes());
         loop {
             self.start_runs();
             self.open_farms();
@@ -294,10 +300,10 @@ impl Daemon {
     /// # Errors
     /// The reason why it does not.
     pub fn check_ready(&self) -> Result<(), String> {
-        match *self.stopping() {
-            None => Ok(()),
-            Some(_) => Err("the daemon is stopping".to_owned()),
+        if self.stopping().is_some() {
+            return Err("the daemon is stopping".to_owned());
         }
+        self.writes.fault().map_or(Ok(()), Err)
     }
 
     fn stop(&self, level: StopLevel) {
@@ -318,7 +324,7 @@ impl Daemon {
 
     /// Starts as many runs as may run, and continues paused ones.
     fn start_runs(self: &Arc<Self>) {
-        if self.stopping().is_some() {
+        if self.stopping().is_some() || self.writes.is_failing() {
             return;
         }
         self.drivers().retain(|_, driver| !driver.is_finished());

@@ -113,6 +113,11 @@ impl DaemonDir {
         self.root.join("jobs")
     }
 
+    /// Records of runs.
+    pub(super) fn run_records(&self) -> PathBuf {
+        self.root.join(HostedRunId::DIRECTORY)
+    }
+
     /// Datasets that users uploaded.
     pub(super) fn uploads(&self) -> PathBuf {
         self.root.join("datasets")

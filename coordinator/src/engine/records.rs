@@ -19,6 +19,7 @@ use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
 use rollout_worker::durable;
+use rollout_worker::fs_make::make_directory;
 use serde::Deserialize;
 
 use super::RunError;
@@ -75,7 +76,9 @@ impl RecordsWriter {
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
-        durable::create_directory(&directory).map_err(failed)?;
+        // Not the run directory itself: one that was moved must not reappear in part.
+        make_directory(&directory, 0).map_err(failed)?;
+        durable::sync_directory(directory.parent().unwrap_or(&directory)).map_err(failed)?;
         let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {

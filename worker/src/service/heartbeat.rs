@@ -113,7 +113,11 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
     let config = &shared.config;
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.heartbeat_entry());
-    let low_disk = shared.low_disk.load(Ordering::Relaxed);
+    let disk_fault = shared.disks.last_failed();
+    let disk_fault =
+        disk_fault.map(|fault| limits::shorten(fault.message, limits::DISK_FAULT_BYTES));
+    // Coordinators of earlier versions know this field only.
+    let low_disk = shared.low_disk.load(Ordering::Relaxed) || disk_fault.is_some();
     let runs: BTreeSet<_> = executions.iter().map(|execution| execution.offer.run).collect();
     let free = u32::try_from(shared.slots.free_slots()).unwrap_or(u32::MAX);
     Heartbeat {
@@ -132,6 +136,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
             .and_then(|longest| longest.as_millis().div_ceil(1000).try_into().ok()),
         draining: shared.is_closing(),
         low_disk,
+        disk_fault,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
         model_calls: runs.iter().filter_map(|run| shared.model_calls.counts(*run)).collect(),

@@ -97,6 +97,11 @@ impl HostedFarms {
         self.stopping.send_modify(|known| *known = (*known).max(Some(level)));
     }
 
+    /// The farms whose session left something that could not be noted.
+    pub(super) fn unwritten(&self) -> Vec<Arc<HostedFarm>> {
+        self.table().unwritten()
+    }
+
     fn table(&self) -> MutexGuard<'_, FarmTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +114,7 @@ impl HostedFarms {
 impl Daemon {
     /// Opens every farm that has no session and needs one.
     pub(super) fn open_farms(self: &Arc<Self>) {
-        if self.stopping().is_some() {
+        if self.stopping().is_some() || self.writes.is_failing() {
             return;
         }
         let due = self.farms.table().due(self.is_remote());

@@ -11,6 +11,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_worker::backoff::error_chain;
 use rollout_worker::durable;
+use rollout_worker::fs_make::make_directory;
 use tokio::sync::mpsc;
 
 use super::compaction::{self, JournalCompaction};
@@ -260,7 +261,8 @@ impl SegmentFile {
         mirror: Option<BlockingMirror>,
     ) -> Result<Self, JournalError> {
         let directory = layout.journal();
-        std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
+        // Not the run directory itself: one that was moved must not reappear in part.
+        make_directory(&directory, 0).map_err(JournalError::io("create", &directory))?;
         let path = layout.segment(opened.epoch);
         let file = OpenOptions::new()
             .append(true)

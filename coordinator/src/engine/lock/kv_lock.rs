@@ -254,7 +254,10 @@ impl KvLock {
                 return Ok(None);
             }
             return if has_record {
-                Err(LockLostError { by: "the next owner of the run directory".to_owned() }.into())
+                Err(LockLostError::TakenOver {
+                    by: "the next owner of the run directory".to_owned(),
+                }
+                .into())
             } else {
                 Err(unreachable("the entry was lost before the session began").into())
             };
@@ -266,8 +269,10 @@ impl KvLock {
             // The server lost everything, and a previous owner woke before this one could write the
             // entry again: an owner that takes a run over has a higher epoch than all before it.
             Some(entry) if entry.epoch < self.epoch() => Ok(Some(found.revision)),
-            Some(entry) => Err(LockLostError { by: entry.owner.describe() }.into()),
-            None => Err(LockLostError { by: "another version of rollout".to_owned() }.into()),
+            Some(entry) => Err(LockLostError::TakenOver { by: entry.owner.describe() }.into()),
+            None => {
+                Err(LockLostError::TakenOver { by: "another version of rollout".to_owned() }.into())
+            }
         }
     }
 }

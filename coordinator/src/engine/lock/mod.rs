@@ -135,12 +135,21 @@ pub(crate) struct LockGrant {
     pub(crate) fence: Fence,
 }
 
-/// Another process owns the run now.
+/// This process no longer owns the run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it was taken over by {by}")]
-pub struct LockLostError {
-    /// The new owner, and if known when it took the run over.
-    pub by: String,
+pub enum LockLostError {
+    /// Another process owns it.
+    #[error("it was taken over by {by}")]
+    TakenOver {
+        /// The new owner, and if known when it took the run over.
+        by: String,
+    },
+    /// The locked file is no longer at its path, and neither may the other files be.
+    #[error("its directory {} was moved, removed or replaced", shown(root))]
+    DirectoryGone {
+        /// The run directory.
+        root: PathBuf,
+    },
 }
 
 /// A check whether this process still owns the run directory.

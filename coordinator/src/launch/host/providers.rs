@@ -82,9 +82,10 @@ fn disks(
     store: &dyn BlobStore,
     providers: &BTreeMap<ProviderKind, Arc<dyn Provider>>,
 ) -> DiskWatch {
-    let work = [Some(worker_dir), store.directory()].into_iter().flatten();
-    let work = work.map(|path| (path.to_owned(), DiskUse::Work));
-    let paths = work.chain([(std::env::temp_dir(), DiskUse::Temporary)]);
+    let own = (worker_dir.to_owned(), DiskUse::Own);
+    let store = store.directory().map(|path| (path.to_owned(), DiskUse::Work));
+    let temporary = (std::env::temp_dir(), DiskUse::Temporary);
+    let paths = [own].into_iter().chain(store).chain([temporary]);
     DiskWatch::new(paths, providers.values().cloned())
 }
 

@@ -1,4 +1,5 @@
 mod claims;
+mod disks;
 mod harness;
 mod outages;
 mod shutdown;
