@@ -106,7 +106,13 @@ mod tests {
             grace_ms: 1,
         };
         let requests = [
-            TrialRequest::Output(OutputRequest { run, item, exec: None, output_after }),
+            TrialRequest::Output(OutputRequest {
+                run,
+                item,
+                exec: None,
+                output_after,
+                max_bytes: Some(1),
+            }),
             TrialRequest::Control(control.clone()),
         ];
         for request in requests {

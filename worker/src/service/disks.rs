@@ -33,7 +33,7 @@ pub(super) async fn wait_for_disks(shared: &WorkerShared) {
         let was_low = shared.low_disk.swap(low.is_some(), Ordering::Relaxed);
         match &low {
             Some(low) if !was_low => {
-                tracing::warn!("{low}: no work is started until space is freed")
+                tracing::warn!("{low}: no work is started until space is freed");
             }
             None if was_low => {
                 tracing::info!("every disk has enough space again: work is started again");
