@@ -117,9 +117,8 @@ pub(super) async fn accept(
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
         // A request that is not read would cut the answer off.
-        let mut rest = stream.take(MAX_PLAIN_BYTES);
-        let reading = tokio::io::copy(&mut rest, &mut tokio::io::sink());
-        let _late = timeout(PLAIN_TIMEOUT, reading).await;
+        let (mut rest, mut nowhere) = (stream.take(MAX_PLAIN_BYTES), tokio::io::sink());
+        let _late = timeout(PLAIN_TIMEOUT, tokio::io::copy(&mut rest, &mut nowhere)).await;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without TLS"));
     }
     acceptor.accept(stream).await
