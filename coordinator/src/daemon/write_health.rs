@@ -43,11 +43,11 @@ impl WriteHealth {
 
     /// A record could not be written.
     pub(super) fn record_failed(&self, error: &RecordError) {
-        self.failed_because(reason(error));
+        self.failed_because(&reason(error));
         self.failed.notify_one();
     }
 
-    fn failed_because(&self, reason: String) {
+    fn failed_because(&self, reason: &str) {
         let fault = format!("cannot write to the state directory: {reason}");
         if self.locked().replace(fault.clone()).is_none() {
             tracing::error!("{fault}; no run or farm is started until that is possible");
@@ -91,7 +91,7 @@ impl Daemon {
                 }
             }
             if let Err(reason) = self.try_writes().await {
-                self.writes.failed_because(reason);
+                self.writes.failed_because(&reason);
             } else if self.writes.recovered() {
                 // A disk that fails again soon is tried after the longer pause.
                 tracing::info!("the state directory takes writes again");
@@ -110,7 +110,7 @@ impl Daemon {
         let checked = match tokio::time::timeout(CHECK_LIMIT, &mut check).await {
             Ok(checked) => checked,
             Err(_elapsed) => {
-                self.writes.failed_because(format!("it does not answer within {CHECK_LIMIT:?}"));
+                self.writes.failed_because(&format!("it does not answer within {CHECK_LIMIT:?}"));
                 // A second check would wait, too, on another thread.
                 check.await
             }
