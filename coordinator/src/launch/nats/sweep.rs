@@ -48,7 +48,10 @@ impl Unneeded {
 ///
 /// # Errors
 /// [`QueueError`].
-pub async fn sweep_ended(nats: &Nats, kv_store: &dyn KvStore) -> Result<QueueSweep, QueueError> {
+pub(super) async fn sweep_ended(
+    nats: &Nats,
+    kv_store: &dyn KvStore,
+) -> Result<QueueSweep, QueueError> {
     let ends = nats.queue_ends().await?;
     let mut sweep = QueueSweep::default();
     for run in nats.runs_in_queue().await?.into_keys() {
