@@ -167,8 +167,7 @@ fn agent_whose_sandbox_is_removed_has_no_verdict() {
         all.find(|sandbox| sandbox.join("root/logs/agent/began").exists())
     };
     wait::until(DEADLINE, "the agent to begin", || begun().is_some());
-    let sandbox = begun().expect("it waits");
-    fs::remove_dir_all(&sandbox).expect("removed");
+    fs::remove_dir_all(begun().expect("it waits")).expect("removed");
     let _ended = run.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let results = project.results("removed");
     let trial = results.trial("waits", "passes");
