@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::limits::LOCK_STALE;
 use rollout_worker::queue::nats::Nats;
 use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
 
@@ -39,7 +40,11 @@ impl Unneeded {
         let Some(found) = found else { return Self { messages: true, entry: false } };
         // A newer version needs its entry for a purpose that is not known here.
         let Some(entry) = RunEntry::parse(&found.value) else { return Self::NOTHING };
-        let is_old = limit.is_some_and(|limit| SystemTime::from(entry.updated_at) < limit);
+        let written = SystemTime::from(entry.updated_at);
+        // An owner that runs is alive until it is silent, however short the wanted age.
+        let has_owner = entry.state == RunState::Running
+            && !written.elapsed().is_ok_and(|silent| silent >= LOCK_STALE);
+        let is_old = !has_owner && limit.is_some_and(|limit| written < limit);
         Self { messages: is_old || entry.state == RunState::Completed, entry: is_old }
     }
 }
@@ -142,6 +147,10 @@ mod tests {
 
     /// An entry that was written long ago.
     fn entry(state: RunState) -> KvEntry {
+        entry_written(state, Timestamp::UNIX_EPOCH)
+    }
+
+    fn entry_written(state: RunState, updated_at: Timestamp) -> KvEntry {
         let owner = LockOwner {
             id: OwnerId::from_bytes([1; 16]),
             process: Owner::current("/jobs/run".into()),
@@ -161,7 +170,7 @@ mod tests {
             total: 1,
             settled: 1,
             started_at: Timestamp::UNIX_EPOCH,
-            updated_at: Timestamp::UNIX_EPOCH,
+            updated_at,
         };
         let text = serde_json::to_vec(&entry).expect("text keys only");
         KvEntry { revision: 1, value: text.into() }
@@ -179,6 +188,8 @@ mod tests {
         let messages = Unneeded { messages: true, entry: false };
         assert_eq!(Unneeded::of(Some(&entry(RunState::Completed)), None), messages);
         assert_eq!(Unneeded::of(None, recent), messages);
+        let (live, now) = (entry_written(RunState::Running, Timestamp::now()), SystemTime::now());
+        assert_eq!(Unneeded::of(Some(&live), Some(now + DAY)), nothing, "it has an owner");
         let newer = KvEntry { revision: 1, value: Bytes::from_static(b"{\"format\":99}") };
         assert_eq!(Unneeded::of(Some(&newer), recent), nothing);
     }
