@@ -12,7 +12,7 @@ use crate::engine::journal::RunLayout;
 use crate::workloads::search::backend::{OutputRepair, compare_outputs};
 use crate::workloads::search::driver::{DesiredRepositoryState, SearchDirectory, SearchError};
 use crate::workloads::search::manifest::SearchManifest;
-use crate::workloads::search::repository::SearchRepository;
+use crate::workloads::search::repository::{RepositoryError, SearchRepository};
 
 /// The damaged parts of a search beside its journal.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,13 @@ pub(super) async fn repair(
     let Some(manifest) = manifest.filter(|manifest| !manifest.run_config.dry_run) else {
         return Ok(SearchRepair::default());
     };
-    let mut damaged = SearchRepository::damages(layout.root()).await?;
+    let mut damaged = match SearchRepository::damages(layout.root()).await {
+        // Without the index of its commits, nothing makes the repository again.
+        Err(error @ RepositoryError::Unusable { .. }) => {
+            return Ok(SearchRepair { damaged: vec![error.to_string()], is_repairable: false });
+        }
+        damaged => damaged?,
+    };
     let Some(store) = store else { return Ok(SearchRepair { damaged, is_repairable: false }) };
     if !damaged.is_empty() && !dry_run {
         restore_repository(&directory, &manifest, store).await?;
