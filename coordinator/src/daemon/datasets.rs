@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::name;
@@ -221,7 +222,10 @@ impl Daemon {
 fn move_durably(content: &Path, path: &Path, uploads: &Path) -> io::Result<()> {
     // Also for content that is there: the time that this takes would tell.
     rustix::fs::syncfs(File::open(content)?)?;
-    if !path.is_dir() {
+    if path.is_dir() {
+        // A removal of unused datasets counts from their last upload.
+        File::open(path)?.set_modified(SystemTime::now())?;
+    } else {
         match std::fs::rename(content, path) {
             // Another upload of the same content was faster.
             Err(_) if path.is_dir() => {}
