@@ -28,6 +28,8 @@ pub struct WriteFault {
     pub since: Instant,
     /// Whether the disk is full, or a quota is used up.
     pub is_shortage: bool,
+    /// Whether the disk gives no answer: it may only be busy.
+    pub is_silent: bool,
 }
 
 /// The directory that failed in a check, with the cause.
@@ -92,13 +94,20 @@ impl WriteWatch {
                 self.record(failed.map(|(path, error)| {
                     let message =
                         format!("cannot write to {}: {}", shown(&path), without_place(&error));
-                    (message, Shortage::from_io_error(&error) == Some(Shortage::Disk))
+                    let is_shortage = Shortage::from_io_error(&error) == Some(Shortage::Disk);
+                    WriteFault { message, since: Instant::now(), is_shortage, is_silent: false }
                 }));
             }
             Err(_elapsed) => {
                 let path = shown(&self.directories[0]);
                 let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
-                self.record(Some((message, false)));
+                let since = Instant::now();
+                self.record(Some(WriteFault {
+                    message,
+                    since,
+                    is_shortage: false,
+                    is_silent: true,
+                }));
             }
         }
         self.fault()
@@ -122,11 +131,10 @@ impl WriteWatch {
     }
 
     /// Records the result of a check. A fault and its end are logged once.
-    fn record(&self, failed: Option<(String, bool)>) {
-        let now = Instant::now();
+    fn record(&self, found: Option<WriteFault>) {
         let mut state = self.state();
-        state.checked = Some(now);
-        let Some((message, is_shortage)) = failed else {
+        state.checked = Some(Instant::now());
+        let Some(mut fault) = found else {
             if state.fault.take().is_some() {
                 tracing::info!(
                     "the directories of this worker take writes again: work is started again"
@@ -134,14 +142,16 @@ impl WriteWatch {
             }
             return;
         };
-        if state.fault.is_none() {
-            tracing::error!("{message}: no work is started until that is possible");
+        if !fault.is_shortage {
+            state.last_failure = Some((fault.since, fault.message.clone()));
         }
-        let since = state.fault.as_ref().map_or(now, |former| former.since);
-        if !is_shortage {
-            state.last_failure = Some((now, message.clone()));
+        match &state.fault {
+            Some(former) => fault.since = former.since,
+            None => {
+                tracing::error!("{}: no work is started until that is possible", fault.message);
+            }
         }
-        state.fault = Some(WriteFault { message, since, is_shortage });
+        state.fault = Some(fault);
     }
 
     fn state(&self) -> MutexGuard<'_, WriteWatchState> {
@@ -161,7 +171,7 @@ mod tests {
         let began = Instant::now();
         let fault = watch.check(Duration::ZERO).await.expect("it is missing");
         assert!(fault.message.contains("own: No such file or directory"), "{fault:?}");
-        assert!(!fault.is_shortage);
+        assert!(!fault.is_shortage && !fault.is_silent);
         std::fs::create_dir(&own).expect("made");
         let cached = watch.check(Duration::from_secs(3600)).await;
         assert_eq!(cached.as_ref(), Some(&fault), "the last check is recent");

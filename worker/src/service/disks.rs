@@ -17,6 +17,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a disk takes no writes before what runs is given back.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(30);
 
+/// The same for a disk that gives no answer: one that is very busy does so at last.
+const GIVE_BACK_SILENT_AFTER: Duration = Duration::from_secs(300);
+
 /// Watches the disks. Never ends.
 pub(super) async fn watch_disks(shared: Arc<WorkerShared>) -> Infallible {
     tokio::select! {
@@ -58,8 +61,10 @@ pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
 /// Ends what runs on a disk that takes no writes for a while. Its items run again elsewhere: here they
 /// would be held without end, and what they leave could not be kept.
 async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
-    let is_due =
-        |fault: &WriteFault| !fault.is_shortage && fault.since.elapsed() >= GIVE_BACK_AFTER;
+    let is_due = |fault: &WriteFault| {
+        let limit = if fault.is_silent { GIVE_BACK_SILENT_AFTER } else { GIVE_BACK_AFTER };
+        !fault.is_shortage && fault.since.elapsed() >= limit
+    };
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let Some(fault) = shared.disks.last_failed().filter(is_due) else { continue };
