@@ -39,11 +39,15 @@ impl Core {
         let silence = u128::from(remote.timeouts.silence);
         let living = heartbeats.iter().filter(|seen| seen.age.as_millis() < silence);
         let workers: Vec<&Heartbeat> = living.map(|seen| &seen.heartbeat).collect();
+        let may_return =
+            |execution: &ActiveExecution| execution.run == run && is_returnable(execution);
+        // Few workers have such executions, so few are compared with all others.
         let parked: Vec<&ActiveExecution> = workers
             .iter()
+            .filter(|worker| worker.executions.iter().any(may_return))
             .filter(|worker| has_substitute(worker, &workers))
             .flat_map(|worker| &worker.executions)
-            .filter(|execution| execution.run == run && is_returnable(execution))
+            .filter(|execution| may_return(execution))
             .collect();
         let ParkedExecutions { since, returned } = &mut remote.parked;
         let shown: HashSet<ExecId> = parked.iter().map(|execution| execution.exec).collect();
@@ -73,10 +77,11 @@ fn is_returnable(execution: &ActiveExecution) -> bool {
 
 /// Whether another worker of the pool takes work and waits for nothing.
 fn has_substitute(worker: &Heartbeat, workers: &[&Heartbeat]) -> bool {
+    let waits =
+        |other: &Heartbeat| other.executions.iter().any(|execution| execution.parked.is_some());
     workers.iter().any(|other| {
         let is_other = other.worker != worker.worker && other.pool == worker.pool;
         let takes_work = !other.draining && !other.low_disk && !other.gone && other.free > 0;
-        let waits = other.executions.iter().any(|execution| execution.parked.is_some());
-        is_other && other.store == worker.store && takes_work && !waits
+        is_other && other.store == worker.store && takes_work && !waits(other)
     })
 }
