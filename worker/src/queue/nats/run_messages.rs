@@ -45,21 +45,20 @@ impl Nats {
     pub async fn runs_in_queue(&self) -> Result<BTreeMap<RunId, u64>, QueueError> {
         let client = self.client();
         let names = &client.names;
-        let (offers, _) =
-            snapshot::count_messages(client, &names.work, &names.all_offers()).await?;
-        let [_, subjects] = names.report_subjects();
-        let (reports, _) = snapshot::count_messages(client, &names.reports, &subjects).await?;
-        let offers = offers.iter().map(|(subject, messages)| {
-            (names.parse_offer(subject).map(|offer| offer.run), *messages)
-        });
-        let reports =
-            reports.iter().map(|(subject, messages)| (names.run_of_report(subject), *messages));
         let mut found = BTreeMap::new();
-        for (run, messages) in offers.chain(reports) {
+        let mut add = |run: Option<RunId>, messages: u64| {
             if let Some(run) = run {
                 *found.entry(run).or_insert(0) += messages;
             }
-        }
+        };
+        let see_offers = |subject: String, messages: u64| {
+            add(names.parse_offer(&subject).map(|offer| offer.run), messages);
+        };
+        snapshot::count_messages(client, &names.work, &names.all_offers(), see_offers).await?;
+        let [_, subjects] = names.report_subjects();
+        let see_reports =
+            |subject: String, messages: u64| add(names.run_of_report(&subject), messages);
+        snapshot::count_messages(client, &names.reports, &subjects, see_reports).await?;
         Ok(found)
     }
 
