@@ -45,7 +45,7 @@ pub(super) struct Execution {
     stage: Mutex<Option<StageProgress>>,
     /// The service that it waits for.
     parked: Mutex<Option<Dependency>>,
-    /// Whether it waited for a service when it was stopped.
+    /// Whether it waited for a service when it was returned.
     stopped_parked: AtomicBool,
     /// Its slot.
     pub(super) slot: ExecutionSlot,
@@ -160,7 +160,9 @@ impl Execution {
 
     /// Raises the stop level; never lowers it.
     pub(super) fn stop(&self, level: StopLevel) {
-        self.stopped_parked.fetch_or(self.is_parked(), Ordering::Relaxed);
+        // A kill is wanted by a user: it says nothing of this host.
+        let is_returned = level == StopLevel::Drain && self.is_parked();
+        self.stopped_parked.fetch_or(is_returned, Ordering::Relaxed);
         self.stop.send_if_modified(|present| {
             let raised = present.is_none_or(|present| present < level);
             if raised {
@@ -170,7 +172,7 @@ impl Execution {
         });
     }
 
-    /// Whether a stop ended its wait for a service.
+    /// Whether it was returned from its wait for a service.
     pub(super) fn was_stopped_parked(&self) -> bool {
         self.stopped_parked.load(Ordering::Relaxed)
     }
