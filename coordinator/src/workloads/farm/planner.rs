@@ -176,6 +176,10 @@ impl Planner for FarmPlanner {
         self.shared.state().replay(at, record);
     }
 
+    fn session_start(&self, wall: Timestamp) -> Timestamp {
+        self.shared.state().core.session_start(wall)
+    }
+
     fn decide(&mut self, now: Timestamp) -> PlannerDecisions {
         let mut state = self.shared.state();
         let is_first = !state.has_started();

@@ -73,6 +73,7 @@ impl FarmCore {
             next_cursor: counters.next_cursor,
             next_ordinal: counters.next_ordinal,
             policy_version: counters.policy_version,
+            latest: counters.paused_since,
             paused_since: counters.paused_since,
             paused_ms: counters.paused_ms,
             closed: counters.closed,
@@ -88,6 +89,7 @@ impl FarmCore {
     /// Adds a group of a snapshot.
     pub(super) fn restore_group(&mut self, snapshot: &GroupSnapshot) {
         let id = snapshot.admitted.request.group.clone();
+        self.note_time(snapshot.admitted_at);
         self.insert_group(&id, GroupEntry::from(snapshot));
     }
 }
