@@ -3,11 +3,11 @@
 //! messages of a session that begins meanwhile come after these ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
+use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 use crate::engine::{RunEntry, RunState};
 
@@ -32,14 +32,13 @@ struct Unneeded {
 impl Unneeded {
     const NOTHING: Self = Self { messages: false, entry: false };
 
-    /// For a run with this entry. An owner writes its entry every second, so a run whose entry was
-    /// not written since `limit` has none.
-    fn of(found: Option<&KvEntry>, limit: Option<SystemTime>) -> Self {
+    /// For a run with this entry. An owner writes its entry every second, so a run whose entry is old
+    /// has none.
+    fn of(found: Option<&KvEntry>, is_old: bool) -> Self {
         // The entry of a run that was removed was removed, too.
         let Some(found) = found else { return Self { messages: true, entry: false } };
         // A newer version needs its entry for a purpose that is not known here.
         let Some(entry) = RunEntry::parse(&found.value) else { return Self::NOTHING };
-        let is_old = limit.is_some_and(|limit| SystemTime::from(entry.updated_at) < limit);
         Self { messages: is_old || entry.state == RunState::Completed, entry: is_old }
     }
 }
@@ -53,7 +52,7 @@ pub async fn sweep_ended(nats: &Nats, kv_store: &dyn KvStore) -> Result<QueueSwe
     let mut sweep = QueueSweep::default();
     for run in nats.runs_in_queue().await?.into_keys() {
         let entry = kv_store.read(&run.to_string()).await?;
-        if Unneeded::of(entry.as_ref(), None).messages {
+        if Unneeded::of(entry.as_ref(), false).messages {
             sweep.messages += nats.remove_messages(run, ends).await?;
             sweep.runs.insert(run);
         }
@@ -72,15 +71,14 @@ pub async fn sweep_old(
     age: Duration,
     dry_run: bool,
 ) -> Result<QueueSweep, QueueError> {
-    let limit = SystemTime::now().checked_sub(age);
     let ends = nats.queue_ends().await?;
     let counted = nats.runs_in_queue().await?;
     let entries = kv_store.entries().await?.into_iter();
-    let entries: BTreeMap<RunId, KvEntry> =
-        entries.filter_map(|(key, entry)| Some((key.parse().ok()?, entry))).collect();
+    let entries: BTreeMap<RunId, ListedKvEntry> =
+        entries.filter_map(|listed| Some((listed.key.parse().ok()?, listed))).collect();
     let mut sweep = QueueSweep::default();
-    for (run, entry) in &entries {
-        let is_old = Unneeded::of(Some(entry), limit).entry;
+    for (run, ListedKvEntry { entry, age: unwritten, .. }) in &entries {
+        let is_old = Unneeded::of(Some(entry), *unwritten > age).entry;
         // Not that of a run which another process has just taken.
         if is_old && (dry_run || kv_store.remove(&run.to_string(), entry.revision).await?) {
             sweep.entries.insert(*run);
@@ -88,7 +86,8 @@ pub async fn sweep_old(
     }
     for (run, messages) in counted {
         let is_removed = sweep.entries.contains(&run);
-        if is_removed || Unneeded::of(entries.get(&run), None).messages {
+        let entry = entries.get(&run).map(|listed| &listed.entry);
+        if is_removed || Unneeded::of(entry, false).messages {
             sweep.messages += match dry_run {
                 true => messages,
                 false => nats.remove_messages(run, ends).await?,
@@ -135,9 +134,6 @@ mod tests {
     use super::*;
     use crate::engine::LockOwner;
 
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-    /// An entry that was written long ago.
     fn entry(state: RunState) -> KvEntry {
         let owner = LockOwner {
             id: OwnerId::from_bytes([1; 16]),
@@ -166,17 +162,16 @@ mod tests {
 
     #[test]
     fn messages_of_run_are_needed_until_it_is_completed_or_old() {
-        let recent = SystemTime::now().checked_sub(DAY);
         let nothing = Unneeded::NOTHING;
         for state in [RunState::Running, RunState::Stopped] {
-            assert_eq!(Unneeded::of(Some(&entry(state)), None), nothing, "{state:?}");
-            let old = Unneeded::of(Some(&entry(state)), recent);
+            assert_eq!(Unneeded::of(Some(&entry(state)), false), nothing, "{state:?}");
+            let old = Unneeded::of(Some(&entry(state)), true);
             assert_eq!(old, Unneeded { messages: true, entry: true }, "{state:?}");
         }
         let messages = Unneeded { messages: true, entry: false };
-        assert_eq!(Unneeded::of(Some(&entry(RunState::Completed)), None), messages);
-        assert_eq!(Unneeded::of(None, recent), messages);
+        assert_eq!(Unneeded::of(Some(&entry(RunState::Completed)), false), messages);
+        assert_eq!(Unneeded::of(None, false), messages);
         let newer = KvEntry { revision: 1, value: Bytes::from_static(b"{\"format\":99}") };
-        assert_eq!(Unneeded::of(Some(&newer), recent), nothing);
+        assert_eq!(Unneeded::of(Some(&newer), true), nothing);
     }
 }
