@@ -78,7 +78,7 @@ pub async fn sweep_old(
         entries.filter_map(|listed| Some((listed.key.parse().ok()?, listed))).collect();
     let mut sweep = QueueSweep::default();
     for (run, ListedKvEntry { entry, age: unwritten, .. }) in &entries {
-        let is_old = Unneeded::of(Some(entry), *unwritten > age).entry;
+        let is_old = Unneeded::of(Some(entry), *unwritten >= age).entry;
         // Not that of a run which another process has just taken.
         if is_old && (dry_run || kv_store.remove(&run.to_string(), entry.revision).await?) {
             sweep.entries.insert(*run);

@@ -102,9 +102,15 @@ impl RunDirectory {
     ) -> Result<RunView, RunViewError> {
         let Self { layout, kind, parsed, is_copy, heartbeat_age } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
-        let now = Timestamp::now();
+        let now = match (heartbeat_age, &owner) {
+            // The time on the clock of the owner.
+            (Some(age), Some(owner)) => {
+                owner.last_heartbeat_at().saturating_add(age).unwrap_or(Timestamp::MAX)
+            }
+            _ => Timestamp::now(),
+        };
         let owner = owner.map(|owner| {
-            let age = heartbeat_age.unwrap_or_else(|| age(now, owner.last_heartbeat_at()));
+            let age = age(now, owner.last_heartbeat_at());
             (OwnerView::new(&owner, owner.is_dead(), age), owner.epoch())
         });
         let index = SegmentIndex::read(&layout)?;
