@@ -104,7 +104,7 @@ pub const FARM_REMEMBERED_GROUPS: u32 = 1_000_000;
 /// for ever, and every open group may be cancelled: with the longest ids, they take about 45 MB.
 pub const FARM_CANCELLED_GROUPS: u32 = 262_144;
 
-/// Bytes that the journal of a farm may grow before it is compacted, unless its settings say
+/// Bytes that the journal of a farm may grow at most before it is compacted, unless its settings say
 /// otherwise: a few seconds to read again, and many times the state of a usual farm.
 pub const FARM_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::WorkerShared;
+use super::connection::wait_for_update;
 use crate::disk::WriteFault;
 
 /// Interval of checks of a disk that takes no work.
@@ -22,8 +23,9 @@ const GIVE_BACK_SILENT_AFTER: Duration = Duration::from_secs(300);
 
 /// Watches the disks. Never ends.
 pub(super) async fn watch_disks(shared: Arc<WorkerShared>) -> Infallible {
+    let is_busy = || !shared.registry.is_empty();
     tokio::select! {
-        never = shared.disks.watch() => never,
+        never = shared.disks.watch(is_busy, shared.registry.changes()) => never,
         never = give_back_from_failed_disk(&shared) => never,
     }
 }
@@ -65,7 +67,11 @@ async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
         let limit = if fault.is_silent { GIVE_BACK_SILENT_AFTER } else { GIVE_BACK_AFTER };
         !fault.is_shortage && fault.since.elapsed() >= limit
     };
+    let mut changes = shared.registry.changes();
     loop {
+        while shared.registry.is_empty() {
+            wait_for_update(&mut changes).await;
+        }
         tokio::time::sleep(POLL_INTERVAL).await;
         let Some(fault) = shared.disks.last_failed().filter(is_due) else { continue };
         let mut count = 0;

@@ -1,6 +1,7 @@
 //! Runs that their coordinators show over NATS: copies for readers on other hosts.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Parser;
 use rollout_protocol::id::RunId;
@@ -39,6 +40,8 @@ struct ServerOptions {
 pub(in crate::cli) struct ServedRun {
     pub(in crate::cli) run: RunId,
     pub(in crate::cli) entry: RunEntry,
+    /// Time since its coordinator wrote the entry, by the server's clock.
+    pub(in crate::cli) age: Duration,
 }
 
 impl ServerAddress {
@@ -71,8 +74,10 @@ impl ServerAddress {
         let entries = nats.kv_store().entries().await?;
         let mut runs: Vec<ServedRun> = entries
             .into_iter()
-            .filter_map(|(key, kept)| {
-                Some(ServedRun { run: key.parse().ok()?, entry: RunEntry::parse(&kept.value)? })
+            .filter_map(|listed| {
+                let run = listed.key.parse().ok()?;
+                let entry = RunEntry::parse(&listed.entry.value)?;
+                Some(ServedRun { run, entry, age: listed.age })
             })
             .collect();
         runs.sort_by_key(|served| (served.entry.started_at, served.run));

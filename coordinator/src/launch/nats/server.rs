@@ -231,7 +231,7 @@ async fn bind_pool(
         bound => return bound,
     }
     let runs = kv_store.entries().await?;
-    let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
+    let entries = runs.iter().filter_map(|listed| RunEntry::parse(&listed.entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)
         .any(|entry| entry.uses_pool());

@@ -3,12 +3,12 @@
 //! messages of a session that begins meanwhile come after these ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_worker::queue::nats::Nats;
-use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
+use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 use crate::engine::{RunEntry, RunState};
 
@@ -33,18 +33,16 @@ struct Unneeded {
 impl Unneeded {
     const NOTHING: Self = Self { messages: false, entry: false };
 
-    /// For a run with this entry. An owner writes its entry every second, so a run whose entry was
-    /// not written since `limit` has none.
-    fn of(found: Option<&KvEntry>, limit: Option<SystemTime>) -> Self {
+    /// For a run with this entry. `unwritten`: how long it was not written, if that is longer than entries
+    /// are kept. An owner writes its entry every second, so a run whose entry is old has none.
+    fn of(found: Option<&KvEntry>, unwritten: Option<Duration>) -> Self {
         // The entry of a run that was removed was removed, too.
         let Some(found) = found else { return Self { messages: true, entry: false } };
         // A newer version needs its entry for a purpose that is not known here.
         let Some(entry) = RunEntry::parse(&found.value) else { return Self::NOTHING };
-        let written = SystemTime::from(entry.updated_at);
         // An owner that runs is alive until it is silent, however short the wanted age.
-        let has_owner = entry.state == RunState::Running
-            && !written.elapsed().is_ok_and(|silent| silent >= LOCK_STALE);
-        let is_old = !has_owner && limit.is_some_and(|limit| written < limit);
+        let is_old = unwritten
+            .is_some_and(|unwritten| entry.state != RunState::Running || unwritten >= LOCK_STALE);
         Self { messages: is_old || entry.state == RunState::Completed, entry: is_old }
     }
 }
@@ -80,15 +78,15 @@ pub async fn sweep_old(
     age: Duration,
     dry_run: bool,
 ) -> Result<QueueSweep, QueueError> {
-    let limit = SystemTime::now().checked_sub(age);
     let ends = nats.queue_ends().await?;
     let counted = nats.runs_in_queue().await?;
     let entries = kv_store.entries().await?.into_iter();
-    let entries: BTreeMap<RunId, KvEntry> =
-        entries.filter_map(|(key, entry)| Some((key.parse().ok()?, entry))).collect();
+    let entries: BTreeMap<RunId, ListedKvEntry> =
+        entries.filter_map(|listed| Some((listed.key.parse().ok()?, listed))).collect();
     let mut sweep = QueueSweep::default();
-    for (run, entry) in &entries {
-        let is_old = Unneeded::of(Some(entry), limit).entry;
+    for (run, ListedKvEntry { entry, age: unwritten, .. }) in &entries {
+        let is_old =
+            Unneeded::of(Some(entry), Some(*unwritten).filter(|unwritten| *unwritten >= age)).entry;
         // Not that of a run which another process has just taken.
         if is_old && (dry_run || kv_store.remove(&run.to_string(), entry.revision).await?) {
             sweep.entries.insert(*run);
@@ -96,7 +94,8 @@ pub async fn sweep_old(
     }
     for (run, messages) in counted {
         let is_removed = sweep.entries.contains(&run);
-        if is_removed || Unneeded::of(entries.get(&run), None).messages {
+        let entry = entries.get(&run).map(|listed| &listed.entry);
+        if is_removed || Unneeded::of(entry, None).messages {
             sweep.messages += match dry_run {
                 true => messages,
                 false => nats.remove_messages(run, ends).await?,
@@ -143,14 +142,7 @@ mod tests {
     use super::*;
     use crate::engine::LockOwner;
 
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-    /// An entry that was written long ago.
     fn entry(state: RunState) -> KvEntry {
-        entry_written(state, Timestamp::UNIX_EPOCH)
-    }
-
-    fn entry_written(state: RunState, updated_at: Timestamp) -> KvEntry {
         let owner = LockOwner {
             id: OwnerId::from_bytes([1; 16]),
             process: Owner::current("/jobs/run".into()),
@@ -170,7 +162,7 @@ mod tests {
             total: 1,
             settled: 1,
             started_at: Timestamp::UNIX_EPOCH,
-            updated_at,
+            updated_at: Timestamp::UNIX_EPOCH,
         };
         let text = serde_json::to_vec(&entry).expect("text keys only");
         KvEntry { revision: 1, value: text.into() }
@@ -178,19 +170,18 @@ mod tests {
 
     #[test]
     fn messages_of_run_are_needed_until_it_is_completed_or_old() {
-        let recent = SystemTime::now().checked_sub(DAY);
         let nothing = Unneeded::NOTHING;
         for state in [RunState::Running, RunState::Stopped] {
             assert_eq!(Unneeded::of(Some(&entry(state)), None), nothing, "{state:?}");
-            let old = Unneeded::of(Some(&entry(state)), recent);
+            let old = Unneeded::of(Some(&entry(state)), Some(LOCK_STALE));
             assert_eq!(old, Unneeded { messages: true, entry: true }, "{state:?}");
         }
         let messages = Unneeded { messages: true, entry: false };
         assert_eq!(Unneeded::of(Some(&entry(RunState::Completed)), None), messages);
-        assert_eq!(Unneeded::of(None, recent), messages);
-        let (live, now) = (entry_written(RunState::Running, Timestamp::now()), SystemTime::now());
-        assert_eq!(Unneeded::of(Some(&live), Some(now + DAY)), nothing, "it has an owner");
+        assert_eq!(Unneeded::of(None, None), messages);
+        let live = Some(Duration::from_secs(1));
+        assert_eq!(Unneeded::of(Some(&entry(RunState::Running)), live), nothing, "it has an owner");
         let newer = KvEntry { revision: 1, value: Bytes::from_static(b"{\"format\":99}") };
-        assert_eq!(Unneeded::of(Some(&newer), recent), nothing);
+        assert_eq!(Unneeded::of(Some(&newer), Some(LOCK_STALE)), nothing);
     }
 }

@@ -96,6 +96,7 @@ pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     messages::heartbeat_shown_is_last_one_with_age,
     messages::claim_contested_by_other_worker_is_seen,
     kv_store::kv_write_compares_revision,
+    kv_store::kv_entry_is_listed_with_age,
     kv_store::kv_write_race_has_one_winner,
 ];
 

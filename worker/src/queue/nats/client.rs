@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::error::{ApiError, NatsError};
 use super::incarnation::IncarnationTracker;
@@ -27,6 +28,10 @@ use crate::supervise;
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of the connection's state, in case its events were missed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The same for a connection that has had no events for [`SETTLED_AFTER`].
+const SETTLED_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Time without events after which a connection is settled.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// Subject of the request for the account. Its callers report a refusal.
 const ACCOUNT_INFO: &str = "$JS.API.INFO";
@@ -206,15 +211,21 @@ impl NatsClient {
 
 /// Follows the connection. Never ends before the client does.
 pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
-    let mut looks = tokio::time::interval(POLL_INTERVAL);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut last_event, mut last_look) = (Instant::now(), Instant::now());
     loop {
+        let is_up = client.status.borrow().up;
+        let pause = match is_up && last_event.elapsed() >= SETTLED_AFTER {
+            true => SETTLED_POLL_INTERVAL,
+            false => POLL_INTERVAL,
+        };
         tokio::select! {
             Some(event) = events.recv() => {
+                last_event = Instant::now();
                 client.handle_event(&event);
                 client.update_status(Some(&event));
             }
-            _ = looks.tick() => {
+            () = tokio::time::sleep_until(last_look + pause) => {
+                last_look = Instant::now();
                 client.update_status(None);
                 client.report_failure().await;
             }

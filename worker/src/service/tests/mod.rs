@@ -101,6 +101,18 @@ async fn execution_long_keeps_lease_and_is_in_heartbeat() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn execution_on_idle_worker_is_in_heartbeat_a_moment_later() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::UntilStopped);
+    // Idle workers send heartbeats each second.
+    tokio::time::sleep(SECOND * 11 / 2).await;
+    scene.offer([1]).await;
+    scene.until_running(1).await;
+    tokio::time::sleep(SECOND * 3 / 10).await;
+    assert_eq!(scene.heartbeat_entries().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn execution_panic_is_internal_error_and_frees_slot() {
     let scene = ServiceFixture::with_setup(ServiceSetup { slots: 1, ..ServiceSetup::default() });
     scene.script(1, ScriptedAct::Panic);
