@@ -174,6 +174,8 @@ error_codes! {
     HOST_EXHAUSTED = "host_exhausted";
     /// A disk is full.
     DISK_FULL = "disk_full";
+    /// A disk of the host takes no writes, or files on it are gone.
+    DISK_FAILED = "disk_failed";
     /// The environment's storage limit was exceeded.
     STORAGE_EXCEEDED = "storage_exceeded";
     /// The reward file is missing.

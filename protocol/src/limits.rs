@@ -8,6 +8,9 @@ pub const ERROR_MESSAGE_BYTES: usize = 1024;
 /// Largest serialized report. Everything that does not fit is in the record blob.
 pub const REPORT_BYTES: usize = 16 * 1024;
 
+/// Longest text about a failed disk in a heartbeat.
+pub const DISK_FAULT_BYTES: usize = 512;
+
 /// Reports of one run that the queue holds unpurged: a coordinator that does not read exerts
 /// back-pressure on the workers of its run and on no others.
 pub const REPORTS_PER_RUN: usize = 65_536;
@@ -49,8 +52,12 @@ pub const UNREPORTED_PER_WORKER: usize = 8192;
 pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Largest part of a run's file in one message: with its encoding it fits the default limit of
-/// servers, 1 MiB.
+/// servers, 1 MiB. Readers ask for less if the limit of their server is lower.
 pub const RUN_FILE_PART_BYTES: u64 = 512 * 1024;
+
+/// Smallest limit of a NATS server on messages: reports, and heartbeats of workers with hundreds of
+/// slots, must fit. Both `64k` and `64KB` in the configuration of a server are enough.
+pub const MESSAGE_BYTES: usize = 64_000;
 
 /// Largest claim or command for a coordinator: a thousand names of trials, and no burden for a
 /// coordinator that must read what others send.
@@ -97,7 +104,7 @@ pub const FARM_REMEMBERED_GROUPS: u32 = 1_000_000;
 /// for ever, and every open group may be cancelled: with the longest ids, they take about 45 MB.
 pub const FARM_CANCELLED_GROUPS: u32 = 262_144;
 
-/// Bytes that the journal of a farm may grow before it is compacted, unless its settings say
+/// Bytes that the journal of a farm may grow at most before it is compacted, unless its settings say
 /// otherwise: a few seconds to read again, and many times the state of a usual farm.
 pub const FARM_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -166,7 +173,8 @@ pub const CAPTURE_HEAD_BYTES: u64 = 4 * 1024 * 1024;
 pub const CAPTURE_TAIL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Output of a running trial that is sent at once to a user who follows it: with every byte escaped
-/// it is below the largest message of a NATS server.
+/// it is below the default limit of NATS servers on messages. Readers ask for less if the limit of their
+/// server is lower.
 pub const LIVE_OUTPUT_BYTES: u64 = 64 * 1024;
 
 /// Verifier output repeated inside `result.json`: the last bytes of each stream.

@@ -16,3 +16,5 @@ mod registry;
 mod sandbox;
 /// The blob store in S3, on a server in the test process.
 mod store;
+/// Checks of certificates and keys in files.
+mod tls_files;

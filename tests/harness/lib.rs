@@ -39,6 +39,7 @@ pub mod processes;
 pub mod program;
 pub mod project;
 pub mod python;
+pub mod read_only_mount;
 pub mod results;
 pub mod s3_process;
 pub mod s3_server;

@@ -174,6 +174,7 @@ impl ModelWorker {
             max_offline_sec: None,
             draining: false,
             low_disk: false,
+            disk_fault: None,
             gone: false,
             executions,
             model_calls: Vec::new(),

@@ -108,7 +108,7 @@ pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)
 
 /// The text of a cause. Errors of temporary files name a directory of this host, which the text before
 /// them shows as far as it may be shown.
-fn without_place(cause: &(dyn Error + 'static)) -> String {
+pub fn without_place(cause: &(dyn Error + 'static)) -> String {
     let mut text = cause.to_string();
     let is_of_library = cause.downcast_ref::<io::Error>().is_some_and(|e| e.get_ref().is_some());
     if let Some(at) = text.rfind(" at path \"").filter(|_| is_of_library) {

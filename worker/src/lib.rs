@@ -7,9 +7,11 @@ pub mod confined;
 pub mod dependency;
 pub mod digest_line;
 pub mod disk;
+pub mod durable;
 pub mod egress;
 pub mod environment;
 pub mod executor;
+pub mod fs_make;
 pub mod fs_remove;
 pub mod gateway;
 pub mod git;
@@ -33,7 +35,10 @@ pub mod store;
 pub mod supervise;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(feature = "tls")]
+pub mod tls_files;
 pub mod traces;
 pub mod verifier;
 pub mod work;
 pub mod workspace_diff;
+pub mod write_check;

@@ -20,7 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use rollout_worker::supervise::{self, Task};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
 use super::gate::RequestPlace;
@@ -115,10 +115,7 @@ impl Connections {
         }
     }
 
-    fn open<S>(self: &Arc<Self>, number: u64, stream: S, from: SocketAddr, router: &Router)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    fn open(self: &Arc<Self>, number: u64, stream: TcpStream, from: SocketAddr, router: &Router) {
         let Some(mut open) = self.with_room() else {
             tracing::warn!("refused a connection of {from}: all {} are busy", self.most);
             return;
@@ -129,7 +126,8 @@ impl Connections {
         let of_task = Arc::clone(&activity);
         let serving = supervise::spawn("API connection", async move {
             let served = match acceptor {
-                Some(acceptor) => match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+                Some(acceptor) => match timeout(HEAD_TIMEOUT, tls::accept(&acceptor, stream)).await
+                {
                     Ok(Ok(stream)) => converse(stream, router, of_task).await,
                     Ok(Err(error)) => Err(error),
                     Err(_) => Err(tls::late()),

@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_worker::shared_limit::{LimitUser, SharedPlace};
 use serde::Deserialize;
-use tokio::sync::watch;
 use tokio::time::timeout;
 #[cfg(feature = "openapi")]
 use utoipa::IntoParams;
@@ -20,7 +19,7 @@ use utoipa::IntoParams;
 use super::connections::LongAnswer;
 use super::problem::ApiProblem;
 use super::{ApiState, body, runs, whole_number};
-use crate::daemon::{Daemon, HostedEvent, HostedRun, Principal};
+use crate::daemon::{Daemon, EventFollower, HostedEvent, HostedRun, Principal};
 
 /// Time between two signs of life on a stream without events.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -71,7 +70,7 @@ pub(super) async fn events(
     let EventsQuery { after } = body::query(query.as_deref())?;
     let after = last_event_id(&headers)?.unwrap_or(after);
     let permit = stream_permit(&state, &user)?;
-    let changes = run.changes();
+    let follower = run.follow();
     let daemon = Arc::clone(&state.daemon);
     let ready = VecDeque::new();
     let reader = EventReader {
@@ -79,7 +78,7 @@ pub(super) async fn events(
         user: user.limit_user(),
         run,
         after,
-        changes,
+        follower,
         ready,
         is_over: false,
         _permit: permit,
@@ -121,7 +120,7 @@ struct EventReader {
     run: Arc<HostedRun>,
     /// Number of the last event of the batch.
     after: u64,
-    changes: watch::Receiver<u64>,
+    follower: EventFollower,
     ready: VecDeque<HostedEvent>,
     is_over: bool,
     _permit: SharedPlace,
@@ -138,7 +137,7 @@ impl EventReader {
             if self.is_over {
                 return None;
             }
-            self.changes.mark_unchanged();
+            self.follower.mark_seen();
             // Before the look: events that come with the end must not be missed.
             let was_over = self.run.is_over();
             match self.daemon.events(&self.user, &self.run, self.after).await {
@@ -147,8 +146,7 @@ impl EventReader {
                     return Some((Ok(Event::default().event("end").data("{}")), self));
                 }
                 Ok(events) if events.is_empty() => {
-                    // The sender lives as long as the run.
-                    let _either = timeout(LOOK_INTERVAL, self.changes.changed()).await;
+                    let _either = timeout(LOOK_INTERVAL, self.follower.changed()).await;
                 }
                 Ok(events) => {
                     self.after = events.last().map_or(self.after, |last| last.seq);

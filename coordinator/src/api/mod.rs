@@ -53,7 +53,7 @@ use tokio::net::TcpListener;
 
 #[cfg(feature = "openapi")]
 pub use self::openapi::openapi;
-pub use self::tls::{TlsError, TlsFiles};
+pub use self::tls::TlsFiles;
 pub use self::tokens::{TokenFile, TokensError};
 
 use self::connections::Connections;

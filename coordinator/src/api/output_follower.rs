@@ -57,7 +57,7 @@ pub(super) async fn follow(
         let found = match daemon.item(&follower.user, &run, &item).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!("cannot follow the output of {item}: {error}");
+                warn_unless_deleted(&run, &format!("cannot follow the output of {item}: {error}"));
                 return;
             }
         };
@@ -65,7 +65,7 @@ pub(super) async fn follow(
         let pause = LOOK_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK);
         if is_settled(&found) {
             if let Err(error) = follower.send_recorded(&daemon, &item).await {
-                tracing::warn!("cannot send the output of {item}: {error}");
+                warn_unless_deleted(&run, &format!("cannot send the output of {item}: {error}"));
             }
             return;
         }
@@ -76,6 +76,13 @@ pub(super) async fn follow(
             return;
         }
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Logs a failure, unless it is that a user has deleted the run.
+fn warn_unless_deleted(run: &HostedRun, message: &str) {
+    if !run.is_deleted() {
+        tracing::warn!("{message}");
     }
 }
 

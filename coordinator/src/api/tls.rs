@@ -5,39 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use rollout_worker::shown_path::shown;
-use tokio::time::Instant;
+use rollout_worker::backoff::error_chain;
+use rollout_worker::tls_files::{TlsFileError, certificate_error, read_identity};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::server::TlsStream;
 
 /// Time between two looks at the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why certificate and key cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file has no certificate or key in PEM.
-    #[error("cannot read {}", shown(path))]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        #[source]
-        source: pem::Error,
-    },
-    /// Certificate and key do not fit together, or cannot be used.
-    #[error("cannot use the certificate in {}", shown(path))]
-    Certificate {
-        /// File of the certificate.
-        path: PathBuf,
-        /// The fault.
-        #[source]
-        source: rustls::Error,
-    },
-}
+/// Most bytes of a request without TLS that are read, and for how long.
+const MAX_PLAIN_BYTES: u64 = 64 * 1024;
+const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A certificate with its key.
 #[derive(Debug)]
@@ -63,11 +46,11 @@ impl std::fmt::Debug for TlsState {
 }
 
 impl TlsFiles {
-    /// Reads a certificate, with the chain after it, and its key, both in PEM. Blocks.
+    /// Reads a certificate that is valid now, with the chain after it, and its key, both in PEM. Blocks.
     ///
     /// # Errors
-    /// [`TlsError`].
-    pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+    /// [`TlsFileError`].
+    pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsFileError> {
         let versions = [version(certificate), version(key)];
         let acceptor = read(certificate, key)?;
         let state = TlsState { acceptor, versions, checked_at: Instant::now() };
@@ -88,7 +71,10 @@ impl TlsFiles {
                         (state.acceptor, state.versions) = (acceptor, found);
                     }
                     // One of the files may not be written yet.
-                    Err(error) => tracing::warn!("{error}; the former certificate stays in use"),
+                    Err(error) => tracing::warn!(
+                        "{}; the former certificate stays in use",
+                        error_chain(&error)
+                    ),
                 }
             }
         }
@@ -102,21 +88,40 @@ fn version(path: &Path) -> Option<TlsFileVersion> {
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
-fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| TlsError::Pem { path, source }
-    };
-    let chain = CertificateDer::pem_file_iter(certificate).map_err(failed(certificate))?;
-    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(failed(certificate))?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(failed(key))?;
-    let unusable = |source| TlsError::Certificate { path: certificate.to_owned(), source };
+fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsFileError> {
+    let (chain, private) = read_identity(certificate, key)?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-    let mut config =
-        builder.with_no_client_auth().with_single_cert(chain, private).map_err(unusable)?;
+    let builder =
+        builder.with_safe_default_protocol_versions().map_err(certificate_error(certificate))?;
+    let config = builder.with_no_client_auth().with_single_cert(chain, private);
+    let mut config = config.map_err(certificate_error(certificate))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Makes a TLS connection. A client without TLS gets an answer: it would take a closed connection for a
+/// server that is starting, and try again.
+pub(super) async fn accept(
+    acceptor: &TlsAcceptor,
+    mut stream: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut first = [0];
+    // A method begins with a letter, and a handshake does not.
+    if stream.peek(&mut first).await? > 0 && first[0].is_ascii_uppercase() {
+        let text = "this server uses TLS: give it as https://\n";
+        let answer = format!(
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
+             connection: close\r\n\r\n{text}",
+            text.len()
+        );
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // A request that is not read would cut the answer off.
+        let (mut rest, mut nowhere) = (stream.take(MAX_PLAIN_BYTES), tokio::io::sink());
+        let _late = timeout(PLAIN_TIMEOUT, tokio::io::copy(&mut rest, &mut nowhere)).await;
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without TLS"));
+    }
+    acceptor.accept(stream).await
 }
 
 /// A handshake that did not end in time.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
-use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
 
 use super::executor::ExecutorArgs;
+use super::gc::GcArgs;
 use super::listen::ListenArgs;
 use super::live::{CancelArgs, ControlArgs, PauseArgs, ServerArgs};
 use super::logging::LogArgs;
@@ -297,88 +297,6 @@ pub(super) struct WorkerArgs {
     /// Log level
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(super) log_level: LogLevel,
-}
-
-/// Kinds of objects that `rollout gc` removes; the command line must name at least one.
-#[cfg(feature = "docker")]
-const WHAT: [&str; 4] = ["containers", "images", "datasets", "store"];
-#[cfg(not(feature = "docker"))]
-const WHAT: [&str; 2] = ["datasets", "store"];
-
-/// Parts of [`WHAT`] that `--older-than` and `--max-size` limit.
-#[cfg(feature = "docker")]
-const LIMITED: [&str; 2] = ["images", "datasets"];
-#[cfg(not(feature = "docker"))]
-const LIMITED: [&str; 1] = ["datasets"];
-
-/// Remove leftovers of dead runs on this host, unused caches, or blobs that no run needs
-///
-/// Of leftovers, only objects of dead owners are removed: the owner's process has ended, or the host was
-/// restarted since. Preserved environments and those of other users stay. Every run does the same
-/// when it starts.
-///
-/// Task images and fetched datasets are removed only by age or size, each by itself, and never within
-/// an hour of their last use; an image stays while a container uses it. A run that needs a removed one
-/// builds or fetches it again.
-///
-/// `--store` removes the blobs that no run needs and that are older than `--grace`. When no run uses
-/// the store and nothing is left in it, the store itself is removed. Removed runs have to be
-/// confirmed with `--force`.
-///
-/// A build without Docker removes fetched datasets and blobs only.
-#[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(WHAT))]
-#[command(group = clap::ArgGroup::new("limited").multiple(true).args(LIMITED))]
-#[command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"]))]
-pub(super) struct GcArgs {
-    /// Remove containers
-    #[cfg(feature = "docker")]
-    #[arg(long)]
-    pub(super) containers: bool,
-
-    /// Remove images built for tasks, by `--older-than` or `--max-size`
-    #[cfg(feature = "docker")]
-    #[arg(long, requires = "limits")]
-    pub(super) images: bool,
-
-    /// Remove datasets that were fetched from repositories, by `--older-than` or `--max-size`
-    #[arg(long, requires = "limits")]
-    pub(super) datasets: bool,
-
-    /// Remove what no run of this user on this host has used for this long
-    #[arg(long, value_name = "TIME", requires = "limited", value_parser = value_parsers::age)]
-    pub(super) older_than: Option<Duration>,
-
-    /// Remove the least recently used until the rest have at most this total size
-    #[arg(long, value_name = "SIZE", requires = "limited", value_parser = value_parsers::size)]
-    pub(super) max_size: Option<u64>,
-
-    /// Remove unneeded blobs of this store: a directory, or `s3://bucket/prefix?endpoint=URL`
-    #[arg(long, value_name = "URL")]
-    #[cfg_attr(feature = "docker", arg(conflicts_with_all = ["containers", "images", "datasets"]))]
-    #[cfg_attr(not(feature = "docker"), arg(conflicts_with = "datasets"))]
-    pub(super) store: Option<String>,
-
-    /// Keep unneeded blobs that were stored within this time: a run that is starting, or a worker,
-    /// may not have named them yet
-    #[arg(long, value_name = "TIME", requires = "store", default_value = value_parsers::BLOB_GRACE, value_parser = value_parsers::age)]
-    pub(super) grace: Duration,
-
-    /// Treat runs whose directories are missing on this host as removed (they may have moved)
-    #[arg(long, requires = "store")]
-    pub(super) force: bool,
-
-    /// Treat this run as removed, although its directory was on another host; can be repeated
-    #[arg(long, value_name = "RUN", requires = "store")]
-    pub(super) forget: Vec<RunId>,
-
-    /// Print what would be removed, and remove nothing
-    #[arg(long)]
-    pub(super) dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 /// Subcommands of `rollout bench`.

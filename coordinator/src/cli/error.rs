@@ -17,13 +17,17 @@ use super::output::quoted;
 use crate::config::{ConfigErrors, ErrorKind};
 use crate::engine::catalog::CatalogError;
 use crate::engine::journal::{JournalError, MirrorError};
-use crate::engine::{LockError, OpenError, ReopenSelection, RunError};
+use crate::engine::{LockError, LockLostError, OpenError, ReopenSelection, RunError};
 use crate::events::ReportError;
 use crate::launch::LaunchError;
 use crate::plan::BuildError;
 use crate::results::files::TrialFilesError;
 use crate::results::view::RunViewError;
 use crate::sources::datasets::BundleError;
+
+/// Hint for a run directory that is no longer where it was.
+pub(super) const DIRECTORY_GONE_HINT: &str =
+    "nothing was written to another directory; move it back, then resume it";
 
 /// Hint for a full disk.
 const FREE_SPACE: &str = "free space on this disk";
@@ -318,7 +322,10 @@ impl From<RunError> for CliError {
         match error {
             RunError::Journal(JournalError::Mirror(error)) => error.into(),
             RunError::Open(error) => error.into(),
-            RunError::LockLost(_) => {
+            RunError::LockLost(LockLostError::DirectoryGone { .. }) => {
+                Self::failure("cannot continue the run", &error).hint(DIRECTORY_GONE_HINT)
+            }
+            RunError::LockLost(LockLostError::TakenOver { .. }) => {
                 Self::from_cause(ExitCode::LockLost, "cannot continue the run", &error).hint(
                     "work of this process since then is discarded; the new owner continues the run",
                 )

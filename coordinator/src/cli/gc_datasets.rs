@@ -3,9 +3,8 @@
 use rollout_worker::supervise;
 use serde_json::{Value, json};
 
-use super::args::GcArgs;
 use super::error::CliError;
-use super::gc::{self, Removal, megabytes, time};
+use super::gc::{self, GcArgs, Removal, megabytes, time};
 use crate::launch::host::fetched_tasks;
 use crate::results::escape;
 use crate::sources::registry::{self, FetchedCommit, PrunedCommits};

@@ -10,9 +10,8 @@ use rollout_worker::environment::{DeadOwners, Failure, Owner, Provider as _, Rea
 use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
-use super::args::GcArgs;
 use super::error::CliError;
-use super::gc::{self, Removal, megabytes, time};
+use super::gc::{self, GcArgs, Removal, megabytes, time};
 use crate::launch::host::image_locks;
 use crate::results::escape;
 

@@ -6,8 +6,8 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::store::{BlobStore, StoreUrl};
 use serde_json::{Value, json};
 
-use super::args::GcArgs;
 use super::error::CliError;
+use super::gc::GcArgs;
 use super::output::Printer;
 use super::store_url;
 use crate::results::escape;
@@ -30,6 +30,7 @@ pub(super) async fn run(
         grace: args.grace,
         force: args.force,
         forget: args.forget.clone(),
+        remove_store: args.remove_store,
         dry_run: args.dry_run,
     };
     let report = collect(&request).await?;
@@ -38,7 +39,13 @@ pub(super) async fn run(
         false => lines(&url, &report, args.dry_run),
     };
     printer.data(&format!("{text}\n"))?;
-    Ok(ExitCode::Success)
+    match report.store_in_use {
+        None => Ok(ExitCode::Success),
+        Some(reason) => {
+            printer.warning(&format!("cannot remove the blob store {url}: {reason}"));
+            Ok(ExitCode::Failure)
+        }
+    }
 }
 
 fn lines(url: &StoreUrl, report: &CollectionReport, dry_run: bool) -> String {

@@ -1,6 +1,8 @@
 //! `rollout list`.
 
 use std::path::{Path, PathBuf};
+#[cfg(feature = "nats")]
+use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::Timestamp;
@@ -92,29 +94,32 @@ async fn runs(args: &ListArgs) -> Result<Vec<ListedRun>, CliError> {
 #[cfg(feature = "nats")]
 async fn runs_of_server(address: &ServerAddress) -> Result<Vec<ListedRun>, CliError> {
     let nats = address.connect().await?;
-    let runs = address.runs(&nats).await?.into_iter().map(|ServedRun { run, entry }| {
-        let age = Timestamp::now().duration_since(entry.updated_at).unsigned_abs();
-        let state = match entry.state {
-            RunState::Running if age < LOCK_STALE => RunViewState::Running,
-            RunState::Running => RunViewState::Silent,
-            RunState::Stopped => RunViewState::Stopped,
-            RunState::Completed => RunViewState::Completed,
-        };
-        ListedRun {
+    let runs =
+        address.runs(&nats).await?.into_iter().map(|ServedRun { run, entry, age }| ListedRun {
             path: PathBuf::from(address.of_run(run)),
             name: entry.job,
             run: Some(run),
             kind: None,
-            state: Some(state),
+            state: Some(state_on_server(entry.state, age)),
             total: Some(entry.total),
             settled: Some(entry.settled),
             pass_rate: None,
             scored: None,
             updated_at: Some(entry.updated_at),
             error: None,
-        }
-    });
+        });
     Ok(runs.collect())
+}
+
+/// The state of a run whose coordinator stated one this long ago.
+#[cfg(feature = "nats")]
+fn state_on_server(stated: RunState, age: Duration) -> RunViewState {
+    match stated {
+        RunState::Running if age < LOCK_STALE => RunViewState::Running,
+        RunState::Running => RunViewState::Silent,
+        RunState::Stopped => RunViewState::Stopped,
+        RunState::Completed => RunViewState::Completed,
+    }
 }
 
 /// The runs in a catalog, with the addresses that other commands take.
@@ -191,4 +196,20 @@ fn render(runs: &[ListedRun]) -> String {
         text.push_str(&format!("{}: {}\n", escape::line(name), escape::line(error)));
     }
     text
+}
+
+#[cfg(all(test, feature = "nats"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_coordinator_is_silent_after_stale_time() {
+        let second = Duration::from_secs(1);
+        let state = |age| state_on_server(RunState::Running, age);
+        assert_eq!(state(LOCK_STALE - second), RunViewState::Running);
+        assert_eq!(state(LOCK_STALE), RunViewState::Silent);
+        let old = LOCK_STALE + second;
+        assert_eq!(state_on_server(RunState::Completed, old), RunViewState::Completed);
+        assert_eq!(state_on_server(RunState::Stopped, old), RunViewState::Stopped);
+    }
 }

@@ -19,7 +19,11 @@ mod gc;
 mod gc_datasets;
 #[cfg(feature = "docker")]
 mod gc_docker;
+#[cfg(feature = "nats")]
+mod gc_queue;
 mod gc_store;
+#[cfg(feature = "serve")]
+mod gc_uploads;
 mod hint_command;
 mod hook_events;
 mod invocation;

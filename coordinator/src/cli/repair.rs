@@ -15,6 +15,7 @@ use crate::engine::LockError;
 use crate::engine::journal::{JournalDamage, RunLayout};
 use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, RepairReport, RepairRequest};
+use crate::workloads::search::repository::RepositoryError;
 
 /// Maximum number of names printed of a list.
 const MAX_NAMED: usize = 20;
@@ -25,7 +26,8 @@ const MAX_NAMED: usize = 20;
 /// kept, and results whose record is lost are restored from the blob store and from files of
 /// `records/` that match `manifest.json`. A trial whose result nothing proves, or whose result may
 /// be older than a `rollout retry` whose record is lost, becomes pending: `rollout resume` runs it
-/// again. Files are copied into `repair-<n>/` of the run directory before they change.
+/// again. Files are copied into `repair-<n>/` of the run directory before they change. The repository
+/// of a search, its checkouts and the outputs of its evals are made again from the blob store.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
     /// Directory of the run or the search
@@ -57,8 +59,10 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
     let dry_run = args.dry_run;
     let repaired = repair::repair(RepairRequest { layout, store, dry_run }).await?;
     printer.data(&render(&repaired, dry_run))?;
-    if let Some(absent) = absent.filter(|_| !repaired.is_clean() && !repaired.exact) {
-        printer.warning(&format!("{}; results in it are not restored", absent.message));
+    let needs_store =
+        !repaired.search.damaged.is_empty() || (!repaired.is_journal_clean() && !repaired.exact);
+    if let Some(absent) = absent.filter(|_| needs_store) {
+        printer.warning(&format!("{}; what is in it is not restored", absent.message));
         absent.hints.iter().for_each(|hint| printer.hint(hint));
     }
     if !repaired.is_clean() {
@@ -86,7 +90,24 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
         return "nothing is damaged\n".to_owned();
     }
     let would = if dry_run { "would be " } else { "" };
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = repaired
+        .search
+        .damaged
+        .iter()
+        .map(|part| match repaired.search.is_repairable {
+            true => format!("{part}: damaged, {would}made again from the blob store"),
+            false => format!("{part}: damaged"),
+        })
+        .collect();
+    if !repaired.is_journal_clean() {
+        add_journal_lines(repaired, would, &mut lines);
+    }
+    let lines = lines.iter().map(|line| format!("{}\n", escape::line(line)));
+    lines.collect()
+}
+
+/// Adds what is damaged in journal, manifest and plan, and what became of the trials.
+fn add_journal_lines(repaired: &RepairReport, would: &str, lines: &mut Vec<String>) {
     for damage in &repaired.damages {
         let JournalDamage { path, offset, end, repaired: mended } = damage;
         let location = format!("{}, bytes {offset} to {end}", path.display());
@@ -131,8 +152,6 @@ fn render(repaired: &RepairReport, dry_run: bool) -> String {
     if let Some(copies) = &repaired.copies {
         lines.push(format!("copies of the changed files: {}", copies.display()));
     }
-    let lines = lines.iter().map(|line| format!("{}\n", escape::line(line)));
-    lines.collect()
 }
 
 impl From<RepairError> for CliError {
@@ -147,8 +166,13 @@ impl From<RepairError> for CliError {
                 Self::from_cause(ExitCode::RunDamaged, what, &error)
             }
             RepairError::Run(error) => error.into(),
-            RepairError::Store(error) => error.into(),
-            RepairError::Lock(_) => Self::failure(what, &error),
+            RepairError::Store(error) | RepairError::Repository(RepositoryError::Store(error)) => {
+                error.into()
+            }
+            RepairError::Search(error) => error.into(),
+            RepairError::Lock(_) | RepairError::Repository(_) | RepairError::Outputs(_) => {
+                Self::failure(what, &error)
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(feature = "nats")]
+use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::name;
@@ -119,7 +121,7 @@ impl RunPlace {
     #[cfg(feature = "nats")]
     async fn open_live(address: &ServerAddress) -> Result<Self, CliError> {
         let nats = Box::new(address.connect().await?);
-        let ServedRun { run, entry } = address.find(&nats).await?;
+        let ServedRun { run, entry, .. } = address.find(&nats).await?;
         let copies = temporary()?;
         let name = if name::check(&entry.job).is_ok() { entry.job } else { run.to_string() };
         let directory = copies.path().join(name);
@@ -159,7 +161,15 @@ impl RunPlace {
     /// [`RunViewError`].
     pub(super) fn read(&self) -> Result<RunDirectory, RunViewError> {
         let directory = RunDirectory::open(&self.directory)?;
-        Ok(if self.copy.is_some() { directory.without_owner() } else { directory })
+        Ok(match self.copy.as_ref().map(|copy| &copy.source) {
+            None => directory,
+            Some(CopySource::Catalog(_)) => directory.without_owner(),
+            // It has just answered, whatever the clock of its host shows.
+            #[cfg(feature = "nats")]
+            Some(CopySource::Coordinator(_)) => {
+                directory.without_owner().with_heartbeat_age(Duration::ZERO)
+            }
+        })
     }
 }
 

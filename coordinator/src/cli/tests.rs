@@ -302,11 +302,16 @@ fn failed_fetch_is_no_configuration_error() {
 
 #[test]
 fn interrupted_run_says_once_that_it_cannot_continue() {
-    let lost = RunError::LockLost(LockLostError { by: "another process".to_owned() });
+    let lost = RunError::LockLost(LockLostError::TakenOver { by: "another process".to_owned() });
     assert_eq!(
         CliError::from(lost).message,
         "cannot continue the run: it was taken over by another process"
     );
+    let gone = RunError::LockLost(LockLostError::DirectoryGone { root: "/jobs/x".into() });
+    let gone = CliError::from(gone);
+    assert_eq!(gone.code, ExitCode::Failure);
+    let expected = "cannot continue the run: its directory /jobs/x was moved, removed or replaced";
+    assert_eq!(gone.message, expected);
 }
 
 #[cfg(feature = "docker")]
@@ -327,6 +332,10 @@ fn gc_without_target_or_with_wrong_limits_is_refused() {
         "--images --max-size x",
         "--datasets",
         "--datasets --max-size 1G --store s",
+        #[cfg(feature = "nats")]
+        "--queue --store s --nats nats://localhost",
+        #[cfg(feature = "nats")]
+        "--containers --lock-age 1d",
     ] {
         assert!(gc(words).is_err(), "{words}");
     }

@@ -35,6 +35,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// Default of `--grace`.
 pub(super) const BLOB_GRACE: &str = "24h";
 
+/// Default of `--lock-age`: as long as reports are kept.
+#[cfg(feature = "nats")]
+pub(super) const LOCK_AGE: &str = "30d";
+
 /// A duration that may be given in days, `30d`.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     match text.strip_suffix('d').and_then(|days| days.parse::<u16>().ok()) {

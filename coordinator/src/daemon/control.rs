@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
-use rollout_worker::supervise;
 
 use super::hosted_run::HostedRun;
 use super::record::{HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, WantedState};
@@ -109,8 +108,7 @@ impl Daemon {
             Ok(())
         })
         .await?;
-        let (dir, id) = (Arc::clone(&self.dir), run.id().clone());
-        supervise::blocking(move || dir.remove(&id)).await?;
+        self.remove_files(run.id()).await?;
         self.table().remove(run);
         Ok(())
     }

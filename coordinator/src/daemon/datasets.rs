@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
 use rollout_worker::shared_limit::{LimitUser, SharedPlace};
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
@@ -221,14 +222,17 @@ impl Daemon {
 fn move_durably(content: &Path, path: &Path, uploads: &Path) -> io::Result<()> {
     // Also for content that is there: the time that this takes would tell.
     rustix::fs::syncfs(File::open(content)?)?;
-    if !path.is_dir() {
+    if path.is_dir() {
+        // A removal of unused datasets counts from their last upload.
+        File::open(path)?.set_modified(SystemTime::now())?;
+    } else {
         match std::fs::rename(content, path) {
             // Another upload of the same content was faster.
             Err(_) if path.is_dir() => {}
             renamed => renamed?,
         }
     }
-    File::open(uploads)?.sync_all()
+    durable::sync_directory(uploads)
 }
 
 fn is_uploaded(path: &Value) -> bool {

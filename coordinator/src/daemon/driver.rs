@@ -20,9 +20,7 @@ use super::hosted_run::{HostedRun, HostedSession};
 use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
 use super::progress::SessionProgress;
-use super::record::{
-    HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, RecordError, WantedState,
-};
+use super::record::{HostedKind, HostedOutcome, HostedRunEnd, HostedRunRecord, WantedState};
 use super::state_dir::StoredId;
 use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, run_size, search};
@@ -83,15 +81,15 @@ pub(super) async fn drive(
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
     }
     let reached = progress.snapshot();
-    let written = run.update(&daemon.dir, |record| {
+    let written = run.note(&daemon.dir, |record| {
         record.progress = reached;
         record.progress.running = 0;
         note_end(record, end);
-        Ok::<(), RecordError>(())
     });
     if let Err(error) = written.await {
         // The run directory has everything: the next session finds that nothing is left to run.
         tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
+        daemon.writes.record_failed(&error);
     }
     progress.end();
 }

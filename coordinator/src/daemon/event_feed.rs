@@ -16,7 +16,7 @@ use super::failure::RunFault;
 use super::search_log;
 use crate::results::view::{NumberedEvent, RunDirectory, RunViewError};
 
-/// Events in memory for each run that has readers.
+/// Events in memory for each run that has readers, or that has had some and goes on.
 const RING_EVENTS: usize = 1024;
 
 /// Most events that a reader gets at once.
@@ -85,10 +85,46 @@ pub(super) enum EventSource {
 pub(super) struct EventFeed {
     source: EventSource,
     ring: Mutex<EventRing>,
+    usage: Mutex<FeedUsage>,
     /// Held by the look at the journal, also when its reader has gone.
     looking: Arc<tokio::sync::Mutex<()>>,
     /// Counts changes of the run.
     changes: watch::Sender<u64>,
+}
+
+/// Whether events have to stay in memory.
+#[derive(Debug, Default)]
+struct FeedUsage {
+    followers: usize,
+    /// Whether the run has ended.
+    is_over: bool,
+}
+
+/// A reader that follows a run. The newest events of a run that has ended leave the memory with its
+/// last one.
+#[derive(Debug)]
+pub struct EventFollower {
+    feed: Arc<EventFeed>,
+    changes: watch::Receiver<u64>,
+}
+
+impl EventFollower {
+    /// Notes that the changes so far are seen.
+    pub fn mark_seen(&mut self) {
+        self.changes.mark_unchanged();
+    }
+
+    /// Waits until the run may have new events, or another state.
+    pub async fn changed(&mut self) {
+        // The sender lives as long as the feed.
+        let _never_closed = self.changes.changed().await;
+    }
+}
+
+impl Drop for EventFollower {
+    fn drop(&mut self) {
+        self.feed.update_usage(|usage| usage.followers -= 1);
+    }
 }
 
 /// Every event with a number above `start`, up to `end`.
@@ -113,6 +149,7 @@ impl EventFeed {
         Self {
             source,
             ring: Mutex::default(),
+            usage: Mutex::default(),
             looking: Arc::default(),
             changes: watch::Sender::new(0),
         }
@@ -131,6 +168,25 @@ impl EventFeed {
     /// Changes when the run may have new events.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// A reader that follows the run.
+    pub(super) fn follow(self: &Arc<Self>) -> EventFollower {
+        self.update_usage(|usage| usage.followers += 1);
+        EventFollower { feed: Arc::clone(self), changes: self.changes() }
+    }
+
+    /// Notes whether the run has ended.
+    pub(super) fn set_over(&self, is_over: bool) {
+        self.update_usage(|usage| usage.is_over = is_over);
+    }
+
+    fn update_usage(&self, update: impl FnOnce(&mut FeedUsage)) {
+        let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        update(&mut usage);
+        if usage.is_over && usage.followers == 0 {
+            self.ring().release();
+        }
     }
 
     /// The next events after a number, as far as they are durable. Empty without any. Each reading of
@@ -215,6 +271,12 @@ impl EventRing {
                 self.start = dropped.seq;
             }
         }
+    }
+
+    /// Drops all events. Those up to the end are read from the journal again.
+    fn release(&mut self) {
+        self.start = self.end;
+        self.events = VecDeque::new();
     }
 
     fn after(&self, after: u64) -> Vec<HostedEvent> {
@@ -333,5 +395,29 @@ mod tests {
         ring.append(NewestEvents { events, dropped: Some(most + 9) });
         assert_eq!((ring.start, ring.end, ring.events.len()), (most + 9, most + 11, 2));
         assert_eq!(numbers(&ring.after(most + 11)), [0; 0]);
+    }
+
+    #[test]
+    fn events_of_ended_run_leave_the_memory_with_its_last_follower() {
+        let feed = Arc::new(EventFeed::new(EventSource::Log("none".into())));
+        let append = |from: u64, to: u64| {
+            let events = (from..=to).map(event).collect();
+            feed.ring().append(NewestEvents { events, dropped: None });
+        };
+        let kept = || {
+            let ring = feed.ring();
+            (ring.start, ring.end, ring.events.len())
+        };
+        append(1, 3);
+        let [first, second] = [feed.follow(), feed.follow()];
+        drop(first);
+        feed.set_over(true);
+        assert_eq!(kept(), (0, 3, 3), "one still follows");
+        drop(second);
+        assert_eq!(kept(), (3, 3, 0));
+        let _third = feed.follow();
+        append(4, 5);
+        assert_eq!(kept(), (3, 5, 2), "earlier ones are in the journal");
+        assert_eq!(numbers(&feed.ring().after(3)), [4, 5]);
     }
 }

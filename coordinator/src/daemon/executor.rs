@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rollout_protocol::executor::{StartTrial, TrialHandle};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use tokio::sync::{Mutex, mpsc};
 
 use super::hosted_run::HostedRun;
@@ -182,7 +182,7 @@ fn append(path: &Path, item: ItemId) -> std::io::Result<()> {
     file.write_all(format!("\n{item}\n").as_bytes())?;
     file.sync_data()?;
     if is_new && let Some(directory) = path.parent() {
-        File::open(directory)?.sync_all()?;
+        durable::sync_directory(directory)?;
     }
     Ok(())
 }

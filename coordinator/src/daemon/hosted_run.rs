@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use super::event_feed::{EventFeed, EventSource, HostedEvent, ReadTurns};
+use super::event_feed::{EventFeed, EventFollower, EventSource, HostedEvent, ReadTurns};
 use super::executor::HostedExecutor;
 use super::failure::RunFault;
 use super::id::HostedRunId;
@@ -71,6 +71,8 @@ struct RunInner {
     has_place: bool,
     /// The executor of the session, once it takes calls.
     executor: Option<Arc<HostedExecutor>>,
+    /// Whether the file has an earlier record: what a session left could not be noted.
+    is_unwritten: bool,
 }
 
 /// A session of a run in this process.
@@ -93,15 +95,23 @@ pub struct HostedRunView {
 
 impl HostedRun {
     pub(super) fn new(record: HostedRunRecord, directory: PathBuf, events: EventSource) -> Self {
+        let feed = EventFeed::new(events);
+        feed.set_over(has_stopped(&record));
         Self {
             id: record.id.clone(),
             kind: record.kind,
             user: record.user.clone(),
             directory,
-            feed: Arc::new(EventFeed::new(events)),
+            feed: Arc::new(feed),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
-            inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
+            inner: Mutex::new(RunInner {
+                record,
+                session: None,
+                has_place: false,
+                executor: None,
+                is_unwritten: false,
+            }),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -167,9 +177,17 @@ impl HostedRun {
 
     /// Whether it has no session and will have none unless its user asks for one.
     pub fn is_over(&self) -> bool {
-        let inner = self.inner();
-        let has_stopped = inner.record.end.is_some() || inner.record.failure.is_some();
-        inner.session.is_none() && has_stopped
+        self.inner().is_over()
+    }
+
+    /// A reader of its events.
+    pub fn follow(&self) -> EventFollower {
+        self.feed.follow()
+    }
+
+    /// Whether its user has deleted it: its files are gone, or go.
+    pub fn is_deleted(&self) -> bool {
+        self.inner().record.is_deleted
     }
 
     pub(super) fn feed(&self) -> Arc<EventFeed> {
@@ -282,25 +300,79 @@ impl HostedRun {
         if record == self.inner().record {
             return Ok(());
         }
-        let (dir, written) = (Arc::clone(dir), record.clone());
-        supervise::blocking(move || dir.write_record(&written)).await?;
+        write(dir, &record).await?;
+        self.replace_record(record, false);
+        Ok(())
+    }
+
+    /// Notes what a session left. It holds in this process even if it cannot be written: a session that
+    /// failed must not begin again at once. [`HostedRun::write_noted`] writes it later.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(super) async fn note(
+        &self,
+        dir: &Arc<DaemonDir>,
+        change: impl FnOnce(&mut HostedRunRecord),
+    ) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        let mut record = self.inner().record.clone();
+        change(&mut record);
+        let written = write(dir, &record).await;
+        self.replace_record(record, written.is_err());
+        written
+    }
+
+    /// Whether something that a session left is not in the file.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.inner().is_unwritten
+    }
+
+    /// Writes what could not be noted. A session that failed then failed with the same disk, as far as
+    /// is known: the run is tried again.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        if !self.is_unwritten() {
+            return Ok(());
+        }
+        let mut record = self.inner().record.clone();
+        if record.end.is_none() {
+            record.failure = None;
+        }
+        write(dir, &record).await?;
+        self.replace_record(record, false);
+        Ok(())
+    }
+
+    fn replace_record(&self, record: HostedRunRecord, is_unwritten: bool) {
         let mut inner = self.inner();
         inner.has_place &= record.wanted != WantedState::Paused;
         inner.record = record;
+        inner.is_unwritten = is_unwritten;
         self.tell(inner);
-        Ok(())
     }
 
     /// Tells its session what it is to do, and readers that it may have another state.
     fn tell(&self, inner: MutexGuard<'_, RunInner>) {
         self.wanted.send_replace(inner.told());
+        let is_over = inner.is_over();
         drop(inner);
+        self.feed.set_over(is_over);
         self.feed.changed();
     }
 
     fn inner(&self) -> MutexGuard<'_, RunInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes a record, durably.
+async fn write(dir: &Arc<DaemonDir>, record: &HostedRunRecord) -> Result<(), RecordError> {
+    let (dir, record) = (Arc::clone(dir), record.clone());
+    supervise::blocking(move || dir.write_record(&record)).await
 }
 
 impl RunInner {
@@ -312,6 +384,10 @@ impl RunInner {
             }
             state => state,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.session.is_none() && has_stopped(&self.record)
     }
 
     /// Whether it waits for a place among those that run.
@@ -336,6 +412,11 @@ impl RunInner {
             wanted => wanted,
         }
     }
+}
+
+/// Whether a run with this record has ended, or waits for its user.
+fn has_stopped(record: &HostedRunRecord) -> bool {
+    record.end.is_some() || record.failure.is_some()
 }
 
 /// The state of a run with this record whose session, in this stage, has a place.

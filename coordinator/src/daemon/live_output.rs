@@ -16,7 +16,8 @@ use crate::launch::live_output::{
 #[cfg(feature = "nats")]
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The connection over which workers are asked for output. It is opened with the first request.
+/// The connection for requests that belong to no session: for output of workers, and removals. It is
+/// opened with the first request.
 #[cfg(feature = "nats")]
 #[derive(Debug, Default)]
 pub(super) struct OutputConnection {
@@ -45,7 +46,7 @@ impl Daemon {
 
 #[cfg(feature = "nats")]
 impl OutputConnection {
-    async fn open(&self, options: &NatsOptions) -> Result<Nats, ConnectError> {
+    pub(super) async fn open(&self, options: &NatsOptions) -> Result<Nats, ConnectError> {
         let mut nats = self.nats.lock().await;
         if let Some(nats) = &*nats {
             return Ok(nats.clone());

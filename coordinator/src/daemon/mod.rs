@@ -6,8 +6,9 @@
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
 //! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them,
 //!   and `run_size`, the limit on trials
-//! * `datasets`: datasets that users upload; `disk`: the disk that users share
-//! * `control`: cancel, pause, continue, delete
+//! * `datasets`: datasets that users upload; `unused_uploads`: their removal; `disk`: the disk that users
+//!   share
+//! * `control`: cancel, pause, continue, delete; `run_removal`: what is removed with a run or a farm
 //! * `executor`: trials of a run that its user starts one by one
 //! * `export`: results in the formats of other tools
 //! * `inspect`: items and their files; `run_blobs`: the blobs of a run's results; `event_feed`: the
@@ -18,6 +19,7 @@
 //! * `driver`: a session of a run; `commands`: what its user wants of it; `progress`: its counts, folded
 //!   from its events
 //! * `farms`: farms, which have records of their own beside the runs
+//! * `write_health`: whether the state directory takes writes
 //!
 //! It knows nothing of HTTP.
 
@@ -42,6 +44,7 @@ mod principal;
 mod progress;
 mod record;
 mod run_blobs;
+mod run_removal;
 mod run_size;
 mod schedule;
 mod search;
@@ -52,6 +55,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tree_policy;
+mod unused_uploads;
+mod write_health;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -68,7 +73,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use self::datasets::{AllowedUploads, SubmittedDocument};
 pub use self::error::DaemonError;
-pub use self::event_feed::HostedEvent;
+pub use self::event_feed::{EventFollower, HostedEvent};
 pub use self::executor::{HostedExecutor, StartError};
 pub use self::export::HostedExport;
 pub use self::failure::{Explain, RunFailure, RunFault};
@@ -87,6 +92,7 @@ pub use self::record::{
 };
 pub use self::submit::{JobSubmission, SubmissionResult};
 pub use self::table::{RunPage, RunQuery, RunTotals, UnreadableRun};
+pub use self::unused_uploads::{UnusedUpload, UploadRemoval, remove_unused_uploads};
 
 use self::disk::UserDisk;
 use self::farms::HostedFarms;
@@ -94,6 +100,7 @@ use self::farms::HostedFarms;
 use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
+use self::write_health::WriteHealth;
 use crate::launch::host::HostPaths;
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
@@ -158,6 +165,8 @@ pub struct Daemon {
     options: DaemonOptions,
     table: Mutex<RunTable>,
     farms: HostedFarms,
+    /// Runs that an earlier daemon deleted and did not remove.
+    deleted: Mutex<Vec<HostedRunId>>,
     /// Sessions in this process.
     drivers: Mutex<HashMap<HostedRunId, Task<()>>>,
     /// Requests that change runs.
@@ -180,6 +189,7 @@ pub struct Daemon {
     /// Uploads that are stored at a time, with those whose request has gone.
     storings: Arc<SharedLimit>,
     disk: Arc<UserDisk>,
+    writes: WriteHealth,
     /// Requests for the output of trials on workers.
     #[cfg(feature = "nats")]
     output_connection: OutputConnection,
@@ -203,15 +213,11 @@ impl Daemon {
             _ => None,
         };
         hidden_paths::hide_directories(&options.directory, store, |name| std::env::var_os(name));
-        let farms = HostedFarms::open(&dir, options.is_remote())?;
-        let mut table = RunTable::default();
+        let farms = HostedFarms::open(&dir)?;
+        let (mut table, mut deleted) = (RunTable::default(), Vec::new());
         for found in dir.records::<HostedRunRecord>()? {
             match found.record {
-                Ok(record) if record.is_deleted => {
-                    if let Err(error) = dir.remove(&record.id) {
-                        tracing::warn!("cannot remove the deleted run {}: {error}", record.id);
-                    }
-                }
+                Ok(record) if record.is_deleted => deleted.push(record.id),
                 Ok(mut record) => {
                     // It is tried again.
                     if record.end.is_none() {
@@ -231,6 +237,7 @@ impl Daemon {
             slots,
             table: Mutex::new(table),
             farms,
+            deleted: Mutex::new(deleted),
             drivers: Mutex::default(),
             requests: Mutex::default(),
             wake: Notify::new(),
@@ -242,6 +249,7 @@ impl Daemon {
             exports: shared(export::CONCURRENT_EXPORTS),
             storings: shared(datasets::CONCURRENT_STORINGS),
             disk,
+            writes: WriteHealth::default(),
             #[cfg(feature = "nats")]
             output_connection: OutputConnection::default(),
         }))
@@ -250,7 +258,9 @@ impl Daemon {
     /// Starts runs and opens farms until the first stop, then waits for their sessions: the first stop
     /// drains them, the second ends them at once. Runs that have not ended go on when the daemon is started again.
     pub async fn run(self: Arc<Self>, mut stops: mpsc::Receiver<StopLevel>) {
+        self.remove_deleted_runs();
         self.remove_deleted_farms();
+        let _watching = supervise::spawn("state directory check", Arc::clone(&self).watch_writes());
         loop {
             self.start_runs();
             self.open_farms();
@@ -290,10 +300,10 @@ impl Daemon {
     /// # Errors
     /// The reason why it does not.
     pub fn check_ready(&self) -> Result<(), String> {
-        match *self.stopping() {
-            None => Ok(()),
-            Some(_) => Err("the daemon is stopping".to_owned()),
+        if self.stopping().is_some() {
+            return Err("the daemon is stopping".to_owned());
         }
+        self.writes.fault().map_or(Ok(()), Err)
     }
 
     fn stop(&self, level: StopLevel) {
@@ -314,7 +324,7 @@ impl Daemon {
 
     /// Starts as many runs as may run, and continues paused ones.
     fn start_runs(self: &Arc<Self>) {
-        if self.stopping().is_some() {
+        if self.stopping().is_some() || self.writes.is_failing() {
             return;
         }
         self.drivers().retain(|_, driver| !driver.is_finished());
@@ -380,6 +390,10 @@ impl Daemon {
 
     fn drivers(&self) -> MutexGuard<'_, HashMap<HostedRunId, Task<()>>> {
         self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deleted_runs(&self) -> MutexGuard<'_, Vec<HostedRunId>> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stopping(&self) -> MutexGuard<'_, Option<StopLevel>> {

@@ -1,13 +1,19 @@
 //! The events of a search in a file, a line of JSON each. The journal of a search has the events of
 //! its evals only, and no order between these and its decisions.
+//!
+//! An event is on disk before a reader gets it: after a power loss its number is still its own. Lines
+//! that no reader has got may be lost then. Settlements among them are in the journal, and the next session
+//! writes them again.
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, ErrorKind, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::{ExecId, ItemId};
 use serde_json::Value;
 
 use super::event_feed::{EventFeed, EventSource, HostedEvent, encoded};
@@ -20,27 +26,51 @@ pub(super) fn sink(feed: Arc<EventFeed>) -> SinkStarter {
         let EventSource::Log(path) = feed.source() else {
             return Err(std::io::Error::other("the run has no log of events"));
         };
-        let (file, last) = open(path)?;
-        Ok(Box::new(LogSink { feed, file, last }))
+        let (file, written) = open(path)?;
+        Ok(Box::new(LogSink { feed, file, written }))
     })
 }
 
-/// Opens the log for appending and returns the number of its last event. A line that a crash cut is
-/// removed: its event happens again, or the next session makes up for it.
-fn open(path: &Path) -> std::io::Result<(File, u64)> {
+/// What a log has.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct WrittenEvents {
+    /// Number of the last event.
+    last: u64,
+    /// The items that were settled, with the executions that settled them.
+    settled: HashSet<(ItemId, Option<ExecId>)>,
+}
+
+/// Opens the log for appending. A line that a crash cut is removed: its event happens again, or the next
+/// session makes up for it.
+fn open(path: &Path) -> std::io::Result<(File, WrittenEvents)> {
     let mut file =
         File::options().create(true).truncate(false).read(true).write(true).open(path)?;
-    let (mut whole, mut last) = (0, 0);
+    if let Some(directory) = path.parent() {
+        // The name of a new file must not be lost either.
+        File::open(directory)?.sync_all()?;
+    }
+    let (mut whole, mut written) = (0, WrittenEvents::default());
     let mut reader = BufReader::new(&file);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
         whole += line.len() as u64;
-        last = parse(&line).map_or(last, |event| event.seq);
+        if let Some((event, document)) = parse(&line) {
+            written.last = event.seq;
+            written.settled.extend(settled_in(&document));
+        }
         line.clear();
     }
     file.set_len(whole)?;
     file.seek(SeekFrom::End(0))?;
-    Ok((file, last))
+    Ok((file, written))
+}
+
+/// The item that an event settles, and the execution that did.
+fn settled_in(document: &Value) -> Option<(ItemId, Option<ExecId>)> {
+    let settlement = document.get("settlement")?;
+    let item = settlement["item"].as_str()?.parse().ok()?;
+    let exec = settlement["by"]["exec"].as_str().and_then(|exec| exec.parse().ok());
+    Some((item, exec))
 }
 
 /// Passes the events of a log to `see`; a log that cannot be read has no more.
@@ -53,38 +83,59 @@ pub(super) fn read(path: &Path, mut see: impl FnMut(&HostedEvent)) {
             return;
         }
     };
-    for line in BufReader::new(file).split(b'\n') {
-        let Ok(line) = line else { return };
-        if let Some(event) = parse(&line) {
+    let synced = match synced_length(&file) {
+        Ok(length) => length,
+        Err(error) => {
+            tracing::warn!("cannot write {} to the disk: {error}", path.display());
+            return;
+        }
+    };
+    let mut reader = BufReader::new(file.take(synced));
+    let mut line = Vec::new();
+    // A line without an end is being written, or was cut.
+    while reader.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
+        if let Some((event, _)) = parse(&line) {
             see(&event);
         }
+        line.clear();
     }
 }
 
-fn parse(line: &[u8]) -> Option<HostedEvent> {
+/// Writes a file to the disk. Returns the length that is there.
+fn synced_length(file: &File) -> std::io::Result<u64> {
+    let length = file.metadata()?.len();
+    file.sync_data()?;
+    Ok(length)
+}
+
+fn parse(line: &[u8]) -> Option<(HostedEvent, Value)> {
     let text = std::str::from_utf8(line).ok()?.trim_end();
     let value: Value = serde_json::from_str(text).ok()?;
     let (seq, kind) = (value["seq"].as_u64()?, value["event"].as_str()?);
-    Some(HostedEvent { seq, kind: kind.into(), json: text.into() })
+    let event = HostedEvent { seq, kind: kind.into(), json: text.into() };
+    Some((event, value))
 }
 
 struct LogSink {
     feed: Arc<EventFeed>,
     file: File,
-    /// Number of the last event.
-    last: u64,
+    written: WrittenEvents,
 }
 
 impl LogSink {
     fn append(&mut self, batch: &[RunEvent]) -> std::io::Result<()> {
         let mut text = String::new();
         for event in batch {
-            // Earlier sessions have written it.
-            if matches!(event.kind, EventKind::TrialSettled { replayed: true, .. }) {
-                continue;
+            if let EventKind::TrialSettled { replayed, settlement, .. } = &event.kind {
+                let exec = settlement.by.as_ref().map(|by| by.exec);
+                let is_new = self.written.settled.insert((settlement.item, exec));
+                // An earlier session has written it, unless it was killed before.
+                if *replayed && !is_new {
+                    continue;
+                }
             }
-            self.last += 1;
-            let event = encoded(&NumberedEvent { seq: self.last, event: event.clone() });
+            self.written.last += 1;
+            let event = encoded(&NumberedEvent { seq: self.written.last, event: event.clone() });
             text.push_str(&event.json);
             text.push('\n');
         }
@@ -117,8 +168,9 @@ mod tests {
         let path = directory.path().join("r.events");
         let feed = Arc::new(EventFeed::new(EventSource::Log(path.clone())));
         let append = |count: i64| {
-            let (file, last) = open(&path).expect("opened");
-            let mut sink = LogSink { feed: Arc::clone(&feed), file, last };
+            let (file, written) = open(&path).expect("opened");
+            let last = written.last;
+            let mut sink = LogSink { feed: Arc::clone(&feed), file, written };
             let batch: Vec<_> =
                 (0..count).map(|at| testing::event(at, EventKind::RunPaused)).collect();
             sink.append(&batch).expect("written");
@@ -132,5 +184,39 @@ mod tests {
         let mut found = Vec::new();
         read(&path, |event| found.push((event.seq, event.kind.to_string())));
         assert_eq!(found, [1, 2, 3].map(|seq| (seq, "run_paused".to_owned())));
+    }
+
+    #[test]
+    fn settlements_that_a_kill_kept_out_of_the_log_are_written_by_the_next_session() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("r.events");
+        let feed = Arc::new(EventFeed::new(EventSource::Log(path.clone())));
+        let settled = |task: &str, replayed: bool| {
+            let trial = testing::trial("a", task, 1);
+            let settlement = Arc::new(testing::settlement(trial, 1, testing::passed(1.0)));
+            testing::event(5, EventKind::TrialSettled { ordinal: 0, replayed, settlement })
+        };
+        let append = |batch: &[RunEvent]| {
+            let (file, written) = open(&path).expect("opened");
+            let mut sink = LogSink { feed: Arc::clone(&feed), file, written };
+            sink.append(batch).expect("written");
+        };
+        append(&[settled("one", false)]);
+        append(&[settled("one", true), settled("two", true)]);
+        append(&[settled("two", true)]);
+        let mut found = Vec::new();
+        read(&path, |event| found.push((event.seq, event.json.contains("two"))));
+        assert_eq!(found, [(1, false), (2, true)]);
+    }
+
+    #[test]
+    fn line_without_its_end_is_not_shown() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("r.events");
+        let line = |seq: u64| format!(r#"{{"seq":{seq},"event":"run_paused"}}"#);
+        std::fs::write(&path, format!("{}\n{}", line(1), line(2))).expect("written");
+        let mut found = Vec::new();
+        read(&path, |event| found.push(event.seq));
+        assert_eq!(found, [1]);
     }
 }

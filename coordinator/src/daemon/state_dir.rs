@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use rollout_worker::durable;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -84,11 +85,11 @@ impl DaemonDir {
             [HostedRunId::DIRECTORY, HostedFarmId::DIRECTORY, "jobs", "datasets", DATASET_USERS];
         let directories = names.map(|name| root.join(name));
         for directory in std::iter::once(root.to_owned()).chain(directories) {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&directory)
-                .map_err(RecordError::file("create", &directory))?;
+            durable::create_directory_with(
+                DirBuilder::new().recursive(true).mode(0o700),
+                &directory,
+            )
+            .map_err(RecordError::file("create", &directory))?;
         }
         // Relative paths of documents must not depend on the working directory.
         let root = root.canonicalize().map_err(RecordError::file("find", root))?;
@@ -110,6 +111,11 @@ impl DaemonDir {
     /// Parent of all run directories.
     pub(super) fn jobs(&self) -> PathBuf {
         self.root.join("jobs")
+    }
+
+    /// Records of runs.
+    pub(super) fn run_records(&self) -> PathBuf {
+        self.root.join(HostedRunId::DIRECTORY)
     }
 
     /// Datasets that users uploaded.

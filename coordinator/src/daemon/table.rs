@@ -113,6 +113,11 @@ impl RunTable {
         self.runs.values().filter(|run| run.has_place())
     }
 
+    /// The runs whose session left something that could not be noted.
+    pub(super) fn unwritten(&self) -> Vec<Arc<HostedRun>> {
+        self.runs.values().filter(|run| run.is_unwritten()).cloned().collect()
+    }
+
     /// Numbers of the runs that have not ended.
     pub(super) fn open_by_user(&self) -> UserCounts {
         self.runs.values().filter(|run| run.is_open()).map(|run| run.user()).collect()

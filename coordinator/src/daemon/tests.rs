@@ -4,6 +4,7 @@ mod host_paths;
 mod pauses;
 mod turns;
 mod uploads;
+pub(super) mod write_faults;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Atomic replacement of small files: temporary file, sync, rename, sync of the directory.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
+use rollout_worker::durable;
 use serde::Serialize;
 
 use super::RunError;
@@ -66,7 +66,7 @@ fn replace_as(path: &Path, bytes: &[u8], permissions: u32) -> std::io::Result<()
     temporary.write_all(bytes)?;
     temporary.as_file().sync_all()?;
     temporary.persist(path).map_err(|error| error.error)?;
-    File::open(directory)?.sync_all()
+    durable::sync_directory(directory)
 }
 
 fn mode(mode: u32) -> std::fs::Permissions {

@@ -124,7 +124,7 @@ impl From<JournalError> for RunError {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::Mirror(lost @ (MirrorError::Superseded(_) | MirrorError::Exists(_))) => {
-                Self::LockLost(LockLostError { by: lost.to_string() })
+                Self::LockLost(LockLostError::TakenOver { by: lost.to_string() })
             }
             error => Self::Journal(error),
         }

@@ -57,7 +57,7 @@ struct Lease {
 
 impl ModelLeases {
     /// The leases of a session; `None` if no server has a limit. `first_serial` is greater than those
-    /// of former sessions.
+    /// of former sessions, as far as clocks show.
     pub fn new(gateway: &GatewaySpec, first_serial: u64) -> Option<Self> {
         let limits = gateway
             .upstreams
@@ -88,7 +88,7 @@ impl ModelLeases {
     }
 
     /// Applies what all living workers say, and divides the limits anew if a worker needs more than
-    /// it has. Returns whether the leases are others.
+    /// it has. Returns whether workers must be told the table.
     pub fn update(&mut self, seen: &BTreeMap<WorkerId, WorkerUse>) -> bool {
         let before = self.table();
         for (worker, found) in seen {
@@ -119,8 +119,11 @@ impl ModelLeases {
                 divide(*limit, parts.collect(), turn);
             }
         }
-        let is_changed = self.table().workers != before.workers;
-        self.serial += u64::from(is_changed);
+        // Workers ignore tables with smaller serials than that of a former session, whose clock was
+        // ahead.
+        let newest = seen.values().map(|found| found.serial).max().unwrap_or(0);
+        let is_changed = newest > self.serial || self.table().workers != before.workers;
+        self.serial = self.serial.max(newest).saturating_add(u64::from(is_changed));
         is_changed
     }
 

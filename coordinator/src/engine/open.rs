@@ -15,7 +15,7 @@ use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::PreviousPools;
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, LockGrant, LockOptions, RunLock};
@@ -127,7 +127,7 @@ pub async fn open_run<P: Planner + 'static>(
 ) -> Result<(OpenRun, RunLock, P), RunError> {
     let root = options.layout.root().to_owned();
     let of = root.clone();
-    let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
+    let made = supervise::blocking(move || durable::create_directory(&of)).await;
     made.map_err(|source| OpenError::Directory { path: root, source })?;
     let acquired = RunLock::acquire(&options.layout, &options.lock, stops).await;
     let (lock, grant) = acquired.map_err(OpenError::from_lock)?;

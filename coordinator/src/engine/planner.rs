@@ -150,6 +150,12 @@ pub trait Planner: Send {
     /// Called for each record of the workload's own while the run is opened, in order.
     fn on_record(&self, _at: Timestamp, _record: &FarmRecord) {}
 
+    /// The time at which the decisions of a session begin, which follows the records of former
+    /// sessions. `wall` is what the wall clock shows.
+    fn session_start(&self, wall: Timestamp) -> Timestamp {
+        wall
+    }
+
     /// The decisions of the workload since the last call, made at `now`. Called before items are
     /// requested, after each growth signal, and when [`next_due`](Self::next_due) has passed.
     fn decide(&mut self, _now: Timestamp) -> PlannerDecisions {

@@ -18,6 +18,8 @@ use std::thread::JoinHandle;
 use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::Settlement;
+use rollout_worker::durable;
+use rollout_worker::fs_make::make_directory;
 use serde::Deserialize;
 
 use super::RunError;
@@ -74,7 +76,9 @@ impl RecordsWriter {
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
-        std::fs::create_dir_all(&directory).map_err(failed)?;
+        // Not the run directory itself: one that was moved must not reappear in part.
+        make_directory(&directory, 0).map_err(failed)?;
+        durable::sync_directory(directory.parent().unwrap_or(&directory)).map_err(failed)?;
         let (sender, receiver) = sync_channel(MAX_QUEUED_BATCHES);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {
@@ -186,9 +190,11 @@ impl RecordsFileWriter {
         }
         let directory = self.layout.records();
         remove_partial(&directory);
-        File::open(&directory)
-            .and_then(|file| file.sync_all())
-            .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
+        durable::sync_directory(&directory).map_err(|source| RunError::File {
+            action: "sync",
+            path: directory,
+            source,
+        })?;
         Ok(RecordsFileSet { sealed: self.sealed, unsealed })
     }
 

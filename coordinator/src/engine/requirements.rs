@@ -181,6 +181,7 @@ mod tests {
             max_offline_sec: None,
             draining: false,
             low_disk: false,
+            disk_fault: None,
             gone: false,
             executions: Vec::new(),
             model_calls: Vec::new(),

@@ -16,6 +16,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::ReportBatch;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::durable;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::metrics::WorkerMetrics;
@@ -222,7 +223,7 @@ impl WorkerDirectories {
                 source: std::io::Error::other(error),
             }
         };
-        std::fs::create_dir_all(base).map_err(|source| RunError::File {
+        durable::create_directory(base).map_err(|source| RunError::File {
             action: "create",
             path: base.to_owned(),
             source,

@@ -122,7 +122,8 @@ impl LiveOutput {
         let after = known.map(|(_, position)| position.clone()).unwrap_or_default();
         let workers = workers.to_owned();
         let read = supervise::blocking(move || {
-            scratch_of(&workers, exec).map_or(Ok(None), |scratch| read_output(&scratch, &after))
+            scratch_of(&workers, exec)
+                .map_or(Ok(None), |scratch| read_output(&scratch, &after, None))
         });
         Ok(read.await?.map(|piece| (exec, piece)))
     }
@@ -139,7 +140,13 @@ impl LiveOutput {
             Some((exec, position)) => (Some(exec), position),
             None => (None, OutputCursor::default()),
         };
-        let request = OutputRequest { run: trial.run, item: trial.item, exec, output_after };
+        let request = OutputRequest {
+            run: trial.run,
+            item: trial.item,
+            exec,
+            output_after,
+            max_bytes: nats.output_bytes(),
+        };
         // A worker that died does not answer. Another one may run the trial later.
         let answer = nats.trial_output(&request, ANSWER_LIMIT).await?;
         Ok(answer.and_then(|answer| Some((answer.exec, answer.piece?))))

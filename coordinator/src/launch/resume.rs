@@ -9,8 +9,8 @@ use rollout_protocol::name;
 use rollout_worker::queue::nats::{NatsName, NatsOptions};
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreUrl};
-use rollout_worker::supervise;
 use rollout_worker::traces::Tracer;
+use rollout_worker::{durable, supervise};
 use tokio::sync::mpsc;
 
 use super::LaunchError;
@@ -141,7 +141,7 @@ async fn copy_run(
     wait_policy: LockWaitPolicy,
 ) -> Result<(), LaunchError> {
     let root = layout.root().to_owned();
-    let made = supervise::blocking(move || std::fs::create_dir_all(root)).await;
+    let made = supervise::blocking(move || durable::create_directory(&root)).await;
     made.map_err(|source| {
         RunError::from(OpenError::Directory { path: layout.root().to_owned(), source })
     })?;

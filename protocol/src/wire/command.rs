@@ -39,6 +39,9 @@ pub enum RunCommand {
         file: RunFile,
         /// Bytes before the part.
         offset: u64,
+        /// Most bytes of the part, if fewer than usual fit into a message.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_bytes: Option<u64>,
     },
 }
 

@@ -49,6 +49,9 @@ pub struct Heartbeat {
     /// Takes no work at present: one of its disks is nearly full.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub low_disk: bool,
+    /// Takes no work at present: why its files cannot be written. `low_disk` is set, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_fault: Option<String>,
     /// It has ended, or is proven dead, and everything it started is reported. Sent by itself or by
     /// the process that adopted its directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -81,6 +84,7 @@ impl Heartbeat {
             max_offline_sec: None,
             draining: true,
             low_disk: false,
+            disk_fault: None,
             gone: true,
             executions: Vec::new(),
             model_calls: Vec::new(),

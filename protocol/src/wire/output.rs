@@ -18,6 +18,9 @@ pub struct OutputRequest {
     pub exec: Option<ExecId>,
     /// The position.
     pub output_after: OutputCursor,
+    /// Most bytes of the file in the answer, if fewer than usual fit into a message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
 }
 
 /// A position in the output of an execution.
@@ -103,7 +106,13 @@ mod tests {
             grace_ms: 1,
         };
         let requests = [
-            TrialRequest::Output(OutputRequest { run, item, exec: None, output_after }),
+            TrialRequest::Output(OutputRequest {
+                run,
+                item,
+                exec: None,
+                output_after,
+                max_bytes: Some(1),
+            }),
             TrialRequest::Control(control.clone()),
         ];
         for request in requests {

@@ -142,3 +142,21 @@ fn kernel_without_namespaces_is_explained() {
     assert!(said.contains("create a user namespace: No space left"), "{said}");
     assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_moved_away_is_gone_also_with_another_one_in_its_place() {
+    let lab = SandboxFixture::new();
+    let sandbox = sandbox::create(&lab.provider).await;
+    sandbox.check_exists().await.expect("it exists");
+    let (directory, aside) = (lab.base().join(sandbox.id()), lab.scratch.path().join("aside"));
+    std::fs::rename(&directory, &aside).expect("moved");
+    let kind = sandbox.check_exists().await.expect_err("moved away").kind;
+    assert_eq!(kind, FailureKind::Gone);
+    std::fs::create_dir_all(directory.join("root")).expect("made");
+    let kind = sandbox.check_exists().await.expect_err("another one").kind;
+    assert_eq!(kind, FailureKind::Gone);
+    std::fs::remove_dir_all(&directory).expect("removed");
+    std::fs::rename(&aside, &directory).expect("moved back");
+    assert_eq!(output(sandbox.as_ref(), "echo lives").await, "lives\n");
+    sandbox.destroy().await.expect("destroyed");
+}

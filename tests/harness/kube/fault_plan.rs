@@ -80,6 +80,8 @@ pub(super) struct FaultPlan {
     pub(super) exec_protocols: Vec<&'static str>,
     pub(super) expired_form: ExpiredForm,
     pub(super) ignores_network_policies: bool,
+    /// By how much the clock that dates answers is behind.
+    pub(super) clock_behind: Duration,
 }
 
 impl FaultPlan {

@@ -49,6 +49,11 @@ impl KubeFaults {
         self.change(|state| state.faults.schedule_delay = delay);
     }
 
+    /// The clock of the API server is behind that of this host.
+    pub fn clock_behind(&self, by: Duration) {
+        self.change(|state| state.faults.clock_behind = by);
+    }
+
     /// An admission webhook denies new pods with a message; `None` ends it.
     pub fn deny_admission(&self, message: Option<&str>) {
         self.change(|state| state.faults.admission_denial = message.map(str::to_owned));

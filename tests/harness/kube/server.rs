@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
 use rollout_worker::supervise::{self, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -134,9 +135,15 @@ async fn answer(
     token: Arc<str>,
     request: Request<Incoming>,
 ) -> io::Result<Response<Body>> {
-    let response = rest::handle(cluster, token, request.map(Body::new)).await;
+    let behind = cluster.with(|state| state.faults.clock_behind);
+    let mut response = rest::handle(cluster, token, request.map(Body::new)).await;
     if response.extensions().get::<DroppedConnection>().is_some() {
         return Err(io::Error::from(io::ErrorKind::ConnectionAborted));
+    }
+    if !behind.is_zero() {
+        let now = Timestamp::now() - behind;
+        let date = now.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        response.headers_mut().insert(header::DATE, date.parse().expect("a header"));
     }
     Ok(response)
 }

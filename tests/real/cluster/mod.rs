@@ -6,6 +6,8 @@ mod catalog;
 mod chaos;
 mod control;
 mod coordinator_death;
+mod disk_faults;
+mod ended_runs;
 mod example;
 mod executor;
 mod formats;

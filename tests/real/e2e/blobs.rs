@@ -173,7 +173,10 @@ fn gc_after_removed_run_collects_exactly_its_unshared_blobs() {
     let _again = gc(&project, &[], ExitCode::Success);
 
     fs::remove_dir_all(two.path()).expect("removable");
-    let last = gc(&project, &["--force", "--grace", "0"], ExitCode::Success);
+    let empty = gc(&project, &["--force", "--grace", "0"], ExitCode::Success);
+    assert!(empty.stdout.contains("from the blob store"), "{}", empty.stdout);
+    assert!(project.path().join(STORE).join("store.json").exists());
+    let last = gc(&project, &["--remove-store", "--grace", "0"], ExitCode::Success);
     assert!(last.stdout.contains("removed the blob store"), "{}", last.stdout);
     assert!(!project.path().join(STORE).exists());
 }

@@ -90,6 +90,6 @@ fn run_in_catalog_stays_there_until_it_is_forgotten() {
     assert_eq!(kept["kept_runs"], 1, "{kept}");
     assert_eq!(gc(&[])["removed"]["blobs"], 0);
     assert_eq!(run(&project, &["export", &url, "--format", "jsonl"]).stdout, exported);
-    let removed = gc(&["--forget", &id]);
+    let removed = gc(&["--forget", &id, "--remove-store"]);
     assert_eq!(removed["store_removed"], true, "{removed}");
 }

@@ -8,6 +8,7 @@ use rollout_tests::docker::DockerEngine;
 use rollout_tests::engine_proxy::EngineProxy;
 use rollout_tests::expected::{ExpectedTrial, ExpectedTrials};
 use rollout_tests::ignored::or_ignored_part;
+use rollout_tests::leak_check::directory_entries;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 use rollout_tests::results::{Results, TrialDirectory};
@@ -146,6 +147,36 @@ fn task_deleted_after_planning_still_runs() {
     let _ended = run.wait(DEADLINE);
     assert_eq!(results.trial("note", "a").reward(), Some(0.5));
     assert_eq!(results.trial("note", "b").reward(), Some(1.0));
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn agent_whose_sandbox_is_removed_has_no_verdict() {
+    // It fails as soon as its files go away.
+    let agent =
+        "touch /logs/agent/began; while [ -e /logs/agent/began ]; do sleep 0.1; done; exit 3";
+    let job = format!(
+        "name: removed\nretry: {{max_attempts: 1}}\nenvironment: {{type: process}}\nagents:\n  \
+         - name: waits\n    execute: {agent:?}\ndatasets:\n  - path: tasks\n"
+    );
+    let project = project().tasks(["faults/passes"], &[]).write("job.yaml", &job);
+    let run = project.rollout(&["run", "job.yaml"]);
+    let sandboxes = project.path().join("jobs/removed/.work/sandboxes");
+    let begun = || {
+        let mut all = directory_entries(&sandboxes).into_iter();
+        all.find(|sandbox| sandbox.join("root/logs/agent/began").exists())
+    };
+    wait::until(DEADLINE, "the agent to begin", || begun().is_some());
+    fs::remove_dir_all(begun().expect("it waits")).expect("removed");
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
+    let results = project.results("removed");
+    let trial = results.trial("waits", "passes");
+    let error = &trial.result["error"];
+    assert_eq!(error["code"], "environment_lost", "{error:#}");
+    assert_eq!((&error["class"], trial.reward()), (&"infrastructure".into(), None), "{error:#}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains("the sandbox was removed"), "{error:#}");
+    assert_adds_up(&results, 1);
     assert_nothing_left(&project);
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
+use rollout_tests::wait;
 
 use crate::e2e::{DEADLINE, assert_adds_up, project};
 
@@ -80,7 +81,7 @@ fn store_unused_by_any_run_is_removed() {
     for text in ["removed or moved", "jobs/faults (run ", "--force"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
-    let arguments = [&arguments[..], &["--force"]].concat();
+    let arguments = [&arguments[..], &["--force", "--remove-store"]].concat();
     let dry = [&arguments[..], &["--dry-run"]].concat();
     let removed = project.rollout(&dry).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(removed.stdout.contains("would remove the blob store"), "{}", removed.stdout);
@@ -88,4 +89,27 @@ fn store_unused_by_any_run_is_removed() {
     let told = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(told.stdout.contains("removed the blob store"), "{}", told.stdout);
     assert!(!store.exists());
+}
+
+#[test]
+fn run_whose_directory_is_moved_ends_and_goes_on_when_it_is_back() {
+    let job = "name: moving\nn_attempts: 40\nn_concurrent_trials: 2\nenvironment: {type: process}\n\
+               agents: [{name: oracle}]\ndatasets: [{path: tasks}]\n";
+    let project = project().tasks(["slow/second"], &[]).write("job.yaml", job);
+    let run = project.rollout(&["run", "job.yaml"]);
+    let results = project.results("moving");
+    wait::until(DEADLINE, "a result", || results.trial_count() >= 1);
+    let (directory, away) = (results.path().to_owned(), project.path().join("away"));
+    fs::rename(&directory, &away).expect("movable");
+    fs::create_dir(&directory).expect("another one of the same name");
+    let ended = run.wait(DEADLINE).expect_code(ExitCode::Failure);
+    assert!(ended.stderr.contains("was moved, removed or replaced"), "{}", ended.stderr);
+    for name in ["manifest.json", "journal", "run.lock", "run.lock.json", "result.json", "oracle"] {
+        assert!(!directory.join(name).exists(), "{name} was written to another directory");
+    }
+    fs::remove_dir_all(&directory).expect("removable");
+    fs::rename(&away, &directory).expect("movable");
+    let resumed = project.rollout(&["resume", "jobs/moving"]).wait(DEADLINE);
+    let _ended = resumed.expect_code(ExitCode::Success);
+    assert_adds_up(&results, 40);
 }

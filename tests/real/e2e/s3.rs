@@ -70,7 +70,7 @@ fn gc_of_store_in_s3_collects_removed_run_and_then_store() {
     let verify = ["blob", "verify", "--run", "jobs/two"];
     let _whole = start(&project, &verify).wait(DEADLINE).expect_code(ExitCode::Success);
     fs::remove_dir_all(project.results("two").path()).expect("removable");
-    let last = gc(&["--force"]).expect_code(ExitCode::Success);
+    let last = gc(&["--force", "--remove-store"]).expect_code(ExitCode::Success);
     assert!(last.stdout.contains("removed the blob store"), "{}", last.stdout);
     assert!(!server.bucket().join("team/store.json").exists());
 }

@@ -8,5 +8,6 @@ mod fixture;
 mod nats_server;
 mod pools;
 mod roles;
+mod run_messages;
 mod server;
 mod versions;

@@ -6,11 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
-    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSetupError, NatsSource,
+    BindError, ConnectError, Nats, NatsCredentials, NatsDispatch, NatsOptions, NatsSecret,
+    NatsSetupError, NatsSource,
 };
 use rollout_worker::queue::traits::{ConnectionStatus, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
@@ -258,5 +260,59 @@ fn garbage_messages_are_ignored() {
             tokio::join!(async { drop(claims.await.expect("a claim").reply) }, asked,);
         assert!(matches!(asked, Err(QueueError::NoAnswer { .. })), "{claim:?} {asked:?}");
         assert!(heartbeat_ages(&dispatch).await.is_empty());
+    });
+}
+
+#[test]
+fn server_for_small_messages_is_refused_and_parts_fit_its_limit() {
+    with_every_server(async |program| {
+        let small = QueueFixture::new(&program, "max_payload: 1KB\n");
+        let refused = Nats::connect(small.options()).await.expect_err("refused");
+        assert!(matches!(refused, ConnectError::SmallMessages { found: 1024, .. }), "{refused:?}");
+        let enough = QueueFixture::new(&program, "max_payload: 64KB\n");
+        let nats = enough.connect().await;
+        let (part, output) = (nats.part_bytes(), nats.output_bytes());
+        assert!((32 * 1024..64 * 1024 / 4 * 3).contains(&part), "{part}");
+        assert!(output.is_some_and(|bytes| bytes * 6 < 64 * 1024), "{output:?}");
+        let usual = QueueFixture::new(&program, "");
+        assert_eq!(usual.connect().await.part_bytes(), limits::RUN_FILE_PART_BYTES);
+    });
+}
+
+/// Options of the user `u`.
+fn with_user(lab: &QueueFixture) -> NatsOptions {
+    let mut options = lab.options();
+    let (user, password) = ("u".to_owned(), NatsSecret::new("p"));
+    options.credentials = NatsCredentials::Password { user, password };
+    options
+}
+
+#[test]
+fn account_with_too_little_disk_is_named_with_its_limit() {
+    with_every_server(async |program| {
+        let disk = "jetstream: { max_mem: 8MB, max_file: 1MB }";
+        let users = "users: [{ user: u, password: p }]";
+        let lab =
+            QueueFixture::new(&program, &format!("accounts {{ A: {{ {disk}, {users} }} }}\n"));
+        let nats = Nats::connect(with_user(&lab)).await.expect("a user");
+        let refused = nats.prepare(&pool("one"), &CLASSES).await.expect_err("too little disk");
+        let text = refused.to_string();
+        let NatsSetupError::Resources { reserved, .. } = refused else { panic!("{refused:?}") };
+        assert_eq!(reserved, 16 * 1024 * 1024, "{text}");
+        assert!(text.contains("may use 1048576 bytes"), "{text}");
+    });
+}
+
+#[test]
+fn coordinator_that_may_not_offer_is_refused_at_its_start() {
+    with_every_server(async |program| {
+        let denied = r#"permissions: { publish: { deny: ["*.v1.work.>"] } }"#;
+        let users = format!("authorization: {{ users: [{{ user: u, password: p, {denied} }}] }}\n");
+        let lab = QueueFixture::new(&program, &users);
+        let nats = Nats::connect(with_user(&lab)).await.expect("a user");
+        nats.prepare(&pool("one"), &CLASSES).await.expect("allowed");
+        let refused = nats.dispatch(&pool("one"), &CLASSES).await.expect_err("it cannot offer");
+        let is_denied = matches!(refused, NatsSetupError::Queue(QueueError::Denied { .. }));
+        assert!(is_denied, "{refused:?}");
     });
 }

@@ -3,6 +3,7 @@
 mod abuse;
 mod cluster;
 mod datasets;
+mod disk_faults;
 mod events;
 mod executor;
 mod export;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use rollout_protocol::exit::ExitCode;
 use rollout_tests::ignored::report_ignored;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
@@ -46,6 +47,23 @@ fn certificate_is_read_again_when_it_changes() {
         is_trusted(&project, port, "cert.pem")
     });
     assert!(!is_trusted(&project, port, "first.pem"));
-    let plain = daemon.client.send("GET", "/healthz", &[], b"");
-    assert!(plain.is_none(), "an answer without TLS");
+    let plain = daemon.client.send("GET", "/healthz", &[], b"").expect("an answer").expect(400);
+    assert!(plain.text().contains("https://"), "{}", plain.text());
+}
+
+#[test]
+fn certificate_that_has_expired_is_refused_at_the_start() {
+    let project = project();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut parameters =
+        rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    parameters.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    parameters.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    let certificate = parameters.self_signed(&key).expect("a certificate");
+    fs::write(project.path().join("cert.pem"), certificate.pem()).expect("written");
+    fs::write(project.path().join("key.pem"), key.serialize_pem()).expect("written");
+    let words = ["serve", "--dir", "state", "--listen", "127.0.0.1:0"];
+    let tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let refused = project.rollout(&[&words[..], &tls].concat()).wait(wait::LONG_DEADLINE);
+    let _refused = refused.expect_code(ExitCode::Config).expect_stderr("cert.pem: it expired at");
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod baseline;
 mod chaos;
+mod damage;
 mod dry_run;
 mod events;
 mod example;

@@ -40,7 +40,7 @@ fn gc_of_store_keeps_what_search_needs_and_removes_store_of_removed_search() {
     std::fs::remove_dir_all(SmallSearch::directory(&project)).expect("removable");
     let refused = project.rollout(&GC).wait(DEADLINE).expect_code(ExitCode::Config);
     let _named = refused.expect_stderr("runs/small");
-    let forced = [&GC[..], &["--force"]].concat();
+    let forced = [&GC[..], &["--force", "--remove-store"]].concat();
     let _ended = project.rollout(&forced).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(!project.path().join("blobs").exists());
 }

@@ -1,11 +1,12 @@
-//! Monitoring of the file systems that executions depend on: whether one was full, and whether
-//! there is space for more work.
+//! Monitoring of the file systems that executions depend on: whether one was full or failed, and
+//! whether there is space for more work.
 //!
-//! A program in an environment that hits a full disk fails as if the program were at fault. So the
-//! disks are monitored while executions run, and a failure during which one was full is attributed
-//! to this host.
+//! A program in an environment that hits a full disk or one that takes no writes fails as if the program
+//! were at fault. So the disks are measured often while executions run, and a failure during which one
+//! was full or failed is attributed to this host.
 
 mod space;
+mod write_watch;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,17 +14,28 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::space::DiskSpace;
+pub use self::write_watch::WriteFault;
+use self::write_watch::WriteWatch;
 use crate::environment::Provider;
 use crate::shown_path::shown;
 use crate::supervise;
 
-/// Time between two measurements: a disk that is full for less time may go unnoticed.
+/// Time between two measurements while executions run: a disk that is full for less time may go
+/// unnoticed. A measurement that is not older needs no repetition before more work is taken.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time between two queries to a provider that has not yet reported where its environments are.
+/// Time between two checks by a write, each of which waits for the disk.
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A check by a write that is not older needs no repetition before more work is taken.
+const WRITE_CHECK_AGE: Duration = Duration::from_secs(1);
+
+/// Time between two queries to a provider that has not yet reported where its environments are, and
+/// between two measurements while nothing runs.
 const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time limit of such a query.
@@ -32,6 +44,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Why a directory is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskUse {
+    /// The same as `Work`; the files are those of this process, so writes can be tried there.
+    Own,
     /// Executions write there, or their outputs are kept there: no new work starts if space is low.
     Work,
     /// Temporary files of this process may be there.
@@ -42,6 +56,7 @@ pub enum DiskUse {
 #[derive(Default)]
 pub struct DiskWatch {
     state: Mutex<DiskWatchState>,
+    writes: WriteWatch,
     /// Providers that have not yet reported where their environments are.
     pending_providers: Mutex<Vec<Arc<dyn Provider>>>,
 }
@@ -49,6 +64,8 @@ pub struct DiskWatch {
 #[derive(Debug, Default)]
 struct DiskWatchState {
     directories: Vec<WatchedDirectory>,
+    /// When they were last measured.
+    measured: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -62,7 +79,7 @@ struct WatchedDirectory {
 
 impl fmt::Debug for DiskWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DiskWatch").field(&self.state()).finish()
+        f.debug_tuple("DiskWatch").field(&self.state()).field(&self.writes).finish()
     }
 }
 
@@ -74,24 +91,56 @@ impl DiskWatch {
     ) -> Self {
         let to_watched =
             |(path, purpose)| WatchedDirectory { path, purpose, space: None, full: None };
-        let directories = paths.into_iter().map(to_watched).collect();
+        let directories: Vec<_> = paths.into_iter().map(to_watched).collect();
+        let own = directories.iter().filter(|directory| directory.purpose == DiskUse::Own);
+        let writes = WriteWatch::new(own.map(|directory| directory.path.clone()).collect());
         let pending_providers = Mutex::new(providers.into_iter().collect());
-        Self { state: Mutex::new(DiskWatchState { directories }), pending_providers }
+        Self {
+            state: Mutex::new(DiskWatchState { directories, measured: None }),
+            writes,
+            pending_providers,
+        }
     }
 
-    /// Measures the disks repeatedly, forever.
-    pub async fn watch(&self) -> Infallible {
+    /// Measures and checks the disks repeatedly, forever. `is_busy` says whether executions run;
+    /// `changes` is notified when one begins.
+    pub async fn watch(
+        &self,
+        is_busy: impl Fn() -> bool,
+        changes: watch::Receiver<()>,
+    ) -> Infallible {
+        tokio::select! {
+            never = self.measure_forever(is_busy, changes) => never,
+            never = self.check_forever() => never,
+        }
+    }
+
+    async fn check_forever(&self) -> Infallible {
+        loop {
+            self.writes.check(WRITE_INTERVAL).await;
+            tokio::time::sleep(WRITE_INTERVAL).await;
+        }
+    }
+
+    async fn measure_forever(
+        &self,
+        is_busy: impl Fn() -> bool,
+        mut changes: watch::Receiver<()>,
+    ) -> Infallible {
         let mut last_query: Option<Instant> = None;
         loop {
             if last_query.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
                 self.query_providers().await;
                 last_query = Some(Instant::now());
             }
-            if self.state().directories.is_empty() {
-                tokio::time::sleep(QUERY_INTERVAL).await;
-            } else {
-                self.measure().await;
+            self.measure().await;
+            if is_busy() && !self.state().directories.is_empty() {
                 tokio::time::sleep(MEASURE_INTERVAL).await;
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(QUERY_INTERVAL) => {}
+                Ok(()) = changes.changed() => tokio::time::sleep(MEASURE_INTERVAL).await,
             }
         }
     }
@@ -109,7 +158,10 @@ impl DiskWatch {
 
     /// A disk with too little space for more work, if any.
     pub async fn low(&self) -> Option<String> {
-        self.measure().await;
+        let measured = self.state().measured;
+        if measured.is_none_or(|at| at.elapsed() >= MEASURE_INTERVAL) {
+            self.measure().await;
+        }
         let state = self.state();
         let low = |directory: &WatchedDirectory| {
             let space = directory.space.filter(|space| space.is_low())?;
@@ -117,7 +169,37 @@ impl DiskWatch {
             let path = shown(&directory.path);
             Some(format!("the disk of {path} is nearly full ({space}, {floor} needed)"))
         };
-        state.directories.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)
+        let holds_back = |place: &&WatchedDirectory| place.purpose != DiskUse::Temporary;
+        state.directories.iter().filter(holds_back).find_map(low)
+    }
+
+    /// Why a directory of this process takes no writes at present, if one does not. Checks it, unless
+    /// that was done a moment ago.
+    pub async fn failed(&self) -> Option<WriteFault> {
+        self.writes.check(WRITE_CHECK_AGE).await
+    }
+
+    /// The fault that the last check by a write found, if it found one.
+    pub fn last_failed(&self) -> Option<WriteFault> {
+        self.writes.fault()
+    }
+
+    /// Why a directory of this process took no writes at `since` or later, although its disk was not
+    /// full. Checks it once more.
+    pub async fn failed_since(&self, since: Instant) -> Option<String> {
+        self.writes.check(WRITE_CHECK_AGE).await;
+        self.writes.failed_since(since)
+    }
+
+    /// Waits for a check by a write that runs. Call it when nothing checks any more, before the directories
+    /// are removed.
+    pub async fn close(&self) {
+        self.writes.close().await;
+    }
+
+    /// Makes a check by a write due at once: something failed that a disk may explain.
+    pub fn suspect(&self) {
+        self.writes.expire();
     }
 
     async fn measure(&self) {
@@ -128,7 +210,9 @@ impl DiskWatch {
         let look = move || paths.iter().map(|path| DiskSpace::for_path(path)).collect::<Vec<_>>();
         let spaces = supervise::blocking(look).await;
         let now = Instant::now();
-        for (place, space) in self.state().directories.iter_mut().zip(spaces) {
+        let mut state = self.state();
+        state.measured = Some(now);
+        for (place, space) in state.directories.iter_mut().zip(spaces) {
             place.space = space;
             if let Some(space) = space.filter(DiskSpace::is_full) {
                 place.full = Some((now, space));
@@ -160,6 +244,8 @@ impl DiskWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -171,6 +257,37 @@ mod tests {
         let began = Instant::now();
         assert_eq!(watch.full_since(began).await, None);
         assert_eq!(watch.low().await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_is_measured_often_only_while_executions_run() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let watch = DiskWatch::new([(dir.path().to_owned(), DiskUse::Work)], []);
+        let (is_busy, changes) = (AtomicBool::new(false), watch::Sender::new(()));
+        let take_measurement = || watch.state().directories[0].space.take().is_some();
+        let (long, short) = (QUERY_INTERVAL / 2, MEASURE_INTERVAL * 3 / 2);
+        let test = async {
+            tokio::time::sleep(short).await;
+            assert!(take_measurement(), "at the start");
+            tokio::time::sleep(long).await;
+            assert!(!take_measurement(), "nothing runs");
+            is_busy.store(true, Ordering::Relaxed);
+            changes.send_replace(());
+            for _ in 0..3 {
+                tokio::time::sleep(short).await;
+                assert!(take_measurement());
+            }
+            is_busy.store(false, Ordering::Relaxed);
+            tokio::time::sleep(short).await;
+            take_measurement();
+            tokio::time::sleep(long).await;
+            assert!(!take_measurement(), "nothing runs any more");
+        };
+        let is_busy = || is_busy.load(Ordering::Relaxed);
+        tokio::select! {
+            never = watch.watch(is_busy, changes.subscribe()) => match never {},
+            () = test => {}
+        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::LazyLock;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -14,6 +15,9 @@ const FLOOR_FRACTION: u64 = 20;
 /// less: the write that failed may have left a little.
 const FULL: u64 = MIB;
 const FULL_FRACTION: u64 = 100;
+
+/// Whether this process runs as root, which never changes.
+static IS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
 
 /// Size and free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +37,7 @@ impl DiskSpace {
     pub fn for_path(path: &Path) -> Option<Self> {
         let found = rustix::fs::statvfs(path).ok()?;
         // Only root can use the space reserved for root, also inside a sandbox.
-        let root = rustix::process::geteuid().is_root();
+        let root = *IS_ROOT;
         let blocks = if root { found.f_bfree } else { found.f_bavail };
         Some(Self {
             size: found.f_blocks.saturating_mul(found.f_frsize),

@@ -263,6 +263,15 @@ pub trait Environment: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether its files are still where they were made, where something else on this host can remove
+    /// them. Programs that run meanwhile fail as if they were at fault.
+    ///
+    /// # Errors
+    /// [`FailureKind::Gone`] and nothing else.
+    async fn check_exists(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Ends all processes; files stay readable by [`Environment::copy_from`].
     ///
     /// # Errors

@@ -18,6 +18,8 @@ use crate::environment::BaseDigests;
 use crate::fs_remove;
 use crate::shown_path::shown;
 use crate::store::{BlobStore, StoreError};
+use crate::supervise;
+use crate::write_check::check_writes;
 
 /// Number of task parts kept while no trial uses them. More would seldom be used again: trials of
 /// one task follow each other.
@@ -99,6 +101,25 @@ impl FilesError {
     /// The message with the chain of causes.
     pub(crate) fn chain(&self) -> String {
         crate::backoff::error_chain(self)
+    }
+}
+
+impl CachedPart {
+    /// Whether both are the same entry.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.path, &other.path)
+    }
+}
+
+/// Makes the directory of a cache again if it is gone; returns whether it was. Does not make its parent:
+/// a removed worker directory must not reappear in part. Blocks.
+fn restore(dir: &Path) -> io::Result<bool> {
+    match check_writes(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir(dir)?;
+            Ok(true)
+        }
+        checked => checked.map(|()| false),
     }
 }
 
@@ -194,17 +215,36 @@ impl TaskFiles {
     /// [`FilesError`].
     pub async fn empty_directory(&self) -> Result<TaskPart, FilesError> {
         let nothing = BlobRef { digest: Digest::sha256(b""), size_bytes: 0, media_type: None };
+        let what = "an empty directory";
         let make = async |to: &Path| {
-            let path = to.to_owned();
-            let made = tokio::fs::create_dir(to).await;
-            made.map_err(|source| FilesError::Disk { what: "an empty directory", path, source })
+            let failed = |source| FilesError::Disk { what, path: to.to_owned(), source };
+            if tokio::fs::create_dir(to).await.is_ok() {
+                return Ok(());
+            }
+            self.restore_directory(what).await?;
+            tokio::fs::create_dir(to).await.map_err(failed)
         };
         self.part(&nothing, PartForm::Unpacked, make).await
     }
 
     async fn fetch(&self, what: &'static str, blob: &BlobRef, to: &Path) -> Result<(), FilesError> {
+        let Err(source) = self.store.get_file(&blob.digest, to).await else { return Ok(()) };
+        // A local disk that fails is no outage of the store.
+        if !self.restore_directory(what).await? {
+            return Err(FilesError::Store { what, source });
+        }
         let got = self.store.get_file(&blob.digest, to).await;
         got.map_err(|source| FilesError::Store { what, source })
+    }
+
+    /// Makes the directory of the cache again if it is gone. Returns whether it was.
+    ///
+    /// # Errors
+    /// It takes no writes.
+    async fn restore_directory(&self, what: &'static str) -> Result<bool, FilesError> {
+        let dir = self.dir.clone();
+        let restored = supervise::blocking(move || restore(&dir)).await;
+        restored.map_err(|source| FilesError::Disk { what, path: self.dir.clone(), source })
     }
 
     /// Returns a part; `make` creates it if it is missing. Concurrent callers wait for it.
@@ -214,11 +254,7 @@ impl TaskFiles {
         form: PartForm,
         make: impl AsyncFnOnce(&Path) -> Result<(), FilesError>,
     ) -> Result<TaskPart, FilesError> {
-        let part = {
-            let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
-            let new = || CachedPart { path: Arc::default(), bytes: blob.size_bytes };
-            parts.get_or_insert((blob.digest, form), new).clone()
-        };
+        let part = self.present_part(blob, form).await;
         let made = part.path.get_or_try_init(|| async {
             // The final name is unique too: a directory of the same content may still be in
             // removal.
@@ -235,6 +271,29 @@ impl TaskFiles {
         made.await?;
         self.evict_surplus().await;
         Ok(TaskPart(part.path))
+    }
+
+    /// The entry of a part. One whose files something has removed is replaced by an empty one.
+    async fn present_part(&self, blob: &BlobRef, form: PartForm) -> CachedPart {
+        let part = self.entry(blob, form, None);
+        let Some(path) = part.path.get().cloned() else { return part };
+        if tokio::fs::try_exists(&path).await.unwrap_or(false) {
+            return part;
+        }
+        tracing::warn!("{} is gone from the cache and is fetched again", shown(&path));
+        self.entry(blob, form, Some(&part))
+    }
+
+    /// The entry of a part, which is new if there is none, or only the one that is `gone`.
+    fn entry(&self, blob: &BlobRef, form: PartForm, gone: Option<&CachedPart>) -> CachedPart {
+        let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
+        let key = (blob.digest, form);
+        let is_gone = |known: &CachedPart| gone.is_some_and(|gone| gone.is(known));
+        if parts.peek(&key).is_some_and(is_gone) {
+            parts.pop(&key);
+        }
+        let new = || CachedPart { path: Arc::default(), bytes: blob.size_bytes };
+        parts.get_or_insert(key, new).clone()
     }
 
     /// Removes the least recently used parts until the rest is within bounds.

@@ -1,5 +1,5 @@
-//! Full disks of this host. A failure during which one was full does not count against the agent,
-//! unless the execution itself filled the disk beyond its own limit.
+//! Full and failed disks of this host. A failure during which one was full or took no writes does not
+//! count against the agent, unless the execution itself filled the disk beyond its own limit.
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use tokio::time::Instant;
@@ -22,11 +22,12 @@ pub(crate) struct DiskFullEvidence<'a> {
     pub(crate) environments: Vec<&'a dyn Environment>,
 }
 
-/// A disk of this host that was full while an execution ran.
+/// A disk of this host that was full or took no writes while an execution ran.
 #[derive(Debug)]
 pub(crate) struct FullDisk {
     /// The disk, as named in messages.
     disk: String,
+    code: ErrorCode,
     /// How the execution exceeds its own limit, if it does.
     excess: Option<String>,
 }
@@ -37,8 +38,11 @@ pub(crate) fn is_conclusive(error: &TrialError) -> bool {
 }
 
 impl FullDisk {
-    /// Detects a full disk during an execution.
+    /// Detects a full or failed disk during an execution.
     pub(crate) async fn detect(disks: &DiskWatch, evidence: DiskFullEvidence<'_>) -> Option<Self> {
+        if let Some(disk) = disks.failed_since(evidence.began).await {
+            return Some(Self { disk, code: ErrorCode::DISK_FAILED, excess: None });
+        }
         let seen = disks.full_since(evidence.began).await;
         let disk = seen.or_else(|| {
             // The execution's output may have met one between two checks of the disks.
@@ -52,7 +56,7 @@ impl FullDisk {
                 break;
             }
         }
-        Some(Self { disk, excess })
+        Some(Self { disk, code: ErrorCode::DISK_FULL, excess })
     }
 
     /// Whether the execution itself filled the disk beyond its own limit.
@@ -86,7 +90,7 @@ impl FullDisk {
                     |error| format!(": {}", error.message),
                 );
                 let message = format!("{} while the {work} ran{rest}", self.disk);
-                TrialError::transient(kind, ErrorCode::DISK_FULL, redactor.text(&message))
+                TrialError::transient(kind, self.code, redactor.text(&message))
             }
         };
         error.in_phase(phase)
@@ -110,8 +114,8 @@ mod tests {
     fn disk_full_is_retryable_unless_storage_limit_exceeded() {
         let redactor = Redactor::default();
         let error = |excess: Option<&str>, cause: Option<&TrialError>| {
-            let full =
-                FullDisk { disk: "/ was full".to_owned(), excess: excess.map(str::to_owned) };
+            let (disk, code) = ("/ was full".to_owned(), ErrorCode::DISK_FULL);
+            let full = FullDisk { disk, code, excess: excess.map(str::to_owned) };
             full.into_error(
                 "eval",
                 cause,

@@ -16,6 +16,9 @@ const LIST: &str = "captures.txt";
 /// Bytes of the list that are read: a task has at most some hundred steps.
 const LIST_BYTES: u64 = 256 * 1024;
 
+/// Bytes of the smallest piece: several characters.
+const MIN_PIECE_BYTES: u64 = 64;
+
 /// Names of the files of a capture.
 const STREAMS: [&str; 2] = ["stdout.txt", "stderr.txt"];
 
@@ -28,11 +31,18 @@ pub(crate) fn note_capture(scratch: &Path, directory: &str) {
 }
 
 /// The next piece of output in a scratch directory after a position, if there is one. The position
-/// advances to the next capture when there is nothing new in one that is not the last.
+/// advances to the next capture when there is nothing new in one that is not the last. `max_bytes` is
+/// for a reader for whom the usual limit is too large.
 ///
 /// # Errors
 /// Errors of the disk, except that a file is missing.
-pub fn read_output(scratch: &Path, after: &OutputCursor) -> io::Result<Option<OutputPiece>> {
+pub fn read_output(
+    scratch: &Path,
+    after: &OutputCursor,
+    max_bytes: Option<u64>,
+) -> io::Result<Option<OutputPiece>> {
+    let most = limits::LIVE_OUTPUT_BYTES;
+    let max_bytes = max_bytes.unwrap_or(most).clamp(MIN_PIECE_BYTES, most);
     let mut text = Vec::new();
     if let Some(list) = open(&scratch.join(LIST))? {
         list.take(LIST_BYTES).read_to_end(&mut text)?;
@@ -46,7 +56,7 @@ pub fn read_output(scratch: &Path, after: &OutputCursor) -> io::Result<Option<Ou
             for (stream, name) in STREAMS.iter().enumerate() {
                 let path = format!("{directory}/{name}");
                 let from = position.offsets[stream];
-                if let Some((text, next)) = read_text(&scratch.join(&path), from)? {
+                if let Some((text, next)) = read_text(&scratch.join(&path), from, max_bytes)? {
                     position.offsets[stream] = next;
                     return Ok(Some(OutputPiece { path, text, next: position }));
                 }
@@ -58,11 +68,11 @@ pub fn read_output(scratch: &Path, after: &OutputCursor) -> io::Result<Option<Ou
 }
 
 /// The text of a file after an offset, and the offset after it; `None` without new text.
-fn read_text(path: &Path, from: u64) -> io::Result<Option<(String, u64)>> {
+fn read_text(path: &Path, from: u64, max_bytes: u64) -> io::Result<Option<(String, u64)>> {
     let Some(mut file) = open(path)? else { return Ok(None) };
     file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
-    file.take(limits::LIVE_OUTPUT_BYTES).read_to_end(&mut bytes)?;
+    file.take(max_bytes).read_to_end(&mut bytes)?;
     // The rest of a character comes later.
     let end = match std::str::from_utf8(&bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -87,7 +97,7 @@ mod tests {
 
     fn read_all(scratch: &Path, cursor: &mut OutputCursor) -> Vec<(String, String)> {
         let mut found = Vec::new();
-        while let Some(piece) = read_output(scratch, cursor).expect("readable") {
+        while let Some(piece) = read_output(scratch, cursor, None).expect("readable") {
             *cursor = piece.next;
             found.push((piece.path, piece.text));
         }
@@ -139,5 +149,10 @@ mod tests {
         let found = read_all(dir.path(), &mut OutputCursor::default());
         assert_eq!(found.len(), 4);
         assert_eq!(found.iter().map(|(_, text)| text.as_str()).collect::<String>(), text);
+        for (wanted, length) in [(0, MIN_PIECE_BYTES), (100, 100)] {
+            let piece = read_output(dir.path(), &OutputCursor::default(), Some(wanted));
+            let piece = piece.expect("readable").expect("a piece");
+            assert_eq!(piece.text.len() as u64, length);
+        }
     }
 }

@@ -11,7 +11,8 @@
 //! * `finished`: the result: a record and the files that become part of it;
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit and its output;
-//! * `full_disk`: disks of this host that were full during an execution;
+//! * `full_disk`: disks of this host that were full during an execution; `removed_environment`:
+//!   environments that were removed from outside;
 //! * `live_output`: output of an execution that runs;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
@@ -39,6 +40,7 @@ mod image;
 mod live_output;
 mod parking;
 mod recipe;
+mod removed_environment;
 mod script;
 mod sidecars;
 mod stop;

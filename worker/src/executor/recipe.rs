@@ -15,6 +15,7 @@ use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::errors;
 use super::finished::Finished;
 use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
+use super::removed_environment::RemovedEnvironment;
 use super::timing::Timing;
 use crate::environment::Environment;
 use crate::secrets::Redactor;
@@ -171,10 +172,20 @@ impl AttemptState {
         FullDisk::detect(&services.disks, evidence).await
     }
 
-    /// Makes a full disk the first error, if the attempt met one and has no result for a reason
-    /// that it may explain. Returns whether it did; `work` and `without_cause` are parts of the
-    /// message.
-    pub(crate) async fn blame_disk(
+    /// Detects that an environment of the attempt was removed from outside.
+    pub(crate) async fn removed_environment(
+        &self,
+        second: Option<&ManagedEnvironment>,
+    ) -> Option<RemovedEnvironment> {
+        let environments = [Some(&self.environment), second].into_iter().flatten();
+        let running = environments.filter_map(ManagedEnvironment::running).collect();
+        RemovedEnvironment::detect(running).await
+    }
+
+    /// Makes a fault of this host the first error (a removed environment, a full disk), if the attempt
+    /// met one and has no result for a reason that it may explain. Returns whether it did; `work` and
+    /// `without_cause` are parts of the message.
+    pub(crate) async fn blame_host(
         &mut self,
         services: &ExecutionServices,
         captures: Vec<&Capture>,
@@ -184,9 +195,19 @@ impl AttemptState {
         if self.first_error.as_ref().is_some_and(is_conclusive) {
             return false;
         }
-        let Some(disk) = self.full_disk(services, captures, None).await else { return false };
+        let removed = self.removed_environment(None).await;
         let (cause, otherwise) = (self.first_error.as_ref(), ErrorType::AgentExecutionFailed);
-        let error = disk.into_error(work, cause, otherwise, without_cause, &self.redactor);
+        let error = match removed {
+            Some(removed) => {
+                removed.into_error(work, cause, otherwise, without_cause, &self.redactor)
+            }
+            None => {
+                let Some(disk) = self.full_disk(services, captures, None).await else {
+                    return false;
+                };
+                disk.into_error(work, cause, otherwise, without_cause, &self.redactor)
+            }
+        };
         self.record_first_error(error);
         true
     }

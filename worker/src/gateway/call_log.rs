@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::record::ModelCallLine;
 
-use crate::supervise;
+use crate::{durable, supervise};
 
 /// Name of the file.
 pub(crate) const CALLS_FILE: &str = "calls.jsonl";
@@ -36,7 +36,7 @@ impl CallLog {
             fs::create_dir_all(&directory)?;
             let file = File::options().create(true).write(true).truncate(true).open(created)?;
             // The entry of the file must be on disk as well.
-            File::open(&directory)?.sync_all()?;
+            durable::sync_directory(&directory)?;
             io::Result::Ok(file)
         });
         let file = Arc::new(file.await?);

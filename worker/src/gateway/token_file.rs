@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use rollout_protocol::limits::GATEWAY_INLINE_TOKENS;
 use rollout_protocol::record::{CallTokens, TokenSections, TrajectoryRecord};
 
+use crate::durable;
+
 /// Name of the file.
 pub(crate) const TOKENS_FILE: &str = "tokens.bin";
 
@@ -77,7 +79,7 @@ impl TokenFile {
         let file = File::create(&self.path)?;
         // The entry of the file must be on disk as well.
         if let Some(directory) = self.path.parent() {
-            File::open(directory)?.sync_all()?;
+            durable::sync_directory(directory)?;
         }
         Ok(WrittenTokens { file, bytes: 0 })
     }

@@ -20,7 +20,14 @@ const COMMON_SETTINGS: &[&str] = &[
 const BACKGROUND_SETTINGS: &[&str] = &["pack.threads=1"];
 
 /// Settings of calls on repositories made by Rollout, where the user's own settings do not apply.
+///
+/// Git syncs what it writes there. Git before 2.36 ignores both settings of that: a power failure may
+/// then leave references empty, and the repository is made again. No version syncs `HEAD` and `config`
+/// of a new repository, nor the files of a checkout. References are files, which are checked for damage.
 const OWN_REPOSITORY_SETTINGS: &[&str] = &[
+    "core.fsync=all",
+    "core.fsyncMethod=fsync",
+    "init.defaultRefFormat=files",
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
     "core.untrackedCache=false",

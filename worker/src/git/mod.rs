@@ -14,12 +14,15 @@
 //!   and connects through a proxy only.
 //! * Repositories made by Rollout ([`BareRepository`]) are bare and configured only by Rollout.
 //!   Their first commit is grafted: it has no parents there, so that no history is transferred.
+//!   Git syncs references, packs and indexes there before it names them: after a power failure a
+//!   new one may be missing, and none is empty.
 //!
 //! Commits are transferred as bundles ([`bundle`]): a root alone, every other commit relative to
 //! its parent.
 
 mod bare;
 pub mod bundle;
+mod damage;
 mod git_config;
 pub mod names;
 mod orphans;
@@ -40,6 +43,7 @@ use crate::shortage::Shortage;
 use crate::shown_path::shown;
 
 pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
+pub use self::damage::RepositoryDamage;
 pub use self::orphans::end_orphans;
 pub use self::run::{Git, GitCall};
 

@@ -69,6 +69,48 @@ async fn git_bundle_omits_history_and_holds_only_changes() {
 }
 
 #[tokio::test]
+async fn own_repository_call_syncs_everything_that_git_writes() {
+    let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
+    let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
+    for (name, expected) in [("core.fsync", "all"), ("core.fsyncMethod", "fsync")] {
+        let value = bare.git().call(["config", name]).run_line().await.expect("a setting");
+        assert_eq!(value, expected, "{name}");
+    }
+    bare.sync().await.expect("synced");
+}
+
+#[tokio::test]
+async fn repository_with_lost_content_is_damaged() {
+    let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
+    user.write("file", "text");
+    let root = user.commit("root");
+    let bare = grafted(&user, &root, dir.path()).await;
+    assert_eq!(bare.find_damage(&root).await.expect("looked"), None);
+    let names =
+        ["HEAD", "config", "info/attributes", "shallow", "refs/commits/root", "packed-refs"];
+    for name in names {
+        let path = bare.dir().join(name);
+        let before = std::fs::read(&path).ok();
+        for lost in [&b""[..], &[0_u8; 64][..]] {
+            std::fs::write(&path, lost).expect("damaged");
+            let damage = bare.find_damage(&root).await.expect("looked").expect("damage");
+            assert_eq!(damage.path, path);
+        }
+        std::fs::remove_file(&path).expect("removed");
+        if let Some(before) = before {
+            // A reference that is missing is made again when it is needed.
+            let damage = bare.find_damage(&root).await.expect("looked");
+            assert_eq!(damage.is_some(), !name.starts_with("refs/"), "{name}");
+            std::fs::write(&path, before).expect("restored");
+        }
+        assert_eq!(bare.find_damage(&root).await.expect("looked"), None, "{name}");
+    }
+    std::fs::remove_dir_all(bare.dir().join("objects/pack")).expect("removed");
+    let damage = bare.find_damage(&root).await.expect("looked").expect("damage");
+    assert!(damage.to_string().contains("lacks objects of its root"), "{damage}");
+}
+
+#[tokio::test]
 async fn git_call_beyond_timeout_is_killed() {
     let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     let bare = grafted(&user, &user.commit("empty"), dir.path()).await;

@@ -18,8 +18,8 @@ use rollout_protocol::id::WorkerId;
 
 use super::{LOCK, Owner};
 use crate::backoff::error_chain;
-use crate::fs_remove;
 use crate::shown_path::shown;
+use crate::{durable, fs_remove};
 
 /// Name prefix of directories that are not ready.
 const UNREADY_PREFIX: &str = ".new-";
@@ -77,12 +77,10 @@ impl WorkerDir {
         for name in ["spool", "scratch"] {
             fs::create_dir(unready.join(name)).map_err(failed())?;
         }
+        durable::sync_tree(&unready).map_err(WorkerDirError::with_context("sync", &unready))?;
         fs::rename(&unready, &path).map_err(WorkerDirError::with_context("create", &path))?;
         // The spool is durable only if the entry of its directory is.
-        for directory in [&path, &base] {
-            let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            synced.map_err(WorkerDirError::with_context("sync", directory))?;
-        }
+        durable::sync_directory(&base).map_err(WorkerDirError::with_context("sync", &base))?;
         Ok(Self { path, id, _lock: lock })
     }
 
@@ -192,7 +190,7 @@ fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
         let id = new_id(&super::process::host_name());
         let unready = base.join(format!("{UNREADY_PREFIX}{id}"));
-        match fs::create_dir_all(base) {
+        match durable::create_directory(base) {
             Ok(()) => {}
             // It was there, and another process removed it before it was looked at.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_other_file(base) => {

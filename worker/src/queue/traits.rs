@@ -187,6 +187,13 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError>;
 
+    /// Removes the run's reports up to and including this sequence, also the anchor of its position:
+    /// for a run that has ended. A session that reads the run again begins at its first report.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn remove_reports(&self, run: RunId, last: u64) -> Result<(), QueueError>;
+
     /// The next claim for this run.
     ///
     /// # Errors
@@ -282,11 +289,11 @@ pub trait KvStore: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError>;
 
-    /// Every key with its entry.
+    /// Every key with its entry, and the age of the entry.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError>;
+    async fn entries(&self) -> Result<Vec<ListedKvEntry>, QueueError>;
 }
 
 /// A value of a [`KvStore`].
@@ -296,6 +303,17 @@ pub struct KvEntry {
     pub revision: u64,
     /// The value.
     pub value: Bytes,
+}
+
+/// An entry in the list of a [`KvStore`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedKvEntry {
+    /// Its key.
+    pub key: String,
+    /// The entry.
+    pub entry: KvEntry,
+    /// Time since it was written, by the broker's own clock.
+    pub age: Duration,
 }
 
 /// A claim that waits for its answer.

@@ -160,7 +160,7 @@ async fn sleep_until_deadline(deadline: Option<Instant>) {
 }
 
 /// Waits for a change; forever when the sender is dropped.
-async fn wait_for_update<T>(receiver: &mut watch::Receiver<T>) {
+pub(super) async fn wait_for_update<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -45,6 +45,8 @@ pub(super) struct Execution {
     stage: Mutex<Option<StageProgress>>,
     /// The service that it waits for.
     parked: Mutex<Option<Dependency>>,
+    /// Whether it waited for a service when it was returned.
+    stopped_parked: AtomicBool,
     /// Its slot.
     pub(super) slot: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
@@ -74,6 +76,7 @@ impl Execution {
             announced: AtomicBool::new(false),
             stage: Mutex::default(),
             parked: Mutex::default(),
+            stopped_parked: AtomicBool::new(false),
             slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
             controls: Arc::default(),
@@ -157,6 +160,9 @@ impl Execution {
 
     /// Raises the stop level; never lowers it.
     pub(super) fn stop(&self, level: StopLevel) {
+        // A kill is wanted by a user: it says nothing of this host.
+        let is_returned = level == StopLevel::Drain && self.is_parked();
+        self.stopped_parked.fetch_or(is_returned, Ordering::Relaxed);
         self.stop.send_if_modified(|present| {
             let raised = present.is_none_or(|present| present < level);
             if raised {
@@ -164,6 +170,20 @@ impl Execution {
             }
             raised
         });
+    }
+
+    /// Whether it was returned from its wait for a service.
+    pub(super) fn was_stopped_parked(&self) -> bool {
+        self.stopped_parked.load(Ordering::Relaxed)
+    }
+
+    fn is_parked(&self) -> bool {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Whether it must stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.borrow().is_some()
     }
 
     pub(super) fn subscribe_stop(&self) -> watch::Receiver<Option<StopLevel>> {

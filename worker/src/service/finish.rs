@@ -1,6 +1,7 @@
 //! The end of an execution: its spool entry and its last report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
@@ -9,14 +10,23 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
 use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
+use tokio::time::Instant;
 
 use super::WorkerShared;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
+use super::failure_streak::is_host_failure;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
-use crate::spool::publish;
+use crate::shortage::Shortage;
+use crate::spool::{SpoolEntry, publish, publish_unspooled};
+
+/// How long the spool may fail before an execution is stored without it.
+const SPOOL_LIMIT: Duration = Duration::from_secs(30);
+
+/// The same while the disk is known to take no writes at all.
+const FAILED_SPOOL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The next step after an execution that ended at once.
 pub(super) enum FinishStep<F> {
@@ -60,10 +70,14 @@ pub(super) async fn finish(
     }
 }
 
-/// Notes how an execution ended, in its metrics and its trace.
+/// Notes how an execution ended, in its metrics and its trace and for what the worker takes next.
 fn note_end(shared: &WorkerShared, execution: &Execution, body: &ReportBody) {
     shared.config.metrics.ended(execution.offer.work, body);
     execution.trace.note_end(body);
+    shared.failures.record(&execution.offer, body, execution.was_stopped_parked());
+    if is_host_failure(body) {
+        shared.disks.suspect();
+    }
 }
 
 /// Sends the last report of an execution and waits until it is acknowledged.
@@ -85,19 +99,59 @@ async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: Rep
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     execution.trace.enter(UPLOAD);
     let marker = has_marker(&execution, &finished);
-    let mut backoff = shared.spool_outage.backoff();
-    let entry = loop {
-        match shared.spool.persist(&finished, marker).await {
-            Ok(entry) => break entry,
-            Err(error) => backoff.wait_after_failure(&error).await,
-        }
+    let Some(entry) = spool(shared, &finished, marker).await else {
+        return report_unspooled(shared, execution, finished, marker).await;
     };
-    backoff.succeeded();
     let report = publish(&*shared.store, &shared.store_outage, &entry).await;
     shared.config.metrics.stored(entry.bytes());
     note_end(shared, &execution, &report.body);
     send_last_report(shared, execution, report).await;
     shared.spool.remove(entry).await;
+}
+
+/// Spools an execution; `None` if that is not possible for too long. A disk without space may have some
+/// soon, but one that takes no writes may never do again.
+async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Option<SpoolEntry> {
+    let (mut backoff, began) = (shared.spool_outage.backoff(), Instant::now());
+    loop {
+        match shared.spool.persist(finished, marker).await {
+            Ok(entry) => {
+                backoff.succeeded();
+                return Some(entry);
+            }
+            Err(error) => {
+                let is_full = Shortage::from_io_error(&error) == Some(Shortage::Disk);
+                if !is_full && began.elapsed() >= spool_limit(shared) {
+                    return None;
+                }
+                shared.disks.suspect();
+                backoff.wait_after_failure(&error).await;
+            }
+        }
+    }
+}
+
+fn spool_limit(shared: &WorkerShared) -> Duration {
+    match shared.disks.last_failed() {
+        Some(fault) if !fault.is_shortage => FAILED_SPOOL_LIMIT,
+        _ => SPOOL_LIMIT,
+    }
+}
+
+/// Stores and reports an execution whose files stay where they are. If this process dies meanwhile, the
+/// execution is lost, as one that runs.
+async fn report_unspooled(
+    shared: &WorkerShared,
+    execution: Arc<Execution>,
+    finished: Finished,
+    marker: bool,
+) {
+    let exec = execution.exec;
+    tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
+    let report = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker).await;
+    note_end(shared, &execution, &report.body);
+    send_last_report(shared, execution, report).await;
+    shared.spool.clear_scratch(exec).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.

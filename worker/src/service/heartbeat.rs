@@ -11,13 +11,15 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::ReportBody;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
+use crate::queue::traits::ConnectionStatus;
 
-/// Interval of checks for something to send. Bounds the delay of a change.
+/// Interval of checks for something to send while there are executions. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of heartbeats when nothing changes.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,17 +29,10 @@ const LEASE_JITTER: f64 = 0.25;
 /// Extends the leases and sends heartbeats. Never ends.
 pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     let every_third = shared.config.lease / 3;
-    let mut ticks = tokio::time::interval(TICK_INTERVAL.min(every_third));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut status = shared.connection.subscribe();
+    let (mut status, mut changes) = (shared.connection.subscribe(), shared.registry.changes());
     let (mut extend_at, mut last_heartbeat) =
         (Instant::now() + jittered(every_third), Instant::now());
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            // On a new connection the heartbeat comes before everything else.
-            Ok(()) = status.changed() => {}
-        }
         let executions = shared.registry.all();
         announce_executions(&shared, &executions);
         let progressed =
@@ -51,6 +46,31 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
         if extend_at <= Instant::now() {
             extend_at = Instant::now() + jittered(every_third);
             extend_leases(&shared, &executions).await;
+        }
+        drop(executions);
+        let heartbeat_at = last_heartbeat + HEARTBEAT_INTERVAL;
+        wait_for_news(&shared, heartbeat_at, &mut status, &mut changes).await;
+    }
+}
+
+/// Waits until something may have to be sent: a heartbeat, or a moment after a change. The phases of
+/// executions and the ends of leases are looked for at every tick.
+async fn wait_for_news(
+    shared: &WorkerShared,
+    heartbeat_at: Instant,
+    status: &mut watch::Receiver<ConnectionStatus>,
+    changes: &mut watch::Receiver<()>,
+) {
+    let (now, every_third) = (Instant::now(), shared.config.lease / 3);
+    let tick = now + TICK_INTERVAL.min(every_third);
+    let is_idle = shared.registry.is_empty() && !shared.connection.needs_heartbeat();
+    let mut due = if is_idle { heartbeat_at.min(now + every_third).max(tick) } else { tick };
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => return,
+            // On a new connection the heartbeat comes before everything else.
+            Ok(()) = status.changed() => return,
+            Ok(()) = changes.changed(), if due > tick => due = tick,
         }
     }
 }
@@ -113,7 +133,11 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
     let config = &shared.config;
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.heartbeat_entry());
-    let low_disk = shared.low_disk.load(Ordering::Relaxed);
+    let disk_fault = shared.disks.last_failed();
+    let disk_fault =
+        disk_fault.map(|fault| limits::shorten(fault.message, limits::DISK_FAULT_BYTES));
+    // Coordinators of earlier versions know this field only.
+    let low_disk = shared.low_disk.load(Ordering::Relaxed) || disk_fault.is_some();
     let runs: BTreeSet<_> = executions.iter().map(|execution| execution.offer.run).collect();
     let free = u32::try_from(shared.slots.free_slots()).unwrap_or(u32::MAX);
     Heartbeat {
@@ -132,6 +156,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
             .and_then(|longest| longest.as_millis().div_ceil(1000).try_into().ok()),
         draining: shared.is_closing(),
         low_disk,
+        disk_fault,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
         model_calls: runs.iter().filter_map(|run| shared.model_calls.counts(*run)).collect(),

@@ -18,12 +18,14 @@
 
 mod claim;
 mod connection;
+mod disks;
 mod drain;
 mod event_log;
 mod execute;
 mod execution;
 mod execution_slot;
 mod execution_trace;
+mod failure_streak;
 mod finish;
 mod heartbeat;
 mod monitor;
@@ -60,6 +62,7 @@ use rollout_protocol::wire::heartbeat::{ActiveExecution, EnvironmentCapacity, Re
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::BrokerConnection;
+use self::failure_streak::FailureStreak;
 pub use self::monitor::{WorkerMonitor, WorkerNotReady};
 use self::rate_limits::RunRateLimiters;
 use self::registry::ExecutionRegistry;
@@ -309,6 +312,7 @@ struct WorkerShared {
     store_outage: OutageLog,
     spool_outage: OutageLog,
     disks: Arc<DiskWatch>,
+    failures: FailureStreak,
     /// Whether a disk has too little space for more work.
     low_disk: AtomicBool,
 }
@@ -343,6 +347,7 @@ impl Worker {
             store_outage: OutageLog::new("the blob store"),
             spool_outage: OutageLog::new("the spool"),
             disks: runner.disks(),
+            failures: FailureStreak::new(config.suspicious_window.is_some()),
             model_calls: runner.model_calls(),
             low_disk: AtomicBool::new(false),
             config,
@@ -384,7 +389,7 @@ impl Worker {
                 trial_requests::handle_trial_requests(shared.clone()),
             ),
             supervise::spawn("shutdown", drain::forward_shutdown(shared.clone(), shutdown)),
-            supervise::spawn("disks", watch_disks(shared.disks.clone())),
+            supervise::spawn("disks", disks::watch_disks(shared.clone())),
         ]
         .into_iter()
         .collect();
@@ -397,6 +402,7 @@ impl Worker {
             Some(Err(defect)) = helpers.next() => panic!("{defect}"),
         }
         drop(helpers);
+        shared.disks.close().await;
         // Best effort: coordinators stop counting on this worker, and none of them waits for this.
         let _unheard =
             tokio::time::timeout(FINAL_HEARTBEAT_TIMEOUT, heartbeat::send_final_heartbeat(&shared))
@@ -410,11 +416,6 @@ impl Worker {
         };
         WorkerExit { reason, unreported: shared.registry.len() }
     }
-}
-
-/// Watches the disks. Never ends.
-async fn watch_disks(disks: Arc<DiskWatch>) -> Infallible {
-    disks.watch().await
 }
 
 impl WorkerShared {

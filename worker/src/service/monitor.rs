@@ -35,6 +35,12 @@ pub enum WorkerNotReady {
     /// A disk has too little space.
     #[error("a disk of this host is full")]
     DiskFull,
+    /// A directory of the worker takes no writes.
+    #[error("{reason}")]
+    DiskFailed {
+        /// The directory and the cause.
+        reason: String,
+    },
 }
 
 impl WorkerMonitor {
@@ -55,7 +61,11 @@ impl WorkerMonitor {
             (shared.low_disk.load(Ordering::Relaxed), WorkerNotReady::DiskFull),
         ];
         let obstacle = obstacles.into_iter().find(|(is_present, _)| *is_present);
-        obstacle.map_or(Ok(()), |(_, reason)| Err(reason))
+        let failed = || {
+            let fault = shared.disks.last_failed()?;
+            Some(WorkerNotReady::DiskFailed { reason: fault.message })
+        };
+        obstacle.map(|(_, reason)| reason).or_else(failed).map_or(Ok(()), Err)
     }
 }
 
@@ -98,6 +108,9 @@ fn encode(shared: &WorkerShared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Re
     let is_low = u32::from(shared.low_disk.load(Ordering::Relaxed));
     let help = "Whether a disk has too little space for more work";
     gauge(encoder, "worker_disk_full", help, is_low)?;
+    let has_failed = u32::from(shared.disks.last_failed().is_some());
+    let help = "Whether a directory of the worker takes no writes";
+    gauge(encoder, "worker_disk_failed", help, has_failed)?;
     let is_draining = u32::from(shared.is_closing());
     gauge(encoder, "worker_draining", "Whether the worker was asked to stop", is_draining)?;
     let providers = config.profile.borrow().clone().providers;

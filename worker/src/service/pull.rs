@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 
 use super::finish::FinishStep;
 use super::slots::SlotReservation;
-use super::{WorkerShared, claim, execute, finish};
+use super::{WorkerShared, claim, disks, execute, finish};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.
@@ -26,9 +25,6 @@ const PULL_BATCH: usize = 1024;
 const END_PULLS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks of a full spool.
 const SPOOL_POLL_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Interval of checks of a disk without space.
-const DISK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The tasks of all deliveries.
 pub(super) type ExecutionTasks = FuturesUnordered<Task<()>>;
@@ -102,11 +98,12 @@ async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<
     let max_slots = shared.registry.wait_below(slots + limits::UNREPORTED_PER_WORKER).await;
     wait_for_spool_space(shared).await;
     let reservation = loop {
-        wait_for_disk_space(shared).await;
+        shared.failures.wait().await;
+        disks::wait_for_disks(shared).await;
         shared.connection.wait_until_pullable().await;
         let reservation = shared.slots.reserve(max_slots.min(PULL_BATCH)).await;
-        // A disk may have filled up while this waited for a slot.
-        if shared.disks.low().await.is_none() {
+        // A disk may have filled up or failed while this waited for a slot.
+        if disks::are_usable(shared).await {
             break reservation;
         }
     };
@@ -136,21 +133,10 @@ async fn wait_for_spool_space(shared: &WorkerShared) {
     }
     while full() || shared.spool_outage.is_down() {
         tokio::time::sleep(SPOOL_POLL_INTERVAL).await;
-    }
-}
-
-/// Waits until every disk has space for more work. A shortage and its end are logged once.
-async fn wait_for_disk_space(shared: &WorkerShared) {
-    while let Some(low) = shared.disks.low().await {
-        if !shared.low_disk.swap(true, Ordering::Relaxed) {
-            tracing::warn!("{low}: no work is started until space is freed");
-            shared.registry.note_change();
+        // Perhaps no execution is left that tries.
+        if shared.spool_outage.is_down() && shared.spool.takes_writes().await {
+            shared.spool_outage.mark_recovered();
         }
-        tokio::time::sleep(DISK_POLL_INTERVAL).await;
-    }
-    if shared.low_disk.swap(false, Ordering::Relaxed) {
-        tracing::info!("every disk has enough space again: work is started again");
-        shared.registry.note_change();
     }
 }
 
@@ -168,6 +154,10 @@ async fn begin_deliveries(
         shared.config.metrics.delivered(delivery.delivered);
         let window = shared.config.suspicious_window;
         let suspicious = suspicion.is_suspicious(delivery, connected, window);
+        if shared.failures.returns(&delivery.offer) {
+            surplus.push(*delivery);
+            continue;
+        }
         // For a try that runs here already, the running execution extends the new delivery's lease.
         let Some(execution) = shared.registry.admit(delivery) else { continue };
         let class = delivery.offer.class;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rollout_protocol::id::{ExecId, ItemId, RunId};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::delivery::Delivery;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::execution::{Execution, TryKey};
 use crate::traces::Tracer;
@@ -16,6 +16,8 @@ use crate::traces::Tracer;
 pub(super) struct ExecutionRegistry {
     state: Mutex<RegistryState>,
     shrunk: Notify,
+    /// Notified of changes that the coordinator learns soon.
+    changes: watch::Sender<()>,
     /// Takes the spans of the executions.
     tracer: Tracer,
 }
@@ -67,6 +69,10 @@ impl ExecutionRegistry {
         self.state().held.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Waits until fewer than `bound` are held; returns how many fewer.
     pub(super) async fn wait_below(&self, bound: usize) -> usize {
         loop {
@@ -109,6 +115,12 @@ impl ExecutionRegistry {
     /// Records a change.
     pub(super) fn note_change(&self) {
         self.state().changed = true;
+        self.changes.send_replace(());
+    }
+
+    /// A receiver of the changes that are recorded from now on.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     pub(super) fn stop_all(&self, level: StopLevel) {

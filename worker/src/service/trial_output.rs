@@ -27,7 +27,8 @@ pub(super) async fn answer(
         Some(known) if known == exec => request.output_after,
         _ => OutputCursor::default(),
     };
-    let read = supervise::blocking(move || read_output(&scratch, &after)).await;
+    let max_bytes = request.max_bytes;
+    let read = supervise::blocking(move || read_output(&scratch, &after, max_bytes)).await;
     *next = Some(Instant::now() + ANSWER_INTERVAL);
     drop(next);
     match read {

@@ -27,13 +27,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
-pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, result_report};
+pub(crate) use self::publish::{publish, publish_unspooled};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
 use crate::executor::Finished;
 use crate::supervise;
+use crate::write_check::check_writes;
 
 /// Name of the directory of spooled executions in a worker directory.
 const SPOOL_DIR: &str = "spool";
@@ -60,6 +61,12 @@ impl Spool {
     /// Bytes of executions that are not reported yet.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether executions can be spooled, as far as a small file shows.
+    pub(crate) async fn takes_writes(&self) -> bool {
+        let dir = self.worker_dir.clone();
+        supervise::blocking(move || check_writes(&dir)).await.is_ok()
     }
 
     /// Makes a finished execution durable and removes its scratch directory; `marker` is whether a

@@ -14,6 +14,7 @@ use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
 use crate::digest_line;
 use crate::executor::{Finished, RecordFile};
+use crate::fs_make::make_directory;
 use crate::shown_path::shown;
 
 /// Bytes of a file read at once.
@@ -92,7 +93,8 @@ pub(super) fn persist_plan(
 impl PersistStep {
     pub(super) fn perform(&self) -> io::Result<()> {
         match self {
-            Self::CreateDir(dir) => fs::create_dir_all(dir),
+            // Not the directory of the worker itself.
+            Self::CreateDir(dir) => make_directory(dir, 1),
             Self::Move { from, to } => match fs::rename(from, to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && to.exists() => Ok(()),
                 moved => moved,

@@ -1,5 +1,7 @@
 //! Upload of a spooled execution, and its report.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
+use crate::executor::Finished;
 use crate::shown_path::shown;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 use crate::supervise;
@@ -34,13 +37,56 @@ pub(crate) async fn publish(
             }
             Err(error) if error.is_transient() => {
                 if let Some(file) = find_missing_file(entry).await {
-                    return unstorable_report(entry, &format!("{} is missing", shown(&file)));
+                    return entry.unstorable_report(&format!("{} is missing", shown(&file)));
                 }
                 backoff.wait_after_failure(&error).await;
             }
-            Err(error) => return unstorable_report(entry, &error_chain(&error)),
+            Err(error) => return entry.unstorable_report(&error_chain(&error)),
         }
     }
+}
+
+/// Like [`publish`] for an execution that cannot be spooled, because its worker's disk takes no writes.
+/// What is on that disk may be readable. An execution of which a file is not is reported as an
+/// infrastructure failure.
+pub(crate) async fn publish_unspooled(
+    store: &dyn BlobStore,
+    outage: &OutageLog,
+    finished: &Finished,
+    marker: bool,
+) -> Report {
+    let unstorable =
+        |code, reason: &str| unstorable_report(&finished.record, finished.stopped, code, reason);
+    let mut backoff = outage.backoff();
+    loop {
+        let stored = match finished.store(store).await {
+            Ok(record) => store_record(store, &record, finished.stopped, marker).await,
+            Err(error) => Err(error),
+        };
+        match stored {
+            Ok(report) => {
+                backoff.succeeded();
+                return report;
+            }
+            Err(error) if error.is_transient() => {
+                if let Some(reason) = find_unreadable_file(finished).await {
+                    return unstorable(ErrorCode::DISK_FAILED, &reason);
+                }
+                backoff.wait_after_failure(&error).await;
+            }
+            Err(error) => return unstorable(ErrorCode::STORE_FAILED, &error_chain(&error)),
+        }
+    }
+}
+
+/// Why a file of an execution cannot be read, if one cannot.
+async fn find_unreadable_file(finished: &Finished) -> Option<String> {
+    let files: Vec<PathBuf> = finished.files.iter().map(|file| file.file.clone()).collect();
+    let read = |path: &PathBuf| io::copy(&mut File::open(path)?, &mut io::sink());
+    let look = move || {
+        files.iter().find_map(|path| Some(format!("{}: {}", shown(path), read(path).err()?)))
+    };
+    supervise::blocking(look).await
 }
 
 /// A file that no repetition can store.
@@ -56,18 +102,25 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
     let blobs = store.put_many(contents.collect()).await?;
     if let Some((file, found)) = entry.find_changed_file(&blobs) {
         let file = shown(&file);
-        return Ok(unstorable_report(
-            entry,
-            &format!("{file} changed on disk: its digest is now {found}"),
-        ));
+        let reason = format!("{file} changed on disk: its digest is now {found}");
+        return Ok(entry.unstorable_report(&reason));
     }
-    let record = entry.record_with(blobs);
-    let blob = put_json(store, &record).await?;
-    if entry.marker {
-        put_marker(store, &record, &blob).await?;
+    store_record(store, &entry.record_with(blobs), entry.stopped, entry.marker).await
+}
+
+/// Stores a complete record; returns its report.
+async fn store_record(
+    store: &dyn BlobStore,
+    record: &ExecutionRecord,
+    stopped: Option<Phase>,
+    marker: bool,
+) -> Result<Report, StoreError> {
+    let blob = put_json(store, record).await?;
+    if marker {
+        put_marker(store, record, &blob).await?;
     }
-    Ok(match entry.stopped {
-        None => result_report(&record, blob),
+    Ok(match stopped {
+        None => result_report(record, blob),
         Some(phase) => record.report(ReportBody::Lost {
             reason: LostReason::Stopped,
             phase: Some(phase),
@@ -90,15 +143,25 @@ async fn put_marker(
     Ok(())
 }
 
-fn unstorable_report(entry: &SpoolEntry, reason: &str) -> Report {
-    let record = &entry.record;
+impl SpoolEntry {
+    fn unstorable_report(&self, reason: &str) -> Report {
+        unstorable_report(&self.record, self.stopped, ErrorCode::STORE_FAILED, reason)
+    }
+}
+
+fn unstorable_report(
+    record: &ExecutionRecord,
+    stopped: Option<Phase>,
+    code: ErrorCode,
+    reason: &str,
+) -> Report {
     let message = format!("cannot store the result: {reason}");
     let (.., exec) = record.ids();
     tracing::error!("execution {exec}: {message}");
-    let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
-        .in_phase(Phase::Collection);
+    let error =
+        TrialError::transient(ErrorType::InternalError, code, message).in_phase(Phase::Collection);
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
-    if let Some(phase) = entry.stopped {
+    if let Some(phase) = stopped {
         // A stopped execution has no verdict, and the failure gives it none.
         let (reason, phase) = (LostReason::Stopped, Some(phase));
         let Verdict { cost, model_use, .. } = record.verdict();

@@ -12,6 +12,7 @@ use rollout_protocol::wire::report::{Report, ReportBody};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;
+use crate::fs_make::make_directory;
 use crate::supervise;
 
 /// Name of the file with the mark.
@@ -39,11 +40,8 @@ impl ScratchMark {
     /// Creates the directory with the mark in it. The mark survives the process but is not synced:
     /// after a power cut the coordinator notices the loss by the missing heartbeats.
     pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
-        // Does not create the parent: a removed worker directory must not reappear in part.
-        match fs::create_dir(scratch) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        // Not the directory of the worker itself.
+        make_directory(scratch, 1)?;
         let temporary = scratch.join("execution.json.new");
         fs::write(&temporary, serde_json::to_vec(self)?)?;
         fs::rename(temporary, scratch.join(MARK_FILE))

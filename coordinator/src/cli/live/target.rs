@@ -192,7 +192,7 @@ impl LiveRun {
     ) -> Result<(), CliError> {
         let Some(first) = options.first() else { return Ok(()) };
         // It changes nothing.
-        let question = RunCommand::ReadFile { file: RunFile::Owner, offset: 0 };
+        let question = RunCommand::ReadFile { file: RunFile::Owner, offset: 0, max_bytes: None };
         if self.command(question).await?.is_none() {
             return Ok(());
         }

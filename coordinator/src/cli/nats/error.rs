@@ -58,9 +58,10 @@ impl From<ConnectError> for CliError {
     fn from(error: ConnectError) -> Self {
         let refused = Self::config(WHAT, &error);
         match &error {
-            ConnectError::Unreachable { reason, .. } => {
-                Self::new(ExitCode::OutOfReach, error.to_string()).hint(unreachable_hint(reason))
+            ConnectError::Unreachable { .. } => {
+                Self::new(ExitCode::OutOfReach, error.to_string()).hint(UNREACHABLE_HINT)
             }
+            ConnectError::Tls { reason, .. } => refused.hint(tls_hint(reason)),
             ConnectError::Denied { reason, .. } if is_missing_permission(reason) => {
                 refused.hint(ROLE_HINT)
             }
@@ -70,7 +71,12 @@ impl From<ConnectError> for CliError {
             ConnectError::NoJetStream { .. } => {
                 refused.hint("enable JetStream on the server, for the account of this user")
             }
-            ConnectError::Credentials { .. } | ConnectError::TooOld { .. } => refused,
+            ConnectError::SmallMessages { .. } => {
+                refused.hint("set `max_payload` of the server; its default is 1MB")
+            }
+            ConnectError::TlsFile(_)
+            | ConnectError::Credentials { .. }
+            | ConnectError::TooOld { .. } => refused,
         }
     }
 }
@@ -84,6 +90,13 @@ impl From<NatsSetupError> for CliError {
                 "use the coordinator's user (docs/operations.md, Users and permissions)",
             ),
             NatsSetupError::Queue(error) => error.into(),
+            error @ NatsSetupError::Resources { .. } => {
+                Self::config("the NATS server is not set up", &error).hint(
+                    "give the account and the server more disk (`max_file`, `max_file_store`), or \
+                     create the stream beforehand with a smaller `max_bytes` (docs/operations.md, \
+                     Streams and buckets)",
+                )
+            }
             error @ NatsSetupError::Copies { .. } => {
                 Self::config("the NATS servers are not set up", &error).hint(
                     "start the missing servers, or choose the number of copies with \
@@ -144,13 +157,16 @@ fn is_missing_permission(reason: &str) -> bool {
     reason.to_ascii_lowercase().contains("permissions violation")
 }
 
-fn unreachable_hint(reason: &str) -> &'static str {
+fn tls_hint(reason: &str) -> &'static str {
     if reason.contains("InvalidContentType") {
         "the server may not use TLS: use a `nats://` address without `--nats-ca` and `--nats-cert`"
     } else if reason.contains("invalid peer certificate") {
         "check the server's certificate, and the CA that `--nats-ca` trusts"
+    } else if reason.contains("received fatal alert") {
+        "the server does not accept the client certificate, or requires one: check `--nats-cert`, \
+         `--nats-key` and the CA that the server trusts"
     } else {
-        UNREACHABLE_HINT
+        "check the TLS settings of the server, and `--nats-ca`, `--nats-cert` and `--nats-key`"
     }
 }
 
@@ -180,8 +196,20 @@ mod tests {
             "cannot reach the NATS server nats://127.0.0.1:4222: Connection refused (os error 111)"
         );
         assert_eq!(error.hints, [UNREACHABLE_HINT]);
-        let plain = unreachable("received corrupt message of type InvalidContentType");
-        assert!(plain.hints[0].contains("`nats://`"), "{:?}", plain.hints);
+    }
+
+    #[test]
+    fn nats_server_with_other_tls_settings_is_mistake_of_settings() {
+        for (reason, hint) in [
+            ("received corrupt message of type InvalidContentType", "`nats://`"),
+            ("invalid peer certificate: UnknownIssuer", "`--nats-ca`"),
+            ("received fatal alert: CertificateRequired", "`--nats-cert`"),
+        ] {
+            let (address, reason) = (ADDRESS.to_owned(), reason.to_owned());
+            let error = CliError::from(ConnectError::Tls { address, reason });
+            assert_eq!(error.code, ExitCode::Config);
+            assert!(error.hints[0].contains(hint), "{:?}", error.hints);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Runs that their coordinators show over NATS: copies for readers on other hosts.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Parser;
 use rollout_protocol::id::RunId;
@@ -39,6 +40,8 @@ struct ServerOptions {
 pub(in crate::cli) struct ServedRun {
     pub(in crate::cli) run: RunId,
     pub(in crate::cli) entry: RunEntry,
+    /// Time since its coordinator wrote the entry, by the server's clock.
+    pub(in crate::cli) age: Duration,
 }
 
 impl ServerAddress {
@@ -71,8 +74,10 @@ impl ServerAddress {
         let entries = nats.kv_store().entries().await?;
         let mut runs: Vec<ServedRun> = entries
             .into_iter()
-            .filter_map(|(key, kept)| {
-                Some(ServedRun { run: key.parse().ok()?, entry: RunEntry::parse(&kept.value)? })
+            .filter_map(|listed| {
+                let run = listed.key.parse().ok()?;
+                let entry = RunEntry::parse(&listed.entry.value)?;
+                Some(ServedRun { run, entry, age: listed.age })
             })
             .collect();
         runs.sort_by_key(|served| (served.entry.started_at, served.run));
@@ -143,9 +148,10 @@ async fn read_from(
     from: u64,
 ) -> Result<(Option<Vec<u8>>, Vec<u32>), CliError> {
     let mut read = Vec::new();
+    let max_bytes = Some(nats.part_bytes());
     loop {
         let offset = from + read.len() as u64;
-        let part = part(nats, run, RunCommand::ReadFile { file, offset }).await?;
+        let part = part(nats, run, RunCommand::ReadFile { file, offset, max_bytes }).await?;
         let bytes =
             part.bytes().ok_or_else(|| CliError::refused("cannot read the run: damaged"))?;
         let epochs = part.epochs;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits;
-use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
+use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_worker::queue::nats::NatsName;
 use serde_json::{Value, json};
 
@@ -67,6 +67,19 @@ fn render_json(seen: &[ReceivedHeartbeat]) -> String {
     seen.iter().map(line).collect()
 }
 
+/// The state of a worker that is heard of.
+fn worker_state(heartbeat: &Heartbeat) -> &'static str {
+    if heartbeat.draining {
+        "draining"
+    } else if heartbeat.disk_fault.is_some() {
+        "disk failed"
+    } else if heartbeat.low_disk {
+        "disk nearly full"
+    } else {
+        "working"
+    }
+}
+
 fn render_table(seen: &[ReceivedHeartbeat], silence_limit: Duration) -> String {
     if seen.is_empty() {
         return "no workers\n".to_owned();
@@ -76,11 +89,10 @@ fn render_table(seen: &[ReceivedHeartbeat], silence_limit: Duration) -> String {
     for ReceivedHeartbeat { heartbeat, age } in seen {
         let running = heartbeat.executions.iter().filter(|running| !running.claiming).count();
         let providers: Vec<String> = heartbeat.providers.keys().map(ToString::to_string).collect();
-        let state = match (*age >= silence_limit, heartbeat.draining, heartbeat.low_disk) {
-            (true, ..) => format!("silent for {} s", age.as_secs()),
-            (false, true, _) => "draining".to_owned(),
-            (false, false, true) => "disk nearly full".to_owned(),
-            (false, false, false) => "working".to_owned(),
+        let state = if *age >= silence_limit {
+            format!("silent for {} s", age.as_secs())
+        } else {
+            worker_state(heartbeat).to_owned()
         };
         let row = [
             heartbeat.worker.to_string(),

@@ -2,9 +2,9 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::cli::error::{CliError, from_lock, remedy};
+use crate::cli::error::{CliError, DIRECTORY_GONE_HINT, from_lock, remedy};
 use crate::cli::hint_command::CommandHint;
-use crate::engine::LockError;
+use crate::engine::{LockError, LockLostError};
 use crate::workloads::search::driver::{BackendError, SearchError};
 
 /// Part of hints: the option that starts another search.
@@ -37,7 +37,10 @@ impl From<SearchError> for CliError {
                 Self::new(ExitCode::Cancelled, "the search was stopped on request")
                     .command_hint(CommandHint::new("resume"))
             }
-            SearchError::Lost(_) => Self::from_cause(
+            SearchError::Lost(LockLostError::DirectoryGone { .. }) => {
+                Self::failure(what, &error).hint(DIRECTORY_GONE_HINT)
+            }
+            SearchError::Lost(LockLostError::TakenOver { .. }) => Self::from_cause(
                 ExitCode::LockLost,
                 "the search was interrupted",
                 &error,

@@ -16,7 +16,7 @@ use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::engine::{LockOptions, LockWaitPolicy, RunLock};
 use crate::launch::LaunchError;
-use crate::launch::host::{HostPaths, provider, reap};
+use crate::launch::host::{HostPaths, answering, provider, reap};
 use crate::results::escape;
 use crate::workloads::search::backend::InactiveRepository;
 use crate::workloads::search::driver::{
@@ -66,6 +66,7 @@ pub(in crate::cli) async fn gc(args: TreeGcArgs, printer: &Printer) -> Result<Ex
     for descriptor in descriptor::built_descriptors() {
         providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
     }
+    let providers = answering(providers).await;
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;
     drop(lock.release(None).await);
     print_result(&report, printer)

@@ -8,14 +8,17 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::cli::store_url;
 use crate::results::escape;
+use crate::workloads::search::backend::{ComparedOutputs, OutputRepair, compare_outputs};
 use crate::workloads::search::repository::RepositoryInspector;
 use crate::workloads::search::validate::{CommitSource, Validation, check};
 
 /// Validate a search: its files, artifact contents, decisions and tree
 ///
-/// Writes VALIDATION_REPORT.md and VALIDATION_REPORT.json into the search directory. Exits with 8
-/// when anything is wrong.
+/// Compares outputs of evals with the blob store that the search used, if it can be opened. Writes
+/// VALIDATION_REPORT.md and VALIDATION_REPORT.json into the search directory. Exits with 8 when
+/// anything is wrong.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ValidateArgs {
     /// Search directory
@@ -32,8 +35,10 @@ pub(in crate::cli) async fn validate(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let inspector = inspect_repository(&args.run_dir).await?;
+    let outputs = inspect_outputs(&args.run_dir).await?;
     let validation = with_search(args.run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
+        let mut validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
+        outputs.iter().for_each(|outputs| validation.add_outputs(outputs));
         validation.write(&directory)?;
         Ok(validation)
     })
@@ -48,8 +53,10 @@ pub(super) async fn validate_and_report(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let inspector = inspect_repository(&run_dir).await?;
+    let outputs = inspect_outputs(&run_dir).await?;
     let validation = with_search(run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
+        let mut validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
+        outputs.iter().for_each(|outputs| validation.add_outputs(outputs));
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;
@@ -69,6 +76,19 @@ async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector
     }
     let opened = RepositoryInspector::open(run_dir).await;
     opened.map(Some).map_err(|error| CliError::failure("cannot read the commits", &error))
+}
+
+/// Compares the outputs of evals with the store that the search used; `None` without it.
+async fn inspect_outputs(run_dir: &Path) -> Result<Option<ComparedOutputs>, CliError> {
+    let found = with_search(run_dir.to_owned(), |directory, manifest| Ok((directory, manifest)));
+    let (directory, manifest) = found.await?;
+    let Ok(url) = store_url::for_run(None, run_dir) else { return Ok(None) };
+    if manifest.run_config.dry_run {
+        return Ok(None);
+    }
+    let Ok(store) = store_url::open_found(&url, run_dir).await else { return Ok(None) };
+    let compared = compare_outputs(&directory, &manifest, &*store, OutputRepair::None).await;
+    compared.map(Some).map_err(|error| CliError::failure("cannot compare outputs of evals", &error))
 }
 
 fn as_repository(inspector: Option<&RepositoryInspector>) -> CommitSource<'_> {

@@ -74,8 +74,7 @@ impl Daemon {
         if !self.discard_farm(farm).await {
             return Ok(());
         }
-        let (dir, id) = (Arc::clone(&self.dir), farm.id().clone());
-        supervise::blocking(move || dir.remove(&id)).await?;
+        self.remove_files(farm.id()).await?;
         self.farms.table().remove(farm);
         Ok(())
     }
@@ -96,7 +95,9 @@ impl Daemon {
                     if farm.record().failure.is_some() {
                         tokio::time::sleep(pause).await;
                         pause = longest.min(pause * 2);
-                        self.forget_failure(farm).await;
+                        if !self.forget_failure(farm).await {
+                            continue;
+                        }
                     }
                     self.wake.notify_one();
                 }
@@ -111,13 +112,18 @@ impl Daemon {
         }
     }
 
-    async fn forget_failure(&self, farm: &HostedFarm) {
+    /// Returns whether the farm can be opened again.
+    async fn forget_failure(&self, farm: &HostedFarm) -> bool {
         let forgotten = farm.update(&self.dir, |record| {
             record.failure = None;
             Ok::<(), RecordError>(())
         });
-        if let Err(error) = forgotten.await {
-            tracing::warn!("cannot open the deleted farm {} again: {error}", farm.id());
+        match forgotten.await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!("cannot open the deleted farm {} again: {error}", farm.id());
+                false
+            }
         }
     }
 }

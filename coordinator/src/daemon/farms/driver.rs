@@ -15,7 +15,6 @@ use crate::daemon::driver::prepare;
 #[cfg(feature = "nats")]
 use crate::daemon::driver::remote;
 use crate::daemon::failure::{RunFailure, RunFault};
-use crate::daemon::record::RecordError;
 use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
@@ -34,28 +33,22 @@ enum FarmSessionEnd {
 /// Runs a session to its end and writes the record.
 pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
     let end = run_session(daemon, farm).await;
-    let written = match end {
+    match &end {
         FarmSessionEnd::Stopped => return,
-        FarmSessionEnd::Ended(end) => {
-            tracing::info!("farm {} has ended", farm.id());
-            let note = farm.update(&daemon.dir, |record| {
-                record.end = Some(end);
-                Ok::<(), RecordError>(())
-            });
-            note.await
-        }
+        FarmSessionEnd::Ended(_) => tracing::info!("farm {} has ended", farm.id()),
         FarmSessionEnd::Failed(failure) => {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
-            let note = farm.update(&daemon.dir, |record| {
-                record.failure = Some(failure);
-                Ok::<(), RecordError>(())
-            });
-            note.await
         }
-    };
-    if let Err(error) = written {
+    }
+    let written = farm.note(&daemon.dir, |record| match end {
+        FarmSessionEnd::Stopped => {}
+        FarmSessionEnd::Ended(end) => record.end = Some(end),
+        FarmSessionEnd::Failed(failure) => record.failure = Some(failure),
+    });
+    if let Err(error) = written.await {
         // The journal has everything: the next session finds the same.
         tracing::error!("cannot note the end of a session of farm {}: {error}", farm.id());
+        daemon.writes.record_failed(&error);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A farm of the daemon: its record and its session.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -84,6 +84,9 @@ pub struct HostedFarm {
     stage: watch::Sender<FarmStage>,
     /// Bytes that it held when its last session ended.
     last_held: AtomicU64,
+    /// Whether the file has an earlier record: what a session left could not be noted. Changed by the
+    /// holder of `writing`.
+    is_unwritten: AtomicBool,
     /// Held while the record is written.
     writing: tokio::sync::Mutex<()>,
 }
@@ -108,6 +111,7 @@ impl HostedFarm {
             record: Mutex::new(record),
             stage: watch::Sender::new(FarmStage::Idle),
             last_held: AtomicU64::new(0),
+            is_unwritten: AtomicBool::new(false),
             writing: tokio::sync::Mutex::new(()),
         }
     }
@@ -266,15 +270,68 @@ impl HostedFarm {
         if record == *self.record() {
             return Ok(());
         }
-        let (dir, written) = (Arc::clone(dir), record.clone());
-        supervise::blocking(move || dir.write_record(&written)).await?;
-        *self.record() = record;
+        write(dir, &record).await?;
+        self.replace_record(record, false);
         Ok(())
+    }
+
+    /// Notes what a session left. It holds in this process even if it cannot be written: a session that
+    /// failed must not begin again at once. [`HostedFarm::write_noted`] writes it later.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(super) async fn note(
+        &self,
+        dir: &Arc<DaemonDir>,
+        change: impl FnOnce(&mut HostedFarmRecord),
+    ) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        let mut record = self.record().clone();
+        change(&mut record);
+        let written = write(dir, &record).await;
+        self.replace_record(record, written.is_err());
+        written
+    }
+
+    /// Whether something that a session left is not in the file.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.is_unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Writes what could not be noted. A session that failed then failed with the same disk, as far as
+    /// is known: the farm is opened again.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub(in crate::daemon) async fn write_noted(
+        &self,
+        dir: &Arc<DaemonDir>,
+    ) -> Result<(), RecordError> {
+        let _turn = self.writing.lock().await;
+        if !self.is_unwritten() {
+            return Ok(());
+        }
+        let mut record = self.record().clone();
+        record.failure = None;
+        write(dir, &record).await?;
+        self.replace_record(record, false);
+        Ok(())
+    }
+
+    fn replace_record(&self, record: HostedFarmRecord, is_unwritten: bool) {
+        *self.record() = record;
+        self.is_unwritten.store(is_unwritten, Ordering::Relaxed);
     }
 
     pub(super) fn record(&self) -> MutexGuard<'_, HostedFarmRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes a record, durably.
+async fn write(dir: &Arc<DaemonDir>, record: &HostedFarmRecord) -> Result<(), RecordError> {
+    let (dir, record) = (Arc::clone(dir), record.clone());
+    supervise::blocking(move || dir.write_record(&record)).await
 }
 
 /// The state of a farm with this record; `status` is that of its session.

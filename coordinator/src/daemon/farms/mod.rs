@@ -59,12 +59,11 @@ pub(super) struct HostedFarms {
 }
 
 impl HostedFarms {
-    /// Reads the records of all farms. One that cannot be read is shown as such. A deleted one is
-    /// removed, unless executions of it may run on workers. Blocks.
+    /// Reads the records of all farms. One that cannot be read is shown as such. Blocks.
     ///
     /// # Errors
     /// [`RecordError`] when the directory cannot be used.
-    pub(super) fn open(dir: &DaemonDir, is_remote: bool) -> Result<Self, RecordError> {
+    pub(super) fn open(dir: &DaemonDir) -> Result<Self, RecordError> {
         let mut table = FarmTable::default();
         for found in dir.records::<HostedFarmRecord>()? {
             match found.record {
@@ -72,12 +71,7 @@ impl HostedFarms {
                     // It is tried again.
                     record.failure = None;
                     let run_dir = dir.run_dir(&record.id);
-                    let farm = HostedFarm::new(record, run_dir);
-                    if !farm.is_deleted() || farm.has_remote_executions(is_remote) {
-                        table.insert(Arc::new(farm));
-                    } else if let Err(error) = dir.remove(farm.id()) {
-                        tracing::warn!("cannot remove the deleted farm {}: {error}", farm.id());
-                    }
+                    table.insert(Arc::new(HostedFarm::new(record, run_dir)));
                 }
                 Err(error) => {
                     tracing::error!("cannot read the farm {}: {error}", found.id);
@@ -103,6 +97,11 @@ impl HostedFarms {
         self.stopping.send_modify(|known| *known = (*known).max(Some(level)));
     }
 
+    /// The farms whose session left something that could not be noted.
+    pub(super) fn unwritten(&self) -> Vec<Arc<HostedFarm>> {
+        self.table().unwritten()
+    }
+
     fn table(&self) -> MutexGuard<'_, FarmTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +114,7 @@ impl HostedFarms {
 impl Daemon {
     /// Opens every farm that has no session and needs one.
     pub(super) fn open_farms(self: &Arc<Self>) {
-        if self.stopping().is_some() {
+        if self.stopping().is_some() || self.writes.is_failing() {
             return;
         }
         let due = self.farms.table().due(self.is_remote());

@@ -98,6 +98,11 @@ impl FarmTable {
         self.farms.values().filter(|farm| farm.is_due(is_remote)).cloned().collect()
     }
 
+    /// The farms whose session left something that could not be noted.
+    pub(super) fn unwritten(&self) -> Vec<Arc<HostedFarm>> {
+        self.farms.values().filter(|farm| farm.is_unwritten()).cloned().collect()
+    }
+
     /// Numbers of farms that have not ended.
     pub(super) fn open_by_user(&self) -> UserCounts {
         let open = self.kept().filter(|farm| farm.record().end.is_none());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rollout_protocol::farm::{FarmSettings, GroupRequest};
 
 use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
+use crate::daemon::tests::write_faults::ReplacedDirectory;
 use crate::daemon::tests::{daemon, user};
 use crate::daemon::{Daemon, DaemonError, Role, SubmittedDocument};
 
@@ -101,4 +102,23 @@ async fn refused_farm_leaves_no_file() {
     assert!(matches!(refused, Err(FarmError::Settings(_))), "{refused:?}");
     let left = std::fs::read_dir(directory.path().join("farms")).expect("a directory");
     assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn failed_farm_whose_end_cannot_be_noted_is_opened_when_writes_are_possible() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = farms(directory.path());
+    let ada = user("ada", Role::Submit);
+    let farm = accepted(daemon.submit_farm(&ada, farm(None, JOB)).await);
+    assert!(farm.is_due(false));
+    let records = ReplacedDirectory::replace(&directory.path().join("farms"));
+    super::driver::drive(&daemon, &farm).await;
+    farm.set_stage(super::FarmStage::Idle);
+    assert_eq!(farm.view().state, HostedFarmState::Failed);
+    assert!(!farm.is_due(false), "its session would fail again at once");
+    assert!(daemon.check_ready().is_err() && daemon.try_writes().await.is_err());
+    records.restore();
+    daemon.try_writes().await.expect("writes are possible");
+    assert_eq!(farm.view().state, HostedFarmState::Queued);
+    assert!(farm.is_due(false));
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::id::RunId;
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::Bytes;
 
@@ -155,7 +155,7 @@ impl Catalog {
     pub async fn download(&self, run: RunId, layout: &RunLayout) -> Result<(), CatalogError> {
         let root = layout.root().to_owned();
         let of = root.clone();
-        let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
+        let made = supervise::blocking(move || durable::create_directory(&of)).await;
         made.map_err(CatalogError::file("create", &root))?;
         // The journal last: it holds at least what the files state.
         let files = self.files(run).await?;

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 use tokio_util::bytes::Bytes;
 
 use super::piece::{Piece, chain_from};
@@ -238,7 +238,7 @@ async fn write_at(
 ) -> Result<u64, CatalogError> {
     let (path, directory) = (layout.segment(epoch), layout.journal());
     supervise::blocking(move || {
-        std::fs::create_dir_all(&directory).map_err(CatalogError::file("create", &directory))?;
+        durable::create_directory(&directory).map_err(CatalogError::file("create", &directory))?;
         let write = || {
             let mut file =
                 OpenOptions::new().create(true).write(true).truncate(false).open(&path)?;

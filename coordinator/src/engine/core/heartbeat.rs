@@ -19,6 +19,7 @@ impl Core {
     ) {
         let Some(remote) = &mut self.remote else { return };
         remote.record_poll(now.monotonic_ms);
+        self.return_parked(now, &heartbeats, out);
         for ReceivedHeartbeat { heartbeat, age } in heartbeats {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             if let Some(remote) = &mut self.remote {

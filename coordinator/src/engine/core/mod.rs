@@ -33,6 +33,7 @@ mod invariants;
 mod item;
 mod merge;
 mod offer;
+mod parked;
 mod pause;
 mod ready_queue;
 mod reclaim;

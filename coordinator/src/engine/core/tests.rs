@@ -7,6 +7,7 @@ mod dying;
 mod fleet;
 mod merging;
 mod offering;
+mod parking;
 mod pausing;
 mod reconciling;
 mod reopening;

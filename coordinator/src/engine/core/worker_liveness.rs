@@ -12,6 +12,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use super::RemoteTimeouts;
 use super::deferred_claim::DeferredClaim;
 use super::item::ItemEntry;
+use super::parked::ParkedExecutions;
 
 /// How long after the beginning of a watch a heartbeat shows what a worker held then, in
 /// milliseconds: workers repeat it within a second.
@@ -61,6 +62,8 @@ pub(super) struct WorkerLiveness {
     pub(super) held_back: BTreeMap<SizeClass, u64>,
     /// Unwanted executions, and when to tell their workers (again).
     pub(super) unwanted: HashMap<ExecId, u64>,
+    /// Executions that wait for a service.
+    pub(super) parked: ParkedExecutions,
 }
 
 /// Timeouts in milliseconds.
@@ -158,6 +161,7 @@ impl WorkerLiveness {
             unstarted: BTreeMap::new(),
             held_back: BTreeMap::new(),
             unwanted: HashMap::new(),
+            parked: ParkedExecutions::default(),
         }
     }
 

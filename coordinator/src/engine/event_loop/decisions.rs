@@ -1,8 +1,5 @@
 //! Decisions of a workload with records of its own.
 
-use std::time::Duration;
-
-use rollout_protocol::Timestamp;
 use tokio::time::Instant;
 
 use super::Engine;
@@ -13,7 +10,7 @@ impl<P: Planner> Engine<P> {
     /// Takes the decisions of the workload: its records go to the journal before those that follow
     /// from them.
     pub(super) fn take_decisions(&mut self) {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let PlannerDecisions { records, cancelled, forgotten, pause } = self.planner.decide(now);
         for record in records {
             self.run.writer.record(now, &JournalRecord::Farm(Box::new(record)));
@@ -43,11 +40,7 @@ impl<P: Planner> Engine<P> {
 
     /// When the workload must decide again.
     pub(super) fn decisions_due(&self) -> Option<Instant> {
-        let due = self.planner.next_due()?;
-        let wait = due.as_millisecond().saturating_sub(Timestamp::now().as_millisecond());
-        // A due time in the past is decided on before this is called; a clock that was set back must
-        // not keep the loop busy.
-        Some(Instant::now() + Duration::from_millis(u64::try_from(wait).unwrap_or(0).max(1)))
+        self.planner.next_due().map(|due| self.clock.instant(due))
     }
 
     /// Forgets the settled items of former sessions that the workload does not need.

@@ -59,9 +59,9 @@ impl<P: Planner> Engine<P> {
         match command {
             RunCommand::Cancel { selection } => self.on_cancel(selection, reply),
             RunCommand::Retry { request, selection } => self.on_retry(request, selection, reply),
-            RunCommand::ReadFile { file, offset } => {
+            RunCommand::ReadFile { file, offset, max_bytes } => {
                 let (layout, durable) = (self.run.layout.clone(), self.run.writer.durable_prefix());
-                let read = move || read_part(&layout, durable, file, offset);
+                let read = move || read_part(&layout, durable, file, (offset, max_bytes));
                 // A reader that no longer waits asks again.
                 let _gone = reply.send(supervise::blocking(read).await);
             }

@@ -15,6 +15,7 @@ mod messages;
 mod publisher;
 mod retries;
 mod run_files;
+mod session_clock;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use self::live::LiveExecutions;
 pub use self::live::{LiveExecution, PhaseHints};
 pub use self::publisher::QueuePublisher;
 use self::retries::Retries;
+use self::session_clock::SessionClock;
 use super::concurrency::ConcurrencyLimiter;
 use super::manifest::RunState;
 use super::open::OpenRun;
@@ -89,6 +91,8 @@ pub struct Engine<P> {
     waiting: VecDeque<(u64, Vec<CoreEffect>)>,
     pending_effects: Vec<CoreEffect>,
     started: Instant,
+    /// Times of the workload's decisions.
+    clock: SessionClock,
     /// Position of the last report in the batch in flight.
     in_flight_position: Option<ReportPosition>,
     /// When the batch in flight was handed to the disk.
@@ -153,6 +157,7 @@ impl<P: Planner> Engine<P> {
     ) -> Self {
         let (now, position) = (Instant::now(), run.core.position());
         let (growth, limiter) = (planner.growth_signal(), planner.concurrency_limiter());
+        let clock = SessionClock::new(planner.session_start(Timestamp::now()), now);
         Self {
             run,
             planner,
@@ -168,6 +173,7 @@ impl<P: Planner> Engine<P> {
             waiting: VecDeque::new(),
             pending_effects: Vec::new(),
             started: now,
+            clock,
             in_flight_position: None,
             in_flight_since: None,
             durable_position: position,

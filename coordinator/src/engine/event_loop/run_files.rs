@@ -10,13 +10,16 @@ use rollout_worker::shown_path::shown;
 
 use crate::engine::journal::{JournalPrefix, RunLayout, segment_epochs};
 
-/// Reads a part of a file. `durable` is the end of the journal: what follows may vanish.
+/// Reads a part of a file from an offset on, with a limit if the usual one is too large. `durable` is
+/// the end of the journal: what follows may vanish.
 pub(super) fn read_part(
     layout: &RunLayout,
     durable: JournalPrefix,
     file: RunFile,
-    offset: u64,
+    (offset, max_bytes): (u64, Option<u64>),
 ) -> CommandReceipt {
+    // Of at least one byte: an empty part is the end of the file.
+    let max_bytes = max_bytes.unwrap_or(RUN_FILE_PART_BYTES).clamp(1, RUN_FILE_PART_BYTES);
     let (path, end) = match file {
         RunFile::Plan => (layout.plan(), None),
         RunFile::Manifest => (layout.manifest(), None),
@@ -27,7 +30,7 @@ pub(super) fn read_part(
             (layout.segment(epoch), end)
         }
     };
-    let part = read(&path, end, offset);
+    let part = read(&path, end, offset, max_bytes);
     let epochs = segment_epochs(layout).unwrap_or_default();
     match part {
         Ok((file_bytes, bytes)) => {
@@ -38,14 +41,19 @@ pub(super) fn read_part(
     }
 }
 
-fn read(path: &Path, end: Option<u64>, offset: u64) -> io::Result<(Option<u64>, Vec<u8>)> {
+fn read(
+    path: &Path,
+    end: Option<u64>,
+    offset: u64,
+    max_bytes: u64,
+) -> io::Result<(Option<u64>, Vec<u8>)> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((None, Vec::new())),
         file => file?,
     };
     let length = file.metadata()?.len();
     let length = end.map_or(length, |end| end.min(length));
-    let wanted = length.saturating_sub(offset).min(RUN_FILE_PART_BYTES);
+    let wanted = length.saturating_sub(offset).min(max_bytes);
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(offset))?;
     file.take(wanted).read_to_end(&mut bytes)?;
@@ -58,7 +66,7 @@ mod tests {
     use crate::engine::journal::RecordChain;
 
     fn part(layout: &RunLayout, durable: JournalPrefix, file: RunFile, offset: u64) -> RunFilePart {
-        read_part(layout, durable, file, offset).part.expect("readable")
+        read_part(layout, durable, file, (offset, None)).part.expect("readable")
     }
 
     #[test]
@@ -77,5 +85,11 @@ mod tests {
         assert_eq!(rest.len() as u64, 600_000 - length);
         assert_eq!(part(&layout, durable, RunFile::Segment(2), 700_000).bytes(), Some(Vec::new()));
         assert_eq!(part(&layout, durable, RunFile::Plan, 0).file_bytes, None);
+        for (wanted, found) in [(0, 1), (1000, 1000), (u64::MAX, RUN_FILE_PART_BYTES)] {
+            let place = (5, Some(wanted));
+            let part = read_part(&layout, durable, RunFile::Segment(2), place).part;
+            let bytes = part.expect("readable").bytes().expect("encoded");
+            assert_eq!(bytes.len() as u64, found, "{wanted}");
+        }
     }
 }

@@ -10,6 +10,8 @@ use std::thread::JoinHandle;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::durable;
+use rollout_worker::fs_make::make_directory;
 use tokio::sync::mpsc;
 
 use super::compaction::{self, JournalCompaction};
@@ -259,7 +261,8 @@ impl SegmentFile {
         mirror: Option<BlockingMirror>,
     ) -> Result<Self, JournalError> {
         let directory = layout.journal();
-        std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
+        // Not the run directory itself: one that was moved must not reappear in part.
+        make_directory(&directory, 0).map_err(JournalError::io("create", &directory))?;
         let path = layout.segment(opened.epoch);
         let file = OpenOptions::new()
             .append(true)
@@ -357,7 +360,5 @@ impl SegmentFile {
 }
 
 fn sync_directory(path: &Path) -> Result<(), JournalError> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(JournalError::io("sync", path))
+    durable::sync_directory(path).map_err(JournalError::io("sync", path))
 }

@@ -1,7 +1,9 @@
 //! The lock of a run directory: the locked `run.lock`, and the lock info with the owner's
 //! heartbeat.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +52,8 @@ pub(super) struct Contender {
     newest: u32,
     watch: ChangeWatch<Option<Vec<u8>>>,
     started: Instant,
+    /// The owner that the last attempt found, for people.
+    holder: String,
 }
 
 /// Outcome of an attempt.
@@ -74,6 +78,8 @@ pub(super) struct DirectoryLock {
 pub(super) struct DirectoryOwnership {
     layout: RunLayout,
     file: File,
+    /// Whether only this kernel mounts its file system: files keep their numbers then.
+    is_local: bool,
     lock_info: Mutex<LockFile>,
     lost: watch::Sender<Option<LockLostError>>,
 }
@@ -86,12 +92,17 @@ impl Contender {
         let (layout, owner) = (layout.clone(), LockOwner::current(layout));
         let local = is_local(layout.root());
         let (watch, started) = (ChangeWatch::new(), Instant::now());
-        Ok(Self { layout, owner, file, local, newest: 0, watch, started })
+        Ok(Self { layout, owner, file, local, newest: 0, watch, started, holder: String::new() })
     }
 
     #[cfg(test)]
     pub(super) fn set_local(&mut self, local: bool) {
         self.local = local;
+    }
+
+    /// The owner that the last attempt found.
+    pub(super) fn holder(&self) -> &str {
+        &self.holder
     }
 
     /// Tries once. Unlocks the file again unless the lock is taken.
@@ -126,9 +137,10 @@ impl Contender {
         if self.owner.file.is_some() {
             self.file.unlock().map_err(LockError::io(&path))?;
         }
+        self.holder = describe(LockFile::describe);
         match verdict {
             TakeoverDecision::Held => {
-                let holder = describe(LockFile::describe);
+                let holder = self.holder.clone();
                 Err(LockError::Held { root: self.layout.root().to_owned(), holder })
             }
             TakeoverDecision::Take(_) | TakeoverDecision::Wait => Ok(LockAttempt::Wait),
@@ -147,14 +159,15 @@ impl Contender {
 
     /// Writes this process to the lock info as the owner, and starts its heartbeat.
     pub(super) fn into_lock(self) -> Result<DirectoryLock, LockError> {
-        let Self { layout, owner, file: locked, newest, .. } = self;
+        let Self { layout, owner, file: locked, newest, local: is_local, .. } = self;
         let epoch = journal::next_epoch(&layout)?.max(newest.saturating_add(1));
         let note = LockFile::new(owner, epoch);
         atomic_file::remove_unfinished(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
         let (lost, lock_info) = (watch::Sender::new(None), Mutex::new(note));
-        let ownership = Arc::new(DirectoryOwnership { layout, file: locked, lock_info, lost });
+        let ownership =
+            Arc::new(DirectoryOwnership { layout, file: locked, is_local, lock_info, lost });
         let (stop, stopped) = channel();
         let beats = Arc::clone(&ownership);
         let beating =
@@ -212,13 +225,13 @@ impl DirectoryOwnership {
         });
     }
 
-    /// Checks whether another process owns the directory by now.
+    /// Checks whether another process owns the directory by now, and whether it is where it was.
     ///
     /// # Errors
     /// [`LockLostError`].
     pub(super) fn check(&self) -> Result<(), LockLostError> {
         if self.lost.borrow().is_none()
-            && let Some(lost) = self.successor()
+            && let Some(lost) = self.displacement().or_else(|| self.successor())
         {
             self.mark_lost(lost);
         }
@@ -250,6 +263,22 @@ impl DirectoryOwnership {
         }
     }
 
+    /// That the locked file is no longer at its path, if so. What is written below that path would go
+    /// to another directory.
+    fn displacement(&self) -> Option<LockLostError> {
+        let is_gone = match fs::metadata(self.layout.lock()) {
+            Ok(found) => {
+                let number = |file: &Metadata| (file.dev(), file.ino());
+                let own = self.file.metadata();
+                self.is_local && own.is_ok_and(|own| number(&own) != number(&found))
+            }
+            // Other errors may end: the disk does not answer, or this user lost a right.
+            Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        };
+        let root = || self.layout.root().to_owned();
+        is_gone.then(|| LockLostError::DirectoryGone { root: root() })
+    }
+
     /// The next owner, if there is one. Epochs are assigned once: a lock info with an older epoch
     /// was written by a process that read it before this one wrote.
     fn successor(&self) -> Option<LockLostError> {
@@ -259,13 +288,13 @@ impl DirectoryOwnership {
         match found {
             Some(found) if found.owner.id == own.owner.id => None,
             Some(found) if found.epoch > own.epoch => {
-                Some(LockLostError { by: found.describe_successor() })
+                Some(LockLostError::TakenOver { by: found.describe_successor() })
             }
             // A successor that has ended removed its lock info. Its segment remains.
             _ => {
                 let newest = journal::next_epoch(&self.layout).ok()? - 1;
                 let by = || format!("session {newest}, which has ended");
-                (newest > own.epoch).then(|| LockLostError { by: by() })
+                (newest > own.epoch).then(|| LockLostError::TakenOver { by: by() })
             }
         }
     }

@@ -16,7 +16,7 @@ use super::owner::LockOwner;
 use super::takeover_policy::{
     ChangeWatch, OwnerStatus, TakeoverDecision, WatchObservation, decide_takeover,
 };
-use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo};
+use super::{LockError, LockLostError, LockWaitPolicy, RunEntryInfo, warn_of_wait};
 use crate::engine::DurableState;
 use crate::engine::core::Takeover;
 use crate::engine::journal::{JournalError, JournalPrefix, MissingRecords};
@@ -169,15 +169,20 @@ impl KvLock {
         let started = Instant::now();
         let mut watch = ChangeWatch::new();
         let mut looked = RunDirectoryCache::default();
+        let mut is_told = false;
         loop {
             match target.read().await {
                 Ok(found) => {
                     let revision = found.as_ref().map(|entry| entry.revision);
                     let watched = watch.record_value(started.elapsed(), revision);
+                    let holder = describe_holder(found.as_ref());
                     if let Some(taken) =
                         target.attempt(found, &me, watched, policy, &mut looked).await?
                     {
                         return Ok(taken);
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        warn_of_wait(&holder, policy);
                     }
                 }
                 Err(error @ QueueError::Denied { .. }) => return Err(LockError::KvStore(error)),
@@ -249,7 +254,10 @@ impl KvLock {
                 return Ok(None);
             }
             return if has_record {
-                Err(LockLostError { by: "the next owner of the run directory".to_owned() }.into())
+                Err(LockLostError::TakenOver {
+                    by: "the next owner of the run directory".to_owned(),
+                }
+                .into())
             } else {
                 Err(unreachable("the entry was lost before the session began").into())
             };
@@ -261,8 +269,10 @@ impl KvLock {
             // The server lost everything, and a previous owner woke before this one could write the
             // entry again: an owner that takes a run over has a higher epoch than all before it.
             Some(entry) if entry.epoch < self.epoch() => Ok(Some(found.revision)),
-            Some(entry) => Err(LockLostError { by: entry.owner.describe() }.into()),
-            None => Err(LockLostError { by: "another version of rollout".to_owned() }.into()),
+            Some(entry) => Err(LockLostError::TakenOver { by: entry.owner.describe() }.into()),
+            None => {
+                Err(LockLostError::TakenOver { by: "another version of rollout".to_owned() }.into())
+            }
         }
     }
 }
@@ -382,6 +392,12 @@ impl std::fmt::Debug for KvLockTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Place").field("run", &self.run).field("facts", &self.info).finish()
     }
+}
+
+/// The owner that an entry names, for people.
+fn describe_holder(found: Option<&KvEntry>) -> String {
+    let entry = found.and_then(|found| RunEntry::parse(&found.value));
+    entry.map_or_else(|| "which the server no longer knows".to_owned(), |e| e.owner.describe())
 }
 
 async fn with_timeout<T>(

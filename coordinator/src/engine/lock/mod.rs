@@ -135,12 +135,21 @@ pub(crate) struct LockGrant {
     pub(crate) fence: Fence,
 }
 
-/// Another process owns the run now.
+/// This process no longer owns the run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it was taken over by {by}")]
-pub struct LockLostError {
-    /// The new owner, and if known when it took the run over.
-    pub by: String,
+pub enum LockLostError {
+    /// Another process owns it.
+    #[error("it was taken over by {by}")]
+    TakenOver {
+        /// The new owner, and if known when it took the run over.
+        by: String,
+    },
+    /// The locked file is no longer at its path, and neither may the other files be.
+    #[error("its directory {} was moved, removed or replaced", shown(root))]
+    DirectoryGone {
+        /// The run directory.
+        root: PathBuf,
+    },
 }
 
 /// A check whether this process still owns the run directory.
@@ -366,16 +375,19 @@ impl RunLock {
     }
 
     /// Releases the run in the KV store: in this state, or in its previous one when the session
-    /// changed nothing. The directory stays locked until this value is dropped.
+    /// changed nothing. The directory stays locked until this value is dropped. Returns whether the
+    /// KV store has the entry: what it covers is not needed in the queue any more.
     ///
     /// # Errors
     /// [`LockLostError`] when another process owned it by then: the last actions of this session do
     /// not count.
-    pub async fn release(&self, state: Option<RunState>) -> Result<(), LockLostError> {
-        if let Some(kept) = &self.renewal {
-            kept.release(state).await;
-        }
-        self.fence().check()
+    pub async fn release(&self, state: Option<RunState>) -> Result<bool, LockLostError> {
+        let is_released = match &self.renewal {
+            Some(kept) => kept.release(state).await,
+            None => false,
+        };
+        self.fence().check()?;
+        Ok(is_released)
     }
 }
 
@@ -412,6 +424,7 @@ async fn acquire_directory(
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
     let of = layout.clone();
     let mut contender = supervise::blocking(move || Contender::new(&of)).await?;
+    let mut is_told = false;
     loop {
         let (tried, attempt) = supervise::blocking(move || {
             let attempt = contender.attempt(&wait_policy);
@@ -425,11 +438,23 @@ async fn acquire_directory(
             }
             LockAttempt::Wait => contender = tried,
         }
+        if !std::mem::replace(&mut is_told, true) {
+            warn_of_wait(contender.holder(), &wait_policy);
+        }
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = wait_for_stop(stops) => return Err(LockError::Interrupted),
         }
     }
+}
+
+/// Tells that the run waits for its owner, which may be alive, and how long.
+fn warn_of_wait(holder: &str, wait_policy: &LockWaitPolicy) {
+    let seconds = wait_policy.stale.as_secs();
+    tracing::warn!(
+        "waiting for the owner of the run, {holder}: the run is taken over when the owner has been \
+         silent for {seconds} s"
+    );
 }
 
 /// Completes when a user requests a stop.

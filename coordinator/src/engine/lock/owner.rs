@@ -45,16 +45,14 @@ impl LockOwner {
         Self { id: OwnerId::from_bytes(rand::random()), process: Owner::current(root), file: None }
     }
 
-    /// Whether `other` is proven dead: it ran on this kernel, and is gone or no longer holds its
-    /// lock.
+    /// Whether `other` is proven dead: it ran on this machine before the last boot, or it ran on
+    /// this kernel, and is gone or no longer holds its lock.
     pub(super) fn proves_dead(&self, other: &Self) -> bool {
         let (me, it) = (&self.process, &other.process);
         let same_kernel =
             !me.boot_id.is_empty() && (&me.host, &me.boot_id) == (&it.host, &it.boot_id);
-        same_kernel
-            && (HostOwners::new(me.clone()).is_dead(it)
-                || self.holds_file_of(other)
-                || is_unlocked(other))
+        HostOwners::new(me.clone()).is_dead(it)
+            || (same_kernel && (self.holds_file_of(other) || is_unlocked(other)))
     }
 
     /// Whether this process holds the lock that `other` held.
@@ -78,4 +76,32 @@ fn is_unlocked(owner: &LockOwner) -> bool {
             && FileId::from_file(&file).ok() == owner.file
             && file.try_lock().is_ok()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn owner_of_earlier_boot_is_dead_only_on_the_same_machine() {
+        let owner = |host: &str, boot: &str| {
+            let mut owner = LockOwner::current(&RunLayout::new(Path::new("/nowhere")));
+            (owner.process.host, owner.process.boot_id) = (host.to_owned(), boot.to_owned());
+            owner
+        };
+        let me = owner("host/0123456789abcdef", "now");
+        assert!(me.proves_dead(&owner("host/0123456789abcdef", "earlier")));
+        for (host, boot) in [
+            ("host/0123456789abcdef", ""),
+            ("host/fedcba9876543210", "earlier"),
+            ("other/0123456789abcdef", "earlier"),
+            ("host", "earlier"),
+        ] {
+            assert!(!me.proves_dead(&owner(host, boot)), "{host} {boot}");
+        }
+        let unknown = owner("host", "now");
+        assert!(!unknown.proves_dead(&owner("host", "earlier")), "another host may have this name");
+    }
 }

@@ -8,7 +8,6 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::LockLostError;
 use super::directory::DirectoryOwnership;
 use super::kv_lock::{KvLock, RenewError};
 use crate::engine::DurableState;
@@ -36,7 +35,8 @@ pub(super) struct LockRenewal {
 /// A request to release the lock.
 struct ReleaseRequest {
     state: Option<RunState>,
-    done: oneshot::Sender<()>,
+    /// Whether the KV store has the entry.
+    done: oneshot::Sender<bool>,
 }
 
 struct LockRenewer {
@@ -63,13 +63,13 @@ impl LockRenewal {
         Self { state, confirmed, release, _task }
     }
 
-    /// Releases the run. When the KV store is unreachable, the next owner waits a little.
-    pub(super) async fn release(&self, state: Option<RunState>) {
+    /// Releases the run, and returns whether the KV store has it. When the KV store is unreachable,
+    /// the next owner waits a little.
+    pub(super) async fn release(&self, state: Option<RunState>) -> bool {
         let (done, released) = oneshot::channel();
-        if self.release.send(ReleaseRequest { state, done }).await.is_ok() {
-            // Dropped when the lock is lost.
-            drop(released.await);
-        }
+        let is_sent = self.release.send(ReleaseRequest { state, done }).await.is_ok();
+        // Dropped when the lock is lost.
+        is_sent && matches!(released.await, Ok(true))
     }
 }
 
@@ -109,13 +109,14 @@ impl LockRenewer {
 
     async fn release(mut self, order: ReleaseRequest) {
         let until = Instant::now() + RELEASE_TIMEOUT;
-        loop {
+        let is_released = loop {
             let standing = *self.state.borrow_and_update();
             match self.lock.release(standing.as_ref(), order.state).await {
-                Ok(position) => self.confirm(position),
-                Err(RenewError::Lost(LockLostError { by })) => {
-                    self.ownership.mark_lost(LockLostError { by });
+                Ok(position) => {
+                    self.confirm(position);
+                    break true;
                 }
+                Err(RenewError::Lost(lost)) => self.ownership.mark_lost(lost),
                 Err(RenewError::Unreachable(_)) if Instant::now() + RENEW_INTERVAL < until => {
                     tokio::time::sleep(RENEW_INTERVAL).await;
                     continue;
@@ -124,10 +125,10 @@ impl LockRenewer {
                     "cannot release the run's lock, so the next owner has to wait: {error}"
                 ),
             }
-            // The caller may be gone.
-            let _no_receiver = order.done.send(());
-            return;
-        }
+            break false;
+        };
+        // The caller may be gone.
+        let _no_receiver = order.done.send(is_released);
     }
 }
 

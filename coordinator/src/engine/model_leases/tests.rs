@@ -182,3 +182,20 @@ fn part_of_a_worker_that_is_given_up_goes_to_others() {
     assert_eq!(table.workers.len(), 1);
     assert_eq!(table.workers[&worker(1)][0].concurrent, 4);
 }
+
+#[test]
+fn table_of_session_whose_clock_was_set_back_is_newer_than_that_of_workers() {
+    let mut leases = ModelLeases::new(&gateway(Some(4), None), 10).expect("a limit");
+    let lease = LimitParts { concurrent: 4, per_minute: 0 };
+    let server = ServerUse { lease, in_flight: 0, waiting: 0 };
+    let former = WorkerUse { takes_part: true, serial: 5_000, servers: vec![server] };
+    let seen = BTreeMap::from([(worker(0), former.clone())]);
+    assert!(leases.update(&seen), "workers are told");
+    let table = leases.table();
+    assert!(table.serial > 5_000 && leases.is_unconfirmed(&seen));
+    let applied = WorkerUse { serial: table.serial, ..former };
+    let seen = BTreeMap::from([(worker(0), applied)]);
+    leases.update(&seen);
+    assert_eq!(leases.table().serial, table.serial);
+    assert!(!leases.is_unconfirmed(&seen));
+}

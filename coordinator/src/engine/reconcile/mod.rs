@@ -6,9 +6,11 @@
 //! * `worker_watch`: heartbeats; `capacity`: how much may be offered
 //! * `reconciler`: reconciliation rounds; `stream_head`: waiting until every report was read
 //! * `result_lookup`: markers of results that the queue lost
+//! * `release`: the end of a session
 
 mod capacity;
 mod reconciler;
+mod release;
 mod report_reader;
 mod requests;
 mod result_lookup;
@@ -34,6 +36,7 @@ use tokio::time::timeout;
 
 pub use self::capacity::PoolCapacity;
 use self::reconciler::Reconciler;
+pub use self::release::release;
 use self::report_reader::ReportReader;
 use self::result_lookup::look_up_results;
 use self::worker_watch::WorkerWatch;

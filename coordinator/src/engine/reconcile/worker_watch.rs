@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::OutageLog;
 use rollout_worker::queue::traits::Dispatch;
@@ -58,7 +59,11 @@ impl WorkerWatch {
         while !self.to.is_closed() {
             ticks.tick().await;
             let up = contact.borrow().up;
-            if let Some(warning) = contact_told.update(up, Instant::now()) {
+            if let Some(mut warning) = contact_told.update(up, Instant::now()) {
+                // A queue that is not connected says why at once.
+                if !up && let Err(error) = self.dispatch.incarnation().await {
+                    warning.push_str(&format!(" ({error})"));
+                }
                 self.send(EngineMessage::Warning(warning)).await;
             }
             let heartbeats = match self.dispatch.heartbeats().await {
@@ -157,6 +162,7 @@ struct WorkerWarnings {
     other_stores: BTreeSet<String>,
     versions: BTreeSet<String>,
     lanes: BTreeSet<u16>,
+    failed_disks: BTreeSet<WorkerId>,
     warned_no_worker: bool,
     began: Option<Instant>,
 }
@@ -178,6 +184,7 @@ impl WorkerWarnings {
                 ));
             }
             if heartbeat.store == view.store {
+                said.extend(self.disk_warning(heartbeat));
                 continue;
             }
             if self.other_stores.insert(heartbeat.worker.to_string()) {
@@ -215,9 +222,44 @@ impl WorkerWarnings {
     }
 }
 
+impl WorkerWarnings {
+    /// Says once that a worker takes no work because its disk fails, and once that it takes some again.
+    fn disk_warning(&mut self, heartbeat: &Heartbeat) -> Option<String> {
+        let Heartbeat { worker, host, disk_fault, .. } = heartbeat;
+        match disk_fault {
+            Some(fault) => self.failed_disks.insert(worker.clone()).then(|| {
+                format!(
+                    "worker {worker} on {host} takes no work: {fault}; what it runs is given back \
+                     unless that ends soon"
+                )
+            }),
+            None => self
+                .failed_disks
+                .remove(worker)
+                .then(|| format!("worker {worker} on {host} can write to its disk again")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_disk_of_a_worker_is_reported_once_and_its_recovery_too() {
+        let mut warnings = WorkerWarnings::default();
+        let mut worker =
+            Heartbeat::departed("w-1".parse().expect("an id"), "h".to_owned(), "p".to_owned());
+        assert_eq!(warnings.disk_warning(&worker), None);
+        worker.disk_fault = Some("cannot write to /w: Read-only file system".to_owned());
+        let said = warnings.disk_warning(&worker).expect("a warning");
+        assert!(said.contains("worker w-1 on h takes no work: cannot write to /w: Read"), "{said}");
+        assert_eq!(warnings.disk_warning(&worker), None, "it is said once");
+        worker.disk_fault = None;
+        let said = warnings.disk_warning(&worker).expect("a warning");
+        assert!(said.ends_with("can write to its disk again"), "{said}");
+        assert_eq!(warnings.disk_warning(&worker), None);
+    }
 
     #[test]
     fn server_outage_is_reported_once_and_return_with_duration() {

@@ -53,16 +53,17 @@ impl PreparedFarm {
         };
         let dispatch = Arc::clone(&server.dispatch);
         let messages = reconcile::message_channel();
-        let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());
+        let id = run.id();
+        let _monitor = lock.monitor(id, Arc::clone(&dispatch), messages.0.clone());
         let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
         let lease = server.timeouts.lease;
-        let _leases = lease_to_workers(run.id(), gateway.as_ref(), Arc::clone(&dispatch), lease);
+        let _leases = lease_to_workers(id, gateway.as_ref(), Arc::clone(&dispatch), lease);
         let remote = RemoteRun {
             run,
             planner,
-            dispatch,
+            dispatch: Arc::clone(&dispatch),
             store,
             pool: server.pool.clone(),
             lease,
@@ -81,7 +82,8 @@ impl PreparedFarm {
             }
         };
         let state = if outcome.cancelled { RunState::Stopped } else { RunState::Completed };
-        lock.release(Some(state)).await.map_err(crate::engine::RunError::LockLost)?;
+        let released = reconcile::release(id, &lock, &*dispatch, state).await;
+        released.map_err(crate::engine::RunError::LockLost)?;
         registration.finish().await?;
         Ok(outcome)
     }

@@ -60,15 +60,32 @@ pub async fn check_services(
     Ok(())
 }
 
+/// The providers that can be asked for leftovers: all but those whose service does not answer. That
+/// is no fault of work that does not use it, so nothing is logged.
+pub async fn answering(providers: Vec<Arc<dyn Provider>>) -> Vec<Arc<dyn Provider>> {
+    let mut found = Vec::with_capacity(providers.len());
+    for provider in providers {
+        let answers = match provider.dependency() {
+            Some(service) => service.probe_once(ANSWER_TIMEOUT).await.is_ok(),
+            None => true,
+        };
+        if answers {
+            found.push(provider);
+        }
+    }
+    found
+}
+
 /// The disks that executions and their outputs use.
 fn disks(
     worker_dir: &Path,
     store: &dyn BlobStore,
     providers: &BTreeMap<ProviderKind, Arc<dyn Provider>>,
 ) -> DiskWatch {
-    let work = [Some(worker_dir), store.directory()].into_iter().flatten();
-    let work = work.map(|path| (path.to_owned(), DiskUse::Work));
-    let paths = work.chain([(std::env::temp_dir(), DiskUse::Temporary)]);
+    let own = (worker_dir.to_owned(), DiskUse::Own);
+    let store = store.directory().map(|path| (path.to_owned(), DiskUse::Work));
+    let temporary = (std::env::temp_dir(), DiskUse::Temporary);
+    let paths = [own].into_iter().chain(store).chain([temporary]);
     DiskWatch::new(paths, providers.values().cloned())
 }
 

@@ -74,17 +74,17 @@ impl RemoteJob {
 
         let control = ControlSocket::open(&run, control);
         let messages = reconcile::message_channel();
-        let _monitor = lock.monitor(run.id(), Arc::clone(&dispatch), messages.0.clone());
+        let id = run.id();
+        let _monitor = lock.monitor(id, Arc::clone(&dispatch), messages.0.clone());
         let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&dispatch)));
         let lease = timeouts.lease;
-        let _leases =
-            lease_to_workers(run.id(), gateway.as_ref(), Arc::clone(&dispatch), timeouts.lease);
+        let _leases = lease_to_workers(id, gateway.as_ref(), Arc::clone(&dispatch), timeouts.lease);
         let remote = RemoteRun {
             run,
             planner,
-            dispatch,
+            dispatch: Arc::clone(&dispatch),
             store,
             pool,
             lease,
@@ -105,7 +105,7 @@ impl RemoteJob {
             }
         };
         let state = if outcome.cancelled { RunState::Stopped } else { RunState::Completed };
-        lock.release(Some(state)).await.map_err(RunError::LockLost)?;
+        reconcile::release(id, &lock, &*dispatch, state).await.map_err(RunError::LockLost)?;
         Ok(FinishedSession { outcome, lock })
     }
 }

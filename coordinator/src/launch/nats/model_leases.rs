@@ -36,7 +36,7 @@ pub(in crate::launch) fn lease_to_workers(
     dispatch: Arc<dyn Dispatch>,
     lease: Duration,
 ) -> Option<Task<()>> {
-    // Later sessions have greater serials.
+    // Later sessions have greater serials, unless the clock was set back.
     let first_serial = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
     let leases = ModelLeases::new(gateway?, first_serial)?;
     let silence = limits::worker_silence(lease);

@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 
 use super::RemoteJob;
 use super::retry::retry;
+use super::sweep::{QueueSweep, sweep_ended};
 use crate::engine::RunEntry;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
 use crate::launch::LaunchError;
 use crate::launch::embedded::FinishedSession;
-use crate::launch::host::{HostPaths, StateDir, provider, reap, recover_dead_workers};
+use crate::launch::host::{HostPaths, StateDir, answering, provider, reap, recover_dead_workers};
 use crate::launch::session::JobSession;
 use crate::workloads::job::JobLanes;
 
@@ -71,6 +72,7 @@ pub struct PreparedServer {
     /// Whether the first stop lets trials on workers continue.
     pub hand_over: bool,
     _recovery: Task<()>,
+    _sweep: Task<()>,
 }
 
 impl ConnectedServer {
@@ -137,6 +139,7 @@ impl ConnectedServer {
             prepared = prepare => prepared?,
             Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
+        let sweep = spawn_sweep(&nats, &kv_store);
         let recovery = spawn_recovery(&nats, &pool, source, state, &layout, Arc::clone(store))?;
         Ok(PreparedServer {
             dispatch,
@@ -150,6 +153,7 @@ impl ConnectedServer {
             },
             hand_over,
             _recovery: recovery,
+            _sweep: sweep,
         })
     }
 }
@@ -161,6 +165,22 @@ fn choose_timeout(given: Option<Duration>, elasticity: PoolElasticity) -> Option
         (None, PoolElasticity::Elastic(longest)) => longest,
         (None, PoolElasticity::Fixed) => Some(limits::UNPLACEABLE_TIMEOUT),
     }
+}
+
+/// Removes what ended runs have left in the queue, while the run proceeds.
+fn spawn_sweep(nats: &Nats, kv_store: &Arc<dyn KvStore>) -> Task<()> {
+    let (nats, kv_store) = (nats.clone(), Arc::clone(kv_store));
+    supervise::spawn("sweep of the queue", async move {
+        match sweep_ended(&nats, &*kv_store).await {
+            Ok(QueueSweep { messages: 0, .. }) => {}
+            Ok(QueueSweep { runs, messages, .. }) => tracing::info!(
+                "removed {messages} messages that {} ended runs had left in the queue",
+                runs.len()
+            ),
+            // The next run tries it again.
+            Err(error) => tracing::debug!("cannot sweep the queue: {error}"),
+        }
+    })
 }
 
 /// Recovers work of dead processes on this host while the run proceeds: of workers of the
@@ -178,14 +198,18 @@ fn spawn_recovery(
     let host = HostPaths::for_process(state_dir.root()).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for descriptor in descriptor::built_descriptors() {
-        for sandboxes in [state_dir.sandboxes(), layout.sandboxes()] {
-            providers.push(provider(descriptor.kind, &host, &sandboxes)?);
+        let of_host = provider(descriptor.kind, &host, &state_dir.sandboxes())?;
+        // Environments in a service are the same, wherever sandboxes are.
+        if of_host.dependency().is_none() {
+            providers.push(provider(descriptor.kind, &host, &layout.sandboxes())?);
         }
+        providers.push(of_host);
     }
     let namespace = nats.options().namespace.as_str();
     let bases = [layout.workers(), state_dir.workers(namespace, store.identity(), pool.as_str())];
     let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
     Ok(supervise::spawn("adoption", async move {
+        let providers = answering(providers).await;
         for base in bases.into_iter().filter(|base| base.is_dir()) {
             let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));
             recover_dead_workers(base, owners, &providers, store, Arc::clone(&source)).await;
@@ -207,7 +231,7 @@ async fn bind_pool(
         bound => return bound,
     }
     let runs = kv_store.entries().await?;
-    let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
+    let entries = runs.iter().filter_map(|listed| RunEntry::parse(&listed.entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)
         .any(|entry| entry.uses_pool());

@@ -139,9 +139,10 @@ impl SearchEngineSession {
             engine::open_run(self.options, self.planner, events.clone(), &mut self.stops).await?;
         on_open(&run);
         let messages = reconcile::message_channel();
-        let _monitor = lock.monitor(run.id(), Arc::clone(&self.dispatch), messages.0.clone());
+        let id = run.id();
+        let _monitor = lock.monitor(id, Arc::clone(&self.dispatch), messages.0.clone());
         let _leases =
-            lease_to_workers(run.id(), self.gateway.as_ref(), Arc::clone(&self.dispatch), lease);
+            lease_to_workers(id, self.gateway.as_ref(), Arc::clone(&self.dispatch), lease);
         let listener = lock
             .durable_state_listener()
             .unwrap_or_else(|| DurableStateListener::Queue(Arc::clone(&self.dispatch)));
@@ -155,7 +156,7 @@ impl SearchEngineSession {
         let remote = RemoteRun {
             run,
             planner,
-            dispatch: self.dispatch,
+            dispatch: Arc::clone(&self.dispatch),
             store: self.store,
             pool: self.pool,
             lease,
@@ -173,7 +174,8 @@ impl SearchEngineSession {
         match ended {
             Ok(EngineOutcome { cancelled, .. }) => {
                 let state = if cancelled { RunState::Stopped } else { RunState::Completed };
-                lock.release(Some(state)).await.map_err(RunError::LockLost)?;
+                let released = reconcile::release(id, &lock, &*self.dispatch, state).await;
+                released.map_err(RunError::LockLost)?;
                 Ok(lock)
             }
             Err(error) => {

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use rollout_worker::durable;
 use rollout_worker::shown_path::shown;
 use serde::Serialize;
 
@@ -64,42 +65,12 @@ pub(crate) fn readable_by_all(file: &File) -> io::Result<()> {
 
 /// Makes the entries of a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FileError> {
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(FileError::with_context("sync", path))
+    durable::sync_directory(path).map_err(FileError::with_context("sync", path))
 }
-
-/// Above this many files, one sync of the whole file system is cheaper than one sync per file.
-const SYNC_ONE_BY_ONE: usize = 64;
 
 /// Makes a directory and everything below it durable.
 pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
-    let mut paths = Vec::new();
-    list(root, &mut paths)?;
-    let open = |path: &Path| File::open(path).map_err(FileError::with_context("open", path));
-    if paths.len() > SYNC_ONE_BY_ONE {
-        let dir = open(root)?;
-        return rustix::fs::syncfs(&dir)
-            .map_err(io::Error::from)
-            .map_err(FileError::with_context("sync", root));
-    }
-    for path in paths.iter().rev() {
-        open(path)?.sync_all().map_err(FileError::with_context("sync", path))?;
-    }
-    Ok(())
-}
-
-/// Lists `root` and all regular files and directories below it, each directory before its content.
-fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
-    paths.push(root.to_owned());
-    for entry in fs::read_dir(root).map_err(FileError::with_context("list", root))? {
-        let entry = entry.map_err(FileError::with_context("list", root))?;
-        let kind = entry.file_type().map_err(FileError::with_context("list", root))?;
-        if kind.is_dir() {
-            list(&entry.path(), paths)?;
-        } else if kind.is_file() {
-            paths.push(entry.path());
-        }
-    }
-    Ok(())
+    durable::sync_tree(root).map_err(FileError::with_context("sync", root))
 }
 
 /// Removes the file or directory at `path`, if it exists.

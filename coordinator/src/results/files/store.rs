@@ -94,10 +94,7 @@ pub async fn write_reference(
     let registration =
         RegistrationDocument { host: this_host(), path: root.to_string_lossy().into_owned() };
     let text = serde_json::to_vec(&registration).expect("two texts have a JSON form");
-    let mut name = DigestHasher::default();
-    name.update_part(registration.host.as_bytes());
-    name.update_part(root.as_os_str().as_encoded_bytes());
-    let path = format!("{RUNS}{run}/{}", &name.finish().hex()[..32]);
+    let path = registration_path(run, &registration.host, &root);
     let registration = Registration::start(Arc::clone(store), path, text.into()).await;
     let reference = StoreReference { identity: store.identity().to_owned(), place };
     if StoreReference::read(&root).as_ref() == Some(&reference) {
@@ -105,6 +102,19 @@ pub async fn write_reference(
     }
     write_document(&root, layout::STORE, &reference)?;
     Ok(registration)
+}
+
+/// Path of the document that registers a directory of this host.
+pub fn own_registration(run: RunId, run_dir: &Path) -> String {
+    let root = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
+    registration_path(run, &this_host(), &root)
+}
+
+fn registration_path(run: RunId, host: &str, root: &Path) -> String {
+    let mut name = DigestHasher::default();
+    name.update_part(host.as_bytes());
+    name.update_part(root.as_os_str().as_encoded_bytes());
+    format!("{RUNS}{run}/{}", &name.finish().hex()[..32])
 }
 
 impl StoreReference {

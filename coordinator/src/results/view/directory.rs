@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
+use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
@@ -27,6 +28,8 @@ pub struct RunDirectory {
     parsed: ParsedDocuments,
     /// Whether its owner, if it has one, is on an unknown host.
     is_copy: bool,
+    /// Age of the owner's last heartbeat, if its clock may differ from that of the reader.
+    heartbeat_age: Option<Duration>,
 }
 
 impl RunDirectory {
@@ -56,13 +59,19 @@ impl RunDirectory {
             return Err(RunViewError::NotRunDirectory { path, what });
         }
         let parsed = documents.parse(&layout)?;
-        Ok(Self { layout, kind, parsed, is_copy: false })
+        Ok(Self { layout, kind, parsed, is_copy: false, heartbeat_age: None })
     }
 
     /// Reads it as a copy of a run that another host may own.
     #[must_use]
     pub fn without_owner(self) -> Self {
         Self { is_copy: true, ..self }
+    }
+
+    /// Sets the age of its owner's last heartbeat, which the clocks of two hosts do not show.
+    #[must_use]
+    pub fn with_heartbeat_age(self, age: Duration) -> Self {
+        Self { heartbeat_age: Some(age), ..self }
     }
 
     /// Kind of the run.
@@ -91,11 +100,19 @@ impl RunDirectory {
         watched: Option<ItemId>,
         mut events: Option<EventReader<'_>>,
     ) -> Result<RunView, RunViewError> {
-        let Self { layout, kind, parsed, is_copy } = self;
+        let Self { layout, kind, parsed, is_copy, heartbeat_age } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
-        let now = Timestamp::now();
-        let owner =
-            owner.map(|owner| (OwnerView::new(&owner, owner.is_dead(), now), owner.epoch()));
+        let now = match (heartbeat_age, &owner) {
+            // The time on the clock of the owner.
+            (Some(age), Some(owner)) => {
+                owner.last_heartbeat_at().saturating_add(age).unwrap_or(Timestamp::MAX)
+            }
+            _ => Timestamp::now(),
+        };
+        let owner = owner.map(|owner| {
+            let age = age(now, owner.last_heartbeat_at());
+            (OwnerView::new(&owner, owner.is_dead(), age), owner.epoch())
+        });
         let index = SegmentIndex::read(&layout)?;
         let job = manifest.as_ref().map(|manifest| manifest.job.clone());
         let job = job.unwrap_or_else(|| name_of(layout.root()));
@@ -122,8 +139,14 @@ impl RunDirectory {
         let waiting = read(&layout.waiting(), Some(limits::LOCK_FILE_BYTES)).ok().flatten();
         let waiting = waiting.and_then(|text| serde_json::from_slice(&text).ok());
         let view = view.with_waiting(waiting.unwrap_or_default());
-        Ok(if is_copy { view.without_owner(now) } else { view })
+        let recorded = heartbeat_age.or(view.header.updated_at.map(|at| age(now, at)));
+        Ok(if is_copy { view.without_owner(recorded) } else { view })
     }
+}
+
+/// Time since `at`. A clock that was set back shows none.
+fn age(now: Timestamp, at: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(at)).unwrap_or_default()
 }
 
 /// The last part of a path.

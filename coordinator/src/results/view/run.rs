@@ -108,7 +108,7 @@ pub struct OwnerView {
     pub since: Timestamp,
     /// When it last sent a heartbeat, on its clock.
     pub last_heartbeat_at: Timestamp,
-    /// Seconds since then, on the reader's clock.
+    /// Seconds since then, on the reader's clock; for a run on a NATS server, since it answered.
     pub heartbeat_age_sec: f64,
     /// Whether the reader's host proves that it has ended.
     pub dead: bool,
@@ -160,14 +160,13 @@ impl RunViewState {
 }
 
 impl OwnerView {
-    pub(super) fn new(owner: &ObservedOwner, dead: bool, now: Timestamp) -> Self {
-        let age = now.as_millisecond() - owner.last_heartbeat_at().as_millisecond();
+    pub(super) fn new(owner: &ObservedOwner, dead: bool, age: Duration) -> Self {
         Self {
             host: owner.host().to_owned(),
             pid: owner.pid(),
             since: owner.created_at(),
             last_heartbeat_at: owner.last_heartbeat_at(),
-            heartbeat_age_sec: age.max(0) as f64 / 1000.0,
+            heartbeat_age_sec: age.as_secs_f64(),
             dead,
         }
     }
@@ -252,10 +251,9 @@ impl RunView {
     }
 
     /// The view of a copy. A session that has not ended may go on at another host: it counts as
-    /// running while its last record is recent.
-    pub(super) fn without_owner(mut self, now: Timestamp) -> Self {
+    /// running while its last sign of life is recent.
+    pub(super) fn without_owner(mut self, age: Option<Duration>) -> Self {
         if self.header.state == RunViewState::Interrupted {
-            let age = self.header.updated_at.map(|at| now.duration_since(at).unsigned_abs());
             let is_recent = age.is_some_and(|age| age < LOCK_STALE);
             self.header.state = match is_recent {
                 true => RunViewState::Running,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::stream::{self, TryStreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::BLOB_GRACE_IN_PROGRESS;
-use rollout_worker::store::{BlobStore, StoreUrl, StoredBlob};
+use rollout_worker::store::{BlobStore, StoreError, StoreUrl, StoredBlob};
 
 use super::BlobsError;
 use super::marks::{DamagePolicy, MarkedDigests, marks_of_runs};
@@ -31,6 +31,8 @@ pub struct CollectionRequest {
     pub force: bool,
     /// Runs to treat as removed, whatever host they are on.
     pub forget: Vec<RunId>,
+    /// Also remove the store itself when nothing is left in it.
+    pub remove_store: bool,
     /// Count only, remove nothing.
     pub dry_run: bool,
 }
@@ -59,6 +61,8 @@ pub struct CollectionReport {
     pub removed: BlobCount,
     /// Whether the store itself was removed: it had no runs, blobs or documents left.
     pub store_removed: bool,
+    /// Why the store was not removed, although it is empty and its removal was asked for.
+    pub store_in_use: Option<&'static str>,
 }
 
 impl BlobCount {
@@ -68,8 +72,8 @@ impl BlobCount {
     }
 }
 
-/// Removes the blobs that no run of a store needs, the documents of removed runs, and the store
-/// itself when nothing is left in it.
+/// Removes the blobs that no run of a store needs, the documents of removed runs, and if asked for the
+/// store itself when nothing is left in it.
 ///
 /// # Errors
 /// [`BlobsError`]. Nothing was removed unless the store failed.
@@ -98,12 +102,23 @@ pub async fn collect(request: &CollectionRequest) -> Result<CollectionReport, Bl
     let removed = remove_documents(request, &removed_runs).await?;
     report.removed_runs = removed_runs;
     let blobs_left = report.needed.blobs + report.young.blobs;
-    report.store_removed =
-        runs.kept.is_empty() && blobs_left == 0 && !has_documents(request, &removed).await?;
-    if report.store_removed && !request.dry_run {
-        store.remove_store().await?;
+    let is_empty = runs.kept.is_empty() && blobs_left == 0;
+    if request.remove_store && is_empty && !has_documents(request, &removed).await? {
+        report.store_in_use = remove_store(request).await?;
+        report.store_removed = report.store_in_use.is_none();
     }
     Ok(report)
+}
+
+/// Removes an empty store; returns why it stays if a process uses it.
+async fn remove_store(request: &CollectionRequest) -> Result<Option<&'static str>, BlobsError> {
+    if request.dry_run {
+        return Ok(None);
+    }
+    match request.store.remove_store().await {
+        Err(StoreError::InUse { reason, .. }) => Ok(Some(reason)),
+        removed => Ok(removed.map(|()| None)?),
+    }
 }
 
 /// The runs to treat as removed.

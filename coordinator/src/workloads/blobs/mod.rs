@@ -3,10 +3,12 @@
 //! * `runs`: the runs that use a store, and whether their directories can be read here
 //! * `scan`: digests in text; `marks`: the digests that runs name
 //! * `collect`: removal of blobs, of the documents of removed runs, and of a store without content
+//! * `forget`: removal of the documents of one run
 //! * `verify`: reading of blobs to compare them with their digests
 
 mod collect;
 mod event_chunks;
+mod forget;
 mod marks;
 mod runs;
 mod scan;
@@ -27,6 +29,7 @@ use crate::engine::catalog::CatalogError;
 use crate::engine::journal::JournalError;
 
 pub use self::collect::{BlobCount, CollectionReport, CollectionRequest, collect};
+pub use self::forget::forget_run;
 pub use self::marks::{MarkedDigests, marks_of_run};
 pub use self::runs::{AbsentRun, KeptRun};
 pub use self::verify::{BlobProblem, VerificationReport, digest_found, verify_all, verify_digests};

@@ -72,6 +72,7 @@ impl Fixture {
             grace: BLOB_GRACE,
             force: false,
             forget: Vec::new(),
+            remove_store: true,
             dry_run: false,
         }
     }
@@ -134,6 +135,47 @@ async fn removed_run_has_to_be_confirmed_and_takes_its_documents_along() {
     assert!(documents.iter().all(|path| path.contains(&OTHER.to_string())), "{documents:?}");
     assert_eq!(documents.len(), 2);
     assert_eq!(collect(&fixture.request()).await.expect("collected").removed_runs, []);
+}
+
+#[tokio::test]
+async fn run_that_is_forgotten_with_its_directory_needs_no_confirmation() {
+    let fixture = Fixture::new();
+    let (own, kept) = (fixture.put("own").await, fixture.put("kept").await);
+    let directory = fixture.run(RUN, "run", &[&own]).await;
+    fixture.run(OTHER, "other", &[&kept]).await;
+    let path = format!("results/{RUN}/marker");
+    assert!(fixture.store.put_document(&path, "{}".into()).await.expect("stored"));
+    forget_run(&fixture.store, RUN, &directory).await.expect("forgotten");
+    fs::remove_dir_all(&directory).expect("removed");
+    let report = collect(&fixture.request()).await.expect("no directory is missing");
+    assert_eq!((report.kept_runs, report.removed.blobs), (1, 1));
+    assert_eq!(fixture.digests().await, set([&kept]));
+}
+
+#[tokio::test]
+async fn run_with_another_directory_keeps_its_documents_when_one_is_forgotten() {
+    let fixture = Fixture::new();
+    let blob = fixture.put("result").await;
+    let former = fixture.run(RUN, "former", &[&blob]).await;
+    fixture.run(RUN, "present", &[&blob]).await;
+    let path = format!("results/{RUN}/marker");
+    assert!(fixture.store.put_document(&path, "{}".into()).await.expect("stored"));
+    forget_run(&fixture.store, RUN, &former).await.expect("forgotten");
+    let documents = fixture.store.document_paths();
+    assert!(documents.contains(&path) && documents.len() == 2, "{documents:?}");
+    fs::remove_dir_all(former).expect("removed");
+    assert_eq!(collect(&fixture.request()).await.expect("collected").kept_runs, 1);
+    assert_eq!(fixture.digests().await, set([&blob]));
+}
+
+#[tokio::test]
+async fn store_without_runs_is_removed_only_if_asked_for() {
+    let fixture = Fixture::new();
+    fixture.put("unneeded").await;
+    let request = CollectionRequest { remove_store: false, ..fixture.request() };
+    let report = collect(&request).await.expect("collected");
+    assert_eq!((report.removed.blobs, report.store_removed), (1, false));
+    assert!(fixture.store.put_document("a/b", "".into()).await.expect("the store is there"));
 }
 
 #[tokio::test]

@@ -24,6 +24,10 @@ use crate::engine::{Planner, PlannerDecisions, SelectionStep, WorkerRequirements
 const UNIFORM_AHEAD: usize = 8;
 const MIXED_AHEAD: usize = 1024;
 
+/// Fewest bytes by which a journal grows before it is compacted, unless the settings say less: a
+/// compaction delays decisions by a moment.
+const MIN_COMPACTED_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Runs the samples of a farm as items. Decisions of the farm are records of the run's journal, and
 /// take effect when they are durable.
 #[derive(Debug)]
@@ -176,6 +180,10 @@ impl Planner for FarmPlanner {
         self.shared.state().replay(at, record);
     }
 
+    fn session_start(&self, wall: Timestamp) -> Timestamp {
+        self.shared.state().core.session_start(wall)
+    }
+
     fn decide(&mut self, now: Timestamp) -> PlannerDecisions {
         let mut state = self.shared.state();
         let is_first = !state.has_started();
@@ -216,11 +224,63 @@ impl Planner for FarmPlanner {
 
     fn compaction(&self, journal_bytes: u64) -> Option<Vec<FarmRecord>> {
         let state = self.shared.state();
-        let is_due = journal_bytes >= state.core.settings().limits.journal_bytes;
-        is_due.then(|| state.core.snapshot())
+        // Half of such a journal is not needed any more, or more than that.
+        let wasteful = state.core.snapshot_bytes().saturating_mul(2).max(MIN_COMPACTED_BYTES);
+        let due = wasteful.min(state.core.settings().limits.journal_bytes);
+        (journal_bytes >= due).then(|| state.core.snapshot())
     }
 
     fn next_due(&self) -> Option<Timestamp> {
         self.shared.state().core.next_due()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::farm::{AdmittedGroup, FarmLimits, GroupRequest, RolloutSpec};
+    use rollout_protocol::wire::offer::SizeClass;
+
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn planner(journal_bytes: u64) -> FarmPlanner {
+        let limits = FarmLimits { journal_bytes, ..FarmLimits::default() };
+        let settings = FarmSettings { limits, ..FarmSettings::new("f") };
+        let (mut planner, _handle) = FarmPlanner::new(settings, Vec::new());
+        let _configured = planner.decide(Timestamp::UNIX_EPOCH);
+        planner
+    }
+
+    /// Lets the farm hold a group whose records take 15 MiB.
+    fn hold_group(planner: &FarmPlanner, name: &str) {
+        let text = serde_json::Value::String("x".repeat(256 * 1024));
+        let metadata = Arc::new([("prompt".to_owned(), text)].into_iter().collect());
+        let request = GroupRequest::new(name.parse().expect("an id"), "d/t", 60);
+        let request = GroupRequest { metadata, ..request };
+        let digest = Digest::from_bytes([7; 32]);
+        let class = SizeClass::default();
+        let spec = RolloutSpec { settings: digest, agent: digest, task: digest, class, lane: 0 };
+        let content = request.content().expect("a digest");
+        let admitted = AdmittedGroup { request, content, spec };
+        planner.on_record(Timestamp::UNIX_EPOCH, &FarmRecord::Admitted(Box::new(admitted)));
+    }
+
+    #[test]
+    fn journal_is_compacted_when_half_of_it_is_not_needed() {
+        let planner = planner(FarmLimits::default().journal_bytes);
+        let is_compacted = |bytes| planner.compaction(bytes).is_some();
+        assert!(!is_compacted(16 * MIB - 1) && is_compacted(16 * MIB));
+        for name in ["g", "h"] {
+            hold_group(&planner, name);
+        }
+        assert!(!is_compacted(59 * MIB) && is_compacted(64 * MIB));
+    }
+
+    #[test]
+    fn journal_is_compacted_at_the_limit_of_the_settings() {
+        let planner = planner(MIB);
+        hold_group(&planner, "g");
+        assert!(planner.compaction(MIB - 1).is_none() && planner.compaction(MIB).is_some());
     }
 }

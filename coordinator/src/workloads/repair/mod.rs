@@ -1,4 +1,5 @@
-//! Repair of a run directory whose journal, manifest or plan is damaged.
+//! Repair of a run directory whose journal, manifest or plan is damaged, or, of a search, its
+//! repository, a checkout or an output.
 //!
 //! A part of the journal in which one bit changed is restored exactly: the checksum of its record
 //! identifies the bit. Otherwise a new segment replaces the journal. It holds every intact record,
@@ -11,6 +12,7 @@ mod evidence;
 mod history;
 mod possible_reopenings;
 mod replay;
+mod search;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -29,11 +31,15 @@ use tokio::sync::mpsc;
 
 use self::evidence::RepairEvidence;
 use self::history::{HistorySummary, RunHistory};
+pub use self::search::SearchRepair;
 use super::job::read_previous_plan;
 use crate::engine::core::SessionStart;
 use crate::engine::journal::{JournalDamage, JournalError, JournalSalvage, RunLayout};
 use crate::engine::{LockError, LockWaitPolicy, RunError, RunLock, RunManifest, host_name};
 use crate::plan::JobPlan;
+use crate::workloads::search::backend::ResultsError;
+use crate::workloads::search::driver::SearchError;
+use crate::workloads::search::repository::RepositoryError;
 
 /// A run directory to repair.
 #[derive(Debug)]
@@ -69,6 +75,8 @@ pub struct RepairReport {
     pub doubtful: Vec<String>,
     /// Directory with the copies of changed files.
     pub copies: Option<PathBuf>,
+    /// The damaged parts of a search beside its journal.
+    pub search: SearchRepair,
 }
 
 /// Failure to repair a run directory.
@@ -86,6 +94,15 @@ pub enum RepairError {
     /// A file cannot be changed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The manifest of a search cannot be read.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// The repository of a search cannot be made again.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    /// The outputs of a search cannot be compared or written.
+    #[error(transparent)]
+    Outputs(#[from] ResultsError),
     /// Neither journal nor manifest names the run.
     #[error("cannot repair {}: neither journal nor manifest names its run", shown(root))]
     Unknown {
@@ -105,6 +122,11 @@ pub enum RepairError {
 impl RepairReport {
     /// Whether there was nothing to repair.
     pub fn is_clean(&self) -> bool {
+        self.is_journal_clean() && self.search.damaged.is_empty()
+    }
+
+    /// Whether journal, manifest and plan are not damaged.
+    pub fn is_journal_clean(&self) -> bool {
         let Self { damages, missing, changed, documents, .. } = self;
         damages.is_empty() && missing.is_empty() && changed.is_empty() && documents.is_empty()
     }
@@ -133,7 +155,8 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
     let of = layout.clone();
     let found = supervise::blocking(move || RunDirectoryContents::read(of)).await?;
     let mut repaired = found.summary();
-    if repaired.is_clean() {
+    repaired.search = Box::pin(search::repair(&layout, store.as_ref(), dry_run)).await?;
+    if repaired.is_journal_clean() {
         return Ok(repaired);
     }
     let run = found.run()?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::Timestamp;
+use rollout_worker::durable;
 
 use super::history::{HistorySummary, RunHistory};
 use super::{RepairError, RunDirectoryContents};
@@ -121,8 +122,7 @@ fn copy(path: &Path, copies: &Path) -> Result<(), RepairError> {
 }
 
 fn sync_directory(directory: &Path) -> Result<(), RepairError> {
-    let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(failed("sync", directory))
+    durable::sync_directory(directory).map_err(failed("sync", directory))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RepairError {

@@ -105,6 +105,19 @@ async fn pod_of_killed_worker_is_removed_after_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pod_of_live_worker_is_kept_by_host_whose_clock_is_ahead() {
+    let double = cluster();
+    let ahead = Duration::from_secs(6 * 3600);
+    double.faults().clock_behind(ahead);
+    let owner = worker(&double, None);
+    let environment = owner.create(request(IMAGE)).await.expect("created");
+    assert!(alive_until(&double) <= now() - ahead.as_secs() + LEASE, "by the clock of the cluster");
+    let report = reap(&worker(&double, None)).await;
+    assert_eq!((report.kept, report.removed.len()), (1, 0), "{report:?}");
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lease_renewed_during_removal_keeps_its_pod() {
     let double = cluster();
     orphan(&double);

@@ -187,6 +187,10 @@ impl Environment for FakeEnvironment {
         self.provider.call(FakeCall::OomKilled, work).await.unwrap_or(false)
     }
 
+    async fn check_exists(&self) -> Result<(), Failure> {
+        self.with(|_| Ok(()))
+    }
+
     async fn stop(&self) -> Result<(), Failure> {
         let work = async {
             self.with(|_| Ok(()))?;

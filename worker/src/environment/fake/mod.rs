@@ -20,6 +20,7 @@
 //! | `background NAME` | leaves a process behind; `alive NAME` succeeds while it lives |
 //! | `oom` | the memory limit kills the script: 137 |
 //! | `vanish` | the environment disappears while the script runs |
+//! | `remove` | something removes the environment, and the script fails: 1 |
 //! | `panic` | the provider panics |
 //!
 //! Every user exists, except those whose names begin with `no-such`.

@@ -202,6 +202,10 @@ impl FakeShell<'_> {
                 self.with(|p| p.end(FakeLifecycle::Gone))?;
                 return self.with(|_| ()).map_err(StatementEnd::Lost);
             }
+            ("remove", []) => {
+                self.with(|p| p.lifecycle = FakeLifecycle::Gone)?;
+                return Err(StatementEnd::Exit(1));
+            }
             ("panic", []) => panic!("the script told the provider to panic"),
             _ => return Err(StatementEnd::Exit(127)),
         };

@@ -212,7 +212,8 @@ impl ImageBuilder {
         let defaults = ProviderSpec::Kubernetes(Box::<KubernetesSettings>::default());
         let settings = PodSettings::resolve(&defaults, &cluster.options);
         let settings = settings.map_err(builder_failure)?;
-        let manifest = build_pod(cluster, &self.options, &self.labels, name.to_owned(), &settings)?;
+        let (labels, now) = (&self.labels, cluster.now().await);
+        let manifest = build_pod(cluster, &self.options, labels, name.to_owned(), &settings, now)?;
         let pending = tokio::select! {
             permit = cluster.admission.admit() => permit,
             reason = &mut stop => return Ok(BuildEnd::Stopped(reason)),

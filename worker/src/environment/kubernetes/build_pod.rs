@@ -1,6 +1,7 @@
 //! The pod of a build and its command, as pure functions, and the meaning of its output.
 
 use std::sync::LazyLock;
+use std::time::SystemTime;
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, EnvVar, KeyToPath, Pod, ResourceRequirements, SeccompProfile,
@@ -46,9 +47,9 @@ pub(super) fn build_pod(
     labels: &EnvironmentLabels,
     name: String,
     settings: &PodSettings,
+    now: SystemTime,
 ) -> Result<Pod, Failure> {
     let options = &cluster.options;
-    let now = std::time::SystemTime::now();
     let namespace = &cluster.namespace;
     let mut metadata = manifest::metadata(labels, name, options, &cluster.creator, namespace, now)?;
     let role = PodRole::Build.as_str().to_owned();

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use k8s_openapi::NamespaceResourceScope;
@@ -15,6 +15,7 @@ use super::admission::Admission;
 use super::failure;
 use super::manifest::{OwnPod, PodCreator};
 use super::options::{KubernetesOptions, OptionsSource};
+use super::server_clock::ServerClock;
 use super::service_images::IMAGES_WITHIN;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
@@ -46,6 +47,7 @@ pub(super) struct Cluster {
     /// Address of the API server.
     server: String,
     client: ClientHandle,
+    clock: ServerClock,
     service: Arc<Dependency>,
 }
 
@@ -154,6 +156,7 @@ impl KubeClient {
             admission,
             server,
             client: ClientHandle(client),
+            clock: ServerClock::default(),
             service: Arc::clone(&self.service),
         }))
     }
@@ -205,6 +208,16 @@ impl Cluster {
     pub(super) fn namespaces(&self) -> impl Iterator<Item = &str> {
         let others = self.options.namespaces.iter().filter(|name| **name != self.namespace);
         std::iter::once(self.namespace.as_str()).chain(others.map(String::as_str))
+    }
+
+    /// The time on the clock of the API server; `None` while the server does not tell it.
+    pub(super) async fn server_time(&self) -> Option<SystemTime> {
+        self.clock.now(&self.client.0).await
+    }
+
+    /// The same, or the time on the clock of this host.
+    pub(super) async fn now(&self) -> SystemTime {
+        self.server_time().await.unwrap_or_else(SystemTime::now)
     }
 
     /// The result of a call.

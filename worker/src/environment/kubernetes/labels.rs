@@ -31,7 +31,8 @@ pub(super) const PRESERVED: &str = "rollout.dev/preserved";
 /// Annotation: the owner as JSON.
 pub(super) const OWNER: &str = "rollout.dev/owner";
 
-/// Annotation: seconds since the epoch until which the pod has an owner without further proof.
+/// Annotation: seconds since the epoch, on the clock of the API server, until which the pod has an
+/// owner without further proof.
 pub(super) const ALIVE_UNTIL: &str = "rollout.dev/alive-until";
 
 /// Longest value of a label.

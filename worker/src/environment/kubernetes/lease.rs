@@ -1,7 +1,7 @@
 //! Renewal of the time until which pods have an owner.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use kube::api::{Patch, PatchParams};
@@ -27,7 +27,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, watches: Arc<Watches>) {
             let renewals = pods.into_iter().map(|(name, uid)| {
                 let (api, cluster) = (api.clone(), &cluster);
                 async move {
-                    let until = labels::alive_until(SystemTime::now(), lease);
+                    let until = labels::alive_until(cluster.now().await, lease);
                     let annotations = json!({labels::ALIVE_UNTIL: until});
                     let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
                     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));

@@ -12,7 +12,8 @@
 //!   once for the cluster.
 //! * `services`: compose files; `service_images`, `service_containers`: images and containers of
 //!   services.
-//! * `remove`, `reap`, `lease`: the end of pods, also of those whose owner is gone.
+//! * `remove`, `reap`, `lease`: the end of pods, also of those whose owner is gone; `server_clock`:
+//!   the clock of leases.
 
 mod admission;
 mod build;
@@ -38,6 +39,7 @@ mod pod_state;
 mod reap;
 mod remove;
 mod scripts;
+mod server_clock;
 mod service_containers;
 mod service_images;
 mod services;
@@ -48,7 +50,7 @@ mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
@@ -280,13 +282,14 @@ impl Shared {
         if !open {
             self.require_policies(&cluster, &request.labels, &settings).await?;
         }
+        let now = cluster.now().await;
         let mut manifest = manifest::pod(
             request,
             &settings,
             &cluster.options,
             &cluster.creator,
             &namespace,
-            SystemTime::now(),
+            now,
             services.as_ref().map(|services| services.setup(&settings, &cluster.options)),
         )?;
         if !open {
@@ -358,7 +361,7 @@ impl Shared {
         let (options, creator) = (&cluster.options, &cluster.creator);
         let settings = &network::probe_settings(settings, options)?;
         let name = format!("rollout-probe-{}-{:08x}", creator.instance, rand::random::<u32>());
-        let now = SystemTime::now();
+        let now = cluster.now().await;
         let mut metadata = manifest::metadata(labels, name, options, creator, namespace, now)?;
         let role = PodRole::Probe.as_str().to_owned();
         metadata.labels.get_or_insert_default().insert(ROLE.to_owned(), role);

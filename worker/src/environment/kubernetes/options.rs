@@ -82,7 +82,8 @@ pub struct KubernetesOptions {
     /// Seconds that a pod outlives the last sign of life of its worker. Longer than the time that a
     /// run waits for a worker that is offline.
     pub abandoned_after_sec: u64,
-    /// Difference in seconds between the clocks of two hosts that is allowed for.
+    /// Difference in seconds that is allowed for between the clocks of two API servers, and of a host
+    /// that could not read them.
     pub clock_skew_sec: u64,
     /// Seconds without output or a sign of life after which a call to a pod counts as cut off. Pods
     /// send a sign of life every 15 seconds.

@@ -1,8 +1,9 @@
 //! Removal of pods that dead owners left behind.
 //!
 //! A worker can prove the death only of processes of its own host. A pod of another host's process
-//! names a time until which it has an owner. A live worker moves that time on, so it passes only
-//! where the worker is gone, or has been cut off from the cluster for longer than runs wait for it.
+//! names a time until which it has an owner, on the clock of the API server. A live worker moves that
+//! time on, so it passes only where the worker is gone, or has been cut off from the cluster for longer
+//! than runs wait for it.
 
 use std::time::{Duration, SystemTime};
 
@@ -43,7 +44,7 @@ async fn reap_namespace(
     let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let mut params = ListParams::default().labels(&selector).limit(PAGE);
     let skew = Duration::from_secs(cluster.options.clock_skew_sec);
-    let (mut abandoned, now) = (Vec::new(), SystemTime::now());
+    let (mut abandoned, now) = (Vec::new(), cluster.server_time().await);
     loop {
         let page = cluster.call(what, pods.list(&params)).await?;
         for pod in &page.items {
@@ -91,7 +92,13 @@ enum Ownership {
     Lapsed,
 }
 
-fn ownership(pod: &Pod, dead: &dyn DeadOwners, now: SystemTime, skew: Duration) -> Ownership {
+/// `now` is the time on the clock of the API server. While it is unknown, no owner counts as silent.
+fn ownership(
+    pod: &Pod,
+    dead: &dyn DeadOwners,
+    now: Option<SystemTime>,
+    skew: Duration,
+) -> Ownership {
     if pod.labels().contains_key(labels::PRESERVED) {
         return Ownership::Owned;
     }
@@ -102,7 +109,8 @@ fn ownership(pod: &Pod, dead: &dyn DeadOwners, now: SystemTime, skew: Duration) 
     if dead.is_dead(&owner) {
         return Ownership::Dead;
     }
-    let lapsed = labels::owned_until(pod).is_some_and(|until| until + skew < now);
+    let until = labels::owned_until(pod).zip(now);
+    let lapsed = until.is_some_and(|(until, now)| until + skew < now);
     if lapsed { Ownership::Lapsed } else { Ownership::Owned }
 }
 
@@ -134,7 +142,8 @@ mod tests {
     fn pod_is_abandoned_by_proof_or_after_its_lease() {
         use Ownership::*;
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let is = |pod: &Pod, dead| ownership(pod, &AllDead(dead), now, Duration::from_secs(600));
+        let skew = Duration::from_secs(600);
+        let is = |pod: &Pod, dead| ownership(pod, &AllDead(dead), Some(now), skew);
         let owner = Owner::current(PathBuf::from("/nowhere"));
         let leased = pod(&owner, now + Duration::from_secs(1));
         assert_eq!(is(&leased, false), Owned);
@@ -143,6 +152,7 @@ mod tests {
         assert_eq!(is(&recent, false), Owned, "clocks may differ");
         let lapsed = pod(&owner, now - Duration::from_secs(3600));
         assert_eq!(is(&lapsed, false), Lapsed);
+        assert_eq!(ownership(&lapsed, &AllDead(false), None, skew), Owned, "the time is unknown");
         let mut preserved = lapsed;
         preserved.labels_mut().insert(labels::PRESERVED.to_owned(), "true".to_owned());
         assert_eq!(is(&preserved, true), Owned);

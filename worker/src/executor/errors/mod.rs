@@ -92,7 +92,7 @@ impl FilesError {
             }
             Self::Store { .. } => (Code::STORE_FAILED, Retry::Permanent),
             Self::Unpack { source: ArchiveError::Io { .. }, .. } | Self::Disk { .. } => {
-                (Code::PROVIDER_ERROR, Retry::Transient)
+                (Code::DISK_FAILED, Retry::Transient)
             }
             Self::Unpack { .. } => return None,
         })

@@ -188,7 +188,7 @@ fn gateway_reason(error: &GatewayError) -> ErrorReason {
 fn disk_reason(kind: Type, source: &std::io::Error) -> ErrorReason {
     (
         kind,
-        shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::PROVIDER_ERROR),
+        shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::DISK_FAILED),
         INFRASTRUCTURE,
         Retry::Transient,
     )

@@ -30,8 +30,8 @@ pub(super) async fn kv_write_compares_revision(broker: &dyn Broker) {
     assert_eq!(write("a", "three", Some(first)).await, None, "it has been replaced");
     write("b-b_B", "other", None).await.expect("nothing stood there");
     let mut all = store.entries().await.expect("reachable");
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    let all: Vec<_> = all.into_iter().map(|(key, entry)| (key, entry.value)).collect();
+    all.sort_by(|a, b| a.key.cmp(&b.key));
+    let all: Vec<_> = all.into_iter().map(|listed| (listed.key, listed.entry.value)).collect();
     assert_eq!(all, [("a".to_owned(), value("two")), ("b-b_B".to_owned(), value("other"))]);
     assert!(!remove(first).await);
     assert!(remove(second).await);
@@ -42,6 +42,22 @@ pub(super) async fn kv_write_compares_revision(broker: &dyn Broker) {
     let third = write("a", "four", None).await.expect("nothing stands there");
     assert!(third > second, "revisions keep growing after a removal");
     assert_eq!(read("a").await, Some((third, value("four"))));
+}
+
+/// The age of an entry is the time since its last write.
+pub(super) async fn kv_entry_is_listed_with_age(broker: &dyn Broker) {
+    let store = broker.kv_store();
+    let write = async |key: &str, revision| {
+        store.write(key, value("text"), revision).await.expect("reachable").expect("it was seen")
+    };
+    let renewed = write("a-renewed", None).await;
+    write("b-left", None).await;
+    broker.advance_lease(1).await;
+    write("a-renewed", Some(renewed)).await;
+    let mut listed = store.entries().await.expect("reachable");
+    listed.sort_by(|a, b| a.key.cmp(&b.key));
+    let [renewed, left] = &*listed else { panic!("{listed:?}") };
+    assert!(renewed.age < left.age, "{listed:?}");
 }
 
 /// Of several concurrent writes, one succeeds.

@@ -174,6 +174,7 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
         max_offline_sec: None,
         draining: false,
         low_disk: false,
+        disk_fault: None,
         gone: false,
         executions: Vec::new(),
         model_calls: Vec::new(),

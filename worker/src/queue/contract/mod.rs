@@ -86,6 +86,7 @@ pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     reports::report_reader_waiting_gets_new_report,
     reports::position_of_other_stream_is_refused,
     reports::journaled_reports_are_purged_and_position_stays_valid,
+    reports::reports_of_ended_run_are_removed_with_anchor,
     reports::report_to_full_run_is_refused_and_other_runs_accept,
     reports::head_is_sequence_of_last_report,
     messages::claim_is_answered_or_times_out,
@@ -95,6 +96,7 @@ pub const SHARED_SERVER_CHECKS: &[(&str, ContractCheck)] = checks![
     messages::heartbeat_shown_is_last_one_with_age,
     messages::claim_contested_by_other_worker_is_seen,
     kv_store::kv_write_compares_revision,
+    kv_store::kv_entry_is_listed_with_age,
     kv_store::kv_write_race_has_one_winner,
 ];
 

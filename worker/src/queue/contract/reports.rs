@@ -75,6 +75,28 @@ pub(super) async fn journaled_reports_are_purged_and_position_stays_valid(broker
     assert!(matches!(gone, Err(QueueError::Position)), "{gone:?}");
 }
 
+/// A removal has no effect on later reports of the run, and none on those of other runs.
+pub(super) async fn reports_of_ended_run_are_removed_with_anchor(broker: &dyn Broker) {
+    let dispatch = broker.dispatch();
+    send_reports(broker, vec![report(1, 1), report(2, 5), report(1, 2)]).await;
+    let all = read_reports(broker, 1, None).await;
+    let last = dispatch.last_report_sequence(run(1)).await.expect("reachable");
+    send_reports(broker, vec![report(1, 3)]).await;
+    dispatch.remove_reports(run(1), last).await.expect("reachable");
+    let left = read_reports(broker, 1, None).await;
+    let [(_, later)] = &*left else { panic!("{left:?}") };
+    assert_eq!(*later, report(1, 3));
+    assert_eq!(read_reports(broker, 2, None).await.len(), 1, "another run's are untouched");
+    let gone = dispatch.reports(run(1), Some(all[1].0), 10, broker.quiet_period()).await;
+    assert!(matches!(gone, Err(QueueError::Position)), "{gone:?}");
+    let last = dispatch.last_report_sequence(run(1)).await.expect("reachable");
+    dispatch.remove_reports(run(1), last).await.expect("reachable");
+    assert_eq!(dispatch.last_report_sequence(run(1)).await.expect("reachable"), 0);
+    send_reports(broker, vec![report(1, 4)]).await;
+    let again = read_reports(broker, 1, None).await;
+    assert!(again.len() == 1 && again[0].0.sequence > last, "sequences keep growing: {again:?}");
+}
+
 /// Back-pressure is per run.
 pub(super) async fn report_to_full_run_is_refused_and_other_runs_accept(broker: &dyn Broker) {
     let most = u8::try_from(broker.reports_per_run()).expect("small");

@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::Instant;
 
-use crate::queue::traits::{KvEntry, KvStore, QueueError};
+use crate::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 /// A [`KvStore`] without a server. Its values are lost with the process.
 #[derive(Debug, Default)]
@@ -17,7 +18,8 @@ pub struct EmbeddedKvStore {
 #[derive(Debug, Default)]
 struct EmbeddedKvState {
     revision: u64,
-    entries: BTreeMap<String, KvEntry>,
+    /// Entries, and when they were written.
+    entries: BTreeMap<String, (KvEntry, Instant)>,
 }
 
 impl EmbeddedKvStore {
@@ -35,7 +37,7 @@ impl EmbeddedKvStore {
 #[async_trait]
 impl KvStore for EmbeddedKvStore {
     async fn read(&self, key: &str) -> Result<Option<KvEntry>, QueueError> {
-        Ok(self.state().entries.get(key).cloned())
+        Ok(self.state().entries.get(key).map(|(entry, _)| entry.clone()))
     }
 
     async fn write(
@@ -45,26 +47,32 @@ impl KvStore for EmbeddedKvStore {
         revision: Option<u64>,
     ) -> Result<Option<u64>, QueueError> {
         let mut state = self.state();
-        if state.entries.get(key).map(|entry| entry.revision) != revision {
+        if state.entries.get(key).map(|(entry, _)| entry.revision) != revision {
             return Ok(None);
         }
         state.revision += 1;
         let revision = state.revision;
-        state.entries.insert(key.to_owned(), KvEntry { revision, value });
+        let entry = KvEntry { revision, value };
+        state.entries.insert(key.to_owned(), (entry, Instant::now()));
         Ok(Some(revision))
     }
 
     async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError> {
         let mut state = self.state();
-        if state.entries.get(key).is_none_or(|entry| entry.revision != revision) {
+        if state.entries.get(key).is_none_or(|(entry, _)| entry.revision != revision) {
             return Ok(false);
         }
         state.entries.remove(key);
         Ok(true)
     }
 
-    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError> {
+    async fn entries(&self) -> Result<Vec<ListedKvEntry>, QueueError> {
         let state = self.state();
-        Ok(state.entries.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect())
+        let listed = state.entries.iter().map(|(key, (entry, written))| ListedKvEntry {
+            key: key.clone(),
+            entry: entry.clone(),
+            age: written.elapsed(),
+        });
+        Ok(listed.collect())
     }
 }

@@ -297,6 +297,11 @@ impl Dispatch for EmbeddedQueue {
         Ok(())
     }
 
+    async fn remove_reports(&self, run: RunId, last: u64) -> Result<(), QueueError> {
+        self.model().remove_reports(run, last);
+        Ok(())
+    }
+
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
         let (claim, reply) = self.claims.next(run).await;
         Ok(PendingClaim { claim, reply })

@@ -11,19 +11,27 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::error::{ApiError, NatsError};
 use super::incarnation::IncarnationTracker;
 use super::names::NamespaceNames;
 use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
+use super::tls_fault::ReconnectFailure;
 use super::warning_limiter::WarningLimiter;
+use crate::backoff::error_chain;
 use crate::queue::traits::{ConnectionStatus, QueueError};
+use crate::supervise;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of the connection's state, in case its events were missed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The same for a connection that has had no events for [`SETTLED_AFTER`].
+const SETTLED_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Time without events after which a connection is settled.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// Subject of the request for the account. Its callers report a refusal.
 const ACCOUNT_INFO: &str = "$JS.API.INFO";
@@ -40,15 +48,21 @@ pub(super) struct NatsClient {
     /// The last refusal of a message that no caller waits for a reply to.
     refusal: Mutex<Option<String>>,
     refusals: WarningLimiter,
+    failure: Arc<ReconnectFailure>,
 }
 
 impl NatsClient {
-    pub(super) fn new(inner: Client, options: NatsOptions, replies: Arc<ReplyRouter>) -> Self {
+    pub(super) fn new(
+        inner: Client,
+        options: NatsOptions,
+        replies: Arc<ReplyRouter>,
+        failure: Arc<ReconnectFailure>,
+    ) -> Self {
         let names = NamespaceNames::new(&options.namespace);
         let status = watch::Sender::new(ConnectionStatus { up: true, connections: 1 });
         let (incarnation, refusal, refusals) =
             (IncarnationTracker::default(), Mutex::default(), WarningLimiter::default());
-        Self { inner, options, names, replies, incarnation, status, refusal, refusals }
+        Self { inner, options, names, replies, incarnation, status, refusal, refusals, failure }
     }
 
     pub(super) fn connection_status(&self) -> watch::Receiver<ConnectionStatus> {
@@ -66,7 +80,10 @@ impl NatsClient {
                 Some(text) if text.contains("authorization") => {
                     Err(NatsError::Denied(text.clone()))
                 }
-                _ => Err(NatsError::Unreachable("not connected to the server".to_owned())),
+                _ => Err(NatsError::Unreachable(match self.failure.get() {
+                    Some(reason) => format!("not connected to the server: {reason}"),
+                    None => "not connected to the server".to_owned(),
+                })),
             }
         }
     }
@@ -173,24 +190,45 @@ impl NatsClient {
         });
         if changed {
             if up {
+                self.failure.clear();
                 *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
             self.replies.fail_all();
         }
     }
+
+    /// Reports why the settings of this process or of the server prevent another connection.
+    async fn report_failure(&self) {
+        let Some(reason) = self.failure.take_unreported() else { return };
+        let tls = self.options.tls.clone();
+        // The client's error does not name the file.
+        let file = supervise::blocking(move || tls.check()).await.err();
+        let reason = file.map_or(reason, |error| error_chain(&error));
+        let address = self.options.address();
+        tracing::error!("cannot connect to {address} again: {reason}; retrying");
+    }
 }
 
 /// Follows the connection. Never ends before the client does.
 pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc::Receiver<Event>) {
-    let mut looks = tokio::time::interval(POLL_INTERVAL);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut last_event, mut last_look) = (Instant::now(), Instant::now());
     loop {
+        let is_up = client.status.borrow().up;
+        let pause = match is_up && last_event.elapsed() >= SETTLED_AFTER {
+            true => SETTLED_POLL_INTERVAL,
+            false => POLL_INTERVAL,
+        };
         tokio::select! {
             Some(event) = events.recv() => {
+                last_event = Instant::now();
                 client.handle_event(&event);
                 client.update_status(Some(&event));
             }
-            _ = looks.tick() => client.update_status(None),
+            () = tokio::time::sleep_until(last_look + pause) => {
+                last_look = Instant::now();
+                client.update_status(None);
+                client.report_failure().await;
+            }
         }
     }
 }

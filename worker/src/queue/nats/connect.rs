@@ -17,15 +17,21 @@ use super::options::{NatsOptions, NatsOptionsError};
 use super::replies::ReplyRouter;
 use super::setup::{self, NatsSetupError};
 use super::source::NatsSource;
+use super::tls_fault::{self, ReconnectFailure};
 use super::{incarnation, names, next_server, server_info, snapshot};
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise::{self, Task};
+use crate::tls_files::TlsFileError;
+use rollout_protocol::limits;
 use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// The oldest supported server. Older ones lose streams when they are killed, or leave messages
 /// behind when a subject is purged.
 pub const MINIMUM_SERVER: (u32, u32, u32) = (2, 10, 23);
+
+/// Bytes of a message beside the part of a file in it: the epochs of a run with a thousand sessions.
+const PART_OVERHEAD_BYTES: u64 = 16 * 1024;
 
 /// Capacity of the queue of connection events.
 const EVENT_CAPACITY: usize = 256;
@@ -43,6 +49,17 @@ pub enum ConnectError {
         address: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// A file for TLS cannot be used.
+    #[error(transparent)]
+    TlsFile(#[from] TlsFileError),
+    /// The server answers, and one side does not accept the TLS of the other.
+    #[error("cannot make a TLS connection to {address}: {reason}")]
+    Tls {
+        /// The server.
+        address: String,
+        /// The client's error.
+        reason: String,
     },
     /// The server does not respond.
     #[error("cannot reach the NATS server {address}: {reason}")]
@@ -78,6 +95,17 @@ pub enum ConnectError {
         /// Its version.
         found: String,
     },
+    /// The server's limit on messages is too low.
+    #[error(
+        "{address} takes messages of up to {found} bytes (`max_payload`); {} or more are required",
+        limits::MESSAGE_BYTES
+    )]
+    SmallMessages {
+        /// The server.
+        address: String,
+        /// Its limit, bytes.
+        found: usize,
+    },
     /// The server has no JetStream.
     #[error("{address} has no JetStream for this user: {reason}")]
     NoJetStream {
@@ -109,11 +137,14 @@ impl Nats {
     /// [`ConnectError`]. No error contains a secret.
     pub async fn connect(options: NatsOptions) -> Result<Self, ConnectError> {
         options.check()?;
+        let tls = options.tls.clone();
+        supervise::blocking(move || tls.check()).await?;
         let address = options.address();
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let connect_options = (options.connect_options().await)
             .map_err(|source| ConnectError::Credentials { address: address.clone(), source })?;
-        let client = next_server::reconnect_in_turn(connect_options)
+        let failure = Arc::<ReconnectFailure>::default();
+        let client = next_server::reconnect_in_turn(connect_options, Arc::clone(&failure))
             .event_callback(move |event: Event| {
                 // The state of the connection is polled anyway.
                 let _full = sender.try_send(event);
@@ -126,10 +157,14 @@ impl Nats {
         if parse_version(&version).is_none_or(|found| found < MINIMUM_SERVER) {
             return Err(ConnectError::TooOld { address, found: version });
         }
+        let found = client.server_info().max_payload;
+        if found < limits::MESSAGE_BYTES {
+            return Err(ConnectError::SmallMessages { address, found });
+        }
         let (replies, subscriber) = ReplyRouter::subscribe(&client)
             .await
             .map_err(|f| ConnectError::Unreachable { address, reason: f.to_string() })?;
-        let client = Arc::new(NatsClient::new(client, options, replies));
+        let client = Arc::new(NatsClient::new(client, options, replies, failure));
         let answers =
             supervise::spawn("answers", client.replies.clone().deliver_replies(subscriber));
         let status = supervise::spawn("contact", client::follow_connection(client.clone(), events));
@@ -141,6 +176,21 @@ impl Nats {
 
     pub(super) fn client(&self) -> &Arc<NatsClient> {
         &self.0.client
+    }
+
+    /// Largest part of a file that fits into one message of the server.
+    pub fn part_bytes(&self) -> u64 {
+        let message = self.client().inner.server_info().max_payload as u64;
+        // Base64 takes four bytes for three.
+        (message.saturating_sub(PART_OVERHEAD_BYTES) / 4 * 3).min(limits::RUN_FILE_PART_BYTES)
+    }
+
+    /// Largest text of output, if less than usual fits into one message of the server.
+    pub fn output_bytes(&self) -> Option<u64> {
+        let message = self.client().inner.server_info().max_payload as u64;
+        // JSON takes up to six bytes for one.
+        let fitting = message.saturating_sub(PART_OVERHEAD_BYTES) / 6;
+        (fitting < limits::LIVE_OUTPUT_BYTES).then_some(fitting)
     }
 
     /// The options it was connected with.
@@ -253,6 +303,8 @@ fn connect_error(options: &NatsOptions, error: &async_nats::ConnectError) -> Con
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Denied { address, reason }
         }
+        ConnectErrorKind::Tls => ConnectError::Tls { address, reason },
+        _ if tls_fault::is_final(error) => ConnectError::Tls { address, reason },
         _ => ConnectError::Unreachable { address, reason },
     }
 }

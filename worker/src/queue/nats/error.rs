@@ -35,6 +35,8 @@ pub(super) struct ApiError {
     pub(super) description: String,
 }
 
+/// The account, or the server, has not enough disk for a stream.
+const OUT_OF_STORAGE: [u32; 2] = [10002, INSUFFICIENT_RESOURCES];
 /// There is no such consumer.
 pub(super) const CONSUMER_NOT_FOUND: u32 = 10014;
 /// There is no such message.
@@ -79,6 +81,11 @@ impl ApiError {
                 && (self.is_present()
                     || self.description.contains("maximum messages exceeded")
                     || self.description.contains("maximum bytes exceeded"))
+    }
+
+    /// There is not enough disk for a new stream.
+    pub(super) fn is_out_of_storage(&self) -> bool {
+        OUT_OF_STORAGE.contains(&self.err_code)
     }
 
     /// Another client wrote in between.

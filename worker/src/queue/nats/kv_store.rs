@@ -10,7 +10,7 @@ use super::names;
 use super::replies::NatsRequest;
 use super::snapshot::{self, AgedMessage};
 use super::stored_message::StoredMessage;
-use crate::queue::traits::{KvEntry, KvStore, QueueError};
+use crate::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 /// Prefix of the bucket's keys that bind pools: they are not keys of a [`KvStore`].
 pub(super) const POOL_KEY_PREFIX: &str = "pool.";
@@ -107,15 +107,16 @@ impl KvStore for NatsKvStore {
         }
     }
 
-    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError> {
+    async fn entries(&self) -> Result<Vec<ListedKvEntry>, QueueError> {
         let bucket = &self.client().names.runs;
         let prefix = names::key_subject(bucket, "");
         let found = snapshot::read_bucket(self.client(), bucket).await?;
-        let keys = found.into_iter().filter_map(|AgedMessage { stored, .. }| {
+        let listed = found.into_iter().filter_map(|AgedMessage { stored, age }| {
             let key = stored.subject.strip_prefix(&prefix)?.to_owned();
-            (!key.starts_with(POOL_KEY_PREFIX)).then(|| (key, into_entry(stored)))
+            let is_pool = key.starts_with(POOL_KEY_PREFIX);
+            (!is_pool).then(|| ListedKvEntry { key, entry: into_entry(stored), age })
         });
-        Ok(keys.collect())
+        Ok(listed.collect())
     }
 }
 

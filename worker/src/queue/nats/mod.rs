@@ -30,11 +30,13 @@ mod pool_binding;
 mod publish;
 mod replicas;
 mod replies;
+mod run_messages;
 mod server_info;
 mod setup;
 mod snapshot;
 mod source;
 mod stored_message;
+mod tls_fault;
 mod warning_limiter;
 
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
@@ -44,6 +46,7 @@ pub use self::kv_store::NatsKvStore;
 pub use self::names::{InvalidNatsName, NatsName};
 pub use self::options::{NatsCredentials, NatsOptions, NatsOptionsError, NatsSecret, TlsFiles};
 pub use self::pool_binding::{BindError, PoolBinding};
+pub use self::run_messages::QueueEnds;
 pub use self::server_info::{
     AccountLimits, ConsumerStatus, NatsServerInfo, StreamCopies, StreamStatus,
 };

@@ -143,6 +143,12 @@ impl NamespaceNames {
         format!("{}.report.*.{run}", self.prefix)
     }
 
+    /// The run of a report.
+    pub(super) fn run_of_report(&self, subject: &str) -> Option<RunId> {
+        let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".report.")?;
+        rest.split_once('.')?.1.parse().ok()
+    }
+
     /// The pool that a report came from; [`NO_POOL`] from a worker of an earlier version.
     pub(super) fn parse_report<'a>(&self, subject: &'a str, run: RunId) -> Option<&'a str> {
         let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".report.")?;
@@ -251,6 +257,8 @@ mod tests {
         let subject = names.report("gpu-c0", run);
         assert_eq!(names.parse_report(&subject, run), Some("gpu-c0"));
         assert_eq!(names.parse_report(&subject, other), None);
+        assert_eq!(names.run_of_report(&subject), Some(run));
+        assert_eq!(names.run_of_report("my-lab.v1.report.x"), None);
         let claim = names.claim("gpu-c0", run);
         assert_eq!(names.parse_claim(&claim, run), Some("gpu-c0"));
         assert_eq!(names.parse_claim(&names.claims(run)[1], run), Some(NO_POOL));

@@ -8,12 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_nats::{ConnectOptions, ReconnectToServer, Server, ServerAddr};
 
+use super::tls_fault::ReconnectFailure;
+
 /// Makes the client try its servers in turn, so that it comes back to one only after all others.
-/// The first connection is to any of them.
-pub(super) fn reconnect_in_turn(options: ConnectOptions) -> ConnectOptions {
+/// The first connection is to any of them. `failure` gets the reason why the last one failed.
+pub(super) fn reconnect_in_turn(
+    options: ConnectOptions,
+    failure: Arc<ReconnectFailure>,
+) -> ConnectOptions {
     let last_tried: Arc<Mutex<Option<ServerAddr>>> = Arc::default();
     options.reconnect_to_server_callback(move |servers, _info| {
         let mut last_tried = last_tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let tried = servers.iter().find(|server| Some(&server.addr) == last_tried.as_ref());
+        failure.set(tried.and_then(|server| server.last_error.as_deref()));
         let next = next_server(&servers, last_tried.as_ref());
         last_tried.clone_from(&next);
         // The client's own pause before the attempt.

@@ -9,6 +9,7 @@ use async_nats::{ConnectOptions, ServerAddr};
 use rollout_protocol::limits;
 
 use super::names::{InvalidNatsName, NatsName};
+use crate::tls_files::{self, TlsFileError};
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,6 +66,22 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// Own certificate and its private key, PEM.
     pub client: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsFiles {
+    /// Checks that the files can be used. Blocks.
+    ///
+    /// # Errors
+    /// [`TlsFileError`].
+    pub(super) fn check(&self) -> Result<(), TlsFileError> {
+        if let Some(ca) = &self.ca {
+            tls_files::check_authorities(ca)?;
+        }
+        if let Some((certificate, key)) = &self.client {
+            tls_files::read_identity(certificate, key)?;
+        }
+        Ok(())
+    }
 }
 
 /// Options of a connection and of the streams on the server.

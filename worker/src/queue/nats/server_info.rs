@@ -127,20 +127,37 @@ struct JetStreamAccount {
     #[serde(default)]
     storage: u64,
     #[serde(default)]
+    reserved_storage: u64,
+    #[serde(default)]
     limits: Map<String, Value>,
     #[serde(default)]
     api: Map<String, Value>,
 }
 
+impl JetStreamAccount {
+    fn limits(&self) -> AccountLimits {
+        // No limit is -1.
+        let limit = |name: &str| self.limits.get(name).and_then(Value::as_u64);
+        AccountLimits {
+            memory: self.memory,
+            max_memory: limit("max_memory"),
+            storage: self.storage,
+            max_storage: limit("max_storage"),
+        }
+    }
+}
+
+/// Limits of the account of this connection; what its streams reserve counts as used.
+pub(super) async fn account_limits(client: &NatsClient) -> Result<AccountLimits, NatsError> {
+    let account: JetStreamAccount = client.api_call("INFO", &json!({})).await?;
+    let limits = account.limits();
+    let storage = limits.storage.max(account.reserved_storage);
+    Ok(AccountLimits { storage, ..limits })
+}
+
 pub(super) async fn read_server_info(client: &NatsClient) -> Result<NatsServerInfo, NatsError> {
     let account: JetStreamAccount = client.api_call("INFO", &json!({})).await?;
-    let limit = |name: &str| account.limits.get(name).and_then(Value::as_u64);
-    let limits = AccountLimits {
-        memory: account.memory,
-        max_memory: limit("max_memory"),
-        storage: account.storage,
-        max_storage: limit("max_storage"),
-    };
+    let limits = account.limits();
     let mut streams = Vec::new();
     for wanted in setup::required_streams(client) {
         streams.push(stream_status(client, &wanted).await?);

@@ -9,10 +9,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::NatsClient;
-use super::error::{CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
+use super::error::{ApiError, CONSUMER_NOT_FOUND, NatsError, STREAM_NOT_FOUND};
 use super::names::{self, NatsName};
 use super::options::NatsOptions;
 use super::replicas;
+use super::server_info::{self, AccountLimits};
 use crate::queue::traits::QueueError;
 
 /// Limit on unacknowledged deliveries of one class in the whole pool. The server delivers no more
@@ -56,6 +57,20 @@ pub enum NatsSetupError {
         /// Actual value.
         found: String,
     },
+    /// The account, or the server, has less disk than a stream reserves.
+    #[error(
+        "cannot create {name}, which reserves {reserved} bytes of disk: {available} ({reason})"
+    )]
+    Resources {
+        /// Stream.
+        name: String,
+        /// Bytes that it reserves, all copies together.
+        reserved: u64,
+        /// What there is.
+        available: String,
+        /// The server's reason.
+        reason: String,
+    },
     /// The servers cannot hold as many copies of a stream.
     #[error("cannot keep {wanted} copies of {name}: {reason}")]
     Copies {
@@ -75,7 +90,7 @@ impl NatsSetupError {
         match self {
             Self::Queue(error) => matches!(error, QueueError::Unreachable { .. }),
             Self::Copies { reason, .. } => reason.starts_with(NO_PEERS),
-            Self::Differs { .. } => false,
+            Self::Differs { .. } | Self::Resources { .. } => false,
         }
     }
 }
@@ -307,12 +322,37 @@ async fn create_stream(
     settings: &ServerSettings,
 ) -> Result<ResourceInfo, NatsSetupError> {
     match client.api_call(&format!("STREAM.CREATE.{}", wanted.name), settings).await {
+        Err(NatsError::Api(error)) if error.is_out_of_storage() => {
+            Err(out_of_storage(client, wanted, &error).await)
+        }
         Err(NatsError::Api(error)) => {
             let refusal = replicas::refusal(wanted, replicas::of_new_streams(client), &error);
             Err(refusal.unwrap_or(NatsError::Api(error).into()))
         }
         created => Ok(created?),
     }
+}
+
+/// The error of a stream for which there is not enough disk.
+async fn out_of_storage(
+    client: &NatsClient,
+    wanted: &RequiredResource,
+    error: &ApiError,
+) -> NatsSetupError {
+    let setting = |name: &str| wanted.settings.get(name).or_else(|| wanted.defaults.get(name));
+    let number = |name: &str| setting(name).and_then(Value::as_u64);
+    let copies = number(replicas::SETTING).unwrap_or(1);
+    let reserved = number("max_bytes").unwrap_or(0).saturating_mul(copies);
+    let available = match server_info::account_limits(client).await {
+        Ok(AccountLimits { max_storage: Some(most), storage, .. }) => {
+            format!("the account may use {most} bytes, of which {storage} are taken")
+        }
+        // The server's own disk is the limit.
+        Ok(_) => "the server has less".to_owned(),
+        Err(fault) => format!("the limits of the account are unknown: {fault}"),
+    };
+    let (name, reason) = (wanted.name.clone(), error.description.clone());
+    NatsSetupError::Resources { name, reserved, available, reason }
 }
 
 /// Gives every stream `copies` copies. Returns the names of those that had another number.

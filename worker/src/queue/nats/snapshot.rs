@@ -45,16 +45,32 @@ pub(super) async fn matching_subjects(
     stream: &str,
     filter: &str,
 ) -> Result<(Vec<String>, Option<DateTime>), NatsError> {
-    let verb = format!("STREAM.INFO.{stream}");
     let mut found = Vec::new();
+    let now = count_messages(client, stream, filter, |subject, _| found.push(subject)).await?;
+    Ok((found, now))
+}
+
+/// Passes the subjects of a stream that match to `see`, with the number of their messages. There may be
+/// millions: only a page of them is in memory. Returns the server's time.
+pub(super) async fn count_messages(
+    client: &NatsClient,
+    stream: &str,
+    filter: &str,
+    mut see: impl FnMut(String, u64),
+) -> Result<Option<DateTime>, NatsError> {
+    let verb = format!("STREAM.INFO.{stream}");
+    let mut seen = 0;
     loop {
-        let page = json!({ "subjects_filter": filter, "offset": found.len() });
+        let page = json!({ "subjects_filter": filter, "offset": seen });
         let info: StreamSubjectsInfo = client.api_call(&verb, &page).await?;
         let subjects = info.state.subjects.unwrap_or_default();
         let last_page = subjects.is_empty();
-        found.extend(subjects.into_keys());
-        if last_page || found.len() >= info.total {
-            return Ok((found, parse_rfc3339(&info.ts).ok()));
+        seen += subjects.len();
+        for (subject, messages) in subjects {
+            see(subject, messages);
+        }
+        if last_page || seen >= info.total {
+            return Ok(parse_rfc3339(&info.ts).ok());
         }
     }
 }

@@ -16,6 +16,7 @@ use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 
 use super::super::*;
+use crate::disk::DiskUse;
 use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::BrokerModelConfig;
@@ -43,6 +44,7 @@ pub(super) struct ScriptedRunner {
     pub(super) begun: Mutex<Vec<(u32, ExecId)>>,
     pub(super) running: AtomicUsize,
     pub(super) max_running: AtomicUsize,
+    pub(super) disks: Arc<DiskWatch>,
 }
 
 #[async_trait]
@@ -60,6 +62,10 @@ impl Runner for ScriptedRunner {
         let finished = self.perform(act, context).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
         finished
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        Arc::clone(&self.disks)
     }
 
     /// Loses its environment in its first sweep, and starts over.
@@ -120,6 +126,8 @@ pub(super) struct ServiceSetup {
     pub(super) budget: ResourceBudget,
     pub(super) max_offline: Option<Duration>,
     pub(super) tracer: Tracer,
+    /// Whether writes to the worker's directory are tried.
+    pub(super) checks_writes: bool,
 }
 
 impl Default for ServiceSetup {
@@ -131,6 +139,7 @@ impl Default for ServiceSetup {
             budget: ResourceBudget::default(),
             max_offline: None,
             tracer: Tracer::default(),
+            checks_writes: false,
         }
     }
 }
@@ -165,7 +174,9 @@ impl ServiceFixture {
             remembered_acks: 0,
         };
         let queue = Arc::new(EmbeddedQueue::new(config));
-        let runner = Arc::new(ScriptedRunner::default());
+        let own = (dir.path().to_owned(), DiskUse::Own);
+        let disks = Arc::new(DiskWatch::new(setup.checks_writes.then_some(own), []));
+        let runner = Arc::new(ScriptedRunner { disks, ..ScriptedRunner::default() });
         let config = WorkerConfig {
             worker: "w-1".parse().expect("a token"),
             owner: Owner::current(dir.path().to_owned()),

@@ -1,4 +1,5 @@
 mod claims;
+mod disks;
 mod harness;
 mod outages;
 mod shutdown;
@@ -97,6 +98,18 @@ async fn execution_long_keeps_lease_and_is_in_heartbeat() {
     assert_eq!(scene.begun(), [1]);
     scene.until_acknowledged().await;
     scene.until("it is gone", async || scene.heartbeat_entries().await.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn execution_on_idle_worker_is_in_heartbeat_a_moment_later() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::UntilStopped);
+    // Idle workers send heartbeats each second.
+    tokio::time::sleep(SECOND * 11 / 2).await;
+    scene.offer([1]).await;
+    scene.until_running(1).await;
+    tokio::time::sleep(SECOND * 3 / 10).await;
+    assert_eq!(scene.heartbeat_entries().await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

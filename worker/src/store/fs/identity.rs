@@ -7,6 +7,7 @@ use super::super::identity::{IDENTITY_FILE, MAX_IDENTITY_BYTES, StoreIdentity};
 use super::scratch::StoreScratch;
 use super::{StoreError, make_directory, sync_directory};
 
+use crate::durable;
 use crate::shown_path::shown;
 
 /// Reads the identity of the store at `root`, creating the store if there is none.
@@ -15,7 +16,7 @@ pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreE
     if let Some(identity) = read(&file)? {
         return Ok(identity.id);
     }
-    make_root(root)?;
+    durable::create_directory(root).map_err(|error| StoreError::io("create", root, error))?;
     for name in ["tmp", "docs", "blobs"] {
         make_directory(&root.join(name))?;
     }
@@ -33,16 +34,6 @@ pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreE
         reason: "its store.json disappeared while it was opened".into(),
     })?;
     Ok(other.id)
-}
-
-/// Creates the directory of the store and its parents, durably.
-fn make_root(root: &Path) -> Result<(), StoreError> {
-    let missing: Vec<_> = root.ancestors().take_while(|path| !path.exists()).collect();
-    std::fs::create_dir_all(root).map_err(|error| StoreError::io("create", root, error))?;
-    for parent in missing.iter().filter_map(|path| path.parent()) {
-        sync_directory(if parent == Path::new("") { Path::new(".") } else { parent })?;
-    }
-    Ok(())
 }
 
 fn read(file: &Path) -> Result<Option<StoreIdentity>, StoreError> {

@@ -20,7 +20,6 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -39,7 +38,7 @@ use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
 use super::{BlobContent, BlobStore, StoreError, StoredBlob};
 use crate::shown_path::shown;
-use crate::supervise;
+use crate::{durable, supervise};
 
 /// Contents of a batch that are stored concurrently. File systems sync concurrent writes together:
 /// with 16 a batch takes a tenth of the time, and more gain nothing.
@@ -222,9 +221,7 @@ fn check_present(root: &Path) -> Result<(), StoreError> {
 
 /// Makes the entries of a directory durable.
 fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| StoreError::io("sync", path, error))
+    durable::sync_directory(path).map_err(|error| StoreError::io("sync", path, error))
 }
 
 /// Creates a directory unless it exists.

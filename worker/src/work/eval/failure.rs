@@ -58,7 +58,7 @@ pub(super) fn leftover_environment(failure: &Failure, redactor: &Redactor) -> Tr
 }
 
 fn disk_code(source: &std::io::Error) -> Code {
-    shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::PROVIDER_ERROR)
+    shortage_code(Shortage::from_io_error(source)).unwrap_or(Code::DISK_FAILED)
 }
 
 /// Refuses settings that evals do not support.

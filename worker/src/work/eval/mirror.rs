@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
@@ -41,6 +41,8 @@ struct MirrorEntry {
     /// Held while commits are added.
     lock: Turn<()>,
     bytes: AtomicU64,
+    /// Whether this process found it whole: a power failure may have left empty files.
+    is_checked: AtomicBool,
 }
 
 /// A cached repository that stays on disk while this lives.
@@ -48,6 +50,12 @@ struct MirrorEntry {
 pub struct Mirror {
     bare: BareRepository,
     _entry: Arc<MirrorEntry>,
+}
+
+impl MirrorEntry {
+    fn new(path: PathBuf, bytes: AtomicU64) -> Self {
+        Self { path, lock: Turn::default(), bytes, is_checked: AtomicBool::new(false) }
+    }
 }
 
 impl Mirror {
@@ -81,7 +89,7 @@ impl Mirrors {
         let mut known = LruCache::unbounded();
         for (_, root, path) in found {
             let bytes = AtomicU64::new(local_dir::bytes_below(&path));
-            known.push(root, Arc::new(MirrorEntry { path, lock: Turn::default(), bytes }));
+            known.push(root, Arc::new(MirrorEntry::new(path, bytes)));
         }
         let (dir, entries, counter) = (dir.to_owned(), Mutex::new(known), AtomicU64::new(0));
         Ok(Self { dir, store, max_bytes, entries, counter, _lock: lock })
@@ -119,7 +127,7 @@ impl Mirrors {
         let mut known = self.entries.lock().expect("nothing panics while it holds the index");
         let new = || {
             let path = self.dir.join(root.hex());
-            Arc::new(MirrorEntry { path, lock: Turn::default(), bytes: AtomicU64::new(0) })
+            Arc::new(MirrorEntry::new(path, AtomicU64::new(0)))
         };
         known.get_or_insert(*root, new).clone()
     }
@@ -131,9 +139,18 @@ impl Mirrors {
         repository: &RepositorySpec,
     ) -> Result<BareRepository, EvalFilesError> {
         let bare = BareRepository::from_dir(&entry.path);
+        if !entry.is_checked.load(Ordering::Relaxed)
+            && entry.path.exists()
+            && let Some(damage) = bare.find_damage(&repository.root.commit).await?
+        {
+            // No call uses it yet.
+            tracing::warn!("{damage}; the repository is fetched again");
+            local_dir::remove_path(&entry.path).await?;
+        }
         if !entry.path.exists() {
             self.create_mirror(entry, &repository.root).await?;
         }
+        entry.is_checked.store(true, Ordering::Relaxed);
         self.check_root(&bare, &repository.root).await?;
         let mut before = &repository.root;
         for next in &repository.chain {
@@ -166,7 +183,7 @@ impl Mirrors {
         }
     }
 
-    /// Creates the repository under another name and renames it.
+    /// Creates the repository under another name and renames it when it is durable.
     async fn create_mirror(
         &self,
         entry: &MirrorEntry,
@@ -174,7 +191,9 @@ impl Mirrors {
     ) -> Result<(), EvalFilesError> {
         let file = self.fetch(root, limits::ROOT_BUNDLE_BYTES).await?;
         let new = self.unfinished_path();
-        let made = BareRepository::create(&new, root, &file, &commit_ref(root)).await;
+        let name = commit_ref(root);
+        let make = async { BareRepository::create(&new, root, &file, &name).await?.sync().await };
+        let made = make.await;
         local_dir::remove_path(&file).await?;
         if let Err(error) = made {
             local_dir::remove_path(&new).await?;
@@ -259,6 +278,6 @@ impl Mirrors {
 }
 
 /// The git reference that keeps a commit.
-fn commit_ref(bundle: &CommitBundle) -> String {
+pub(super) fn commit_ref(bundle: &CommitBundle) -> String {
     format!("refs/commits/{}", bundle.commit)
 }

@@ -145,8 +145,8 @@ impl WorkRecipe for EvalRun<'_> {
         self.collect_outputs().await;
     }
 
-    /// An eval without a result does not count against its idea when a disk of this host was full
-    /// meanwhile, unless the eval itself filled the disk beyond its own limit.
+    /// An eval without a result does not count against its idea when its environment was removed or a
+    /// disk of this host was full meanwhile, unless the eval itself filled the disk beyond its own limit.
     async fn settle_errors(&mut self) {
         let came_to_nothing = matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges);
         if !came_to_nothing {
@@ -154,7 +154,7 @@ impl WorkRecipe for EvalRun<'_> {
         }
         let captures = self.captures.iter().map(|(_, capture)| capture.as_ref()).collect();
         let without_cause = ": it changed nothing";
-        if self.attempt.blame_disk(self.services, captures, "eval", without_cause).await {
+        if self.attempt.blame_host(self.services, captures, "eval", without_cause).await {
             self.end = EvalEnd::Failed;
         }
     }

@@ -251,7 +251,7 @@ impl WorkRecipe for TrialRun<'_> {
 
     async fn settle_errors(&mut self) {
         self.settle_survived();
-        self.blame_disk().await;
+        self.blame_host().await;
     }
 
     fn with_phase(&mut self, error: TrialError) -> TrialError {

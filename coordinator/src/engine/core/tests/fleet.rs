@@ -562,6 +562,7 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         max_offline_sec: None,
         draining: false,
         low_disk: false,
+        disk_fault: None,
         gone: false,
         executions,
         model_calls: Vec::new(),

@@ -7,7 +7,7 @@ use rollout_protocol::event::TakeoverReason;
 
 use super::super::directory::{Contender, DirectoryLock, LockAttempt, is_held};
 use super::super::lock_file::LockFile;
-use super::super::{LockError, LockOwner, LockWaitPolicy};
+use super::super::{LockError, LockLostError, LockOwner, LockWaitPolicy};
 use super::{dead_owner, remote_owner};
 use crate::engine::core::Takeover;
 use crate::engine::journal::RunLayout;
@@ -202,5 +202,29 @@ fn directory_with_owner_is_held_and_with_dead_one_is_not() {
     while is_held(&layout).expect("answered") {
         assert!(Instant::now() < deadline, "still held");
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn owner_detects_that_its_directory_was_moved_removed_or_replaced() {
+    let (parent, _) = layout();
+    let (root, aside) = (parent.path().join("run"), parent.path().join("aside"));
+    let layout = RunLayout::new(&root);
+    for is_replaced in [false, true] {
+        std::fs::create_dir(&root).expect("made");
+        let (lock, _) = take(&layout, LockWaitPolicy::default());
+        assert_eq!(lock.ownership().check(), Ok(()));
+        std::fs::rename(&root, &aside).expect("moved");
+        if is_replaced {
+            std::fs::create_dir(&root).expect("made");
+            std::fs::write(layout.lock(), "").expect("written");
+        }
+        let gone = LockLostError::DirectoryGone { root: root.clone() };
+        assert_eq!(lock.ownership().check(), Err(gone.clone()));
+        std::fs::remove_dir_all(&aside).expect("removed");
+        assert_eq!(lock.ownership().check(), Err(gone), "it stays lost");
+        drop(lock);
+        assert!(read_lock_file(&layout).is_none(), "nothing was written to another directory");
+        let _missing = std::fs::remove_dir_all(&root);
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
-use rollout_worker::queue::traits::{KvEntry, KvStore, QueueError};
+use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 use super::super::LockWaitPolicy;
 use super::super::kv_entry::RunEntry;
@@ -121,9 +121,16 @@ impl KvStore for MemoryKvStore {
         .await
     }
 
-    async fn entries(&self) -> Result<Vec<(String, KvEntry)>, QueueError> {
-        self.request(|state| state.entries.iter().map(|(k, e)| (k.clone(), e.clone())).collect())
-            .await
+    async fn entries(&self) -> Result<Vec<ListedKvEntry>, QueueError> {
+        self.request(|state| {
+            let listed = state.entries.iter().map(|(key, entry)| ListedKvEntry {
+                key: key.clone(),
+                entry: entry.clone(),
+                age: Duration::ZERO,
+            });
+            listed.collect()
+        })
+        .await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -29,10 +30,14 @@ async fn write(root: &Path, journal: &JournalFixture) -> Vec<u64> {
 
 /// A lock file of this process, or of one that has ended.
 fn lock(root: &Path, is_alive: bool) {
+    lock_at(root, is_alive, Timestamp::now());
+}
+
+/// The same, by a clock that shows `now`.
+fn lock_at(root: &Path, is_alive: bool, now: Timestamp) {
     let owner = rollout_worker::environment::Owner::current(root.to_owned());
     let start_ticks = owner.start_ticks + u64::from(!is_alive);
     let owner = rollout_worker::environment::Owner { start_ticks, ..owner };
-    let now = Timestamp::now();
     let file = json!({
         "owner": { "id": "0".repeat(32), "process": owner, "file": null },
         "hostname": "host", "pid": std::process::id(), "epoch": 1,
@@ -118,6 +123,21 @@ async fn journal_of_live_owner_is_read_up_to_its_durable_length() {
     fs::write(layout.segment(1), &segment).expect("writable");
     let damaged = view(directory.path()).expect_err("damaged");
     assert!(matches!(damaged, RunViewError::Journal(_)), "{damaged}");
+}
+
+#[tokio::test]
+async fn owner_that_has_answered_is_not_silent_whatever_its_clock_shows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    write(directory.path(), &journal()).await;
+    for seconds in [-600, 600] {
+        let shown = Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        lock_at(directory.path(), true, shown);
+        let opened = RunDirectory::open(directory.path()).expect("a run").without_owner();
+        let seen = opened.with_heartbeat_age(Duration::ZERO).view(None, None).expect("a run");
+        assert_eq!(seen.header.state, RunViewState::Running, "{seconds} s");
+        let owner = seen.header.owner.expect("an owner");
+        assert_eq!((owner.last_heartbeat_at, owner.heartbeat_age_sec), (shown, 0.0));
+    }
 }
 
 #[tokio::test]

@@ -18,10 +18,24 @@ fn is_decided_by_farm(end: &SampleEnd) -> bool {
     matches!(end, SampleEnd::Cancelled { reason } if *reason != CancelReason::ByUser)
 }
 
+/// Whether a record is of a compaction, which has the time of whatever record stood before it.
+fn is_snapshot_part(record: &FarmRecord) -> bool {
+    matches!(
+        record,
+        FarmRecord::Snapshot(_)
+            | FarmRecord::SnapshotGroup(_)
+            | FarmRecord::SnapshotCompletions { .. }
+            | FarmRecord::SnapshotIds { .. }
+    )
+}
+
 impl FarmCore {
     /// Applies one record: live as soon as it is decided, in replay as it is read. `at` is the time
     /// when the record was made.
     pub fn apply(&mut self, at: Timestamp, record: &FarmRecord, effects: &mut Vec<FarmEffect>) {
+        if !is_snapshot_part(record) {
+            self.note_time(at);
+        }
         match record {
             FarmRecord::Configured(settings) => {
                 self.settings = (**settings).clone();
@@ -50,6 +64,7 @@ impl FarmCore {
             FarmRecord::Snapshot(counters) => self.restore_counters(counters),
             FarmRecord::SnapshotGroup(group) => self.restore_group(group),
             FarmRecord::SnapshotCompletions { completions } => {
+                completions.iter().for_each(|one| self.note_time(one.at));
                 let restored = completions.iter().map(|one| (one.cursor, self.shared(one)));
                 let restored: Vec<_> = restored.collect();
                 let shown = restored.iter().map(|(_, one)| Arc::clone(one)).collect();

@@ -7,6 +7,17 @@ use super::FarmCore;
 use super::input::FarmOutput;
 
 impl FarmCore {
+    /// The time at which a session begins when the wall clock shows `wall`. It is not before that of
+    /// the last record: a clock that was set back between sessions lengthens no deadline.
+    pub fn session_start(&self, wall: Timestamp) -> Timestamp {
+        self.latest.map_or(wall, |latest| latest.max(wall))
+    }
+
+    /// Notes the time of a record, or one in a snapshot.
+    pub(super) fn note_time(&mut self, at: Timestamp) {
+        self.latest = self.latest.max(Some(at));
+    }
+
     /// Length of all pauses until `at`, milliseconds.
     pub(super) fn paused_until(&self, at: Timestamp) -> i64 {
         let current = self

@@ -1,5 +1,6 @@
 //! The core of a farm: which groups it holds, which samples are pending, and in which order they
-//! ended. Pure: no clock, no IO, no randomness, no tasks; time arrives with the inputs.
+//! ended. Pure: no clock, no IO, no randomness, no tasks; time arrives with the inputs. It is that of
+//! the session, which does not follow a wall clock that is set.
 //!
 //! ```text
 //! FarmInput ──handle──▶ FarmRecord ──apply──▶ state, FarmEffect
@@ -73,6 +74,8 @@ pub struct FarmCore {
     next_cursor: u64,
     next_ordinal: u64,
     policy_version: u64,
+    /// The latest time of a record, or in a snapshot.
+    latest: Option<Timestamp>,
     paused_since: Option<Timestamp>,
     paused_ms: i64,
     closed: bool,
@@ -120,6 +123,7 @@ impl FarmCore {
             next_cursor: 1,
             next_ordinal: 0,
             policy_version: 0,
+            latest: None,
             paused_since: None,
             paused_ms: 0,
             closed: false,

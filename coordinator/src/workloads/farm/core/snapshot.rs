@@ -12,7 +12,16 @@ use super::queue::SampleQueue;
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
 
+/// Bytes that the id of a former group takes in a snapshot, about.
+const ID_BYTES: u64 = 128;
+
 impl FarmCore {
+    /// Bytes of a snapshot, about.
+    pub fn snapshot_bytes(&self) -> u64 {
+        let ids = (self.cancelled.len() + self.finished.len()) as u64;
+        self.held_bytes.saturating_add(ids * ID_BYTES)
+    }
+
     /// Records that give this state to a farm, whatever it was before.
     pub fn snapshot(&self) -> Vec<FarmRecord> {
         let counters = FarmCounters {
@@ -73,6 +82,7 @@ impl FarmCore {
             next_cursor: counters.next_cursor,
             next_ordinal: counters.next_ordinal,
             policy_version: counters.policy_version,
+            latest: counters.paused_since,
             paused_since: counters.paused_since,
             paused_ms: counters.paused_ms,
             closed: counters.closed,
@@ -88,6 +98,7 @@ impl FarmCore {
     /// Adds a group of a snapshot.
     pub(super) fn restore_group(&mut self, snapshot: &GroupSnapshot) {
         let id = snapshot.admitted.request.group.clone();
+        self.note_time(snapshot.admitted_at);
         self.insert_group(&id, GroupEntry::from(snapshot));
     }
 }

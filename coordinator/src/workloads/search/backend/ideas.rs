@@ -21,12 +21,13 @@ use rollout_worker::archive::{
 };
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
-use rollout_worker::{fs_remove, supervise};
+use rollout_worker::{durable, fs_remove, supervise};
 
 use super::live::{LiveBackend, backend_error, with_retry, with_retry_if};
 use super::outcome::superseded_cost;
 use super::requests::{RunNotification, WorkKind, WorkRequest};
 use super::results::{self, ResultsError};
+use crate::engine::atomic_file;
 use crate::engine::core::ItemSettlement;
 use crate::workloads::search::driver::{
     BackendError, CALLS_FILE, COST_FILE, IdeasOrder, SearchError, read_user_ideas,
@@ -261,14 +262,16 @@ fn safe_name(path: &Path) -> String {
     name.chars().take(60).map(plain).collect()
 }
 
-/// Writes output and logs of a command; replaces those of an earlier attempt.
+/// Writes output and logs of a command, durably; replaces those of an earlier attempt.
 async fn write_logs(
     store: &dyn BlobStore,
     record: &IdeasRecord,
     dir: &Path,
 ) -> Result<(), IdeasError> {
     fs_remove::remove(dir).await.map_err(io_error("remove", dir))?;
-    tokio::fs::create_dir_all(dir).await.map_err(io_error("create", dir))?;
+    let made = dir.to_owned();
+    let made = supervise::blocking(move || durable::create_directory(&made)).await;
+    made.map_err(io_error("create", dir))?;
     for output in &record.outputs {
         // The worker chose the path: accept only a plain relative path.
         let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
@@ -283,7 +286,9 @@ async fn write_logs(
         let (path, text) = (dir.join("left_out.txt"), record.left_out.join("\n") + "\n");
         tokio::fs::write(&path, text).await.map_err(io_error("write", &path))?;
     }
-    Ok(())
+    let written = dir.to_owned();
+    let synced = supervise::blocking(move || durable::sync_tree(&written)).await;
+    synced.map_err(io_error("sync", dir))
 }
 
 /// Writes the ideas of a command and its cost to the directory of its order.
@@ -319,14 +324,19 @@ async fn write_cost(
     let parts = [record.reported_cost, calls.as_ref().map(|calls| calls.cost), superseded];
     let cost: f64 = parts.into_iter().flatten().sum();
     if cost > 0.0 {
-        let file = into.join(COST_FILE);
-        tokio::fs::write(&file, cost.to_string()).await.map_err(io_error("write", &file))?;
+        replace(into.join(COST_FILE), cost.to_string()).await?;
     }
     if let Some(calls) = calls {
-        let (file, text) = (into.join(CALLS_FILE), serde_json::json!([calls]).to_string());
-        tokio::fs::write(&file, text).await.map_err(io_error("write", &file))?;
+        replace(into.join(CALLS_FILE), serde_json::json!([calls]).to_string()).await?;
     }
     Ok(())
+}
+
+/// Replaces a file durably: a session that finds the ideas writes it no more.
+async fn replace(file: PathBuf, text: String) -> Result<(), IdeasError> {
+    let path = file.clone();
+    let written = supervise::blocking(move || atomic_file::replace(&path, text.as_bytes())).await;
+    written.map_err(io_error("write", &file))
 }
 
 /// Moves ideas to the directory of their order. The worker has checked them; they are checked
@@ -348,6 +358,5 @@ fn move_ideas(from: &Path, into: &Path) -> Result<(), IdeasError> {
         let to = into.join(name);
         fs::rename(&path, &to).map_err(io_error("write", &to))?;
     }
-    let synced = File::open(into).and_then(|into| into.sync_all());
-    synced.map_err(io_error("sync", into))
+    durable::sync_directory(into).map_err(io_error("sync", into))
 }

@@ -19,6 +19,7 @@ mod ideas;
 mod inactive_repository;
 mod live;
 mod outcome;
+mod outputs;
 mod past_requests;
 mod planner;
 mod requests;
@@ -28,8 +29,10 @@ mod stops;
 mod task;
 
 pub use inactive_repository::InactiveRepository;
+pub use outputs::{ComparedOutputs, OutputRepair, compare_outputs};
 pub use planner::EvalPlanner;
 pub(crate) use requests::WorkRequests;
+pub use results::ResultsError;
 pub use spec::{SearchPlan, SearchPlanError};
 pub(crate) use stops::SearchStops;
 pub(crate) use task::{OwnedRun, SearchTask, combine_outcomes, run_open_options};

@@ -47,10 +47,9 @@ impl AttemptTotals {
     pub(super) fn plus(mut self, settled: &ItemSettlement, record: Option<&EvalRecord>) -> Self {
         self.add_cost(superseded_cost(settled));
         let Some(record) = record else { return self };
-        let times = &record.timestamps;
-        let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
-        // A worker's clock may have been set back.
-        self.seconds += took.max(0.0);
+        // Not from its times: a worker's clock may have been set meanwhile, and budgets are decided by
+        // this.
+        self.seconds += record.durations.total_sec.max(0.0);
         self.add_cost(record.reported_cost);
         let calls: Vec<_> =
             record.gateway.iter().map(|(stage, calls)| StepCalls::of(*stage, calls)).collect();

@@ -9,7 +9,6 @@
 //!                                   /output/     files of the sweep's output directory
 //! ```
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
@@ -18,14 +17,14 @@ use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, Ex
 use rollout_worker::backoff::error_chain;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
-use rollout_worker::supervise;
+use rollout_worker::{durable, supervise};
 
 use crate::engine::RunError;
 use crate::engine::atomic_file::write_json;
 
 /// Failure to write results.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ResultsError {
+pub enum ResultsError {
     /// The blob store failed.
     #[error("cannot fetch {what}")]
     Store {
@@ -66,14 +65,14 @@ impl ResultsError {
         matches!(self, Self::Store { source, .. } if source.is_transient())
     }
 
-    fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub(super) fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Disk { action, path, source }
     }
 }
 
 /// Writes the files of an attempt below `root`, the directory of its eval; replaces those of the
-/// same attempt. Returns the path of the results, if any.
+/// same attempt. They are durable on return. Returns the path of the results, if any.
 pub(super) async fn write(
     store: &dyn BlobStore,
     record: &EvalRecord,
@@ -98,31 +97,41 @@ pub(super) async fn write(
         let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
         best_effort(fetch(store, &output.blob, &experiment.join(path.as_path())).await)?;
     }
+    for (what, name, archive) in archives(record) {
+        best_effort(unpack(store, what, archive, &experiment.join(name)).await)?;
+    }
+    let path = record.results.as_ref().map(|_| format!("{name}/{results_file}"));
+    if let (Some(blob), Some(path)) = (&record.results, &path) {
+        fetch(store, blob, &root.join(path)).await?;
+    }
+    // The result of the eval is durable next, and then no session writes these files again.
+    let root = root.to_owned();
+    supervise::blocking(move || sync(&root, [&tried, &experiment])).await?;
+    Ok(path)
+}
+
+/// The archives of a record: what each holds, and the name of its directory.
+pub(super) fn archives(
+    record: &EvalRecord,
+) -> impl Iterator<Item = (&'static str, &'static str, &BlobRef)> {
     let archives = [
         ("the logs", "logs", record.logs.as_ref()),
         ("the sweep's logs", "sweep_logs", record.sweep_logs.as_deref()),
         ("the sweep's output", "output", record.sweep_output.as_ref()),
     ];
-    for (what, name, logs) in archives {
-        if let Some(logs) = logs {
-            best_effort(unpack(store, what, &logs.archive, &experiment.join(name)).await)?;
-        }
+    archives.into_iter().filter_map(|(what, name, logs)| Some((what, name, &logs?.archive)))
+}
+
+/// Syncs the directories of an attempt and those above them, up to the one of all evals.
+fn sync(root: &Path, written: [&Path; 2]) -> Result<(), ResultsError> {
+    for dir in written {
+        durable::sync_tree(dir).map_err(ResultsError::disk("sync", dir))?;
     }
-    let Some(blob) = &record.results else { return Ok(None) };
-    let path = format!("{name}/{results_file}");
-    let to = root.join(&path);
-    fetch(store, blob, &to).await?;
-    // The result that names this file is durable, so the file must be durable as well.
-    supervise::blocking(move || {
-        let parent = to.parent().unwrap_or(&to).to_owned();
-        File::open(&to)
-            .and_then(|file| file.sync_all())
-            .map_err(ResultsError::disk("sync", &to))?;
-        let directory = File::open(&parent).and_then(|directory| directory.sync_all());
-        directory.map_err(ResultsError::disk("sync", &parent))
-    })
-    .await?;
-    Ok(Some(path))
+    let experiments = root.join("experiment");
+    for dir in [experiments.as_path(), root, root.parent().unwrap_or(root)] {
+        durable::sync_directory(dir).map_err(ResultsError::disk("sync", dir))?;
+    }
+    Ok(())
 }
 
 /// Ignores a permanent failure to fetch outputs: nothing depends on them.

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::digest::DigestHasher;
-use rollout_worker::regular_file;
+use rollout_worker::{durable, regular_file};
 
 use super::SearchError;
 use crate::engine::journal::RunLayout;
@@ -76,11 +76,11 @@ impl SearchDirectory {
         good.then(|| self.root().join(path))
     }
 
-    /// Creates the required directories.
+    /// Creates the required directories, durably.
     pub(super) fn create(&self) -> Result<(), SearchError> {
         for name in ["artifacts", "context", "node_ideas", "eval", "journal"] {
             let path = self.root().join(name);
-            fs::create_dir_all(&path).map_err(SearchError::io("create", &path))?;
+            durable::create_directory(&path).map_err(SearchError::io("create", &path))?;
         }
         Ok(())
     }
@@ -218,8 +218,7 @@ impl ArtifactLookup for SearchDirectory {
 
 /// Makes the entries of a directory durable.
 pub(super) fn sync(directory: &Path) -> Result<(), SearchError> {
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(SearchError::io("sync", directory))
+    durable::sync_directory(directory).map_err(SearchError::io("sync", directory))
 }
 
 /// Removes a directory with its contents; a missing one is no error.

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn lock_lost_by_backend_is_lost_by_search() {
-        let lost = LockLostError { by: "another process".to_owned() };
+        let lost = LockLostError::TakenOver { by: "another process".to_owned() };
         let error = SearchError::from(BackendError::from(lost.clone()));
         assert!(matches!(&error, SearchError::Lost(found) if *found == lost), "{error}");
     }

@@ -169,10 +169,10 @@ fn write_epoch_mark(directory: &SearchDirectory, epoch: u32) -> Result<(), Searc
     let path = directory.layout().segment(epoch);
     match OpenOptions::new().write(true).create_new(true).open(&path) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Err(LockLostError { by: format!("another process, which began session {epoch}") }
-                .into())
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(LockLostError::TakenOver {
+            by: format!("another process, which began session {epoch}"),
         }
+        .into()),
         Err(error) => Err(SearchError::io("create", &path)(error)),
     }
 }

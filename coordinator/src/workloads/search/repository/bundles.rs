@@ -1,15 +1,17 @@
-//! The index of commit bundles in the blob store.
+//! The index of commit bundles in the blob store. The repository can be made again from it, so it
+//! is a file of the run's directory, beside the repository.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
+use rollout_worker::durable;
 use serde::{Deserialize, Serialize};
 
 use super::RepositoryError;
+use crate::engine::atomic_file;
 
 /// Name of the index file.
 const FILE: &str = "bundles.json";
@@ -53,31 +55,43 @@ impl BundleIndex {
         Some(RepositorySpec { root: self.root.clone(), chain })
     }
 
-    pub(super) fn read(home: &Path) -> Result<Self, RepositoryError> {
-        let path = home.join(FILE);
-        let unusable = |reason: String| RepositoryError::Unusable { path: home.to_owned(), reason };
+    /// Reads the index of a search.
+    pub(super) fn read(run: &Path) -> Result<Self, RepositoryError> {
+        let unusable = |reason: String| RepositoryError::Unusable { path: run.to_owned(), reason };
+        let [path, earlier] = [run.join(FILE), earlier_path(run)];
+        let path = if path.exists() { path } else { earlier };
         let text = match std::fs::read(&path) {
             Ok(text) if text.len() as u64 <= limits::DOCUMENT_BYTES => text,
             Ok(_) => return Err(unusable(format!("{FILE} is too large"))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(unusable("it is incomplete".to_owned()));
+                return Err(unusable(format!("the search has no {FILE}")));
             }
             Err(error) => return Err(RepositoryError::io("read", &path, error)),
         };
         serde_json::from_slice(&text).map_err(|error| unusable(format!("{FILE}: {error}")))
     }
 
-    /// Replaces the file. It is durable on return.
-    pub(super) fn write(&self, home: &Path) -> Result<(), RepositoryError> {
-        let (path, partial) = (home.join(FILE), home.join(format!("{FILE}.partial")));
-        let text = serde_json::to_vec_pretty(self).expect("a bundle index always serializes");
-        let written = || {
-            let mut file = File::create(&partial)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
-            File::open(home)?.sync_all()
-        };
-        written().map_err(|error: io::Error| RepositoryError::io("write", &path, error))
+    /// Moves the index of an earlier version to its place, and reads it.
+    pub(super) fn open(run: &Path) -> Result<Self, RepositoryError> {
+        let [path, earlier] = [run.join(FILE), earlier_path(run)];
+        if !path.exists() && earlier.exists() {
+            let moved = std::fs::rename(&earlier, &path);
+            let moved = moved.and_then(|()| durable::sync_directory(run));
+            moved.map_err(|error| RepositoryError::io("move", &earlier, error))?;
+        }
+        Self::read(run)
     }
+
+    /// Replaces the file. It is durable on return.
+    pub(super) fn write(&self, run: &Path) -> Result<(), RepositoryError> {
+        let path = run.join(FILE);
+        let text = serde_json::to_vec_pretty(self).expect("a bundle index always serializes");
+        let written = atomic_file::replace(&path, &text);
+        written.map_err(|error| RepositoryError::io("write", &path, error))
+    }
+}
+
+/// The path of earlier versions: inside the repository's directory, and lost with it.
+fn earlier_path(run: &Path) -> PathBuf {
+    run.join(super::DIRECTORY).join(FILE)
 }

@@ -1,27 +1,19 @@
 //! Checkouts of nodes: worktrees of the search's repository, at commits that never change. A
-//! checkout at the wrong commit or an unfinished one is made again. No checkout is ever moved.
+//! checkout at the wrong commit, a damaged or an unfinished one is made again. No checkout is ever
+//! moved.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
+use rollout_worker::{durable, supervise};
+
+use super::checkout_records::{COMPLETE_MARK, CheckoutRecord, list};
 use super::{FailedRemoval, RepositoryError, SearchRepository, cleanup};
 use crate::workloads::search::driver::DesiredRepositoryState;
 use crate::workloads::search::manifest::CleanupKind;
 
 /// Directories of the run with checkouts: those of nodes, and those of kept candidates.
 const CHECKOUT_DIRECTORIES: [&str; 2] = ["wt", "cand"];
-
-/// Marker of a complete checkout, in its directory in the git repository.
-const COMPLETE_MARK: &str = "rollout-complete";
-
-/// A checkout that the git repository knows.
-#[derive(Debug)]
-struct KnownCheckout {
-    /// Its directory below `worktrees` in the git repository.
-    admin: PathBuf,
-    /// The commit if the checkout is complete.
-    commit: Option<String>,
-}
 
 impl SearchRepository {
     pub(super) async fn reconcile_checkouts(
@@ -34,8 +26,7 @@ impl SearchRepository {
         }
         let known = self.known_checkouts()?;
         let is_right = |path: &String, commit: &String| {
-            let found = known.get(path).and_then(|known| known.commit.as_ref());
-            found == Some(commit) && self.run.join(path).join(".git").is_file()
+            known.get(path).and_then(|known| known.commit.as_ref()) == Some(commit)
         };
         let there: BTreeSet<String> =
             known.keys().cloned().chain(self.found_checkouts()?).collect();
@@ -60,52 +51,66 @@ impl SearchRepository {
         self.ensure_objects(commit).await?;
         let to = self.run.join(path);
         let above = to.parent().unwrap_or(&self.run);
-        let made = tokio::fs::create_dir_all(above).await;
+        let place = above.to_owned();
+        let made = supervise::blocking(move || durable::create_directory(&place)).await;
         made.map_err(|error| RepositoryError::io("create", above, error))?;
         let call = self.bare.git().call(["worktree", "add", "-f", "--detach", "--"]);
         let added = call.args([to.as_os_str()]).args([commit]).run().await;
         added.map_err(|error| self.git_failure(error))?;
-        let Some(KnownCheckout { admin, .. }) = self.known_checkouts()?.remove(path) else {
+        let Some(CheckoutRecord { admin, .. }) = self.known_checkouts()?.remove(path) else {
             return Err(RepositoryError::io("find", &to, std::io::ErrorKind::NotFound));
         };
-        let mark = admin.join(COMPLETE_MARK);
-        std::fs::write(&mark, b"").map_err(|error| RepositoryError::io("write", &mark, error))
+        let checkout = to.clone();
+        let marked = supervise::blocking(move || mark_complete(&checkout, &admin)).await;
+        marked.map_err(|error| RepositoryError::io("complete", &to, error))
     }
 
     /// Removes a checkout as a directory, then its record in the git repository.
     pub(super) async fn remove_checkout(&self, path: &str) -> Result<(), RepositoryError> {
         check_path(path)?;
         let known = self.known_checkouts()?.remove(path);
-        if let Some(KnownCheckout { admin, .. }) = &known {
+        if let Some(CheckoutRecord { admin, .. }) = &known {
             // From here on it is incomplete, whatever happens.
             cleanup::remove(&admin.join(COMPLETE_MARK)).await?;
         }
         cleanup::remove(&self.run.join(path)).await?;
-        if let Some(KnownCheckout { admin, .. }) = &known {
+        if let Some(CheckoutRecord { admin, .. }) = &known {
             cleanup::remove(admin).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the checkouts that are not complete, and those with lost files: they are made again.
+    /// Git fails on some of their records.
+    pub(super) async fn forget_damaged_checkouts(&self) -> Result<(), RepositoryError> {
+        let mut complete = Vec::new();
+        for (path, CheckoutRecord { admin, commit, .. }) in self.known_checkouts()? {
+            match commit {
+                Some(commit) => complete.push((path, admin, commit)),
+                None => cleanup::remove(&admin).await?,
+            }
+        }
+        for (path, admin, commit) in complete {
+            if let Some(lost) = self.find_lost_file(&path, &commit).await? {
+                tracing::warn!("{path} lacks the content of {lost}; the checkout is made again");
+                cleanup::remove(&admin).await?;
+            }
         }
         Ok(())
     }
 
     /// The checkouts that the git repository knows, by path below the run's directory. Nothing is
     /// read from the checkouts themselves.
-    fn known_checkouts(&self) -> Result<BTreeMap<String, KnownCheckout>, RepositoryError> {
-        let dir = self.bare.dir().join("worktrees");
+    fn known_checkouts(&self) -> Result<BTreeMap<String, CheckoutRecord>, RepositoryError> {
         let mut known = BTreeMap::new();
-        for admin in list(&dir)? {
-            let home = std::fs::read_to_string(admin.join("gitdir")).unwrap_or_default();
-            let home = Path::new(home.trim_end()).parent();
-            let path = home.and_then(|home| home.strip_prefix(&self.run).ok()?.to_str());
-            let head = std::fs::read_to_string(admin.join("HEAD")).unwrap_or_default();
-            let commit =
-                Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE_MARK).exists());
-            match path.filter(|path| check_path(path).is_ok()) {
+        for record in CheckoutRecord::list(&self.run, self.bare.dir())? {
+            match record.path.clone().filter(|path| check_path(path).is_ok()) {
                 Some(path) => {
-                    known.insert(path.to_owned(), KnownCheckout { admin, commit });
+                    known.insert(path, record);
                 }
                 // A crash came before git recorded its path.
-                None => rollout_worker::fs_remove::remove_blocking(&admin)
-                    .map_err(|error| RepositoryError::io("remove", &admin, error))?,
+                None => rollout_worker::fs_remove::remove_blocking(&record.admin)
+                    .map_err(|error| RepositoryError::io("remove", &record.admin, error))?,
             }
         }
         Ok(known)
@@ -124,14 +129,15 @@ impl SearchRepository {
     }
 }
 
-/// Lists a directory that may be missing.
-fn list(dir: &Path) -> Result<Vec<PathBuf>, RepositoryError> {
-    let failed = |error| RepositoryError::io("list", dir, error);
-    match std::fs::read_dir(dir) {
-        Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(failed(error)),
+/// Marks a checkout as complete. The mark means that everything is on disk.
+fn mark_complete(checkout: &Path, admin: &Path) -> std::io::Result<()> {
+    for made in [checkout, admin] {
+        durable::sync_tree(made)?;
+        durable::sync_directory(made.parent().unwrap_or(made))?;
     }
+    let mark = admin.join(COMPLETE_MARK);
+    std::fs::write(&mark, b"")?;
+    durable::sync_file(&mark)
 }
 
 /// Refuses any path that is not directly below a checkout directory: no checkout is inside another.

@@ -53,7 +53,7 @@ impl SearchRepository {
         }
         let mut bundles = self.bundles();
         bundles.add(candidate.clone());
-        bundles.write(&self.run.join(super::DIRECTORY))
+        bundles.write(&self.run)
     }
 
     /// Finds a fault in the tree of a candidate.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rollout_worker::git::BareRepository;
 
-use super::{BARE, DIRECTORY, RepositoryError};
+use super::bundles::BundleIndex;
+use super::{BARE, DIRECTORY, RepositoryError, restore};
 use crate::workloads::search::validate::CommitLookup;
 
 /// The references and commits of a search's repository.
@@ -15,6 +16,8 @@ pub struct RepositoryInspector {
     references: BTreeMap<String, String>,
     /// Commits whose files exist.
     commits: BTreeSet<String>,
+    /// Why nothing can be looked up.
+    damage: Option<String>,
 }
 
 impl RepositoryInspector {
@@ -27,7 +30,14 @@ impl RepositoryInspector {
         if !path.is_dir() {
             return Ok(Self::default());
         }
-        let path = path.canonicalize().map_err(|e| RepositoryError::io("resolve", &path, e))?;
+        let run = &run.canonicalize().map_err(|e| RepositoryError::io("resolve", run, e))?;
+        let path = run.join(DIRECTORY).join(BARE);
+        if let Ok(index) = BundleIndex::read(run)
+            && let Some(damage) = restore::find_damage(run, &index).await?
+        {
+            let damage = format!("{damage}; `rollout repair` makes the repository again");
+            return Ok(Self { damage: Some(damage), ..Self::default() });
+        }
         let bare = BareRepository::from_dir(path.clone());
         let of_git = |source| RepositoryError::Git { path: path.clone(), source };
         // References are listed even if their commits are missing.
@@ -45,12 +55,15 @@ impl RepositoryInspector {
                 commits.insert(commit.clone());
             }
         }
-        Ok(Self { references, commits })
+        Ok(Self { references, commits, damage: None })
     }
 }
 
 impl CommitLookup for RepositoryInspector {
     fn is_reachable(&self, reference: &str, commit: &str) -> Result<bool, String> {
+        if let Some(damage) = &self.damage {
+            return Err(damage.clone());
+        }
         let found = self.references.get(&format!("refs/{reference}"));
         Ok(found.is_some_and(|found| found == commit) && self.commits.contains(commit))
     }

@@ -6,13 +6,15 @@
 //!   directory. It has the root without its history, the imported candidates, and the nodes'
 //!   checkouts as worktrees. No git command ever runs in a checkout: checkouts are made from
 //!   outside, inspected through the records in the git repository, and removed as directories.
-//! * Commits travel to workers as bundles in the blob store; `repository/bundles.json` lists them.
-//!   The evals on a node use the bundle of its candidate.
+//! * Commits travel to workers as bundles in the blob store; `bundles.json` lists them. The evals on
+//!   a node use the bundle of its candidate.
+//! * The repository and the checkouts are durable before anything relies on them. A damaged or
+//!   missing one is made again from the bundles when the repository is opened.
 //!
 //! # Call order
 //! 1. A new run: [`SourceRepository::open`], [`SourceRepository::check_clean`] and
 //!    [`SourceRepository::resolve`], then [`SearchRepository::create`]. A resumed one:
-//!    [`SearchRepository::open`], or `create` again if that finds none.
+//!    [`SearchRepository::open`], or `create` again if there is no manifest.
 //! 2. Whenever the manifest changes the desired state: [`SearchRepository::reconcile`]. It makes
 //!    missing objects, removes surplus ones, and returns failed removals for the search's retry
 //!    queue. It may be repeated at any time.
@@ -24,12 +26,14 @@
 //!    may the manifest name the commit. A refused candidate fails the eval.
 
 mod bundles;
+mod checkout_records;
 mod checkouts;
 mod cleanup;
 mod diff;
 mod import;
 mod inspect;
 mod references;
+mod restore;
 mod source_repo;
 mod subdirectory;
 
@@ -181,21 +185,18 @@ impl SearchRepository {
         let home = run.join(DIRECTORY);
         cleanup::end_orphans(&home.join(BARE)).await?;
         cleanup::remove(&home).await?;
-        let made = tokio::fs::create_dir_all(&home).await;
-        made.map_err(|error| RepositoryError::io("create", &home, error))?;
+        let home = restore::make_home(run).await?;
         // Git runs in other directories than this process.
         let home = home.canonicalize().map_err(|e| RepositoryError::io("resolve", &home, e))?;
         let file = home.join("root.bundle");
         let root = user.export(root, &file, store.as_ref()).await?;
-        let bare = BareRepository::create(&home.join(BARE), &root, &file, ROOT_REFERENCE).await;
-        bare.map_err(|source| RepositoryError::Git { path: home.clone(), source })?;
-        cleanup::remove(&file).await?;
-        // The index is written last: its existence means that the rest is complete.
-        BundleIndex::new(root).write(&home)?;
+        restore::build(&home, &root, &file).await?;
+        BundleIndex::new(root).write(run)?;
         Self::open(run, tree, store).await
     }
 
-    /// Opens the repository of an existing search. Removes the remains of killed git processes.
+    /// Opens the repository of an existing search. Removes the remains of killed git processes, and
+    /// makes the repository again if it is damaged or missing.
     ///
     /// # Errors
     /// [`RepositoryError`]; [`RepositoryError::Unusable`] if [`SearchRepository::create`] did not
@@ -207,11 +208,19 @@ impl SearchRepository {
     ) -> Result<Self, RepositoryError> {
         let run = run.canonicalize().map_err(|e| RepositoryError::io("resolve", run, e))?;
         let home = run.join(DIRECTORY);
-        let bundles = Mutex::new(BundleIndex::read(&home)?);
+        let index = BundleIndex::open(&run)?;
         let bare = BareRepository::from_dir(home.join(BARE));
         cleanup::end_orphans(bare.dir()).await?;
+        restore::remove_unfinished(&home).await?;
+        if let Some(damage) = restore::find_damage(&run, &index).await? {
+            tracing::warn!("{damage}; the repository is made again from the blob store");
+            restore::restore(&run, &index, store.as_ref()).await?;
+        }
         cleanup::remove_locks(bare.dir()).await?;
-        Ok(Self { run, tree: tree.to_owned(), bare, store, bundles })
+        let bundles = Mutex::new(index);
+        let opened = Self { run, tree: tree.to_owned(), bare, store, bundles };
+        opened.forget_damaged_checkouts().await?;
+        Ok(opened)
     }
 
     /// The root commit.

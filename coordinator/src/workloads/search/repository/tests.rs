@@ -1,3 +1,5 @@
+mod damage;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -263,7 +265,7 @@ async fn candidate_bundle_invalid_is_refused_and_leaves_nothing() {
     let home = std::fs::read_dir(world.run.path().join("repository")).expect("listed");
     let mut left: Vec<_> = home.map(|entry| entry.expect("listed").file_name()).collect();
     left.sort();
-    assert_eq!(left, ["bare", "bundles.json"]);
+    assert_eq!(left, ["bare"]);
 }
 
 #[tokio::test]
@@ -408,7 +410,7 @@ async fn cleanup_of_locked_ref_is_deferred_and_retried() {
 async fn repository_creation_interrupted_is_repeated() {
     let world = RepositoryFixture::new().await;
     let root = world.repository.root();
-    std::fs::remove_file(world.run.path().join("repository/bundles.json")).expect("removed");
+    std::fs::remove_file(world.run.path().join("bundles.json")).expect("removed");
     let store = world.store.clone();
     let error = SearchRepository::open(world.run.path(), "run", store).await;
     assert!(matches!(error, Err(RepositoryError::Unusable { .. })), "{error:?}");

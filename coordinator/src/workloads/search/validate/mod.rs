@@ -14,6 +14,7 @@ mod tests;
 
 use serde::Serialize;
 
+use crate::workloads::search::backend::ComparedOutputs;
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::manifest::SearchManifest;
 use crate::workloads::search::policy;
@@ -60,6 +61,8 @@ pub struct CheckedCounts {
     pub paths: usize,
     /// Files read to their end: results, records and logs of evals, and their ideas.
     pub contents: usize,
+    /// Outputs of evals compared with the blobs that their records name; `None` without a blob store.
+    pub outputs: Option<usize>,
     /// Required checkouts. Their files are not compared with their commits.
     pub checkouts: usize,
     /// Files of the user shown to generators. They are not checked.
@@ -131,6 +134,17 @@ impl ValidationFindings {
 }
 
 impl Validation {
+    /// Adds a comparison of the outputs of evals with the blob store.
+    pub fn add_outputs(&mut self, outputs: &ComparedOutputs) {
+        self.checked.outputs = Some(outputs.compared);
+        self.faults.extend(outputs.differing.iter().map(|(eval, path)| ValidationFault {
+            kind: ValidationFaultKind::ChangedFile,
+            subject: format!("eval {eval}"),
+            message: format!("{path} lacks content of its blob; `rollout repair` writes it again"),
+        }));
+        self.faults.sort();
+    }
+
     /// Whether the search has no faults.
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()

@@ -58,6 +58,10 @@ impl Validation {
             format!("{} required files and directories", checked.paths),
             format!("{} digests of files", checked.digests),
             format!("{} files of evals, read completely", checked.contents),
+            match checked.outputs {
+                Some(outputs) => format!("{outputs} outputs of evals, compared with their blobs"),
+                None => "outputs of evals were not compared with a blob store".to_owned(),
+            },
             format!("{} checkouts: they exist, their files were not compared", checked.checkouts),
             format!("{} ideas of the user that were shown: not checked", checked.outside),
             match checked.scores {

@@ -128,7 +128,7 @@ impl Sandbox {
     }
 
     fn exists(&self) -> Result<(), Failure> {
-        if self.directory.exists() {
+        if self.tree.is_in(&self.directory) {
             Ok(())
         } else {
             Err(self.gone_failure("the sandbox was removed"))
@@ -318,6 +318,10 @@ impl Environment for Sandbox {
             Some(_) => self.usable(),
             None => Ok(()),
         }
+    }
+
+    async fn check_exists(&self) -> Result<(), Failure> {
+        self.exists()
     }
 
     async fn stop(&self) -> Result<(), Failure> {

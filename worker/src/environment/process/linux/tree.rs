@@ -69,6 +69,14 @@ impl SandboxTree {
         })
     }
 
+    /// Whether the root directory is still in the directory of its environment. An open one outlives its
+    /// removal, and another one may have its name.
+    pub(super) fn is_in(&self, environment: &Path) -> bool {
+        let found = rustix::fs::lstat(environment.join(ROOT));
+        let (Ok(found), Ok(own)) = (found, rustix::fs::fstat(&self.root)) else { return false };
+        (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    }
+
     /// The root directory.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()

@@ -189,6 +189,11 @@ impl BrokerModel {
         }
     }
 
+    /// Deletes the run's reports up to and including a sequence.
+    pub fn remove_reports(&mut self, run: RunId, last: u64) {
+        self.reports.purge(run, last.saturating_add(1));
+    }
+
     /// The broker was killed and restarted with its state: everything in flight is delivered again
     /// at once.
     pub fn restart(&mut self) {

@@ -36,9 +36,9 @@ impl StreamMaintainer {
         let _one_at_a_time = self.preparing.lock().await;
         self.nats.prepare(&self.pool, &self.classes).await.map_err(|error| match error {
             NatsSetupError::Queue(error) => error,
-            NatsSetupError::Differs { .. } | NatsSetupError::Copies { .. } => {
-                QueueError::Denied { reason: error.to_string() }
-            }
+            NatsSetupError::Differs { .. }
+            | NatsSetupError::Resources { .. }
+            | NatsSetupError::Copies { .. } => QueueError::Denied { reason: error.to_string() },
         })
     }
 

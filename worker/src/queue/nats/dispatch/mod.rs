@@ -74,6 +74,7 @@ impl NatsDispatch {
         classes: Vec<SizeClass>,
     ) -> Result<Self, NatsSetupError> {
         let client = nats.client();
+        offers::check_permission(client, &pool).await?;
         let heartbeats = HeartbeatWatch::watch(client.clone()).await?;
         old_reports::move_old_reports(client).await?;
         let pools = Arc::new(ExpectedPools::new(pool.clone()));
@@ -167,6 +168,10 @@ impl Dispatch for NatsDispatch {
     async fn mark_journaled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
         self.purges.purge_up_to(run, position);
         Ok(())
+    }
+
+    async fn remove_reports(&self, run: RunId, last: u64) -> Result<(), QueueError> {
+        Ok(purge::purge_below(self.client(), run, last.saturating_add(1)).await?)
     }
 
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {

@@ -2,7 +2,7 @@
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::delivery::{OfferOutcome, PublishError};
-use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::offer::{Offer, SizeClass};
 use serde_json::{Value, json};
 
 use crate::queue::nats::client::{NatsClient, api_request, parse_api};
@@ -29,6 +29,28 @@ pub(super) async fn publish_offers(
         client.incarnation.observe_offer(*last);
     }
     Ok(published)
+}
+
+/// Checks that this user may publish offers: without the permission, a run would wait for ever.
+/// Publishes a message that the stream never accepts.
+pub(super) async fn check_permission(
+    client: &NatsClient,
+    pool: &NatsName,
+) -> Result<(), NatsError> {
+    let subject = client.names.offer(OfferSubject {
+        pool: pool.as_str(),
+        class: SizeClass::SOLO,
+        run: RunId::from_bytes([0; 16]),
+        item: ItemId::from_bytes([0; 16]),
+        try_id: TryId { epoch: 0, n: 0 },
+    });
+    // No offer has this subject, so its last sequence is 0.
+    let never = client.publish_after(NatsRequest::new(subject, bytes::Bytes::new()), 1, false);
+    match never.await {
+        Err(denied @ NatsError::Denied(_)) => Err(denied),
+        // The stream refused it, or does not answer now.
+        _ => Ok(()),
+    }
 }
 
 /// The outcome of an offer, from the stream's answer.

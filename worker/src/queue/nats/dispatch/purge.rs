@@ -80,7 +80,12 @@ async fn run_purges(client: Arc<NatsClient>, pending: Arc<PendingPurges>) {
     }
 }
 
-async fn purge_below(client: &NatsClient, run: RunId, below: u64) -> Result<(), NatsError> {
+/// Removes the run's reports below a sequence.
+pub(super) async fn purge_below(
+    client: &NatsClient,
+    run: RunId,
+    below: u64,
+) -> Result<(), NatsError> {
     let verb = format!("STREAM.PURGE.{}", client.names.reports);
     let filter = client.names.run_reports(run);
     client.api_call::<Value>(&verb, &json!({ "filter": filter, "seq": below })).await?;

@@ -182,7 +182,6 @@ impl PullBuffer {
         subscriber: Subscriber,
     ) {
         let mut arriving = subscriber.ready_chunks(256);
-        let mut looks = tokio::time::interval(STALE_AFTER / 2);
         let mut end = self.end.subscribe();
         let mut is_ending = false;
         loop {
@@ -195,7 +194,7 @@ impl PullBuffer {
                     acks.send_pending(&client).await;
                     self.changed.notify_waiters();
                 }
-                _ = looks.tick() => {
+                () = wait_until(self.stale_at()) => {
                     let stale = self.take_arrived(STALE_AFTER);
                     if !stale.is_empty() {
                         acks.send(&client, AckKind::Nak, &stale).await;
@@ -268,6 +267,13 @@ impl PullBuffer {
             class.waiting = 0;
             class.close_finished();
         }
+    }
+
+    /// When an offer that arrived has to be returned, unless a pull takes it.
+    fn stale_at(&self) -> Option<Instant> {
+        let state = self.state();
+        let oldest = state.arrived.front().filter(|_| state.incarnation.is_some());
+        oldest.map(|arrived| arrived.at + STALE_AFTER)
     }
 
     /// Removes the offers that no pull took for this long.
@@ -358,6 +364,14 @@ impl PullClassState {
             self.missing = 0;
             self.requests.clear();
         }
+    }
+}
+
+/// Waits until a time; forever without one.
+async fn wait_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -57,6 +57,30 @@ async fn mirror_damaged_by_crash_is_recreated() {
     mirror.bare().tree(repository.commit()).await.expect("a tree");
 }
 
+#[tokio::test]
+async fn mirror_with_files_emptied_by_power_failure_is_recreated() {
+    let world = MirrorFixture::new();
+    world.user.write("a", "0");
+    let mut repository = world.root_spec(&world.user.commit("root")).await;
+    let tree = TreeArchive::default().file("a", "1");
+    let made = candidate(world.commit(&repository, tree, "next").await);
+    world.add(&mut repository, &made).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let home = dir.path().join(repository.root.blob.digest.hex());
+    let references = [&repository.root, &repository.chain[0]].map(super::super::mirror::commit_ref);
+    let [root, next] = [references[0].as_str(), references[1].as_str()];
+    for name in ["HEAD", "config", "shallow", "info/attributes", root, next] {
+        let open = || Mirrors::open(dir.path(), world.store.clone(), 1 << 30).expect("opened");
+        open().get(&repository).await.expect("a mirror");
+        std::fs::write(home.join(name), "").expect("emptied");
+        let mirror = open().get(&repository).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let shown = mirror.bare().git().call(["show", &format!("{}:a", repository.commit())]);
+        assert_eq!(shown.run_line().await.expect("shown"), "1", "{name}");
+        let damage = mirror.bare().find_damage(&repository.root.commit).await.expect("looked");
+        assert_eq!(damage, None, "{name}");
+    }
+}
+
 /// Repositories of 200,000 bytes each.
 async fn large_repositories(world: &MirrorFixture, count: u32) -> Vec<RepositorySpec> {
     let mut repositories = Vec::new();

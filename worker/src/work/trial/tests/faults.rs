@@ -9,9 +9,10 @@ use rollout_protocol::record::{ItemOutcome, TrialRecord};
 use super::super::TrialContext;
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, logs, run, secondary_codes, verdict};
+use crate::disk::{DiskUse, DiskWatch};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::executor::Finished;
+use crate::executor::{ExecutionServices, Finished};
 
 const KINDS: [FailureKind; 15] = [
     FailureKind::Refused,
@@ -388,4 +389,38 @@ async fn disk_full_makes_failed_trial_retryable() {
         assert_eq!(secondary_codes(&finished.record), ["disk_full"]);
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     }
+}
+
+#[tokio::test]
+async fn failed_script_in_removed_environment_is_infrastructure_failure() {
+    for (agent, tests, kind) in [
+        ("remove", "echo 1 > /logs/verifier/reward.txt", ErrorType::AgentExecutionFailed),
+        ("echo b", "remove", ErrorType::VerifierFailed),
+    ] {
+        let mut rig = rig().await;
+        rig.set_tests(tests).await;
+        rig.set_scripts(None, Some(agent));
+        let finished = run(&rig).await;
+        assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
+        let found = error(&finished);
+        let expected = format!("{kind} environment_lost infrastructure transient");
+        assert_eq!(error_summary(found), expected, "{found:?}");
+        assert!(found.message.contains("ended with code 1"), "{found:?}");
+        assert!(found.is_retryable());
+    }
+}
+
+#[tokio::test]
+async fn failed_script_while_the_disk_takes_no_writes_is_infrastructure_failure() {
+    let mut rig = rig().await;
+    rig.set_scripts(None, Some("exit 3"));
+    let missing = rig.dir.path().join("missing");
+    let disks = Arc::new(DiskWatch::new([(missing, DiskUse::Own)], []));
+    let services = ExecutionServices { disks, ..rig.services() };
+    let finished = verdict(super::super::run(rig.context(), &services).await);
+    let found = error(&finished);
+    let expected = "agent_execution_failed disk_failed infrastructure transient";
+    assert_eq!(error_summary(found), expected, "{found:?}");
+    assert!(found.message.starts_with("cannot write to "), "{found:?}");
+    assert!(found.message.ends_with("ended with code 3"), "{found:?}");
 }

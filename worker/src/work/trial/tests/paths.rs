@@ -460,6 +460,49 @@ async fn trial_with_nop_agent_has_no_files_or_scratch() {
 }
 
 #[tokio::test]
+async fn task_files_that_vanish_are_fetched_again() {
+    let rig = TrialFixture::new().await;
+    let blob = rig.store_archive("a.txt", "a").await;
+    let services = rig.services();
+    let files = &services.files;
+    let first = files.directory("x", &blob).await.expect("there").path().to_owned();
+    let cache = first.parent().expect("it is in the cache").to_owned();
+    std::fs::remove_dir_all(&first).expect("removed");
+    let second = files.directory("x", &blob).await.expect("fetched again");
+    assert!(second.path().join("a.txt").exists());
+    assert_ne!(second.path(), first);
+    std::fs::remove_dir_all(&cache).expect("removed");
+    let third = files.directory("x", &blob).await.expect("fetched again, into a new cache");
+    assert!(third.path().join("a.txt").exists());
+    let empty = files.empty_directory().await.expect("made");
+    std::fs::remove_dir_all(&cache).expect("removed");
+    drop(empty);
+    assert!(files.empty_directory().await.expect("made again").path().exists());
+    let archive = files.archive("x", &blob).await.expect("there");
+    assert!(archive.path().is_file());
+}
+
+#[tokio::test]
+async fn cache_that_takes_no_writes_is_no_outage_of_the_store() {
+    let mut rig = TrialFixture::new().await;
+    rig.max_park = Duration::from_secs(900);
+    let blob = rig.store_archive("a.txt", "a").await;
+    let services = rig.services();
+    let files = &services.files;
+    let first = files.directory("x", &blob).await.expect("there").path().to_owned();
+    let cache = first.parent().expect("it is in the cache").to_owned();
+    std::fs::remove_dir_all(&cache).expect("removed");
+    std::fs::write(&cache, "no directory").expect("written");
+    let failed = files.directory("x", &blob).await.expect_err("there is no cache");
+    assert!(!failed.is_store_unanswered(), "{failed:?}");
+    assert!(failed.chain().contains("Not a directory"), "{}", failed.chain());
+    let finished = verdict(super::super::run(rig.context(), &services).await);
+    let found = error_summary(error(&finished));
+    assert!(found.ends_with("disk_failed infrastructure transient"), "{found}");
+    assert_eq!(rig.phases.parked(), [], "nothing waits for the store");
+}
+
+#[tokio::test]
 async fn task_files_are_fetched_once_and_evicted_when_unused() {
     let rig = TrialFixture::new().await;
     let blob = rig.store_archive("a.txt", "a").await;

@@ -167,6 +167,14 @@ impl FarmFixture {
         self.running.dedup();
     }
 
+    /// The process dies; the wall clock shows `wall_ms` when the next one begins.
+    fn restart_at(&mut self, wall_ms: i64) {
+        self.restart();
+        let wall = Timestamp::from_millisecond(wall_ms).expect("in range");
+        self.now_ms = self.core.session_start(wall).as_millisecond();
+        self.handle(FarmInput::Tick);
+    }
+
     /// The journal is replaced by a snapshot.
     fn compact(&mut self) {
         let at = self.now();

@@ -1,4 +1,5 @@
-//! Trials that did not pass while a disk of this host was full.
+//! Trials that did not pass while this host failed: something removed their environment, or a disk was
+//! full.
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::ItemOutcome;
@@ -7,9 +8,9 @@ use rollout_protocol::spec::budget::ModelUse;
 use super::run::{TrialRun, is_trial_error};
 
 impl TrialRun<'_> {
-    /// Makes a full disk of this host the error of a trial that did not pass meanwhile. Must be
-    /// called while the environments still exist, so that their storage can be measured.
-    pub(super) async fn blame_disk(&mut self) {
+    /// Makes a fault of this host the error of a trial that did not pass meanwhile. Must be called before
+    /// the environments are removed, so that they are found and their storage can be measured.
+    pub(super) async fn blame_host(&mut self) {
         let verdict = self.verdict(0.0, ModelUse::default());
         let error = verdict.error.as_ref().filter(|error| is_trial_error(error));
         let doubtful = match verdict.outcome {
@@ -19,6 +20,13 @@ impl TrialRun<'_> {
         };
         if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
             return;
+        }
+        let second = self.verifier_environment.as_deref();
+        if let Some(removed) = self.attempt.removed_environment(second).await {
+            let (reward, kind) = (self.withdrawn_reward(), ErrorType::VerifierFailed);
+            let (cause, redactor) = (self.attempt.first_error.as_ref(), &self.attempt.redactor);
+            let error = removed.into_error("trial", cause, kind, &reward, redactor);
+            return self.attempt.record_first_error(error);
         }
         let (captures, second) = (self.outputs.captures(), self.verifier_environment.as_deref());
         let detected = self.attempt.full_disk(self.services, captures, second).await;
@@ -31,12 +39,16 @@ impl TrialRun<'_> {
         } else {
             ErrorType::AgentExecutionFailed
         };
-        let reward = self.score.take().map(|score| {
-            let reward = score.reward.map_or_else(|| "no reward".into(), |r| r.to_string());
-            format!(", so its reward of {reward} does not count")
-        });
-        let (cause, reward) = (self.attempt.first_error.as_ref(), reward.unwrap_or_default());
+        let reward = self.withdrawn_reward();
+        let cause = self.attempt.first_error.as_ref();
         let error = disk.into_error("trial", cause, otherwise, &reward, &self.attempt.redactor);
         self.attempt.record_first_error(error);
+    }
+
+    /// Takes the reward away. Returns the end of a message that says so, if there was one.
+    fn withdrawn_reward(&mut self) -> String {
+        let Some(score) = self.score.take() else { return String::new() };
+        let reward = score.reward.map_or_else(|| "no reward".into(), |r| r.to_string());
+        format!(", so its reward of {reward} does not count")
     }
 }

@@ -1,0 +1,188 @@
+//! Checks by writes that the directories of this process take them.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::backoff::without_place;
+use crate::shortage::Shortage;
+use crate::shown_path::shown;
+use crate::supervise::{self, Task};
+use crate::write_check::check_writes;
+
+/// A disk that takes longer for a check counts as failed.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest wait at the end for a check that runs.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// A directory that takes no writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteFault {
+    /// The directory and the cause.
+    pub message: String,
+    /// When a check failed first.
+    pub since: Instant,
+    /// Whether the disk is full, or a quota is used up.
+    pub is_shortage: bool,
+    /// Whether the disk gives no answer: it may only be busy.
+    pub is_silent: bool,
+}
+
+/// The directory that failed in a check, with the cause.
+type FailedCheck = Option<(PathBuf, io::Error)>;
+
+/// Watches directories of this process.
+#[derive(Debug, Default)]
+pub(super) struct WriteWatch {
+    directories: Vec<PathBuf>,
+    state: Mutex<WriteWatchState>,
+    /// The check that runs: a disk that does not answer gets no second one.
+    running: tokio::sync::Mutex<Option<Task<FailedCheck>>>,
+}
+
+#[derive(Debug, Default)]
+struct WriteWatchState {
+    fault: Option<WriteFault>,
+    /// The last failed check that was no shortage.
+    last_failure: Option<(Instant, String)>,
+    /// When the last check ended; `None` if the next one is due at once.
+    checked: Option<Instant>,
+}
+
+impl WriteWatch {
+    pub(super) fn new(directories: Vec<PathBuf>) -> Self {
+        Self { directories, ..Self::default() }
+    }
+
+    /// The fault that the last check found.
+    pub(super) fn fault(&self) -> Option<WriteFault> {
+        self.state().fault.clone()
+    }
+
+    /// Why writes failed at `since` or later, as far as is known.
+    pub(super) fn failed_since(&self, since: Instant) -> Option<String> {
+        let state = self.state();
+        let (_, message) = state.last_failure.as_ref().filter(|(at, _)| *at >= since)?;
+        Some(message.clone())
+    }
+
+    /// Makes the next check due at once.
+    pub(super) fn expire(&self) {
+        self.state().checked = None;
+    }
+
+    /// Checks the directories, unless that was done within `max_age`. Returns the fault.
+    pub(super) async fn check(&self, max_age: Duration) -> Option<WriteFault> {
+        if self.directories.is_empty() {
+            return None;
+        }
+        let mut running = self.running.lock().await;
+        if self.state().checked.is_some_and(|at| at.elapsed() < max_age) {
+            return self.fault();
+        }
+        let task = running.get_or_insert_with(|| self.begin());
+        match timeout(ANSWER_LIMIT, task).await {
+            Ok(ended) => {
+                *running = None;
+                let failed = ended.unwrap_or_else(|panic| {
+                    Some((self.directories[0].clone(), io::Error::other(panic.to_string())))
+                });
+                self.record(failed.map(|(path, error)| {
+                    let message =
+                        format!("cannot write to {}: {}", shown(&path), without_place(&error));
+                    let is_shortage = Shortage::from_io_error(&error) == Some(Shortage::Disk);
+                    WriteFault { message, since: Instant::now(), is_shortage, is_silent: false }
+                }));
+            }
+            Err(_elapsed) => {
+                let path = shown(&self.directories[0]);
+                let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
+                let since = Instant::now();
+                self.record(Some(WriteFault {
+                    message,
+                    since,
+                    is_shortage: false,
+                    is_silent: true,
+                }));
+            }
+        }
+        self.fault()
+    }
+
+    /// Waits for a check that runs: afterwards, its file is gone.
+    pub(super) async fn close(&self) {
+        if let Some(check) = self.running.lock().await.take() {
+            let _ended = timeout(CLOSE_LIMIT, check).await;
+        }
+    }
+
+    fn begin(&self) -> Task<FailedCheck> {
+        let directories = self.directories.clone();
+        let look = move || {
+            directories.into_iter().find_map(|path| Some((check_writes(&path).err()?, path)))
+        };
+        supervise::spawn("disk check", async move {
+            supervise::blocking(look).await.map(|(error, path)| (path, error))
+        })
+    }
+
+    /// Records the result of a check. A fault and its end are logged once.
+    fn record(&self, found: Option<WriteFault>) {
+        let mut state = self.state();
+        state.checked = Some(Instant::now());
+        let Some(mut fault) = found else {
+            if state.fault.take().is_some() {
+                tracing::info!(
+                    "the directories of this worker take writes again: work is started again"
+                );
+            }
+            return;
+        };
+        if !fault.is_shortage {
+            state.last_failure = Some((fault.since, fault.message.clone()));
+        }
+        match &state.fault {
+            Some(former) => fault.since = former.since,
+            None => {
+                tracing::error!("{}: no work is started until that is possible", fault.message);
+            }
+        }
+        state.fault = Some(fault);
+    }
+
+    fn state(&self) -> MutexGuard<'_, WriteWatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn removed_directory_is_a_fault_until_it_is_back() {
+        let root = tempfile::tempdir().expect("a directory");
+        let own = root.path().join("own");
+        let watch = WriteWatch::new(vec![root.path().to_owned(), own.clone()]);
+        let began = Instant::now();
+        let fault = watch.check(Duration::ZERO).await.expect("it is missing");
+        assert!(fault.message.contains("own: No such file or directory"), "{fault:?}");
+        assert!(!fault.is_shortage && !fault.is_silent);
+        std::fs::create_dir(&own).expect("made");
+        let cached = watch.check(Duration::from_secs(3600)).await;
+        assert_eq!(cached.as_ref(), Some(&fault), "the last check is recent");
+        watch.expire();
+        assert_eq!(watch.check(Duration::from_secs(3600)).await, None);
+        assert_eq!(watch.failed_since(began), Some(fault.message));
+        assert_eq!(watch.failed_since(Instant::now() + Duration::from_secs(1)), None);
+    }
+
+    #[tokio::test]
+    async fn watch_without_directories_finds_no_fault() {
+        assert_eq!(WriteWatch::default().check(Duration::ZERO).await, None);
+    }
+}

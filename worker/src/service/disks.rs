@@ -1,0 +1,89 @@
+//! Disks of a worker: no work is taken while one is nearly full or takes no writes, and executions on
+//! one that takes none are given back.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rollout_protocol::wire::control::StopLevel;
+
+use super::WorkerShared;
+use super::connection::wait_for_update;
+use crate::disk::WriteFault;
+
+/// Interval of checks of a disk that takes no work.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a disk takes no writes before what runs is given back.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(30);
+
+/// The same for a disk that gives no answer: one that is very busy does so at last.
+const GIVE_BACK_SILENT_AFTER: Duration = Duration::from_secs(300);
+
+/// Watches the disks. Never ends.
+pub(super) async fn watch_disks(shared: Arc<WorkerShared>) -> Infallible {
+    let is_busy = || !shared.registry.is_empty();
+    tokio::select! {
+        never = shared.disks.watch(is_busy, shared.registry.changes()) => never,
+        never = give_back_from_failed_disk(&shared) => never,
+    }
+}
+
+/// Waits until every disk has space for more work and takes writes. A shortage and its end are logged
+/// once, as are other faults where they are found.
+pub(super) async fn wait_for_disks(shared: &WorkerShared) {
+    loop {
+        let low = shared.disks.low().await;
+        let was_low = shared.low_disk.swap(low.is_some(), Ordering::Relaxed);
+        match &low {
+            Some(low) if !was_low => {
+                tracing::warn!("{low}: no work is started until space is freed");
+            }
+            None if was_low => {
+                tracing::info!("every disk has enough space again: work is started again");
+            }
+            _ => {}
+        }
+        if was_low != low.is_some() {
+            shared.registry.note_change();
+        }
+        if low.is_none() && shared.disks.failed().await.is_none() {
+            return;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Whether every disk has space for more work and takes writes.
+pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
+    shared.disks.low().await.is_none() && shared.disks.failed().await.is_none()
+}
+
+/// Ends what runs on a disk that takes no writes for a while. Its items run again elsewhere: here they
+/// would be held without end, and what they leave could not be kept.
+async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
+    let is_due = |fault: &WriteFault| {
+        let limit = if fault.is_silent { GIVE_BACK_SILENT_AFTER } else { GIVE_BACK_AFTER };
+        !fault.is_shortage && fault.since.elapsed() >= limit
+    };
+    let mut changes = shared.registry.changes();
+    loop {
+        while shared.registry.is_empty() {
+            wait_for_update(&mut changes).await;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let Some(fault) = shared.disks.last_failed().filter(is_due) else { continue };
+        let mut count = 0;
+        for execution in shared.registry.all() {
+            if execution.is_running() && !execution.is_stopped() {
+                execution.stop(StopLevel::Kill);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            let message = &fault.message;
+            tracing::error!("{message}: {count} executions are ended and their items given back");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Infrastructure failures in a row. Where other workers can take the work, a worker whose executions
+//! fail without their fault leaves it to them for a while, and returns an item that failed here once: its
+//! next try begins elsewhere first.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::ReportBody;
+use tokio::time::{Instant, sleep_until};
+
+/// Failures in a row from which the worker holds back: a single one may be of the item.
+const FIRST_HELD: u32 = 2;
+
+/// First and longest pause of a worker that holds back.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Pause after a return, in which another worker takes what was returned.
+const RETURN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Items that are remembered.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
+/// The failures of a worker.
+#[derive(Debug)]
+pub(super) struct FailureStreak {
+    /// Whether other workers can take work of the same runs.
+    has_others: bool,
+    state: Mutex<FailureStreakState>,
+}
+
+#[derive(Debug)]
+struct FailureStreakState {
+    in_a_row: u32,
+    /// When work is taken again.
+    resumes_at: Option<Instant>,
+    /// The last try of each item that failed here and was not returned since.
+    failed: LruCache<(RunId, ItemId), TryId>,
+}
+
+impl FailureStreak {
+    pub(super) fn new(has_others: bool) -> Self {
+        let state =
+            FailureStreakState { in_a_row: 0, resumes_at: None, failed: LruCache::new(REMEMBERED) };
+        Self { has_others, state: Mutex::new(state) }
+    }
+
+    /// Records how an execution ended. `was_parked`: it waited for a service when it was stopped.
+    pub(super) fn record(&self, offer: &Offer, body: &ReportBody, was_parked: bool) {
+        if !self.has_others {
+            return;
+        }
+        if is_host_failure(body) || was_parked {
+            self.failed(offer);
+        } else if let ReportBody::Result(_) = body {
+            let mut state = self.state();
+            (state.in_a_row, state.resumes_at) = (0, None);
+        }
+    }
+
+    fn failed(&self, offer: &Offer) {
+        let mut state = self.state();
+        state.failed.put((offer.run, offer.item), offer.try_id);
+        state.in_a_row = state.in_a_row.saturating_add(1);
+        let Some(held) = state.in_a_row.checked_sub(FIRST_HELD) else { return };
+        let [first, longest] = PAUSES;
+        let pause = longest.min(first.saturating_mul(1 << held.min(16)));
+        if held == 0 {
+            tracing::warn!(
+                "executions fail here by the infrastructure: other workers get the work first"
+            );
+        }
+        state.pause(pause);
+    }
+
+    /// Whether a delivery is left to other workers: an earlier try of its item failed here. Each try is
+    /// returned once: there may be no other worker.
+    pub(super) fn returns(&self, offer: &Offer) -> bool {
+        let mut state = self.state();
+        let key = (offer.run, offer.item);
+        let is_later = state.failed.peek(&key).is_some_and(|failed| *failed < offer.try_id);
+        if is_later {
+            state.failed.pop(&key);
+            state.pause(RETURN_PAUSE);
+        }
+        is_later
+    }
+
+    /// Waits while work is left to other workers.
+    pub(super) async fn wait(&self) {
+        loop {
+            let resumes_at = self.state().resumes_at;
+            match resumes_at.filter(|at| *at > Instant::now()) {
+                Some(at) => sleep_until(at).await,
+                None => return,
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, FailureStreakState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FailureStreakState {
+    fn pause(&mut self, pause: Duration) {
+        self.resumes_at = self.resumes_at.max(Some(Instant::now() + pause));
+    }
+}
+
+/// Whether a result is a failure that this host may explain: on another one there may be none.
+pub(super) fn is_host_failure(body: &ReportBody) -> bool {
+    let ReportBody::Result(result) = body else { return false };
+    result.verdict.error.as_ref().is_some_and(TrialError::is_retryable)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::error::{ErrorCode, ErrorType};
+    use rollout_protocol::record::{Durations, Timestamps, Verdict};
+    use rollout_protocol::wire::report::ResultBody;
+
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::testing::SampleRun;
+
+    fn body(code: Option<ErrorCode>) -> ReportBody {
+        let error = |code| TrialError::transient(ErrorType::InternalError, code, "scripted");
+        let verdict = match code {
+            Some(code) => Verdict::failed(error(code)),
+            None => Verdict::failed(TrialError::unsupported("by the task")),
+        };
+        ReportBody::Result(Box::new(ResultBody {
+            verdict,
+            durations: Durations::default(),
+            timestamps: Timestamps::instant(rollout_protocol::Timestamp::now()),
+            record: None,
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn worker_whose_executions_fail_holds_back_longer_each_time_until_one_does_not() {
+        let (streak, sample) =
+            (FailureStreak::new(true), SampleRun::store(&MemoryStore::default()));
+        let offer = sample.offer(1, TryId::first(1));
+        let waited = async || {
+            let began = Instant::now();
+            streak.wait().await;
+            began.elapsed().as_secs()
+        };
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            streak.record(&offer, &body(Some(ErrorCode::DISK_FAILED)), false);
+            pauses.push(waited().await);
+        }
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        streak.record(&offer, &body(Some(ErrorCode::DISK_FAILED)), false);
+        streak.record(&offer, &body(None), false);
+        assert_eq!(waited().await, 0, "the failure of a task is not one of the host");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_try_of_a_failed_item_is_returned_once() {
+        let (streak, sample) =
+            (FailureStreak::new(true), SampleRun::store(&MemoryStore::default()));
+        let (first, second) = (TryId::first(1), TryId::first(1).next(1));
+        streak.record(&sample.offer(1, first), &body(Some(ErrorCode::DISK_FAILED)), false);
+        assert!(!streak.returns(&sample.offer(1, first)), "the same try, delivered again");
+        assert!(!streak.returns(&sample.offer(2, second)), "another item");
+        assert!(streak.returns(&sample.offer(1, second)));
+        assert!(!streak.returns(&sample.offer(1, second)), "no other worker took it");
+        let alone = FailureStreak::new(false);
+        alone.record(&sample.offer(1, first), &body(Some(ErrorCode::DISK_FAILED)), false);
+        assert!(!alone.returns(&sample.offer(1, second)));
+    }
+}

@@ -1,0 +1,102 @@
+//! Tests of workers whose disk fails.
+
+use std::path::PathBuf;
+
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{ItemOutcome, LostReason};
+use rollout_protocol::wire::report::ReportBody;
+use tokio::time::Instant;
+
+use super::harness::{LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
+use super::*;
+
+fn checked_worker() -> ServiceFixture {
+    ServiceFixture::with_setup(ServiceSetup { checks_writes: true, ..ServiceSetup::default() })
+}
+
+/// Moves the directory of a worker away, and back when it is dropped.
+struct MovedDirectory {
+    path: PathBuf,
+    aside: PathBuf,
+}
+
+impl MovedDirectory {
+    fn of(scene: &ServiceFixture) -> Self {
+        let path = scene.dir.path().to_owned();
+        let aside = path.with_extension("aside");
+        std::fs::rename(&path, &aside).expect("moved");
+        Self { path, aside }
+    }
+}
+
+impl Drop for MovedDirectory {
+    fn drop(&mut self) {
+        std::fs::rename(&self.aside, &self.path).expect("moved back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn worker_whose_directory_is_gone_takes_no_work_and_says_so() {
+    let scene = checked_worker();
+    assert_eq!(scene.last_heartbeat().await.disk_fault, None);
+    let moved = MovedDirectory::of(&scene);
+    tokio::time::sleep(5 * SECOND).await;
+    scene.offer([1, 2]).await;
+    tokio::time::sleep(LEASE).await;
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+    let heartbeat = scene.last_heartbeat().await;
+    let fault = heartbeat.disk_fault.expect("a fault");
+    assert!(fault.contains("No such file or directory"), "{fault}");
+    assert_eq!((heartbeat.free, heartbeat.low_disk), (0, true), "as earlier coordinators know it");
+    drop(moved);
+    scene.reports(2).await;
+    scene.until("it is well", async || scene.last_heartbeat().await.disk_fault.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn execution_on_failed_disk_is_given_back_after_a_while() {
+    let scene = checked_worker();
+    scene.script(1, ScriptedAct::UntilStopped);
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    let began = Instant::now();
+    let moved = MovedDirectory::of(&scene);
+    let given_back = scene.report().await;
+    let ReportBody::Lost { reason, phase, .. } = given_back.body else {
+        panic!("not given back: {given_back:?}")
+    };
+    assert_eq!((reason, phase), (LostReason::Stopped, Some(Phase::AgentExecution)));
+    assert!(began.elapsed() >= 30 * SECOND && began.elapsed() < LEASE, "{:?}", began.elapsed());
+    drop(moved);
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_that_cannot_be_spooled_is_stored_from_where_it_is() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(2 * SECOND));
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    std::fs::write(scene.dir.path().join("spool"), "no directory").expect("written");
+    let began = Instant::now();
+    let report = scene.report().await;
+    let body = result(&report);
+    assert_eq!(body.verdict.outcome, ItemOutcome::Completed);
+    let record = body.record.as_ref().expect("a record");
+    assert!(scene.store.inner().text(record).contains("out.txt"));
+    assert!(began.elapsed() >= 30 * SECOND && began.elapsed() < LEASE, "{:?}", began.elapsed());
+    scene.until("nothing is left", async || scene.files().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_whose_files_are_gone_is_an_infrastructure_failure() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(2 * SECOND));
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    let moved = MovedDirectory::of(&scene);
+    let report = scene.report().await;
+    let error = result(&report).verdict.error.as_ref().expect("an error");
+    assert_eq!((&error.code, error.is_retryable()), (&ErrorCode::DISK_FAILED, true));
+    assert!(error.message.contains("No such file or directory"), "{error}");
+    drop(moved);
+}
