@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// File systems whose files are made by the kernel when they are read, as `linux/magic.h` numbers
@@ -34,6 +35,9 @@ const KERNEL_FILES: [i128; 18] = [
 
 /// The bits of such a number: it is 32 bits long, also where the system's type is longer and has a sign.
 const NUMBER: i128 = 0xffff_ffff;
+
+/// Bytes that are read at once for a digest.
+const CHUNK_SIZE: usize = 64 * 1024;
 
 /// Opens a regular file for reading. Links are followed. Never waits for a writer.
 ///
@@ -86,6 +90,23 @@ pub fn read_any_text(path: &Path, limit: u64) -> io::Result<String> {
     text(read_at_most(File::open(path)?, limit)?)
 }
 
+/// The digest of a regular file. Blocks.
+///
+/// # Errors
+/// As [`open`].
+pub fn digest(path: &Path) -> io::Result<Digest> {
+    let (mut file, mut hasher) = (open(path)?, DigestHasher::default());
+    let mut chunk = vec![0; CHUNK_SIZE];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(read) => hasher.update(&chunk[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Reads an open file of at most `limit` bytes.
 pub(crate) fn read_at_most(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -128,6 +149,7 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).expect("a link");
         assert_eq!(read_text(&link, 4).expect("read"), "text");
+        assert_eq!(digest(&link).expect("read"), Digest::sha256(b"text"));
         let error = read(&path, 3).expect_err("too large");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         let missing = read(&directory.path().join("missing"), 3).expect_err("missing");

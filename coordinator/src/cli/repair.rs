@@ -57,7 +57,13 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
         Err(absent) => (None, Some(absent)),
     };
     let dry_run = args.dry_run;
-    let repaired = repair::repair(RepairRequest { layout, store, dry_run }).await?;
+    let mut repaired = repair::repair(RepairRequest { layout, store, dry_run }).await?;
+    if let Some(failure) = repaired.search_failure.take() {
+        if !repaired.is_clean() {
+            printer.data(&render(&repaired, dry_run))?;
+        }
+        return Err(failure.into());
+    }
     printer.data(&render(&repaired, dry_run))?;
     let needs_store =
         !repaired.search.damaged.is_empty() || (!repaired.is_journal_clean() && !repaired.exact);

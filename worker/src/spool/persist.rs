@@ -2,23 +2,19 @@
 //! leaves either the mark of an unfinished execution or a complete entry.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
 
 use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH_DIR, SPOOL_DIR, discard};
-use crate::digest_line;
 use crate::executor::{Finished, RecordFile};
 use crate::fs_make::make_directory;
 use crate::shown_path::shown;
-
-/// Bytes of a file read at once.
-const CHUNK_SIZE: usize = 64 * 1024;
+use crate::{digest_line, regular_file};
 
 /// One change on the disk. Idempotent.
 #[derive(Debug)]
@@ -72,7 +68,7 @@ pub(super) fn persist_plan(
         }
         let digest = match digest {
             Some(digest) => digest,
-            None => file_digest(if file.exists() { &file } else { &to })?,
+            None => regular_file::digest(if file.exists() { &file } else { &to })?,
         };
         steps.extend([PersistStep::Move { from: file, to: to.clone() }, PersistStep::Sync(to)]);
         entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
@@ -105,19 +101,6 @@ impl PersistStep {
                 discard(dir);
                 Ok(())
             }
-        }
-    }
-}
-
-fn file_digest(path: &Path) -> io::Result<Digest> {
-    let (mut file, mut hasher) = (File::open(path)?, DigestHasher::default());
-    let mut chunk = vec![0; CHUNK_SIZE];
-    loop {
-        match file.read(&mut chunk) {
-            Ok(0) => return Ok(hasher.finish()),
-            Ok(read) => hasher.update(&chunk[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
 }

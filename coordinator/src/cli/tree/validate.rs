@@ -4,21 +4,24 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::backoff::error_chain;
 
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::results::escape;
-use crate::workloads::search::backend::{ComparedOutputs, OutputRepair, compare_outputs};
+use crate::workloads::search::backend::{
+    ComparedOutputs, OutputRepair, ResultsError, compare_outputs,
+};
 use crate::workloads::search::repository::RepositoryInspector;
 use crate::workloads::search::validate::{CommitSource, Validation, check};
 
 /// Validate a search: its files, artifact contents, decisions and tree
 ///
-/// Compares outputs of evals with the blob store that the search used, if it can be opened. Writes
-/// VALIDATION_REPORT.md and VALIDATION_REPORT.json into the search directory. Exits with 8 when
-/// anything is wrong.
+/// Compares outputs of evals with the blob store that the search used, if it gives answers; unpacked
+/// archives of logs and outputs are fetched for that. Writes VALIDATION_REPORT.md and
+/// VALIDATION_REPORT.json into the search directory. Exits with 8 when anything is wrong.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ValidateArgs {
     /// Search directory
@@ -35,7 +38,7 @@ pub(in crate::cli) async fn validate(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let inspector = inspect_repository(&args.run_dir).await?;
-    let outputs = inspect_outputs(&args.run_dir).await?;
+    let outputs = inspect_outputs(&args.run_dir, printer).await?;
     let validation = with_search(args.run_dir, move |directory, manifest| {
         let mut validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
         outputs.iter().for_each(|outputs| validation.add_outputs(outputs));
@@ -46,17 +49,16 @@ pub(in crate::cli) async fn validate(
     print_validation(&validation, args.json, printer)
 }
 
-/// Validates a search, and rewrites its reports when nothing is wrong.
+/// Validates a search, and rewrites its reports when nothing is wrong. The reports need no outputs, which
+/// are not fetched.
 pub(super) async fn validate_and_report(
     run_dir: PathBuf,
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let inspector = inspect_repository(&run_dir).await?;
-    let outputs = inspect_outputs(&run_dir).await?;
     let validation = with_search(run_dir, move |directory, manifest| {
-        let mut validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
-        outputs.iter().for_each(|outputs| validation.add_outputs(outputs));
+        let validation = check(&directory, &manifest, as_repository(inspector.as_ref()));
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;
@@ -78,8 +80,11 @@ async fn inspect_repository(run_dir: &Path) -> Result<Option<RepositoryInspector
     opened.map(Some).map_err(|error| CliError::failure("cannot read the commits", &error))
 }
 
-/// Compares the outputs of evals with the store that the search used; `None` without it.
-async fn inspect_outputs(run_dir: &Path) -> Result<Option<ComparedOutputs>, CliError> {
+/// Compares the outputs of evals with the store that the search used; `None` without its answers.
+async fn inspect_outputs(
+    run_dir: &Path,
+    printer: &Printer,
+) -> Result<Option<ComparedOutputs>, CliError> {
     let found = with_search(run_dir.to_owned(), |directory, manifest| Ok((directory, manifest)));
     let (directory, manifest) = found.await?;
     let Ok(url) = store_url::for_run(None, run_dir) else { return Ok(None) };
@@ -88,7 +93,15 @@ async fn inspect_outputs(run_dir: &Path) -> Result<Option<ComparedOutputs>, CliE
     }
     let Ok(store) = store_url::open_found(&url, run_dir).await else { return Ok(None) };
     let compared = compare_outputs(&directory, &manifest, &*store, OutputRepair::None).await;
-    compared.map(Some).map_err(|error| CliError::failure("cannot compare outputs of evals", &error))
+    match compared {
+        Ok(compared) => Ok(Some(compared)),
+        Err(error @ ResultsError::Store { .. }) => {
+            let reason = error_chain(&error);
+            printer.warning(&format!("outputs of evals were not compared: {reason}"));
+            Ok(None)
+        }
+        Err(error) => Err(CliError::failure("cannot compare outputs of evals", &error)),
+    }
 }
 
 fn as_repository(inspector: Option<&RepositoryInspector>) -> CommitSource<'_> {

@@ -77,6 +77,8 @@ pub struct RepairReport {
     pub copies: Option<PathBuf>,
     /// The damaged parts of a search beside its journal.
     pub search: SearchRepair,
+    /// Why these parts were not checked or not made again, if so. The journal was repaired regardless.
+    pub search_failure: Option<RepairError>,
 }
 
 /// Failure to repair a run directory.
@@ -122,7 +124,8 @@ pub enum RepairError {
 impl RepairReport {
     /// Whether there was nothing to repair.
     pub fn is_clean(&self) -> bool {
-        self.is_journal_clean() && self.search.damaged.is_empty()
+        let is_search_clean = self.search.damaged.is_empty() && self.search_failure.is_none();
+        self.is_journal_clean() && is_search_clean
     }
 
     /// Whether journal, manifest and plan are not damaged.
@@ -135,8 +138,8 @@ impl RepairReport {
 /// Repairs a run directory.
 ///
 /// # Errors
-/// [`RepairError`]. Nothing was changed then, unless a write failed; the copies are complete in
-/// that case.
+/// [`RepairError`]. Journal, manifest and plan were not changed then, unless a write failed; the copies
+/// are complete in that case.
 pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError> {
     let RepairRequest { layout, store, dry_run } = request;
     if !layout.journal().is_dir() {
@@ -155,7 +158,10 @@ pub async fn repair(request: RepairRequest) -> Result<RepairReport, RepairError>
     let of = layout.clone();
     let found = supervise::blocking(move || RunDirectoryContents::read(of)).await?;
     let mut repaired = found.summary();
-    repaired.search = Box::pin(search::repair(&layout, store.as_ref(), dry_run)).await?;
+    match Box::pin(search::repair(&layout, store.as_ref(), dry_run)).await {
+        Ok(search) => repaired.search = search,
+        Err(error) => repaired.search_failure = Some(error),
+    }
     if repaired.is_journal_clean() {
         return Ok(repaired);
     }

@@ -57,7 +57,8 @@ pub(super) async fn repair(
     }
     let action = if dry_run { OutputRepair::None } else { OutputRepair::Replace };
     let outputs = compare_outputs(&directory, &manifest, &**store, action).await?;
-    damaged.extend(outputs.differing.into_iter().map(|(_, path)| path));
+    let missing = outputs.differing.into_iter().chain(outputs.absent);
+    damaged.extend(missing.map(|(_, path)| path));
     Ok(SearchRepair { damaged, is_repairable: true })
 }
 

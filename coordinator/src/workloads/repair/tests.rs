@@ -313,6 +313,21 @@ async fn repair_of_lost_reopening_keeps_old_result_as_superseded() {
 }
 
 #[tokio::test]
+async fn journal_is_repaired_although_the_rest_of_a_search_cannot_be_read() {
+    let mut rig = RepairFixture::new().await;
+    let root = rig.layout.root().to_owned();
+    rig.layout = RunLayout::for_search(&root);
+    fs::create_dir(root.join("node_ideas")).expect("made");
+    // Its manifest cannot be read.
+    fs::create_dir(root.join("manifest.json")).expect("made");
+    rig.lose(&[7]);
+    let repaired = rig.repair(true).await;
+    assert!(matches!(repaired.search_failure, Some(RepairError::Search(_))), "{repaired:?}");
+    assert!(!repaired.is_clean() && repaired.copies.is_some());
+    assert!(rig.settlements().contains_key("once"));
+}
+
+#[tokio::test]
 async fn repair_restores_result_before_reopening_as_superseded() {
     let rig = RepairFixture::new().await;
     // Both results of the trial.

@@ -6,10 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_protocol::record::EvalRecord;
 use rollout_protocol::search::EvalId;
 use rollout_worker::archive::ArchivePath;
+use rollout_worker::shown_path::shown;
 use rollout_worker::store::BlobStore;
 use rollout_worker::{durable, fs_remove, regular_file, supervise};
 
@@ -21,7 +23,8 @@ use crate::workloads::search::manifest::{EvalStatus, SearchManifest};
 /// What happens to an output that differs from its blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputRepair {
-    /// It stays as it is.
+    /// It stays as it is. An archive that is missing as a whole may have been removed on purpose, and is
+    /// not fetched.
     None,
     /// It is replaced by the content of its blob.
     Replace,
@@ -30,10 +33,12 @@ pub enum OutputRepair {
 /// The result of comparing outputs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ComparedOutputs {
-    /// Number of the outputs whose blobs exist: files and unpacked archives.
+    /// Number of the outputs that were compared with their blobs: files and unpacked archives.
     pub compared: usize,
     /// Those that differ: the eval, and the path below the search's directory.
     pub differing: Vec<(EvalId, String)>,
+    /// Unpacked archives that are missing as a whole and stay so.
+    pub absent: Vec<(EvalId, String)>,
 }
 
 /// The blob of an output.
@@ -44,8 +49,19 @@ enum OutputBlob<'a> {
     Archive(&'static str, &'a BlobRef),
 }
 
-/// Compares the outputs of all ended evals with their blobs. Outputs whose blobs are not available
-/// are left out.
+/// The result of comparing one output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputState {
+    Equal,
+    Differing,
+    /// It is missing, and was not compared.
+    Absent,
+    /// Its blob is not available.
+    Unavailable,
+}
+
+/// Compares the outputs of all ended evals with their blobs. Files are compared by their digests; archives
+/// are fetched. Outputs that differ and whose blobs are not available are left out.
 ///
 /// # Errors
 /// [`ResultsError`]: the store gives no answer, or the local disk fails.
@@ -64,15 +80,14 @@ pub async fn compare_outputs(
             let path = format!("{attempt}/{}", name.display());
             let Some(place) = directory.resolve_below(&path) else { continue };
             let wanted = scratch.path().join("output");
-            if !fetch(store, blob, &wanted).await? {
-                continue;
-            }
-            compared.compared += 1;
-            let work = move || compare(&wanted, &place, repair);
-            let is_same = supervise::blocking(work).await;
-            let target = directory.root().join(&path);
-            if !is_same.map_err(ResultsError::disk("compare", &target))? {
-                compared.differing.push((eval, path));
+            match check_output(store, blob, &place, &wanted, repair).await? {
+                OutputState::Equal => compared.compared += 1,
+                OutputState::Differing => {
+                    compared.compared += 1;
+                    compared.differing.push((eval, path));
+                }
+                OutputState::Absent => compared.absent.push((eval, path)),
+                OutputState::Unavailable => {}
             }
         }
     }
@@ -121,6 +136,69 @@ fn output_blobs(record: &EvalRecord) -> Vec<(PathBuf, OutputBlob<'_>)> {
     let unpacked = archives(record)
         .map(|(what, name, blob)| (PathBuf::from(name), OutputBlob::Archive(what, blob)));
     files.chain(unpacked).collect()
+}
+
+/// Compares the output at `place` with its blob, which is fetched to `wanted` if that is needed.
+async fn check_output(
+    store: &dyn BlobStore,
+    blob: OutputBlob<'_>,
+    place: &Path,
+    wanted: &Path,
+    repair: OutputRepair,
+) -> Result<OutputState, ResultsError> {
+    let disk = || ResultsError::disk("compare", place);
+    let unfetched = match blob {
+        OutputBlob::File(blob) => {
+            let (found, size, digest) = (place.to_owned(), blob.size_bytes, blob.digest);
+            let work = move || has_digest(&found, size, digest);
+            if supervise::blocking(work).await.map_err(disk())? {
+                return Ok(OutputState::Equal);
+            }
+            Some((blob, OutputState::Differing))
+        }
+        OutputBlob::Archive(_, blob) => {
+            let is_absent = place.symlink_metadata().is_err();
+            is_absent.then_some((blob, OutputState::Absent))
+        }
+    };
+    if let Some((blob, state)) = unfetched.filter(|_| repair == OutputRepair::None) {
+        let is_available = has_blob(store, blob, place).await?;
+        return Ok(if is_available { state } else { OutputState::Unavailable });
+    }
+    if !fetch(store, blob, wanted).await? {
+        return Ok(OutputState::Unavailable);
+    }
+    let (wanted, found) = (wanted.to_owned(), place.to_owned());
+    let is_equal = supervise::blocking(move || compare(&wanted, &found, repair)).await;
+    Ok(match is_equal.map_err(disk())? {
+        true => OutputState::Equal,
+        false => OutputState::Differing,
+    })
+}
+
+/// Whether the blob of an output is there.
+async fn has_blob(
+    store: &dyn BlobStore,
+    blob: &BlobRef,
+    place: &Path,
+) -> Result<bool, ResultsError> {
+    match store.contains(&blob.digest).await {
+        Ok(is_there) => Ok(is_there),
+        Err(source) => {
+            let error = ResultsError::Store { what: shown(place).to_string(), source };
+            results::best_effort(Err(error)).map(|()| false)
+        }
+    }
+}
+
+/// Whether a file has these bytes. Blocks.
+fn has_digest(file: &Path, size: u64, digest: Digest) -> io::Result<bool> {
+    match file.symlink_metadata() {
+        Ok(found) if found.is_file() && found.len() == size => {
+            Ok(regular_file::digest(file)? == digest)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// Fetches the content of an output to `to`. False if its blob is not available.
@@ -195,7 +273,45 @@ fn has_bytes(wanted: &Path, found: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use rollout_protocol::blob::MediaType;
+    use rollout_worker::store::MemoryStore;
+
     use super::*;
+
+    #[tokio::test]
+    async fn sound_file_and_absent_archive_are_not_fetched() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let [place, wanted] = ["place", "wanted"].map(|name| temp.path().join(name));
+        let store = MemoryStore::default();
+        let text = Bytes::from_static(b"text");
+        let blob = BlobRef {
+            digest: Digest::sha256(&text),
+            size_bytes: 4,
+            media_type: Some(MediaType::Text),
+        };
+        let file = OutputBlob::File(&blob);
+        fs::write(&place, &text).expect("written");
+        for repair in [OutputRepair::None, OutputRepair::Replace] {
+            let state = check_output(&store, file, &place, &wanted, repair).await;
+            assert_eq!(state.expect("compared"), OutputState::Equal, "the store lacks the blob");
+        }
+        fs::write(&place, "").expect("emptied");
+        for repair in [OutputRepair::None, OutputRepair::Replace] {
+            let state = check_output(&store, file, &place, &wanted, repair).await;
+            assert_eq!(state.expect("compared"), OutputState::Unavailable);
+        }
+        store.put_bytes(text, MediaType::Text).await.expect("stored");
+        for (repair, left) in [(OutputRepair::None, ""), (OutputRepair::Replace, "text")] {
+            let state = check_output(&store, file, &place, &wanted, repair).await;
+            assert_eq!(state.expect("compared"), OutputState::Differing);
+            assert_eq!(fs::read_to_string(&place).expect("a file"), left);
+        }
+        let archive = OutputBlob::Archive("the logs", &blob);
+        let missing = temp.path().join("missing");
+        let state = check_output(&store, archive, &missing, &wanted, OutputRepair::None).await;
+        assert_eq!(state.expect("not fetched"), OutputState::Absent, "the blob is no archive");
+    }
 
     #[test]
     fn emptied_output_is_replaced_and_more_files_are_no_difference() {

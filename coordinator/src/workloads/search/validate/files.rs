@@ -1,11 +1,9 @@
 //! Validation of a search's files: existence and digests.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::digest::DigestHasher;
+use rollout_worker::regular_file;
 
 use super::ValidationFaultKind::{
     BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile,
@@ -185,13 +183,5 @@ impl FileChecker<'_> {
 }
 
 fn sha256(path: &Path) -> std::io::Result<String> {
-    let (mut file, mut hasher) = (File::open(path)?, DigestHasher::default());
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let read = file.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(hasher.finish().hex());
-        }
-        hasher.update(&buffer[..read]);
-    }
+    regular_file::digest(path).map(|digest| digest.hex())
 }

@@ -63,6 +63,9 @@ pub struct CheckedCounts {
     pub contents: usize,
     /// Outputs of evals compared with the blobs that their records name; `None` without a blob store.
     pub outputs: Option<usize>,
+    /// Directories of logs and outputs that are missing as a whole. They may have been removed on
+    /// purpose.
+    pub absent_outputs: usize,
     /// Required checkouts. Their files are not compared with their commits.
     pub checkouts: usize,
     /// Files of the user shown to generators. They are not checked.
@@ -137,6 +140,7 @@ impl Validation {
     /// Adds a comparison of the outputs of evals with the blob store.
     pub fn add_outputs(&mut self, outputs: &ComparedOutputs) {
         self.checked.outputs = Some(outputs.compared);
+        self.checked.absent_outputs = outputs.absent.len();
         self.faults.extend(outputs.differing.iter().map(|(eval, path)| ValidationFault {
             kind: ValidationFaultKind::ChangedFile,
             subject: format!("eval {eval}"),

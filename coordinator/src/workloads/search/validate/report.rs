@@ -59,7 +59,14 @@ impl Validation {
             format!("{} digests of files", checked.digests),
             format!("{} files of evals, read completely", checked.contents),
             match checked.outputs {
-                Some(outputs) => format!("{outputs} outputs of evals, compared with their blobs"),
+                Some(outputs) if checked.absent_outputs == 0 => {
+                    format!("{outputs} outputs of evals, compared with their blobs")
+                }
+                Some(outputs) => format!(
+                    "{outputs} outputs of evals, compared with their blobs; {} more are not there: \
+                     `rollout repair` writes them again",
+                    checked.absent_outputs
+                ),
                 None => "outputs of evals were not compared with a blob store".to_owned(),
             },
             format!("{} checkouts: they exist, their files were not compared", checked.checkouts),
