@@ -16,7 +16,6 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::{durable, fs_remove, regular_file, supervise};
 
 use super::results::{self, ResultsError, archives};
-use crate::engine::atomic_file::TEMPORARY_PREFIX;
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::manifest::{EvalStatus, SearchManifest};
 
@@ -102,7 +101,7 @@ fn scratch_directory(
     let root = directory.root();
     let made = match repair {
         OutputRepair::None => tempfile::tempdir(),
-        OutputRepair::Replace => tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(root),
+        OutputRepair::Replace => directory.create_scratch(),
     };
     made.map_err(ResultsError::disk("create a temporary directory for", root))
 }

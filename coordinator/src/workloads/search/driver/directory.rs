@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::digest::DigestHasher;
-use rollout_worker::{durable, regular_file};
+use rollout_worker::{durable, fs_remove, regular_file};
 
 use super::SearchError;
 use crate::engine::journal::RunLayout;
@@ -21,6 +21,9 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// Name prefix of directories with discarded ideas.
 pub(super) const DISCARDED_PREFIX: &str = ".old-";
+
+/// Name prefix of directories for files that replace others.
+const SCRATCH_PREFIX: &str = ".tmp-scratch-";
 
 /// The directory of a search.
 #[derive(Debug, Clone)]
@@ -85,8 +88,29 @@ impl SearchDirectory {
         Ok(())
     }
 
+    /// Creates a temporary directory for files that replace others: it is on their file system. Only the
+    /// owner of the search may do so, and those that killed owners left are removed.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn create_scratch(&self) -> std::io::Result<tempfile::TempDir> {
+        self.remove_scratch()?;
+        tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(self.root())
+    }
+
+    fn remove_scratch(&self) -> std::io::Result<()> {
+        for entry in fs::read_dir(self.root())? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(SCRATCH_PREFIX.as_bytes()) {
+                fs_remove::remove_blocking(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes temporary files of killed owners.
     pub(super) fn remove_unfinished(&self) -> Result<(), SearchError> {
+        self.remove_scratch().map_err(SearchError::io("clean", self.root()))?;
         let evals = self.root().join("eval");
         let mut dirs = vec![self.root().join("artifacts")];
         for entry in fs::read_dir(&evals).map_err(SearchError::io("list", &evals))? {
@@ -234,6 +258,20 @@ pub(super) fn remove_all(path: &Path) -> Result<(), SearchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scratch_of_killed_owner_is_removed_by_the_next_one() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let directory = SearchDirectory::new(temp.path());
+        directory.create().expect("made");
+        let leave = || directory.create_scratch().expect("made").keep();
+        let first = leave();
+        fs::write(first.join("output"), "x").expect("written");
+        let second = leave();
+        assert!(!first.exists() && second.is_dir());
+        directory.remove_unfinished().expect("cleaned");
+        assert!(!second.exists() && temp.path().join("eval").is_dir());
+    }
 
     #[test]
     fn manifest_of_job_is_not_called_damaged() {
