@@ -34,6 +34,8 @@ const RENEW_ATTEMPTS: u32 = 3;
 /// State of a run directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunDirectoryState {
+    /// Whether no other host can access it.
+    pub(super) is_local: bool,
     /// Its newest epoch.
     pub(super) newest: u32,
     /// Durable prefix of its journal.
@@ -140,6 +142,9 @@ pub(super) fn decide_kv_lock(
         }
         Some(entry) if me.proves_dead(&entry.owner) => {
             decide_takeover(OwnerStatus::Dead, watched, policy)
+        }
+        Some(entry) if directory.is_local && me.is_of_earlier_boot(&entry.owner) => {
+            decide_takeover(OwnerStatus::EarlierBoot, watched, policy)
         }
         Some(_) => decide_takeover(OwnerStatus::Unproven, watched, policy),
         // No other process can know of it.

@@ -453,7 +453,7 @@ fn warn_of_wait(holder: &str, wait_policy: &LockWaitPolicy) {
     let seconds = wait_policy.stale.as_secs();
     tracing::warn!(
         "waiting for the owner of the run, {holder}: the run is taken over when the owner has been \
-         silent for {seconds} s"
+         silent for {seconds} s, or sooner if it is proven dead"
     );
 }
 
@@ -486,6 +486,7 @@ fn read_run_directory(
 ) -> Result<RunDirectoryState, JournalError> {
     let survey = SegmentIndex::read(layout)?;
     let mut view = RunDirectoryState {
+        is_local: !is_shared(layout.root()),
         newest: survey.next_epoch() - 1,
         has_kv_lock: survey.openings().any(|opened| opened.holder.is_some()),
         holder: survey.openings().next_back().and_then(|opened| opened.holder),

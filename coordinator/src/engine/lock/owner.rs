@@ -45,14 +45,26 @@ impl LockOwner {
         Self { id: OwnerId::from_bytes(rand::random()), process: Owner::current(root), file: None }
     }
 
-    /// Whether `other` is proven dead: it ran on this machine before the last boot, or it ran on
-    /// this kernel, and is gone or no longer holds its lock.
+    /// Whether `other` is proven dead: it ran on this kernel, and is gone or no longer holds its
+    /// lock.
     pub(super) fn proves_dead(&self, other: &Self) -> bool {
         let (me, it) = (&self.process, &other.process);
         let same_kernel =
             !me.boot_id.is_empty() && (&me.host, &me.boot_id) == (&it.host, &it.boot_id);
-        HostOwners::new(me.clone()).is_dead(it)
-            || (same_kernel && (self.holds_file_of(other) || is_unlocked(other)))
+        same_kernel
+            && (HostOwners::new(me.clone()).is_dead(it)
+                || self.holds_file_of(other)
+                || is_unlocked(other))
+    }
+
+    /// Whether `other` seems to have ended with an earlier boot of this machine: the name and the id of
+    /// the machine are the same, and so is the file that it had locked and this process has locked. That
+    /// is no proof: a copy of a machine, or a container with a fixed machine id, has all of that too.
+    pub(super) fn is_of_earlier_boot(&self, other: &Self) -> bool {
+        let (me, it) = (&self.process, &other.process);
+        // A device may have another number after a boot.
+        let same_file = self.file.zip(other.file).is_some_and(|(own, its)| own.inode == its.inode);
+        same_file && me.boot_id != it.boot_id && HostOwners::new(me.clone()).is_dead(it)
     }
 
     /// Whether this process holds the lock that `other` held.
@@ -85,23 +97,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_of_earlier_boot_is_dead_only_on_the_same_machine() {
-        let owner = |host: &str, boot: &str| {
+    fn owner_of_earlier_boot_is_of_the_same_machine_and_file_and_not_proven_dead() {
+        let owner = |host: &str, boot: &str, inode: Option<u64>| {
             let mut owner = LockOwner::current(&RunLayout::new(Path::new("/nowhere")));
             (owner.process.host, owner.process.boot_id) = (host.to_owned(), boot.to_owned());
+            owner.file = inode.map(|inode| FileId { device: boot.len() as u64, inode });
             owner
         };
-        let me = owner("host/0123456789abcdef", "now");
-        assert!(me.proves_dead(&owner("host/0123456789abcdef", "earlier")));
-        for (host, boot) in [
-            ("host/0123456789abcdef", ""),
-            ("host/fedcba9876543210", "earlier"),
-            ("other/0123456789abcdef", "earlier"),
-            ("host", "earlier"),
+        let machine = "host/0123456789abcdef";
+        let (me, earlier) = (owner(machine, "now", Some(7)), owner(machine, "earlier", Some(7)));
+        assert!(me.is_of_earlier_boot(&earlier));
+        assert!(!me.proves_dead(&earlier), "a copy of the machine may be alive");
+        for (host, boot, inode) in [
+            (machine, "now", Some(7)),
+            (machine, "", Some(7)),
+            (machine, "earlier", Some(8)),
+            (machine, "earlier", None),
+            ("host/fedcba9876543210", "earlier", Some(7)),
+            ("other/0123456789abcdef", "earlier", Some(7)),
+            ("host", "earlier", Some(7)),
         ] {
-            assert!(!me.proves_dead(&owner(host, boot)), "{host} {boot}");
+            let other = owner(host, boot, inode);
+            assert!(!me.is_of_earlier_boot(&other), "{host} {boot} {inode:?}");
         }
-        let unknown = owner("host", "now");
-        assert!(!unknown.proves_dead(&owner("host", "earlier")), "another host may have this name");
+        assert!(!owner(machine, "now", None).is_of_earlier_boot(&earlier), "it holds no lock");
+        let unknown = owner("host", "now", Some(7));
+        let earlier = owner("host", "earlier", Some(7));
+        assert!(!unknown.is_of_earlier_boot(&earlier), "another host may have this name");
     }
 }

@@ -11,6 +11,10 @@ use super::LockWaitPolicy;
 /// nothing of the server.
 const MAX_OBSERVED_GAP: Duration = Duration::from_secs(5);
 
+/// How long an owner that seems to have ended with an earlier boot of this machine must be silent. A
+/// living one, on a copy of the machine, renews its entry every second.
+const SILENCE_AFTER_BOOT: Duration = Duration::from_secs(10);
+
 /// Watches a value for a sign of life. Only time between two answers counts: an owner cannot be
 /// heard while the server does not answer.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(super) enum OwnerStatus {
     Released,
     /// It is proven dead.
     Dead,
+    /// It seems to have ended with an earlier boot of this machine.
+    EarlierBoot,
     /// It may be alive.
     Unproven,
 }
@@ -85,16 +91,23 @@ pub(super) fn decide_takeover(
     match other {
         OwnerStatus::Released => TakeoverDecision::Take(None),
         OwnerStatus::Dead => TakeoverDecision::Take(Some(TakeoverReason::Dead)),
-        OwnerStatus::Unproven if policy.force => {
+        OwnerStatus::Unproven | OwnerStatus::EarlierBoot if policy.force => {
             TakeoverDecision::Take(Some(TakeoverReason::Forced))
         }
-        OwnerStatus::Unproven if !policy.wait => TakeoverDecision::Held,
-        OwnerStatus::Unproven if watched.unchanged >= policy.stale => {
+        OwnerStatus::Unproven | OwnerStatus::EarlierBoot if !policy.wait => TakeoverDecision::Held,
+        OwnerStatus::EarlierBoot
+            if !watched.changed && watched.unchanged >= SILENCE_AFTER_BOOT.min(policy.stale) =>
+        {
+            TakeoverDecision::Take(Some(TakeoverReason::Dead))
+        }
+        OwnerStatus::Unproven | OwnerStatus::EarlierBoot if watched.unchanged >= policy.stale => {
             TakeoverDecision::Take(Some(TakeoverReason::Silent))
         }
         // It lives.
-        OwnerStatus::Unproven if watched.changed => TakeoverDecision::Held,
-        OwnerStatus::Unproven => TakeoverDecision::Wait,
+        OwnerStatus::Unproven | OwnerStatus::EarlierBoot if watched.changed => {
+            TakeoverDecision::Held
+        }
+        OwnerStatus::Unproven | OwnerStatus::EarlierBoot => TakeoverDecision::Wait,
     }
 }
 
@@ -119,6 +132,21 @@ mod tests {
             (OwnerStatus::Released, seconds(0, false), impatient, TakeoverDecision::Take(None)),
             (OwnerStatus::Dead, seconds(0, true), WAIT, TakeoverDecision::Take(Some(Dead))),
             (OwnerStatus::Dead, seconds(0, false), impatient, TakeoverDecision::Take(Some(Dead))),
+            (OwnerStatus::EarlierBoot, seconds(9, false), WAIT, TakeoverDecision::Wait),
+            (OwnerStatus::EarlierBoot, seconds(10, false), impatient, TakeoverDecision::Held),
+            (OwnerStatus::EarlierBoot, seconds(10, true), WAIT, TakeoverDecision::Held),
+            (
+                OwnerStatus::EarlierBoot,
+                seconds(10, false),
+                WAIT,
+                TakeoverDecision::Take(Some(Dead)),
+            ),
+            (
+                OwnerStatus::EarlierBoot,
+                seconds(0, true),
+                force,
+                TakeoverDecision::Take(Some(Forced)),
+            ),
             (OwnerStatus::Unproven, seconds(0, false), WAIT, TakeoverDecision::Wait),
             (OwnerStatus::Unproven, seconds(29, false), WAIT, TakeoverDecision::Wait),
             (OwnerStatus::Unproven, seconds(0, true), WAIT, TakeoverDecision::Held),

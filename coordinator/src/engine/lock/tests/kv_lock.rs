@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
+use rollout_protocol::id::OwnerId;
 use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError};
 
 use super::super::LockWaitPolicy;
@@ -18,6 +19,9 @@ use super::super::takeover_policy::WatchObservation;
 use super::{dead_owner, remote_owner};
 use crate::engine::journal::{JournalPrefix, MissingRecords};
 use crate::engine::manifest::RunState;
+
+/// A host whose machine is known.
+const MACHINE: &str = "host/0123456789abcdef";
 
 /// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +203,25 @@ fn lock_entry_decides_takeover_wait_or_refusal() {
     let lack = MissingRecords { wanted: prefix(), found: None };
     let stale = RunDirectoryState { missing: Some(lack), ..whole };
     let take = |reason: TakeoverReason| KvLockDecision::Take(Some(reason));
+    // It ran on this machine before the last boot, or on a copy of the machine.
+    let (mut here, mut before) = (me.clone(), me.clone());
+    (here.process.host, before.process.host) = (MACHINE.to_owned(), MACHINE.to_owned());
+    (here.process.boot_id, before.process.boot_id) = ("now".to_owned(), "earlier".to_owned());
+    (here.file, before.file) = (remote_owner(1).file, remote_owner(1).file);
+    before.id = OwnerId::from_bytes([7; 16]);
+    let local = RunDirectoryState { is_local: true, ..whole };
+    let rebooted = seconds(10, false);
+    for (watched, view, wait_policy, expected) in [
+        (fresh, &local, WAIT, KvLockDecision::Wait),
+        (rebooted, &local, WAIT, take(Dead)),
+        (beating, &local, WAIT, KvLockDecision::Held),
+        (rebooted, &local, NO_WAIT, KvLockDecision::Held),
+        (rebooted, &whole, WAIT, KvLockDecision::Wait),
+    ] {
+        let entry = entry(&before, Running);
+        let decided = decide_kv_lock(Some(&entry), &here, watched, view, &wait_policy);
+        assert_eq!(decided, expected, "{watched:?} {view:?} {wait_policy:?}");
+    }
     for (owner, state, watched, view, wait_policy, expected) in [
         (&alive, Running, fresh, &whole, WAIT, KvLockDecision::Wait),
         (&alive, Running, fresh, &whole, NO_WAIT, KvLockDecision::Held),

@@ -87,6 +87,7 @@ impl RaceDirectory {
         let links = self.active_segments();
         let newest = links.first();
         RunDirectoryState {
+            is_local: false,
             newest: self.segments.iter().map(|s| s.epoch).max().unwrap_or_default(),
             durable_prefix: newest
                 .filter(|_| wanted.is_none())
