@@ -7,8 +7,11 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Above this many files, one sync of the whole file system is cheaper than one sync per file.
+/// Up to this many files are always synced one by one.
 const SYNC_ONE_BY_ONE: usize = 64;
+
+/// Bytes that a disk writes in about the time that the sync of one file takes.
+const BYTES_PER_SYNC: u64 = 256 * 1024;
 
 /// Makes the entries of a directory durable. Blocks.
 ///
@@ -61,7 +64,7 @@ pub fn create_directory_with(builder: &DirBuilder, path: &Path) -> io::Result<()
 pub fn sync_tree(root: &Path) -> io::Result<()> {
     let mut paths = Vec::new();
     list(root, &mut paths)?;
-    if paths.len() > SYNC_ONE_BY_ONE && sync_file_system(root)? {
+    if is_whole_cheaper(paths.len(), unwritten_bytes()) && sync_file_system(root)? {
         return Ok(());
     }
     for path in paths.iter().rev() {
@@ -83,6 +86,27 @@ fn list(root: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a sync of the whole file system is cheaper than one per file. It also writes all that other
+/// processes have written, such as containers that are built. An unknown amount may be a large one.
+fn is_whole_cheaper(files: usize, unwritten: Option<u64>) -> bool {
+    let limit = (files as u64).saturating_mul(BYTES_PER_SYNC);
+    files > SYNC_ONE_BY_ONE && unwritten.is_some_and(|bytes| bytes <= limit)
+}
+
+/// Bytes in the memory of the host that are not yet on a disk; `None` if that is unknown.
+fn unwritten_bytes() -> Option<u64> {
+    parse_unwritten(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn parse_unwritten(text: &str) -> Option<u64> {
+    let kibibytes = |key: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+        value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    let sum = kibibytes("Dirty:")?.checked_add(kibibytes("Writeback:")?)?;
+    sum.checked_mul(1024)
 }
 
 /// Syncs the file system of a directory; false where the system cannot.
@@ -119,6 +143,26 @@ mod tests {
         fs::write(temp.path().join("file"), "x").expect("written");
         assert!(create_directory(&temp.path().join("file")).is_err());
         assert!(create_directory(&temp.path().join("file/below")).is_err());
+    }
+
+    #[test]
+    fn whole_file_system_is_synced_only_if_that_is_cheaper_than_each_file() {
+        let text = "Cached: 9 kB\nDirty:    12 kB\nWriteback:   4 kB\nWritebackTmp: 8 kB\n";
+        assert_eq!(parse_unwritten(text), Some(16 * 1024));
+        assert_eq!(parse_unwritten("Dirty: 12 kB\n"), None);
+        assert_eq!(unwritten_bytes().is_some(), cfg!(target_os = "linux"));
+        const MIB: u64 = 1 << 20;
+        for (files, unwritten, is_whole) in [
+            (64, Some(0), false),
+            (65, Some(0), true),
+            (65, Some(16 * MIB), true),
+            (65, Some(17 * MIB), false),
+            (10_000, Some(2_000 * MIB), true),
+            (10_000, Some(3_000 * MIB), false),
+            (10_000, None, false),
+        ] {
+            assert_eq!(is_whole_cheaper(files, unwritten), is_whole, "{files} {unwritten:?}");
+        }
     }
 
     #[test]
