@@ -117,6 +117,8 @@ impl CancelReason {
 pub enum OutageCause {
     /// A disk of a host is full.
     DiskFull,
+    /// A disk of a host takes no writes.
+    DiskFailed,
     /// A host has no memory, open files or processes left.
     HostExhausted,
     /// An engine or a registry does not answer.
@@ -132,6 +134,7 @@ impl OutageCause {
     pub fn of(code: &ErrorCode) -> Option<Self> {
         let causes = [
             (ErrorCode::DISK_FULL, Self::DiskFull),
+            (ErrorCode::DISK_FAILED, Self::DiskFailed),
             (ErrorCode::HOST_EXHAUSTED, Self::HostExhausted),
             (ErrorCode::UNREACHABLE, Self::Unreachable),
             (ErrorCode::MODEL_UNREACHABLE, Self::ModelUnreachable),
@@ -273,6 +276,8 @@ mod tests {
         };
         let full = lost(LossCause::Infrastructure, ErrorCode::DISK_FULL);
         assert_eq!(full.outage(), Some(OutageCause::DiskFull));
+        let failed = lost(LossCause::Infrastructure, ErrorCode::DISK_FAILED);
+        assert_eq!(failed.outage(), Some(OutageCause::DiskFailed));
         let other = lost(LossCause::Infrastructure, ErrorCode::ENVIRONMENT_LOST);
         assert_eq!(other.outage(), None);
         assert_eq!(lost(LossCause::Task, ErrorCode::UNREACHABLE).outage(), None);
