@@ -1,17 +1,26 @@
-//! Infrastructure failures in a row. Where other workers can take the work, a worker whose executions
-//! fail without their fault leaves it to them for a while, and returns an item that failed here once: its
-//! next try begins elsewhere first.
+//! Failures of this host in a row. Where other workers can take the work, a worker whose host fails
+//! leaves it to them for a while, and returns an item that failed here once: its next try begins elsewhere
+//! first. Failures that other hosts have too, such as those of a model server, an image, a registry or the
+//! blob store, count for nothing.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lru::LruCache;
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorCode, TrialError};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::ReportBody;
 use tokio::time::{Instant, sleep_until};
+
+/// The failures that the host alone explains.
+const HOST_CODES: [ErrorCode; 3] =
+    [ErrorCode::DISK_FAILED, ErrorCode::DISK_FULL, ErrorCode::HOST_EXHAUSTED];
+
+/// Failures of one item that another worker may not have. They say nothing of other items.
+const ITEM_CODES: [ErrorCode; 3] =
+    [ErrorCode::ENVIRONMENT_LOST, ErrorCode::UNPLACEABLE, ErrorCode::VARIABLE_UNSET];
 
 /// Failures in a row from which the worker holds back: a single one may be of the item.
 const FIRST_HELD: u32 = 2;
@@ -49,29 +58,34 @@ impl FailureStreak {
         Self { has_others, state: Mutex::new(state) }
     }
 
-    /// Records how an execution ended. `was_parked`: it waited for a service when it was stopped.
+    /// Records how an execution ended. `was_parked`: it waited for a service when it was returned, perhaps
+    /// because another worker does not wait.
     pub(super) fn record(&self, offer: &Offer, body: &ReportBody, was_parked: bool) {
         if !self.has_others {
             return;
         }
-        if is_host_failure(body) || was_parked {
-            self.failed(offer);
+        let code = retryable_error(body).map(|error| &error.code);
+        let is_of_host = code.is_some_and(|code| HOST_CODES.contains(code));
+        if is_of_host || was_parked || code.is_some_and(|code| ITEM_CODES.contains(code)) {
+            self.state().failed.put((offer.run, offer.item), offer.try_id);
+        }
+        if is_of_host {
+            self.count_failure();
         } else if let ReportBody::Result(_) = body {
             let mut state = self.state();
             (state.in_a_row, state.resumes_at) = (0, None);
         }
     }
 
-    fn failed(&self, offer: &Offer) {
+    fn count_failure(&self) {
         let mut state = self.state();
-        state.failed.put((offer.run, offer.item), offer.try_id);
         state.in_a_row = state.in_a_row.saturating_add(1);
         let Some(held) = state.in_a_row.checked_sub(FIRST_HELD) else { return };
         let [first, longest] = PAUSES;
         let pause = longest.min(first.saturating_mul(1 << held.min(16)));
         if held == 0 {
             tracing::warn!(
-                "executions fail here by the infrastructure: other workers get the work first"
+                "executions fail here because of this host: other workers get the work first"
             );
         }
         state.pause(pause);
@@ -112,16 +126,17 @@ impl FailureStreakState {
     }
 }
 
-/// Whether a result is a failure that this host may explain: on another one there may be none.
-pub(super) fn is_host_failure(body: &ReportBody) -> bool {
-    let ReportBody::Result(result) = body else { return false };
-    result.verdict.error.as_ref().is_some_and(TrialError::is_retryable)
+/// The infrastructure failure of a result that may be retried.
+pub(super) fn retryable_error(body: &ReportBody) -> Option<&TrialError> {
+    let ReportBody::Result(result) = body else { return None };
+    result.verdict.error.as_ref().filter(|error| error.is_retryable())
 }
 
 #[cfg(test)]
 mod tests {
-    use rollout_protocol::error::{ErrorCode, ErrorType};
-    use rollout_protocol::record::{Durations, Timestamps, Verdict};
+    use rollout_protocol::error::ErrorType;
+    use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
+    use rollout_protocol::spec::budget::ModelUse;
     use rollout_protocol::wire::report::ResultBody;
 
     use super::*;
@@ -140,6 +155,16 @@ mod tests {
             timestamps: Timestamps::instant(rollout_protocol::Timestamp::now()),
             record: None,
         }))
+    }
+
+    fn stopped() -> ReportBody {
+        ReportBody::Lost {
+            reason: LostReason::Stopped,
+            phase: None,
+            record: None,
+            cost: 0.0,
+            model_use: ModelUse::default(),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,6 +186,29 @@ mod tests {
         streak.record(&offer, &body(Some(ErrorCode::DISK_FAILED)), false);
         streak.record(&offer, &body(None), false);
         assert_eq!(waited().await, 0, "the failure of a task is not one of the host");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_other_hosts_have_too_never_hold_a_worker_back() {
+        let (streak, sample) =
+            (FailureStreak::new(true), SampleRun::store(&MemoryStore::default()));
+        let (first, second) = (TryId::first(1), TryId::first(1).next(1));
+        for code in ErrorCode::ALL.iter().filter(|code| !HOST_CODES.contains(code)) {
+            for _ in 0..5 {
+                streak.record(&sample.offer(1, first), &body(Some(code.clone())), false);
+            }
+            assert!(streak.state().resumes_at.is_none(), "{code}");
+            let is_returned = streak.returns(&sample.offer(1, second));
+            assert_eq!(is_returned, ITEM_CODES.contains(code), "{code}");
+            streak.wait().await;
+            streak.record(&sample.offer(1, first), &body(None), false);
+        }
+        // Such as those of a run that is stopped.
+        for n in 1..=5 {
+            streak.record(&sample.offer(n, first), &stopped(), true);
+        }
+        assert!(streak.state().resumes_at.is_none());
+        assert!(streak.returns(&sample.offer(1, second)), "another worker may not wait");
     }
 
     #[tokio::test(start_paused = true)]

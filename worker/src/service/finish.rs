@@ -16,7 +16,7 @@ use super::WorkerShared;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
-use super::failure_streak::is_host_failure;
+use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
@@ -75,7 +75,7 @@ fn note_end(shared: &WorkerShared, execution: &Execution, body: &ReportBody) {
     shared.config.metrics.ended(execution.offer.work, body);
     execution.trace.note_end(body);
     shared.failures.record(&execution.offer, body, execution.was_stopped_parked());
-    if is_host_failure(body) {
+    if retryable_error(body).is_some() {
         shared.disks.suspect();
     }
 }
