@@ -67,6 +67,7 @@ mod worker_value_parsers;
 
 use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
+use std::time::Duration;
 
 use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
@@ -84,6 +85,9 @@ pub fn main() -> ProcessExit {
     main_with(|runner| runner)
 }
 
+/// Longest wait at the end for blocking work that was left, such as a removal of files.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
 /// Runs the program with a decorator around a worker's runner: tests need workers that die on
 /// request.
 pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
@@ -99,7 +103,12 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
         Err(error) => return usage(&error),
     };
     let printer = Printer::from_environment(cli.is_quiet());
-    let ran = runtime().and_then(|runtime| runtime.block_on(dispatch(cli, decorate, &printer)));
+    let ran = runtime().and_then(|runtime| {
+        let ran = runtime.block_on(dispatch(cli, decorate, &printer));
+        // Work on a disk that gives no answer would keep the process for ever.
+        runtime.shutdown_timeout(END_LIMIT);
+        ran
+    });
     ended(ran, &printer)
 }
 

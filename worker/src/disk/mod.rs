@@ -197,6 +197,12 @@ impl DiskWatch {
         self.writes.close().await;
     }
 
+    /// Records that the disk gave no answer to a check.
+    #[cfg(test)]
+    pub(crate) fn record_silence(&self) {
+        self.writes.record_silence();
+    }
+
     /// Makes a check by a write due at once: something failed that a disk may explain.
     pub fn suspect(&self) {
         self.writes.expire();

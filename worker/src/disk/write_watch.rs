@@ -47,7 +47,8 @@ pub(super) struct WriteWatch {
 #[derive(Debug, Default)]
 struct WriteWatchState {
     fault: Option<WriteFault>,
-    /// The last failed check that was no shortage.
+    /// The last failed check that was no shortage. One without an answer explains no failure: the disk
+    /// may only be busy.
     last_failure: Option<(Instant, String)>,
     /// When the last check ended; `None` if the next one is due at once.
     checked: Option<Instant>,
@@ -98,17 +99,7 @@ impl WriteWatch {
                     WriteFault { message, since: Instant::now(), is_shortage, is_silent: false }
                 }));
             }
-            Err(_elapsed) => {
-                let path = shown(&self.directories[0]);
-                let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
-                let since = Instant::now();
-                self.record(Some(WriteFault {
-                    message,
-                    since,
-                    is_shortage: false,
-                    is_silent: true,
-                }));
-            }
+            Err(_elapsed) => self.record_silence(),
         }
         self.fault()
     }
@@ -130,6 +121,14 @@ impl WriteWatch {
         })
     }
 
+    /// Records that a check had no answer in time.
+    pub(super) fn record_silence(&self) {
+        let path = self.directories.first().map(|path| shown(path).to_string()).unwrap_or_default();
+        let message = format!("cannot write to {path}: no answer for {ANSWER_LIMIT:?}");
+        let since = Instant::now();
+        self.record(Some(WriteFault { message, since, is_shortage: false, is_silent: true }));
+    }
+
     /// Records the result of a check. A fault and its end are logged once.
     fn record(&self, found: Option<WriteFault>) {
         let mut state = self.state();
@@ -142,7 +141,7 @@ impl WriteWatch {
             }
             return;
         };
-        if !fault.is_shortage {
+        if !fault.is_shortage && !fault.is_silent {
             state.last_failure = Some((fault.since, fault.message.clone()));
         }
         match &state.fault {
@@ -179,6 +178,17 @@ mod tests {
         assert_eq!(watch.check(Duration::from_secs(3600)).await, None);
         assert_eq!(watch.failed_since(began), Some(fault.message));
         assert_eq!(watch.failed_since(Instant::now() + Duration::from_secs(1)), None);
+    }
+
+    #[tokio::test]
+    async fn disk_without_an_answer_is_a_fault_that_explains_no_failure() {
+        let root = tempfile::tempdir().expect("a directory");
+        let watch = WriteWatch::new(vec![root.path().to_owned()]);
+        let began = Instant::now();
+        watch.record_silence();
+        assert!(watch.fault().is_some_and(|fault| fault.is_silent && !fault.is_shortage));
+        assert_eq!(watch.failed_since(began), None);
+        assert_eq!(watch.check(Duration::ZERO).await, None, "it answers again");
     }
 
     #[tokio::test]

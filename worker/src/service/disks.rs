@@ -21,6 +21,9 @@ const GIVE_BACK_AFTER: Duration = Duration::from_secs(30);
 /// The same for a disk that gives no answer: one that is very busy does so at last.
 const GIVE_BACK_SILENT_AFTER: Duration = Duration::from_secs(300);
 
+/// How long a disk gives no answer before work that waits for it is left: what was ended did not end.
+const HUNG_AFTER: Duration = Duration::from_secs(360);
+
 /// Watches the disks. Never ends.
 pub(super) async fn watch_disks(shared: Arc<WorkerShared>) -> Infallible {
     let is_busy = || !shared.registry.is_empty();
@@ -60,6 +63,26 @@ pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
     shared.disks.low().await.is_none() && shared.disks.failed().await.is_none()
 }
 
+/// Waits until a disk has given no answer for so long that work on it may never end.
+pub(super) async fn wait_until_hung(shared: &WorkerShared) {
+    let mut hung = shared.disk_hung.subscribe();
+    if hung.wait_for(|is_hung| *is_hung).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The result of work on a disk; `None` if the disk gives no answer.
+pub(super) async fn unless_hung<T>(
+    shared: &WorkerShared,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = wait_until_hung(shared) => None,
+    }
+}
+
 /// Ends what runs on a disk that takes no writes for a while. Its items run again elsewhere: here they
 /// would be held without end, and what they leave could not be kept.
 async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
@@ -70,10 +93,14 @@ async fn give_back_from_failed_disk(shared: &WorkerShared) -> Infallible {
     let mut changes = shared.registry.changes();
     loop {
         while shared.registry.is_empty() {
+            shared.disk_hung.send_replace(false);
             wait_for_update(&mut changes).await;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
-        let Some(fault) = shared.disks.last_failed().filter(is_due) else { continue };
+        let fault = shared.disks.last_failed();
+        let is_hung = |fault: &WriteFault| fault.is_silent && fault.since.elapsed() >= HUNG_AFTER;
+        shared.disk_hung.send_replace(fault.as_ref().is_some_and(is_hung));
+        let Some(fault) = fault.filter(is_due) else { continue };
         let mut count = 0;
         for execution in shared.registry.all() {
             if execution.is_running() && !execution.is_stopped() {

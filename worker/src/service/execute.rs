@@ -15,7 +15,7 @@ use super::execution::Execution;
 use super::execution_slot::ExecutionSlotHandle;
 use super::slots::SlotPermit;
 use super::stage_permits::ExecutionStagePermits;
-use super::{WorkerShared, finish};
+use super::{WorkerShared, disks, finish};
 use crate::environment::EnvironmentLabels;
 use crate::executor::{ExecutionContext, Finished};
 use crate::supervise::panic_message;
@@ -51,10 +51,11 @@ pub(super) async fn drive_to_end(
     shared: Arc<WorkerShared>,
     execution: Arc<Execution>,
     slot: SlotPermit,
-    running: Pin<Box<impl Future<Output = Result<Finished, NoRecordReason>> + Send>>,
+    mut running: Pin<Box<impl Future<Output = Result<Finished, NoRecordReason>> + Send>>,
 ) {
     execution.slot.occupy(slot);
-    let ended = running.await;
+    let ended = disks::unless_hung(&shared, running.as_mut()).await;
+    let Some(ended) = ended else { return finish::abandon(&shared, execution, running).await };
     execution.mark_ended();
     execution.trace.leave();
     execution.slot.clear();

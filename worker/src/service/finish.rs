@@ -12,15 +12,16 @@ use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tokio::time::Instant;
 
-use super::WorkerShared;
+use super::disks::unless_hung;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
 use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
+use super::{ShutdownLevel, WorkerShared};
 use crate::executor::Finished;
 use crate::shortage::Shortage;
-use crate::spool::{SpoolEntry, publish, publish_unspooled};
+use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
 
 /// How long the spool may fail before an execution is stored without it.
 const SPOOL_LIMIT: Duration = Duration::from_secs(30);
@@ -87,26 +88,57 @@ async fn send_last_report(shared: &WorkerShared, execution: Arc<Execution>, repo
     execution.trace.end(&execution.offer, &shared.config.worker);
 }
 
+/// Gives back an execution that cannot end, because a disk gives no answer. It goes on until it ends or
+/// this process is to end. The next worker of this host removes what is left then.
+pub(super) async fn abandon(
+    shared: &WorkerShared,
+    execution: Arc<Execution>,
+    running: impl Future<Output = Result<Finished, NoRecordReason>>,
+) {
+    let exec = execution.exec;
+    tracing::error!("execution {exec} does not end, as a disk gives no answer: it is given back");
+    let body = stopped_body(execution.phase());
+    execution.mark_ended();
+    execution.slot.clear();
+    note_end(shared, &execution, &body);
+    let report = execution.new_report(&shared.config.worker, body);
+    send_last_report(shared, execution, report).await;
+    let mut shutdown = shared.shutdown.subscribe();
+    tokio::select! {
+        _late = running => {
+            let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+        }
+        _level = shutdown.wait_for(|level| *level > ShutdownLevel::No) => {}
+    }
+}
+
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
     send_last_report(shared, execution, report).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
-    shared.spool.clear_scratch(exec).await;
+    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
 }
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     execution.trace.enter(UPLOAD);
     let marker = has_marker(&execution, &finished);
-    let Some(entry) = spool(shared, &finished, marker).await else {
+    let entry = unless_hung(shared, spool(shared, &finished, marker)).await.flatten();
+    let Some(entry) = entry else {
         return report_unspooled(shared, execution, finished, marker).await;
     };
-    let report = publish(&*shared.store, &shared.store_outage, &entry).await;
-    shared.config.metrics.stored(entry.bytes());
+    let published = publish(&*shared.store, &shared.store_outage, &entry);
+    let report = match unless_hung(shared, published).await {
+        Some(report) => {
+            shared.config.metrics.stored(entry.bytes());
+            report
+        }
+        None => unreadable_report(&finished),
+    };
     note_end(shared, &execution, &report.body);
     send_last_report(shared, execution, report).await;
-    shared.spool.remove(entry).await;
+    let _left = unless_hung(shared, shared.spool.remove(entry)).await;
 }
 
 /// Spools an execution; `None` if that is not possible for too long. A disk without space may have some
@@ -148,10 +180,17 @@ async fn report_unspooled(
 ) {
     let exec = execution.exec;
     tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
-    let report = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker).await;
+    let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
+    let report = match finished.files.is_empty() {
+        true => stored.await,
+        false => {
+            let stored = unless_hung(shared, stored).await;
+            stored.unwrap_or_else(|| unreadable_report(&finished))
+        }
+    };
     note_end(shared, &execution, &report.body);
     send_last_report(shared, execution, report).await;
-    shared.spool.clear_scratch(exec).await;
+    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.

@@ -313,6 +313,8 @@ struct WorkerShared {
     spool_outage: OutageLog,
     disks: Arc<DiskWatch>,
     failures: FailureStreak,
+    /// Whether a disk has given no answer for so long that work on it may never end.
+    disk_hung: watch::Sender<bool>,
     /// Whether a disk has too little space for more work.
     low_disk: AtomicBool,
 }
@@ -348,6 +350,7 @@ impl Worker {
             spool_outage: OutageLog::new("the spool"),
             disks: runner.disks(),
             failures: FailureStreak::new(config.suspicious_window.is_some()),
+            disk_hung: watch::Sender::new(false),
             model_calls: runner.model_calls(),
             low_disk: AtomicBool::new(false),
             config,

@@ -28,7 +28,7 @@ use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
 pub use self::publish::{failed_report, result_report};
-pub(crate) use self::publish::{publish, publish_unspooled};
+pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
@@ -86,8 +86,8 @@ impl Spool {
     /// Removes the entry of an execution whose report is acknowledged.
     pub(crate) async fn remove(&self, entry: SpoolEntry) {
         let SpoolEntry { dir, bytes, .. } = entry;
-        supervise::blocking(move || discard(&dir)).await;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        supervise::blocking(move || discard(&dir)).await;
     }
 
     /// Removes the scratch directory of an execution that left nothing.

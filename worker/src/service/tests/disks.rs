@@ -7,7 +7,7 @@ use rollout_protocol::record::{ItemOutcome, LostReason};
 use rollout_protocol::wire::report::ReportBody;
 use tokio::time::Instant;
 
-use super::harness::{LEASE, ScriptedAct, ServiceFixture, ServiceSetup, result};
+use super::harness::{LEASE, LONG, ScriptedAct, ServiceFixture, ServiceSetup, result};
 use super::*;
 
 fn checked_worker() -> ServiceFixture {
@@ -68,6 +68,29 @@ async fn execution_on_failed_disk_is_given_back_after_a_while() {
     assert_eq!((reason, phase), (LostReason::Stopped, Some(Phase::AgentExecution)));
     assert!(began.elapsed() >= 30 * SECOND && began.elapsed() < LEASE, "{:?}", began.elapsed());
     drop(moved);
+}
+
+#[tokio::test(start_paused = true)]
+async fn execution_that_a_silent_disk_keeps_from_ending_is_given_back_and_keeps_no_worker() {
+    let scene = ServiceFixture::new();
+    // It does not end when it is stopped.
+    scene.script(1, ScriptedAct::Sleep(LONG));
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    let began = Instant::now();
+    scene.runner.disks.record_silence();
+    let given_back = scene.report().await;
+    let ReportBody::Lost { reason, .. } = given_back.body else {
+        panic!("not given back: {given_back:?}")
+    };
+    assert_eq!(reason, LostReason::Stopped);
+    let minutes = began.elapsed().as_secs() / 60;
+    assert!((5..8).contains(&minutes), "{minutes}");
+    scene.until("it is not held", async || scene.heartbeat_entries().await.is_empty()).await;
+    assert_eq!(scene.begun(), [1]);
+    scene.stop.send_replace(ShutdownLevel::Finish);
+    let ended = tokio::time::timeout(60 * SECOND, scene.ended()).await;
+    assert_eq!(ended.expect("the worker ends").0.unreported, 0);
 }
 
 #[tokio::test(start_paused = true)]
