@@ -141,8 +141,8 @@ async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, fini
     let _left = unless_hung(shared, shared.spool.remove(entry)).await;
 }
 
-/// Spools an execution; `None` if that is not possible for too long. A disk without space may have some
-/// soon, but one that takes no writes may never do again.
+/// Spools an execution; `None` if that is not possible for too long. A host that lacks space, open files
+/// or memory may have some soon, but a disk that takes no writes may never do again.
 async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Option<SpoolEntry> {
     let (mut backoff, began) = (shared.spool_outage.backoff(), Instant::now());
     loop {
@@ -152,8 +152,8 @@ async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Opti
                 return Some(entry);
             }
             Err(error) => {
-                let is_full = Shortage::from_io_error(&error) == Some(Shortage::Disk);
-                if !is_full && began.elapsed() >= spool_limit(shared) {
+                let is_shortage = Shortage::from_io_error(&error).is_some();
+                if !is_shortage && began.elapsed() >= spool_limit(shared) {
                     return None;
                 }
                 shared.disks.suspect();

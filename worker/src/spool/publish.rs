@@ -16,6 +16,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use super::entry::SpoolEntry;
 use crate::backoff::{OutageLog, error_chain};
 use crate::executor::Finished;
+use crate::shortage::Shortage;
 use crate::shown_path::shown;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 use crate::supervise;
@@ -84,9 +85,18 @@ async fn find_unreadable_file(finished: &Finished) -> Option<String> {
     let files: Vec<PathBuf> = finished.files.iter().map(|file| file.file.clone()).collect();
     let read = |path: &PathBuf| io::copy(&mut File::open(path)?, &mut io::sink());
     let look = move || {
-        files.iter().find_map(|path| Some(format!("{}: {}", shown(path), read(path).err()?)))
+        files.iter().find_map(|path| {
+            let error = read(path).err().filter(is_lasting)?;
+            Some(format!("{}: {error}", shown(path)))
+        })
     };
     supervise::blocking(look).await
+}
+
+/// Whether a repetition ends with the same error: a host that ran out of open files or memory may have
+/// some again.
+fn is_lasting(error: &io::Error) -> bool {
+    Shortage::from_io_error(error).is_none()
 }
 
 /// A file that no repetition can store.
@@ -200,4 +210,24 @@ pub fn failed_report(report: Report, error: TrialError) -> Report {
         }
     };
     Report { body: failed_body(error, durations, timestamps), ..report }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn file_is_unreadable_for_good_unless_the_host_lacks_something() {
+        for (errno, expected) in [
+            (Errno::IO, true),
+            (Errno::NOENT, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOMEM, false),
+        ] {
+            assert_eq!(is_lasting(&errno.into()), expected, "{errno:?}");
+        }
+    }
 }
