@@ -33,6 +33,7 @@ pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
 use crate::executor::Finished;
+use crate::fs_make::make_directory;
 use crate::supervise;
 use crate::write_check::check_writes;
 
@@ -65,8 +66,9 @@ impl Spool {
 
     /// Whether executions can be spooled, as far as a small file shows.
     pub(crate) async fn takes_writes(&self) -> bool {
-        let dir = self.worker_dir.clone();
-        supervise::blocking(move || check_writes(&dir)).await.is_ok()
+        let dir = self.worker_dir.join(SPOOL_DIR);
+        let check = move || make_directory(&dir, 0).and_then(|()| check_writes(&dir));
+        supervise::blocking(check).await.is_ok()
     }
 
     /// Makes a finished execution durable and removes its scratch directory; `marker` is whether a

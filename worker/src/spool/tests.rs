@@ -339,6 +339,18 @@ async fn spool_directory_out_of_reach_is_waited_for() {
 }
 
 #[tokio::test]
+async fn spool_takes_writes_only_if_its_own_directory_does() {
+    let dir = TempDir::new().expect("a directory");
+    let spool = Spool::new(dir.path().to_owned());
+    assert!(spool.takes_writes().await);
+    let place = dir.path().join(SPOOL_DIR);
+    assert_eq!(fs::read_dir(&place).expect("made").count(), 0);
+    fs::remove_dir(&place).expect("removed");
+    fs::write(&place, "no directory").expect("written");
+    assert!(!spool.takes_writes().await, "the directory above it takes writes");
+}
+
+#[tokio::test]
 async fn removal_killed_after_its_first_step_leaves_nothing_to_report() {
     let scene = SpoolFixture::new().await;
     let spool = Spool::new(scene.dir.path().to_owned());
