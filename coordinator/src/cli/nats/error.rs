@@ -58,8 +58,9 @@ impl From<ConnectError> for CliError {
     fn from(error: ConnectError) -> Self {
         let refused = Self::config(WHAT, &error);
         match &error {
-            ConnectError::Unreachable { .. } => {
-                Self::new(ExitCode::OutOfReach, error.to_string()).hint(UNREACHABLE_HINT)
+            ConnectError::Unreachable { reason, .. } => {
+                let hint = if is_tls_fault(reason) { tls_hint(reason) } else { UNREACHABLE_HINT };
+                Self::new(ExitCode::OutOfReach, error.to_string()).hint(hint)
             }
             ConnectError::Tls { reason, .. } => refused.hint(tls_hint(reason)),
             ConnectError::Denied { reason, .. } if is_missing_permission(reason) => {
@@ -157,6 +158,13 @@ fn is_missing_permission(reason: &str) -> bool {
     reason.to_ascii_lowercase().contains("permissions violation")
 }
 
+/// Whether a server was reached and did not agree about TLS. It may only not be ready.
+fn is_tls_fault(reason: &str) -> bool {
+    ["InvalidContentType", "invalid peer certificate", "received fatal alert"]
+        .iter()
+        .any(|text| reason.contains(text))
+}
+
 fn tls_hint(reason: &str) -> &'static str {
     if reason.contains("InvalidContentType") {
         "the server may not use TLS: use a `nats://` address without `--nats-ca` and `--nats-cert`"
@@ -210,6 +218,9 @@ mod tests {
             assert_eq!(error.code, ExitCode::Config);
             assert!(error.hints[0].contains(hint), "{:?}", error.hints);
         }
+        let plain = unreachable("received corrupt message of type InvalidContentType");
+        assert_eq!(plain.code, ExitCode::OutOfReach, "it may not be ready");
+        assert!(plain.hints[0].contains("`nats://`"), "{:?}", plain.hints);
     }
 
     #[test]

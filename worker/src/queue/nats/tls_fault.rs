@@ -1,16 +1,18 @@
-//! Faults of TLS: both sides answer and do not agree, so another attempt ends the same way.
+//! Faults of TLS: both sides answer and do not agree. Some end every attempt the same way.
 
 use std::error::Error;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustls::{AlertDescription, InvalidMessage};
+use rustls::{AlertDescription, CertificateError};
 
 /// Beginnings of the texts of such faults: the client passes on the texts alone when it connects
 /// again.
 const TEXTS: [&str; 3] = ["TLS error", "invalid peer certificate", "received fatal alert"];
 
-/// Whether the settings of a side have to change before a connection is possible.
+/// Whether the settings of a side have to change, for certain, before a connection is possible. Others may
+/// pass: a load balancer whose servers are not ready answers in plain text, with an alert, or with a
+/// certificate for another name, and the clock of a host that has just booted may be behind.
 pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -26,17 +28,21 @@ pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
 
 fn is_refusal(fault: &rustls::Error) -> bool {
     match fault {
-        rustls::Error::InvalidCertificate(_)
-        | rustls::Error::PeerIncompatible(_)
-        | rustls::Error::InconsistentKeys(_)
-        | rustls::Error::NoCertificatesPresented
-        // A server without TLS answers in plain text.
-        | rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => true,
-        rustls::Error::AlertReceived(alert) => !matches!(
+        rustls::Error::InconsistentKeys(_) | rustls::Error::NoCertificatesPresented => true,
+        rustls::Error::InvalidCertificate(reason) => matches!(
+            reason,
+            CertificateError::UnknownIssuer
+                | CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::Revoked
+        ),
+        rustls::Error::AlertReceived(alert) => matches!(
             alert,
-            AlertDescription::CloseNotify
-                | AlertDescription::UserCanceled
-                | AlertDescription::InternalError
+            AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateRequired
         ),
         _ => false,
     }
@@ -92,20 +98,31 @@ impl ReconnectFailure {
 #[cfg(test)]
 mod tests {
     use async_nats::{ConnectError, ConnectErrorKind};
-    use rustls::CertificateError;
+    use rustls::InvalidMessage;
 
     use super::*;
 
     #[test]
-    fn refusal_of_tls_is_final_and_outage_is_not() {
+    fn refusal_of_tls_is_final_and_what_may_pass_is_not() {
         let io = |fault: rustls::Error| {
             let cause = io::Error::new(io::ErrorKind::InvalidData, fault);
             is_final(&ConnectError::with_source(ConnectErrorKind::Io, cause))
         };
         assert!(io(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)));
         assert!(io(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)));
-        assert!(io(InvalidMessage::InvalidContentType.into()));
-        assert!(!io(rustls::Error::AlertReceived(AlertDescription::InternalError)));
+        assert!(io(rustls::Error::InvalidCertificate(CertificateError::Expired)));
+        assert!(io(rustls::Error::AlertReceived(AlertDescription::UnknownCA)));
+        assert!(!io(rustls::Error::InvalidCertificate(CertificateError::NotValidYet)));
+        assert!(!io(rustls::Error::InvalidCertificate(CertificateError::NotValidForName)));
+        assert!(!io(InvalidMessage::InvalidContentType.into()), "the server may not be ready");
+        for alert in [
+            AlertDescription::CloseNotify,
+            AlertDescription::HandshakeFailure,
+            AlertDescription::InternalError,
+            AlertDescription::UnrecognisedName,
+        ] {
+            assert!(!io(rustls::Error::AlertReceived(alert)), "{alert:?}");
+        }
         let refused = io::Error::from_raw_os_error(111);
         assert!(!is_final(&ConnectError::with_source(ConnectErrorKind::Io, refused)));
     }
