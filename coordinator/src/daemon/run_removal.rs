@@ -78,28 +78,26 @@ impl Daemon {
         supervise::blocking(move || dir.remove(&id)).await
     }
 
-    /// Removes what runs have elsewhere.
+    /// Removes what runs have elsewhere. A store and a server that are both out of reach cost one wait.
     async fn forget(&self, id: &str, directory: &Path, runs: &BTreeSet<RunId>) {
         if runs.is_empty() {
             return;
         }
-        let stored = timeout(LIMIT, forget_in_store(directory, runs)).await;
-        if let Err(fault) = stored.unwrap_or(Err(RemovalFault::Late)) {
-            let reason = error_chain(&fault);
-            let options: Vec<_> = runs.iter().map(|run| format!("--forget {run}")).collect();
-            tracing::warn!(
-                "the blob store still lists the deleted run {id}: {reason}; `rollout gc --store` \
-                 needs `{}`",
-                options.join(" ")
-            );
-        }
+        let in_store = forget_in_named_store(id, directory, runs);
         #[cfg(feature = "nats")]
-        if let Some(options) = &self.options.nats {
-            let removed = timeout(LIMIT, self.forget_on_server(options, runs)).await;
-            if let Err(fault) = removed.unwrap_or(Err(RemovalFault::Late)) {
-                let reason = error_chain(&fault);
-                tracing::warn!("the server still has messages of the deleted run {id}: {reason}");
-            }
+        tokio::join!(in_store, Box::pin(self.forget_in_queue(id, runs)));
+        #[cfg(not(feature = "nats"))]
+        in_store.await;
+    }
+
+    /// Removes what runs have on the server, if there is one.
+    #[cfg(feature = "nats")]
+    async fn forget_in_queue(&self, id: &str, runs: &BTreeSet<RunId>) {
+        let Some(options) = &self.options.nats else { return };
+        let removed = timeout(LIMIT, self.forget_on_server(options, runs)).await;
+        if let Err(fault) = removed.unwrap_or(Err(RemovalFault::Late)) {
+            let reason = error_chain(&fault);
+            tracing::warn!("the server still has messages of the deleted run {id}: {reason}");
         }
     }
 
@@ -112,6 +110,18 @@ impl Daemon {
         let nats = self.output_connection.open(options).await?;
         Ok(forget_runs(&nats, &nats.kv_store(), runs).await?)
     }
+}
+
+/// Removes the documents of runs from their store. What stays there is told.
+async fn forget_in_named_store(id: &str, directory: &Path, runs: &BTreeSet<RunId>) {
+    let stored = timeout(LIMIT, forget_in_store(directory, runs)).await;
+    let Err(fault) = stored.unwrap_or(Err(RemovalFault::Late)) else { return };
+    let reason = error_chain(&fault);
+    let options: Vec<_> = runs.iter().map(|run| format!("--forget {run}")).collect();
+    tracing::warn!(
+        "the blob store still lists the deleted run {id}: {reason}; `rollout gc --store` needs `{}`",
+        options.join(" ")
+    );
 }
 
 /// Removes the documents of runs from the store that a run directory names, if there still is one.
