@@ -11,7 +11,7 @@ use serde::Serialize;
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use crate::daemon::{DaemonError, RunFailure};
+use crate::daemon::{DaemonError, RecordError, RunFailure};
 
 /// Media type of problems.
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -19,7 +19,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 /// Beginning of the types of problems.
 const TYPE_PREFIX: &str = "urn:rollout:problem:";
 
-/// When a request may be sent again for which there was no room.
+/// When a request may be sent again for which there was no room, or no disk.
 const LIMIT_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// An error of a request.
@@ -245,9 +245,21 @@ impl From<DaemonError> for ApiProblem {
                 tracing::error!("cannot use the state directory: {}", error_chain(&error));
                 // Paths of the server are not for users.
                 let text = "cannot use the state directory of the server";
-                let status = StatusCode::INTERNAL_SERVER_ERROR;
-                Self::new(status, "internal", ExitCode::Failure, text)
-                    .hint("the log of the server has the cause")
+                let problem = match error {
+                    // Its disk may take writes again.
+                    RecordError::File { .. } => {
+                        let status = StatusCode::SERVICE_UNAVAILABLE;
+                        Self::new(status, "state-directory", ExitCode::OutOfReach, text)
+                            .retry_after(LIMIT_RETRY_AFTER)
+                    }
+                    RecordError::Damaged { .. }
+                    | RecordError::Newer { .. }
+                    | RecordError::InUse { .. } => {
+                        let status = StatusCode::INTERNAL_SERVER_ERROR;
+                        Self::new(status, "internal", ExitCode::Failure, text)
+                    }
+                };
+                problem.hint("the log of the server has the cause")
             }
         }
     }

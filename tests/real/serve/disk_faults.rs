@@ -22,7 +22,8 @@ fn daemon_on_read_only_disk_is_not_ready_and_begins_no_run_until_it_can_write() 
     // Its results are in its run directory; only its record cannot be written.
     daemon.wait_for(&first, &["completed"]);
     let refused = daemon.client.post("/v1/runs", &[], &submission(&project, 1));
-    assert_eq!(refused.status, 500, "{}", refused.text());
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.text().contains("problem:state-directory"), "{}", refused.text());
     let waits = daemon.client.get(&format!("/v1/runs/{second}")).expect(200).json();
     assert_eq!(waits["state"], json!("queued"), "{waits:#}");
 
