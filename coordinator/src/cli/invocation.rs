@@ -95,16 +95,11 @@ impl Invocation {
     }
 
     /// The whole command line, with further options.
-    pub(super) fn words(self, mut options: Vec<String>) -> Vec<String> {
-        const FLAG: &str = "--json";
+    pub(super) fn words(self, options: Vec<String>) -> Vec<String> {
         let mut words = vec!["rollout".to_owned()];
         words.extend(self.command);
         let mut arguments = self.arguments;
         let end = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
-        // A flag has no value that another one could replace.
-        if arguments[..end].iter().any(|word| word == FLAG) {
-            options.retain(|word| word != FLAG);
-        }
         arguments.splice(end..end, options);
         words.extend(arguments);
         words
@@ -196,12 +191,6 @@ mod tests {
         assert_eq!(invocation.arguments, words("-q --tree-run-id=x -- t.yaml"));
         let again = words("rollout tree run -q --tree-run-id=x --json -- t.yaml");
         assert_eq!(invocation.words(words("--json")), again);
-    }
-
-    #[test]
-    fn invocation_with_json_takes_the_flag_once() {
-        let expected = words("rollout tree run t.yaml --json --force");
-        assert_eq!(invocation("t.yaml --json").words(words("--json --force")), expected);
     }
 
     #[test]

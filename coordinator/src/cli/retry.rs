@@ -1,8 +1,10 @@
 //! `rollout retry`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::error::ErrorKind;
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Id};
 use rollout_protocol::exit::ExitCode;
 
 use super::args::{Cli, Command, RetryArgs};
@@ -104,6 +106,7 @@ pub(super) async fn run_again(
 ) -> Result<ExitCode, CliError> {
     let invocation = Invocation::read(run_dir)?;
     check(&invocation, run_dir, reopen.as_ref(), &options)?;
+    check_options(&invocation.command, &options)?;
     match parse(invocation.words(options))? {
         Command::Run(mut again) => {
             (again.reopen, again.again) = (reopen, Some(run_dir.to_owned()));
@@ -185,15 +188,49 @@ fn for_retry(mut error: CliError, run_dir: &Path, reopen: &ReopenSelection) -> C
     }
 }
 
-/// The command of a stored command line. The last of several values of an option counts: that of
-/// this session.
+/// Refuses options of this session that exclude each other: the last one would replace the others.
+fn check_options(command: &[String], options: &[String]) -> Result<(), CliError> {
+    let words = command.iter().chain(options).map(String::as_str);
+    let parsed = Cli::command()
+        .args_override_self(true)
+        .try_get_matches_from(std::iter::once("rollout").chain(words));
+    match parsed {
+        // Without the stored options, others may be missing.
+        Err(error) if error.kind() == ErrorKind::ArgumentConflict => Err(unreadable(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// The command of a stored command line. An option replaces earlier ones that it repeats or excludes:
+/// those of this session count.
 fn parse(words: Vec<String>) -> Result<Command, CliError> {
-    let program = Cli::command().args_override_self(true);
+    let program = Cli::command()
+        .args_override_self(true)
+        .mut_subcommand("run", replace_excluded)
+        .mut_subcommand("tree", |tree| tree.mut_subcommand("run", replace_excluded));
     let parsed = program.try_get_matches_from(words);
     let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed
-        .map(|cli| cli.command)
-        .map_err(|error| CliError::usage(format!("cannot read the run's options: {error}")))
+    parsed.map(|cli| cli.command).map_err(|error| unreadable(&error))
+}
+
+/// The command with options that replace earlier options which they exclude, and are not refused.
+fn replace_excluded(command: clap::Command) -> clap::Command {
+    let is_option = |arg: &&Arg| !arg.is_positional();
+    let excluded_by = |arg: &Arg| -> Vec<Id> {
+        let excluded = command.get_arg_conflicts_with(arg).into_iter().filter(is_option);
+        excluded.map(|arg| arg.get_id().clone()).collect()
+    };
+    let options = command.get_arguments().filter(is_option);
+    let excluded: HashMap<Id, Vec<Id>> =
+        options.map(|arg| (arg.get_id().clone(), excluded_by(arg))).collect();
+    command.mut_args(|arg| {
+        let excluded = excluded.get(arg.get_id()).cloned().unwrap_or_default();
+        arg.overrides_with_all(excluded)
+    })
+}
+
+fn unreadable(error: &clap::Error) -> CliError {
+    CliError::usage(format!("cannot read the run's options: {error}"))
 }
 
 #[cfg(test)]
@@ -267,6 +304,50 @@ mod tests {
         assert_eq!(args.fail_under, Some(0.7));
         let settings = args.keys.settings().expect("valid");
         assert_eq!(settings.len(), 2, "both agents");
+    }
+
+    #[test]
+    fn flag_of_session_may_repeat_stored_flag() {
+        let args = run_args("rollout run job.yaml --json -q --json --no-wait -q --no-wait");
+        assert!(args.json && args.quiet && args.no_wait);
+        let words = "rollout tree run t.yaml --json -q --json -q";
+        match parse(words.split(' ').map(str::to_owned).collect()).expect("valid") {
+            Command::Tree(TreeCommand::Run(args)) => assert!(args.quiet),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn option_of_session_replaces_stored_option_that_it_excludes() {
+        let args = run_args("rollout run job.yaml --no-wait --force");
+        assert!(args.force && !args.no_wait);
+        let args = run_args("rollout run job.yaml --quiet --log-level debug");
+        assert!(args.log_level.is_some() && !args.quiet);
+        let args = run_args("rollout run job.yaml --log-level debug -v --quiet");
+        assert!(args.quiet && !args.verbose && args.log_level.is_none());
+        let file = "rollout run job.yaml -c other.yaml".split(' ').map(str::to_owned).collect();
+        assert!(parse(file).is_err(), "the job file is no option");
+    }
+
+    #[cfg(feature = "nats")]
+    #[test]
+    fn credentials_of_session_replace_stored_ones_of_another_kind() {
+        let stored = "rollout run j --nats-user u --nats-password-file p";
+        for given in ["--nats-creds c", "--nats-nkey k", "--nats-token-file t"] {
+            run_args(&format!("{stored} {given}"));
+        }
+    }
+
+    #[test]
+    fn options_of_session_that_exclude_each_other_are_refused() {
+        let check = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            check_options(&["run".to_owned()], &words)
+        };
+        assert_eq!(check("--force --no-wait").expect_err("no").code, ExitCode::Usage);
+        for valid in ["--force", "--json --json", "--fail-under 0.5 --fail-under 0.7"] {
+            assert!(check(valid).is_ok(), "{valid}");
+        }
     }
 
     #[test]

@@ -49,6 +49,11 @@ fn retry_of_failed_trial_keeps_previous_record() {
     let none = project.rollout(&["retry", &run_dir, "--infra"]).wait(DEADLINE);
     assert_eq!(none.status.code(), first.status.code(), "{}", none.stderr);
     assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
+    // The run was started with the flag.
+    let events = project.rollout(&["retry", &run_dir, "--infra", "--json"]).wait(DEADLINE);
+    assert_eq!(events.status.code(), first.status.code(), "{}", events.stderr);
+    let last = events.stdout.lines().last().expect("the job's result");
+    assert!(serde_json::from_str::<Value>(last).is_ok(), "{last}");
     let unknown = project.rollout(&["retry", &run_dir, "--trial", "a/tasks/no__1"]).wait(DEADLINE);
     let unknown = unknown.expect_code(ExitCode::Config);
     assert!(unknown.stderr.contains("a/tasks/no__1"), "{}", unknown.stderr);

@@ -93,7 +93,7 @@ pub(in crate::cli) struct NatsAccessArgs {
     nats_password_file: Option<PathBuf>,
 
     /// File with a token, instead of ROLLOUT_NATS_TOKEN
-    #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_password_file"])]
     nats_token_file: Option<PathBuf>,
 
     /// Variable of this process with a token, of `--remote-token-env`.
@@ -101,7 +101,11 @@ pub(in crate::cli) struct NatsAccessArgs {
     pub(in crate::cli) token_variable: Option<String>,
 
     /// File with the seed of an nkey
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["nats_user", "nats_password_file", "nats_token_file"]
+    )]
     nats_nkey: Option<PathBuf>,
 
     /// Credentials file, as created by `nsc`
@@ -109,7 +113,7 @@ pub(in crate::cli) struct NatsAccessArgs {
         long,
         value_name = "FILE",
         env = "ROLLOUT_NATS_CREDS",
-        conflicts_with_all = ["nats_user", "nats_token_file", "nats_nkey"]
+        conflicts_with_all = ["nats_user", "nats_password_file", "nats_token_file", "nats_nkey"]
     )]
     nats_creds: Option<PathBuf>,
 

@@ -196,8 +196,9 @@ impl WorkerLiveness {
             others().filter(|known| known.is_open()).map(|known| known.exec).collect();
         // A worker that was not seen since the watch began cannot hold a try offered after that.
         let inherited = self.offered.get(&claim.item).is_none_or(|flight| flight.inherited);
-        if (!open.is_empty() || inherited) && !self.is_watched(now) {
-            return ClaimVerdict::Wait(self.watched_at(now));
+        let watched_at = self.item_watched_at(now, &claim.item);
+        if (!open.is_empty() || inherited) && now < watched_at {
+            return ClaimVerdict::Wait(watched_at);
         }
         // One that was declared lost before may also have a result in the store.
         if others().next().is_none() { ClaimVerdict::Run } else { ClaimVerdict::RunAfter(open) }

@@ -93,7 +93,7 @@ impl Core {
         }
         let offered = tries.clone();
         self.commit(now, JournalRecord::Offered { tries }, out);
-        self.watch_offers(&offered);
+        self.watch_offers(now, &offered);
         out.effects().append(&mut effects);
     }
 
@@ -148,12 +148,13 @@ impl Core {
     }
 
     /// Starts to watch new offers.
-    fn watch_offers(&mut self, offered: &[OfferedTry]) {
+    fn watch_offers(&mut self, now: InputTime, offered: &[OfferedTry]) {
         let Some(remote) = &mut self.remote else { return };
         for OfferedTry { item, try_id, .. } in offered {
             let Some(row) = self.items.get(item) else { continue };
             let class = if row.solo { SizeClass::SOLO } else { row.class };
             remote.take_permit(*item, *try_id, class, false);
+            remote.mark_offered(now.monotonic_ms, item);
         }
     }
 }

@@ -18,6 +18,10 @@ use super::parked::ParkedExecutions;
 /// milliseconds: workers repeat it within a second.
 const HEARTBEAT_SETTLE_MS: u64 = 1500;
 
+/// Longest time between two heartbeats of a worker that takes work, in milliseconds: it waits for the
+/// answer to the last one.
+const HEARTBEAT_GAP_MS: u64 = 6000;
+
 fn to_signed(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
@@ -99,6 +103,8 @@ pub(super) struct ExecutionLastSeen {
 pub(super) struct OfferedItem {
     pub(super) try_id: TryId,
     pub(super) class: SizeClass,
+    /// When its item was offered for the first time, if that was in this session.
+    first_offer: Option<u64>,
     /// Since when it is in the queue, as far as this session knows; `None` until the queue has
     /// accepted it.
     pub(super) published_at: Option<u64>,
@@ -123,6 +129,7 @@ impl OfferedItem {
         Self {
             try_id,
             class,
+            first_offer: None,
             published_at: None,
             inherited: false,
             started,
@@ -240,10 +247,25 @@ impl WorkerLiveness {
     /// When it becomes meaningful that an execution is not shown: when every worker that could run
     /// one has sent a heartbeat since the watch began, or after one lease of watching, in which a
     /// worker that was cut off has come back.
-    pub(super) fn watched_at(&self, now: u64) -> u64 {
+    fn watched_at(&self, now: u64) -> u64 {
+        self.watched_from(now, to_signed(self.watched_since) - to_signed(self.timeouts.lease))
+    }
+
+    /// When it becomes meaningful that no execution of an offered item is shown. A worker that takes
+    /// work sends heartbeats all the time, so one that was silent when the item was first offered does
+    /// not have it.
+    pub(super) fn item_watched_at(&self, now: u64, item: &ItemId) -> u64 {
+        let lease_before = to_signed(self.watched_since) - to_signed(self.timeouts.lease);
+        let first_offer = self.offered.get(item).and_then(|flight| flight.first_offer);
+        let offered = first_offer.map(|at| to_signed(at) - to_signed(HEARTBEAT_GAP_MS));
+        self.watched_from(now, offered.map_or(lease_before, |at| at.max(lease_before)))
+    }
+
+    /// The same for executions on workers that sent a heartbeat at this time or later.
+    fn watched_from(&self, now: u64, from: i64) -> u64 {
         let settled = self.watched_since.saturating_add(HEARTBEAT_SETTLE_MS);
         let pauses = self.is_pause(now) || self.polled_since > self.watched_since;
-        if !pauses && self.has_heard_every_worker() {
+        if !pauses && self.has_heard_every_worker(from) {
             return settled;
         }
         let looks = if self.is_pause(now) { now } else { self.polled_since };
@@ -251,14 +273,12 @@ impl WorkerLiveness {
         watch.max(looks.saturating_add(self.timeouts.silence))
     }
 
-    /// Whether every worker that sent a heartbeat in the lease before the watch began, and so may
-    /// run something, has sent one since. Only if all of those are known.
-    fn has_heard_every_worker(&self) -> bool {
-        let (since, lease) = (to_signed(self.watched_since), to_signed(self.timeouts.lease));
-        let before = since.saturating_sub(lease);
-        let settled = since.saturating_add(to_signed(HEARTBEAT_SETTLE_MS));
-        self.kept_since.is_some_and(|kept| kept <= before)
-            && self.last_signs.values().all(|at| *at < before || *at >= settled)
+    /// Whether every worker that sent a heartbeat at this time or later, and so may run something, has
+    /// sent one since the watch began. Only if all of those are known.
+    fn has_heard_every_worker(&self, from: i64) -> bool {
+        let settled = to_signed(self.watched_since).saturating_add(to_signed(HEARTBEAT_SETTLE_MS));
+        self.kept_since.is_some_and(|kept| kept <= from)
+            && self.last_signs.values().all(|at| *at < from || *at >= settled)
     }
 
     /// Whether it is meaningful that an execution is not shown.
@@ -312,6 +332,13 @@ impl WorkerLiveness {
             *self.unstarted.entry(class).or_default() += 1;
         }
         self.offered.insert(item, OfferedItem::new(try_id, class, started));
+    }
+
+    /// An item is offered in this session.
+    pub(super) fn mark_offered(&mut self, now: u64, item: &ItemId) {
+        if let Some(flight) = self.offered.get_mut(item).filter(|flight| flight.try_id.n == 1) {
+            flight.first_offer = Some(now);
+        }
     }
 
     /// The queue has accepted these offers.

@@ -165,6 +165,52 @@ fn claim_after_reconnect_waits_only_for_earlier_offers() {
 }
 
 #[test]
+fn claim_after_reconnect_to_young_queue_runs_once_all_workers_are_heard() {
+    let mut world = CoreFixture::remote(2, 1);
+    world.handle(CoreInput::HeartbeatsKept(Duration::ZERO));
+    world.watch(20, &[("a", &[running_execution(0, FIRST, 1, false)]), ("b", &[])]);
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.offered().last(), Some(&(item(1), FIRST)));
+    world.handle(CoreInput::Reconnected);
+    assert_eq!(world.ask(1, 1, FIRST, 2), None, "another worker may have taken it before");
+    world.watch(2, &[("a", &[])]);
+    assert_eq!(world.answer(1), None, "it may be the other one");
+    world.watch(1, &[("a", &[]), ("b", &[])]);
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Run), "no lease has passed");
+}
+
+#[test]
+fn claim_of_offer_from_before_kept_heartbeats_waits_one_lease() {
+    let mut world = CoreFixture::remote(1, 1);
+    world.watch(3, &[("a", &[])]);
+    world.handle(CoreInput::HeartbeatsKept(Duration::ZERO));
+    world.watch(20, &[("a", &[])]);
+    world.handle(CoreInput::Reconnected);
+    assert_eq!(world.ask(1, 0, FIRST, 1), None);
+    world.watch(30, &[("a", &[])]);
+    assert_eq!(world.answer(1), None, "a worker whose heartbeats were not kept may have it");
+    world.watch(31, &[("a", &[])]);
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
+}
+
+#[test]
+fn claim_waits_only_for_workers_that_were_heard_when_it_was_offered() {
+    for (silent_for, waits) in [(4, true), (8, false)] {
+        let mut world = CoreFixture::remote(2, 1);
+        world.handle(CoreInput::HeartbeatsKept(Duration::from_secs(600)));
+        let running = [running_execution(0, FIRST, 1, false)];
+        world.watch(10, &[("a", &running), ("b", &[])]);
+        world.watch(silent_for, &[("a", &running)]);
+        world.report(0, FIRST, 1, 1, ok(1.0));
+        world.handle(CoreInput::Reconnected);
+        assert_eq!(world.ask(1, 1, FIRST, 2), None);
+        world.watch(3, &[("a", &[])]);
+        let expected = (!waits).then_some(ClaimAnswer::Run);
+        assert_eq!(world.answer(1), expected, "worker b was silent for {silent_for} s");
+    }
+}
+
+#[test]
 fn coordinator_pause_declares_no_execution_lost() {
     let mut world = CoreFixture::remote(1, 1);
     let running = [running_execution(0, FIRST, 1, false)];

@@ -105,6 +105,8 @@ struct Fleet {
     workers: [FleetWorker; 2],
     queue: BTreeMap<u8, QueuedTry>,
     heartbeats: BTreeMap<String, (u64, Heartbeat)>,
+    /// Since when every heartbeat is kept.
+    kept_since: u64,
     /// Every report, in the stream and in the store.
     said: Vec<PositionedReport>,
     markers: Vec<Report>,
@@ -123,6 +125,7 @@ impl Fleet {
             workers: Default::default(),
             queue: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
+            kept_since: 0,
             said: Vec::new(),
             markers: Vec::new(),
             next_exec: 0,
@@ -302,6 +305,7 @@ impl Fleet {
             worker.suspicious = self.world.now_ms + LEASE;
         }
         self.heartbeats.clear();
+        self.kept_since = self.world.now_ms;
         self.handle(CoreInput::Reconnected);
     }
 
@@ -474,6 +478,8 @@ impl Fleet {
         let executions = executions.collect();
         let name = self.name(w);
         self.heartbeats.insert(name.clone(), (self.world.now_ms, heartbeat(&name, executions)));
+        let kept = Duration::from_millis(self.world.now_ms - self.kept_since);
+        self.handle(CoreInput::HeartbeatsKept(kept));
         self.handle(CoreInput::Heartbeats(self.all_heartbeats()));
     }
 
@@ -491,8 +497,7 @@ impl Fleet {
             try_id: message.try_id,
             delivered: message.delivered > 0,
         });
-        let listed = listed.collect();
-        self.handle(CoreInput::Observed(listed));
+        self.handle(CoreInput::Observed(listed.collect()));
     }
 
     /// No more faults: runs everything to its end.
