@@ -18,7 +18,7 @@ use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
 use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
-use super::{ShutdownLevel, WorkerShared};
+use super::WorkerShared;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
 use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
@@ -103,12 +103,11 @@ pub(super) async fn abandon(
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
     send_last_report(shared, execution, report).await;
-    let mut shutdown = shared.shutdown.subscribe();
     tokio::select! {
         _late = running => {
             let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
         }
-        _level = shutdown.wait_for(|level| *level > ShutdownLevel::No) => {}
+        () = shared.wait_for_shutdown() => {}
     }
 }
 
