@@ -12,13 +12,13 @@ use rollout_protocol::spec::budget::ModelUse;
 use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tokio::time::Instant;
 
+use super::WorkerShared;
 use super::disks::unless_hung;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
 use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
-use super::WorkerShared;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
 use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
