@@ -418,6 +418,7 @@ async fn session_that_never_began_is_no_obstacle_for_long() {
     let long_ago = now.checked_sub(2 * BLOB_GRACE).expect("in range");
     for (run, at) in [(RUN, long_ago), (OTHER, now)] {
         let directory = fixture.jobs.path().join(run.to_string());
+        fs::create_dir(&directory).expect("created");
         let layout = RunLayout::new(&directory);
         let options = MirrorOptions {
             job: "demo".to_owned(),
