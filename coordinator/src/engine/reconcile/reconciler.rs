@@ -30,6 +30,7 @@ const EXTRA_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 const UNSHOWN_ROUND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a round found.
+#[derive(Debug)]
 struct RoundFindings {
     /// Whether the server is the one of the previous round.
     is_same: bool,
