@@ -105,7 +105,9 @@ impl OutputFollower {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!("cannot follow the output of {}: {error}", trial.item);
+                        let item = trial.item;
+                        let message = format!("cannot follow the output of {item}: {error}");
+                        warn_unless_deleted(&self.run, &message);
                     }
                     return Ok(());
                 }
@@ -175,7 +177,7 @@ impl OutputFollower {
         };
         let ((), read) = tokio::join!(sending, read_captured(store, file, pieces));
         if let Err(error) = read {
-            tracing::warn!("cannot send {}: {error}", file.path);
+            warn_unless_deleted(&self.run, &format!("cannot send {}: {error}", file.path));
         }
     }
 }

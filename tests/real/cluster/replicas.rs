@@ -94,7 +94,7 @@ fn assert_run_survives(
 }
 
 /// The longest time in which no trial began although there were more of them than slots. (A delivery
-/// that a server loses when it ends comes again after a lease, and may be one of the last.)
+/// that a server loses when it ends comes again later, and may be one of the last.)
 fn longest_standstill(results: &Results) -> Duration {
     let trials = results.trials();
     let begin = |result: &serde_json::Value| -> Timestamp {

@@ -6,6 +6,7 @@
 //! lost, and its worker silent for max_offline    ─▶ dead
 //! published, not listed, not held, twice         ─▶ look for results ─▶ merge ─▶ a new try
 //! delivered, not held for two leases             ─▶ the same
+//! delivered, begun by none of the workers        ─▶ the same
 //! ```
 
 use std::collections::HashMap;
@@ -58,9 +59,9 @@ impl Core {
                     out,
                 );
             }
-            if self.stop.is_none() {
-                self.look_for_missing(now, &in_queue, out);
-            }
+        }
+        if self.stop.is_none() {
+            self.look_for_missing(now, &in_queue, is_watched, out);
         }
         self.answer_deferred_claims(now, out);
         self.reclaim(now, out);
@@ -115,11 +116,13 @@ impl Core {
         found
     }
 
-    /// Looks up results of offers that are missing.
+    /// Looks up results of offers that are missing. `is_watched`: it is meaningful that an execution is
+    /// not shown.
     fn look_for_missing(
         &mut self,
         now: InputTime,
         in_queue: &HashMap<ItemId, bool>,
+        is_watched: bool,
         out: &mut impl CoreOutput,
     ) {
         let now = now.monotonic_ms;
@@ -142,8 +145,10 @@ impl Core {
                 Some(true) => {
                     flight.missing = 0;
                     let since = *flight.unshown_since.get_or_insert(now);
-                    now.saturating_sub(since) >= 2 * times.lease
+                    is_watched && now.saturating_sub(since) >= 2 * times.lease
+                        || remote.is_delivery_lost(flight, since)
                 }
+                None if !is_watched => false,
                 // Its worker may not have sent a heartbeat since.
                 None if now.saturating_sub(published_at) < times.silence => false,
                 None => {

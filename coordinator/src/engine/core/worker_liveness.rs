@@ -103,8 +103,8 @@ pub(super) struct ExecutionLastSeen {
 pub(super) struct OfferedItem {
     pub(super) try_id: TryId,
     pub(super) class: SizeClass,
-    /// When its item was offered for the first time, if that was in this session.
-    first_offer: Option<u64>,
+    /// When it was offered, if that was in this session.
+    offered_at: Option<u64>,
     /// Since when it is in the queue, as far as this session knows; `None` until the queue has
     /// accepted it.
     pub(super) published_at: Option<u64>,
@@ -129,7 +129,7 @@ impl OfferedItem {
         Self {
             try_id,
             class,
-            first_offer: None,
+            offered_at: None,
             published_at: None,
             inherited: false,
             started,
@@ -139,6 +139,11 @@ impl OfferedItem {
             loss_lookup: None,
             lookup_done: false,
         }
+    }
+
+    /// Workers whose last heartbeat is older did not take this offer.
+    fn takers_from(&self) -> Option<i64> {
+        self.offered_at.map(|at| to_signed(at) - to_signed(HEARTBEAT_GAP_MS))
     }
 
     /// The offer was seen somewhere.
@@ -256,16 +261,16 @@ impl WorkerLiveness {
     /// not have it.
     pub(super) fn item_watched_at(&self, now: u64, item: &ItemId) -> u64 {
         let lease_before = to_signed(self.watched_since) - to_signed(self.timeouts.lease);
-        let first_offer = self.offered.get(item).and_then(|flight| flight.first_offer);
-        let offered = first_offer.map(|at| to_signed(at) - to_signed(HEARTBEAT_GAP_MS));
-        self.watched_from(now, offered.map_or(lease_before, |at| at.max(lease_before)))
+        let first_try = self.offered.get(item).filter(|flight| flight.try_id.n == 1);
+        let from = first_try.and_then(OfferedItem::takers_from);
+        self.watched_from(now, from.map_or(lease_before, |from| from.max(lease_before)))
     }
 
     /// The same for executions on workers that sent a heartbeat at this time or later.
     fn watched_from(&self, now: u64, from: i64) -> u64 {
         let settled = self.watched_since.saturating_add(HEARTBEAT_SETTLE_MS);
         let pauses = self.is_pause(now) || self.polled_since > self.watched_since;
-        if !pauses && self.has_heard_every_worker(from) {
+        if !pauses && self.has_heard_every_worker(from, settled) {
             return settled;
         }
         let looks = if self.is_pause(now) { now } else { self.polled_since };
@@ -273,12 +278,20 @@ impl WorkerLiveness {
         watch.max(looks.saturating_add(self.timeouts.silence))
     }
 
-    /// Whether every worker that sent a heartbeat at this time or later, and so may run something, has
-    /// sent one since the watch began. Only if all of those are known.
-    fn has_heard_every_worker(&self, from: i64) -> bool {
-        let settled = to_signed(self.watched_since).saturating_add(to_signed(HEARTBEAT_SETTLE_MS));
+    /// Whether the delivery of an offer was lost on its way: no worker has shown it since then, or
+    /// begun it, and each one that could have it has sent a heartbeat long after.
+    pub(super) fn is_delivery_lost(&self, flight: &OfferedItem, unshown_since: u64) -> bool {
+        let taken = unshown_since.saturating_add(HEARTBEAT_GAP_MS);
+        let from = flight.takers_from().filter(|_| !flight.started);
+        from.is_some_and(|from| self.has_heard_every_worker(from, taken))
+    }
+
+    /// Whether every worker that sent a heartbeat at `from` or later, and so may run something, has
+    /// sent one at `since` or later. Only if all of those are known.
+    fn has_heard_every_worker(&self, from: i64, since: u64) -> bool {
+        let since = to_signed(since);
         self.kept_since.is_some_and(|kept| kept <= from)
-            && self.last_signs.values().all(|at| *at < from || *at >= settled)
+            && self.last_signs.values().all(|at| *at < from || *at >= since)
     }
 
     /// Whether it is meaningful that an execution is not shown.
@@ -336,8 +349,8 @@ impl WorkerLiveness {
 
     /// An item is offered in this session.
     pub(super) fn mark_offered(&mut self, now: u64, item: &ItemId) {
-        if let Some(flight) = self.offered.get_mut(item).filter(|flight| flight.try_id.n == 1) {
-            flight.first_offer = Some(now);
+        if let Some(flight) = self.offered.get_mut(item) {
+            flight.offered_at = Some(now);
         }
     }
 

@@ -106,6 +106,55 @@ fn offer_running_or_claimed_in_heartbeat_is_not_missing() {
     }
 }
 
+/// Item 1 of two, offered after 10 s in which workers `a` and `b` sent heartbeats.
+fn delivered_once() -> CoreFixture {
+    let mut world = CoreFixture::remote(2, 1);
+    world.handle(CoreInput::HeartbeatsKept(Duration::ZERO));
+    world.watch(10, &[("a", &[running_execution(0, FIRST, 1, false)]), ("b", &[])]);
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.offered().last(), Some(&(item(1), FIRST)));
+    world
+}
+
+#[test]
+fn offer_whose_delivery_was_lost_is_offered_again_within_its_lease() {
+    let mut world = delivered_once();
+    world.watch(1, &[("a", &[]), ("b", &[])]);
+    world.observe(&[(1, FIRST, true)]);
+    world.watch(5, &[("a", &[]), ("b", &[])]);
+    world.observe(&[(1, FIRST, true)]);
+    assert_eq!(world.lookups(), 0, "a worker may be about to begin it");
+    world.watch(1, &[("a", &[]), ("b", &[])]);
+    world.observe(&[(1, FIRST, true)]);
+    assert_eq!(world.lookups(), 1);
+    world.handle(CoreInput::Found { item: item(1), reports: Vec::new() });
+    assert_eq!(world.withdrawn().last(), Some(&(item(1), FIRST)));
+    assert_eq!(world.offered().last(), Some(&(item(1), SECOND)));
+    assert_eq!(world.ask(1, 1, FIRST, 2), Some(ClaimAnswer::Drop), "the delivery comes after all");
+    world.assert_replay_matches();
+}
+
+#[test]
+fn delivery_that_a_silent_worker_may_have_is_not_lost() {
+    let mut world = delivered_once();
+    for _ in 0..4 {
+        world.watch(10, &[("a", &[])]);
+        world.observe(&[(1, FIRST, true)]);
+    }
+    assert_eq!(world.lookups(), 0, "worker b may have taken it before it was cut off");
+}
+
+#[test]
+fn delivery_that_was_begun_is_not_lost() {
+    let mut world = delivered_once();
+    world.watch(1, &[("a", &[running_execution(1, FIRST, 2, false)]), ("b", &[])]);
+    for _ in 0..4 {
+        world.watch(10, &[("a", &[]), ("b", &[])]);
+        world.observe(&[(1, FIRST, true)]);
+    }
+    assert_eq!(world.lookups(), 0, "its lease decides");
+}
+
 #[test]
 fn queue_reconnect_restarts_watch_for_missing_offers() {
     let mut world = CoreFixture::remote(1, 1);
