@@ -67,7 +67,7 @@ pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
 pub(super) async fn wait_until_hung(shared: &WorkerShared) {
     let mut hung = shared.disk_hung.subscribe();
     if hung.wait_for(|is_hung| *is_hung).await.is_err() {
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 }
 
