@@ -35,15 +35,30 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
 /// A compose file of a task and those that it extends, as they were read and checked.
 #[derive(Debug)]
 pub(super) struct ComposeFiles {
-    /// The files by their path in `directory`. Names of other compose files are those of their copies,
-    /// and names of files with variables are absolute.
+    /// The files by their path in the build context. Names of other compose files in them are those of
+    /// their copies, and names of files with variables are absolute.
     files: BTreeMap<PathBuf, Value>,
-    /// The path of the task's own file.
+    /// The paths of their copies in `directory`.
+    copies: CopyNames,
+    /// The copy of the task's own file.
     own: PathBuf,
     /// The text of the file with variables.
     variables: Option<String>,
     /// The directory that they are written to.
     directory: PathBuf,
+}
+
+/// Names of copies by those of the files. They are in the same directory, but their own names are ours:
+/// a file may be called as a git repository, which the program would fetch.
+#[derive(Debug, Default)]
+struct CopyNames(BTreeMap<PathBuf, PathBuf>);
+
+impl CopyNames {
+    fn of(&mut self, name: &Path) -> &Path {
+        let number = self.0.len();
+        let new = || name.with_file_name(format!("{number}.yaml"));
+        self.0.entry(name.to_owned()).or_insert_with(new)
+    }
 }
 
 /// What [`ComposeFiles::write`] wrote.
@@ -74,9 +89,10 @@ impl ComposeFiles {
             .to_str()
             .ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
         let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
-        let own = below(&root, &file);
+        let mut copies = CopyNames::default();
+        let own = copies.of(&below(&root, &file)).to_owned();
         let directory = directory.to_owned();
-        let mut read = Self { files: BTreeMap::new(), own, variables, directory };
+        let mut read = Self { files: BTreeMap::new(), copies, own, variables, directory };
         read.add(&root, &file, 0).map_err(refuse)?;
         Ok(read)
     }
@@ -100,9 +116,10 @@ impl ComposeFiles {
             let what = "`include` is not supported: write the services into one file";
             return Err(what.to_owned().into());
         }
-        let mut others = Vec::new();
+        let mut found = FoundFiles { copies: &mut self.copies, others: Vec::new() };
         let walk = ComposeFileWalk { root, base, directory: &self.directory };
-        walk.map(top, (ComposePlace::Top, ""), &mut others)?;
+        walk.map(top, (ComposePlace::Top, ""), &mut found)?;
+        let others = found.others;
         if json_text(&value).len() as u64 > limits::CONFIG_FILE_BYTES {
             let most = limits::CONFIG_FILE_BYTES;
             let what = format!("aliases make `{shown}` longer than {most} bytes");
@@ -125,7 +142,8 @@ impl ComposeFiles {
         let path = |name: &Path| self.directory.join(name);
         std::fs::create_dir_all(&self.directory)?;
         for (name, value) in &self.files {
-            let path = path(name);
+            let Some(copy) = self.copies.0.get(name) else { continue };
+            let path = path(copy);
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent)?;
             }
@@ -256,6 +274,12 @@ fn outside(name: &str) -> String {
     format!("`{name}` is outside the task's environment directory")
 }
 
+/// The files that a walk finds.
+struct FoundFiles<'a> {
+    copies: &'a mut CopyNames,
+    others: Vec<PathBuf>,
+}
+
 struct ComposeFileWalk<'a> {
     root: &'a Path,
     /// Directory of the file.
@@ -271,14 +295,14 @@ impl ComposeFileWalk<'_> {
         &self,
         map: &mut Map<String, Value>,
         (place, at): (ComposePlace, &str),
-        others: &mut Vec<PathBuf>,
+        found: &mut FoundFiles<'_>,
     ) -> Result<(), String> {
         for (key, value) in map {
             let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
             let inner = (place.of_value(key), at.as_str());
             let with_key = |what: String| format!("`{at}`: {what}");
             match key.as_str() {
-                _ if place.has_names() => self.value(value, inner, others)?,
+                _ if place.has_names() => self.value(value, inner, found)?,
                 key if place.has_texts(key) => {}
                 "env_file" | "label_file" => {
                     for name in names(value, "path") {
@@ -288,11 +312,12 @@ impl ComposeFileWalk<'_> {
                 "extends" => {
                     if let Some(Value::String(name)) = value.get_mut("file") {
                         let path = inside(self.root, self.base, name).map_err(with_key)?;
-                        *name = literal(&self.directory.join(below(self.root, &path)));
-                        others.push(path);
+                        let copy = found.copies.of(&below(self.root, &path));
+                        *name = literal(&self.directory.join(copy));
+                        found.others.push(path);
                     }
                 }
-                _ => self.value(value, inner, others)?,
+                _ => self.value(value, inner, found)?,
             }
         }
         Ok(())
@@ -302,12 +327,12 @@ impl ComposeFileWalk<'_> {
         &self,
         value: &mut Value,
         at: (ComposePlace, &str),
-        others: &mut Vec<PathBuf>,
+        found: &mut FoundFiles<'_>,
     ) -> Result<(), String> {
         match value {
-            Value::Object(map) => self.map(map, at, others),
+            Value::Object(map) => self.map(map, at, found),
             Value::Array(items) => {
-                items.iter_mut().try_for_each(|item| self.value(item, at, others))
+                items.iter_mut().try_for_each(|item| self.value(item, at, found))
             }
             _ => Ok(()),
         }
@@ -402,12 +427,12 @@ mod tests {
 
     #[test]
     fn copies_name_each_other_and_the_variables_of_the_context() {
-        let main = "services: {main: {extends: {file: sub/other.yaml, service: x}, env_file: [a.env, \
+        let main = "services: {main: {extends: {file: 'sub/git@h:r.git', service: x}, env_file: [a.env, \
                     {path: '~/b.env', required: false}], build: {context: sub}}}\n";
         let other = "services: {x: {env_file: c.env, volumes: ['./d:/d']}}\n";
         let files = [
             ("compose.yaml", main),
-            ("sub/other.yaml", other),
+            ("sub/git@h:r.git", other),
             ("sub/c.env", ""),
             ("a.env", ""),
             (".env", "A=b\n"),
@@ -416,12 +441,12 @@ mod tests {
         let root = dir.path().canonicalize().expect("a path");
         let project = copies.path().join("project");
         let names = read.write().expect("written");
-        assert_eq!(names.own, project.join("compose.yaml"));
+        assert_eq!(names.own, project.join("0.yaml"));
         let variables = names.variables.expect("there are some");
         assert!(!variables.starts_with(&project));
         assert_eq!(std::fs::read_to_string(variables).expect("text"), "A=b\n");
         let main = &json_of(&names.own)["services"]["main"];
-        let extended = project.join("sub/other.yaml");
+        let extended = project.join("sub/1.yaml");
         assert_eq!(main["extends"]["file"], extended.display().to_string());
         assert_eq!(main["env_file"][0], root.join("a.env").display().to_string());
         let missing = root.join("~/b.env").display().to_string();
