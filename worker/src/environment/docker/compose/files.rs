@@ -35,10 +35,9 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
 /// A compose file of a task and those that it extends, as they were read and checked.
 #[derive(Debug)]
 pub(super) struct ComposeFiles {
-    /// The files by their path in the build context. Names of other compose files in them are those of
-    /// their copies, and names of files with variables are absolute.
+    /// The files by the path of their copy in `directory`. Names of other compose files in them are those
+    /// of copies, and names of files with variables are absolute.
     files: BTreeMap<PathBuf, Value>,
-    /// The paths of their copies in `directory`.
     copies: CopyNames,
     /// The copy of the task's own file.
     own: PathBuf,
@@ -125,9 +124,9 @@ impl ComposeFiles {
             let what = format!("aliases make `{shown}` longer than {most} bytes");
             return Err(ComposeFileError::broken(what));
         }
-        self.files.insert(name, value);
+        self.files.insert(self.copies.of(&name).to_owned(), value);
         for other in others {
-            if !self.files.contains_key(&below(root, &other)) {
+            if !self.files.contains_key(self.copies.of(&below(root, &other))) {
                 self.add(root, &other, depth + 1)?;
             }
         }
@@ -142,8 +141,7 @@ impl ComposeFiles {
         let path = |name: &Path| self.directory.join(name);
         std::fs::create_dir_all(&self.directory)?;
         for (name, value) in &self.files {
-            let Some(copy) = self.copies.0.get(name) else { continue };
-            let path = path(copy);
+            let path = path(name);
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent)?;
             }
