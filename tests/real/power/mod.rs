@@ -5,6 +5,7 @@
 
 mod ablation;
 mod cluster;
+mod disk;
 mod exports;
 mod runs;
 mod searches;

@@ -126,7 +126,7 @@ impl DaemonProcess {
     }
 
     /// Ends the daemon with the trials that run, whose sandboxes it removes.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.process.interrupt(DEADLINE);
         let _ended = self.process.wait(DEADLINE);
     }
