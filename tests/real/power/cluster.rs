@@ -21,10 +21,13 @@ use crate::power::runs::result_faults;
 use crate::power::{DEADLINE, PROGRAM, SettledTrials, damaged_blobs, each_disk, failure};
 
 /// Longest time between two cuts.
-const LONGEST: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_secs(3);
 
-/// Longer than a worker without power is away: no trial runs again because it was taken for dead.
-const LEASE: Duration = Duration::from_secs(60);
+/// After a lease, other workers get the offers that a killed one had taken from the queue.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// Longer than workers without power are away: no trial runs again because they were taken for dead.
+const LONG_LEASE: Duration = Duration::from_secs(60);
 
 /// Time without a server in which trials end and wait in the spool.
 const SPOOL_DEADLINE: Duration = Duration::from_secs(3);
@@ -47,6 +50,17 @@ impl CutPart {
             Self::Workers { .. } => "host",
             Self::Coordinator => "jobs",
             Self::Store => "store",
+        }
+    }
+
+    /// The lease of the queue, and a load. Results that wait in the spool are expected from the worker
+    /// that has them: every trial has a slot, so that no offer waits for the end of a lease.
+    fn work(self) -> (Duration, Load) {
+        match self {
+            Self::Workers { is_server_away: true } => {
+                (LONG_LEASE, Load { at_once: 8, ..Load::new("dark", 8, (0.3, 2.5)) })
+            }
+            _ => (LEASE, Load { at_once: 8, ..Load::new("dark", 20, (0.3, 0.9)) }),
         }
     }
 
@@ -76,16 +90,16 @@ struct PoweredRun {
 
 impl PoweredRun {
     fn start(part: CutPart, options: DiskOptions, prepare: impl FnOnce(&Project)) -> Option<Self> {
-        let cluster = Cluster::new(Project::new(PROGRAM))?.with_lease(LEASE);
+        let (lease, load) = part.work();
+        let cluster = Cluster::new(Project::new(PROGRAM))?.with_lease(lease);
         let place = cluster.project.path().join(part.place());
         fs::create_dir(&place).expect("a directory");
         let disk = PowerDisk::mount(PROGRAM, &place, options)?;
         prepare(&cluster.project);
         let counter = LiveCounter::start();
-        let load = Load { at_once: 8, ..Load::new("dark", 16, (0.3, 0.9)) };
         load.write(&cluster.project, &counter);
         let coordinator = cluster.coordinator(&load.file()).with_arguments(&["--json"]);
-        let workers = ["a", "b"].map(|name| cluster.worker(name, 2));
+        let workers = ["a", "b"].map(|name| cluster.worker(name, 4));
         let members = [coordinator].into_iter().chain(workers).map(ClusterMember::started);
         let members = members.collect();
         let (settled, spooled) = (SettledTrials::default(), SettledTrials::default());
