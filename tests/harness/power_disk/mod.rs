@@ -7,6 +7,7 @@
 //! of the later writes none, a random half of the pages, or all. What the page cache of the host would
 //! still write goes to the former disk, which nobody reads any more.
 
+mod control_groups;
 mod cuts;
 mod disk_server;
 mod page_log;
@@ -14,6 +15,7 @@ mod service;
 mod unsynced;
 mod users;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -66,6 +68,8 @@ pub struct PowerDisk {
     commands: Option<ChildStdin>,
     answers: Receiver<String>,
     cuts: Receiver<()>,
+    /// On the disk when its power was cut.
+    sandboxes: BTreeSet<String>,
     /// Where the service keeps the files of the disk.
     _server: TempDir,
 }
@@ -115,7 +119,8 @@ impl PowerDisk {
         };
         supervise::thread("disk answers", forward).expect("a thread");
         let place = place.to_owned();
-        let disk = Self { place, service, commands, answers, cuts, _server: server };
+        let sandboxes = BTreeSet::new();
+        let disk = Self { place, service, commands, answers, cuts, sandboxes, _server: server };
         let answer = disk.answer();
         if let Some(reason) = answer.strip_prefix(REFUSED) {
             report_ignored(&format!("needs the right to mount a file system over FUSE: {reason}"));
@@ -149,6 +154,7 @@ impl PowerDisk {
         users::kill_together(&self.place, members);
         self.send("release");
         assert_eq!(self.answer(), DONE);
+        self.sandboxes = control_groups::sandboxes_below(&self.place);
     }
 
     /// Mounts what is left of the disk after a cut. The children among the killed processes have been
@@ -163,6 +169,7 @@ impl PowerDisk {
             LateWrites::Kept => "restart kept".to_owned(),
         });
         assert_eq!(self.answer(), DONE);
+        control_groups::remove(&self.sandboxes);
     }
 
     /// Processes that use the disk.
