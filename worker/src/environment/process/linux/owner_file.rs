@@ -42,7 +42,7 @@ pub(super) struct OwnerFile {
 #[derive(Debug)]
 pub(super) enum OwnerClaim {
     /// Its content.
-    Written(OwnerFile),
+    Written(Box<OwnerFile>),
     /// Nothing: its content was never written to the disk, and the host lost its power. The processes
     /// of the sandbox ended with it.
     Lost,
@@ -102,7 +102,7 @@ impl OwnerFile {
         }
         let Ok(bytes) = fs::read(path) else { return OwnerClaim::Unknown };
         match serde_json::from_slice(&bytes) {
-            Ok(owner_file) => OwnerClaim::Written(owner_file),
+            Ok(owner_file) => OwnerClaim::Written(Box::new(owner_file)),
             // An owner file is renamed when it is whole.
             Err(_) if bytes.iter().all(|byte| *byte == 0) => OwnerClaim::Lost,
             Err(_) => OwnerClaim::Unknown,
