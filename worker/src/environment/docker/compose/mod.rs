@@ -78,9 +78,6 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// refer to it.
 const NO_SETTINGS: &str = "/nonexistent";
 
-/// Its `DOCKER_HOST` then: resolving a file needs no engine.
-const NO_ENGINE: &str = "unix:///nonexistent";
-
 /// Name of the program's project directory, which has only [`ComposeFiles`].
 const PROJECT: &str = "project";
 
@@ -230,7 +227,8 @@ impl ComposeCreation<'_> {
                 && !["PATH", "HOME"].contains(&name.as_str())
         });
         variables.insert("DOCKER_CONFIG".to_owned(), NO_SETTINGS.to_owned());
-        variables.insert("DOCKER_HOST".to_owned(), NO_ENGINE.to_owned());
+        // No file of the task sets it. Resolving a file needs no engine.
+        variables.insert("DOCKER_HOST".to_owned(), String::new());
         variables
     }
 

@@ -29,11 +29,12 @@ const NAME: &str = "docker-compose";
 /// Timeout of the version query.
 const VERSION_WITHIN: Duration = Duration::from_secs(20);
 
-/// Variables that it always has, so that no other one and no file of a task sets them: it starts no
-/// program, contacts nothing but the engine and reads no files of variables but those that are named.
+/// Variables that it always has, so that no file of a task sets them: it starts no program, contacts
+/// nothing but the engine and reads no files of variables but those that are named. Those without a value
+/// are for compose files as if they were not set.
 const FIXED_VARIABLES: [(&str, &str); 6] = [
-    ("PATH", "/nonexistent"),
-    ("HOME", "/nonexistent"),
+    ("PATH", ""),
+    ("HOME", ""),
     ("DOCKER_CONTEXT", ""),
     ("COMPOSE_DISABLE_ENV_FILE", "1"),
     ("COMPOSE_EXPERIMENTAL_GIT_REMOTE", "0"),
