@@ -303,6 +303,31 @@ async fn compose_starts_no_program_of_the_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn compose_reads_no_file_of_the_task_itself() {
+    let Some(lab) = open().await else { return };
+    // The program leaves `extends` in a service that extends an empty one.
+    let compose = format!(
+        "services:\n  main: {{}}\n  db:\n    image: '{BASE}'\n    command: [sleep, '100']\n    \
+         extends: {{file: empty.yaml, service: x}}\n"
+    );
+    let unchecked = "services: {x: {environment: {UNCHECKED: 'yes'}}}\n";
+    let dockerfile = format!("FROM {BASE}\n");
+    let files = [
+        ("Dockerfile", dockerfile.as_str()),
+        ("docker-compose.yaml", &compose),
+        ("empty.yaml", "services:\n  x:\n"),
+        ("0.yaml", unchecked),
+        ("1.yaml", unchecked),
+        ("2.yaml", unchecked),
+        ("3.yaml", unchecked),
+    ];
+    let environment = created(&lab, request(&lab, &files).await.expect("prepared")).await;
+    let db = environment.service("db").expect("a service");
+    assert_eq!(output(db, "echo \"<$UNCHECKED>\"").await, "<>\n");
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn compose_with_chosen_addresses_is_refused_for_users_of_a_server() {
     let Some(lab) = open().await else { return };
     let ranges = "{config: [{subnet: 10.231.30.0/24}]}";
