@@ -18,10 +18,18 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::power::runs::result_faults;
-use crate::power::{DEADLINE, PROGRAM, SettledTrials, damaged_blobs, each_disk, failure};
+use crate::power::{
+    CUTS_PER_DISK, DEADLINE, PROGRAM, SettledTrials, damaged_blobs, each_disk_of, failure,
+};
 
 /// Longest time between two cuts.
 const LONGEST: Duration = Duration::from_secs(3);
+
+/// The same while results wait in the spool: until the first of them waits.
+pub(super) const LONGEST_OF_SPOOL: Duration = Duration::from_secs(1);
+
+/// Cuts of one disk while results wait in the spool, once.
+pub(super) const CUTS_OF_SPOOL: usize = 1;
 
 /// After a lease, other workers get the offers that a killed one had taken from the queue.
 const LEASE: Duration = Duration::from_secs(4);
@@ -109,8 +117,12 @@ impl PoweredRun {
     /// Cuts the power of the disk, and starts the processes that used it again.
     fn cut(&mut self, cut: &PowerCut) {
         let mut cut = *cut;
-        let Self { part, members, disk, cluster, settled, spooled, .. } = self;
+        let Self { part, members, disk, cluster, counter, load, settled, spooled } = self;
         if *part == (CutPart::Workers { is_server_away: true }) {
+            // Later the server could lose an offer with a killed worker, until the end of a lease.
+            wait::until(DEADLINE, "every trial runs", || {
+                counter.observed().len() >= usize::try_from(load.items).expect("few")
+            });
             wait::holds_within(cut.after, || !members[0].is_running());
             cut.after = Duration::ZERO;
             cluster.server.signal(Signal::STOP);
@@ -139,6 +151,9 @@ impl PoweredRun {
         let ended = self.members[0].wait(DEADLINE);
         let mut faults: Vec<String> = failure(&ended).into_iter().collect();
         for worker in &mut self.members[1..] {
+            wait::until(DEADLINE, "a worker has started or ended", || {
+                worker.own_dir().is_some() || !worker.is_running()
+            });
             let ended = worker.terminate(DEADLINE);
             faults.extend(failure(&ended));
         }
@@ -186,7 +201,11 @@ pub(super) fn cluster_faults(
 }
 
 fn assert_no_faults(part: CutPart) {
-    each_disk(LONGEST, |options, cuts| {
+    let (cuts, longest) = match part {
+        CutPart::Workers { is_server_away: true } => (CUTS_OF_SPOOL, LONGEST_OF_SPOOL),
+        _ => (CUTS_PER_DISK, LONGEST),
+    };
+    each_disk_of(cuts, longest, |options, cuts| {
         let faults = cluster_faults(part, options, cuts, |_| {})?;
         assert_eq!(faults, Vec::<String>::new());
         Some(())
