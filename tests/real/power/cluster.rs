@@ -14,7 +14,6 @@ use rollout_tests::load::Load;
 use rollout_tests::power_disk::{DiskOptions, PowerCut, PowerCuts, PowerDisk};
 use rollout_tests::project::Project;
 use rollout_tests::wait;
-use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::power::runs::result_faults;
@@ -35,17 +34,17 @@ pub(super) const CUTS_OF_SPOOL: usize = 1;
 const LEASE: Duration = Duration::from_secs(4);
 
 /// Longer than workers without power are away: no trial runs again because they were taken for dead.
-const LONG_LEASE: Duration = Duration::from_secs(60);
+const LONG_LEASE: Duration = Duration::from_secs(20);
 
-/// Time without a server in which trials end and wait in the spool.
-const SPOOL_DEADLINE: Duration = Duration::from_secs(3);
+/// Time without a blob store in which a trial ends and waits in the spool.
+const SPOOL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The part whose disk loses its power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CutPart {
     Workers {
-        /// Whether no server answers before a cut, so that results wait in the spool.
-        is_server_away: bool,
+        /// Whether the blob store is away before a cut, so that results wait in the spool.
+        is_store_away: bool,
     },
     Coordinator,
     Store,
@@ -65,7 +64,7 @@ impl CutPart {
     /// that has them: every trial has a slot, so that no offer waits for the end of a lease.
     fn work(self) -> (Duration, Load) {
         match self {
-            Self::Workers { is_server_away: true } => {
+            Self::Workers { is_store_away: true } => {
                 (LONG_LEASE, Load { at_once: 8, ..Load::new("dark", 8, (0.3, 2.5)) })
             }
             _ => (LEASE, Load { at_once: 8, ..Load::new("dark", 20, (0.3, 0.9)) }),
@@ -118,14 +117,17 @@ impl PoweredRun {
     fn cut(&mut self, cut: &PowerCut) {
         let mut cut = *cut;
         let Self { part, members, disk, cluster, counter, load, settled, spooled } = self;
-        if *part == (CutPart::Workers { is_server_away: true }) {
+        let [store, away] = [cluster.store(), cluster.project.path().join("away")];
+        let is_store_away = *part == CutPart::Workers { is_store_away: true };
+        if is_store_away {
             // Later the server could lose an offer with a killed worker, until the end of a lease.
             wait::until(DEADLINE, "every trial runs", || {
                 counter.observed().len() >= usize::try_from(load.items).expect("few")
             });
             wait::holds_within(cut.after, || !members[0].is_running());
             cut.after = Duration::ZERO;
-            cluster.server.signal(Signal::STOP);
+            // With a marker in the store, a result is found there without the spool.
+            fs::rename(&store, &away).expect("moved");
             let mut tasks = BTreeSet::new();
             wait::holds_within(SPOOL_DEADLINE, || {
                 tasks = spooled_tasks(&cluster.project.path().join(part.place()));
@@ -142,8 +144,10 @@ impl PoweredRun {
             let _killed = member.kill();
         }
         disk.restart(cut.late);
+        if is_store_away {
+            fs::rename(&away, &store).expect("moved back");
+        }
         members[cut_off].iter_mut().for_each(ClusterMember::start);
-        cluster.server.signal(Signal::CONT);
     }
 
     /// Waits for the end, and returns what is wrong.
@@ -202,7 +206,7 @@ pub(super) fn cluster_faults(
 
 fn assert_no_faults(part: CutPart) {
     let (cuts, longest) = match part {
-        CutPart::Workers { is_server_away: true } => (CUTS_OF_SPOOL, LONGEST_OF_SPOOL),
+        CutPart::Workers { is_store_away: true } => (CUTS_OF_SPOOL, LONGEST_OF_SPOOL),
         _ => (CUTS_PER_DISK, LONGEST),
     };
     each_disk_of(cuts, longest, |options, cuts| {
@@ -214,12 +218,12 @@ fn assert_no_faults(part: CutPart) {
 
 #[test]
 fn workers_after_power_cuts_report_what_they_finished_over_nats() {
-    assert_no_faults(CutPart::Workers { is_server_away: true });
+    assert_no_faults(CutPart::Workers { is_store_away: true });
 }
 
 #[test]
 fn workers_after_power_cuts_complete_a_run_over_nats() {
-    assert_no_faults(CutPart::Workers { is_server_away: false });
+    assert_no_faults(CutPart::Workers { is_store_away: false });
 }
 
 #[test]

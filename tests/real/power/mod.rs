@@ -89,7 +89,7 @@ fn cut_under(disk: &mut PowerDisk, cut: &PowerCut, mut run: RunningProgram) -> P
     ended
 }
 
-/// Trials that a program has said to be settled, by the ends of its power.
+/// Trials whose results cannot get lost any more, by the moment at which that was known.
 #[derive(Debug, Default)]
 struct SettledTrials(Vec<(Instant, BTreeSet<String>)>);
 
@@ -114,14 +114,14 @@ impl SettledTrials {
         self.0.push((Instant::now(), tasks));
     }
 
-    /// Executions that began although the trial was settled.
+    /// Executions that began although the trial had its result.
     fn repeated(&self, counter: &LiveCounter) -> Vec<String> {
         let is_repeated = |task: &str, began: Instant| {
             self.0.iter().any(|(known, tasks)| began > *known && tasks.contains(task))
         };
         let observed = counter.observed().into_iter();
         let repeated = observed.filter(|one| is_repeated(&one.task, one.began));
-        repeated.map(|one| format!("{} was settled and ran again", one.task)).collect()
+        repeated.map(|one| format!("{} had a result and ran again", one.task)).collect()
     }
 }
 
