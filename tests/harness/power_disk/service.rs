@@ -23,7 +23,7 @@ use fuser::{BackgroundSession, Config, MountOption};
 
 use super::disk_server::{self, Disks};
 use super::page_log::LateWrites;
-use super::{CUT, DONE, FAILED, REFUSED, users};
+use super::{CUT, DONE, FAILED, REFUSED, disk_processes};
 use crate::wait;
 
 /// Bytes of a disk. Only pages that are written take memory.
@@ -124,8 +124,9 @@ impl DiskMount {
 
     /// Unmounts the file system on the disk, once the last of the killed processes has released it.
     fn unmount(&self) -> Result<(), String> {
-        unmount(&self.place)
-            .map_err(|error| format!("{error}; used by {:?}", users::of_file_system(&self.place)))
+        unmount(&self.place).map_err(|error| {
+            format!("{error}; used by {:?}", disk_processes::of_file_system(&self.place))
+        })
     }
 
     fn end_server(&self) -> Result<(), String> {

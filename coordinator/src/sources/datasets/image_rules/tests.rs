@@ -244,7 +244,7 @@ fn compose_file_that_cannot_be_told_is_refused() {
         ),
         (
             "services: {a: {image: debian, image: debian}}\n",
-            "text that readers take in different ways: a duplicate key `image`",
+            "text that readers take in different ways: a duplicate key \"image\"",
         ),
     ] {
         let files = [
