@@ -194,6 +194,12 @@ impl TaskImages<'_> {
         }
     }
 
+    /// Whether there is a Dockerfile, or the one that some builders read in its place.
+    fn has_dockerfile(&self, path: &Path) -> bool {
+        let is_there = |path: &Path| self.root.has_file(path);
+        is_there(path) || is_there(&path.with_file_name(DOCKERFILE.to_ascii_lowercase()))
+    }
+
     fn one_dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
         if !self.begins(path, args) {
             return;
@@ -329,7 +335,12 @@ impl TaskImages<'_> {
         build: Option<ServiceBuild<'_>>,
     ) {
         let path = compose.path;
-        let is_plain = |text: &str| !text.contains('$') && !text.contains(':');
+        // The program reads `..` without a look at links, and a place from the root is outside.
+        let is_below = |text: &str| {
+            let below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+            Path::new(text).components().all(below)
+        };
+        let is_plain = |text: &str| !text.contains(['$', ':']) && is_below(text);
         let build = build.filter(|build| is_plain(build.directory) && is_plain(build.file));
         // The keys of a service and of one that it extends become one build.
         let Some(build) = build.filter(|build| build.is_whole || !compose.is_merged) else {
@@ -340,8 +351,17 @@ impl TaskImages<'_> {
             let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
             self.refuse(path, key, Some(line), &found);
         }
-        for base in BTreeSet::from([compose.context, compose.base()]) {
-            self.dockerfile(&base.join(build.directory).join(build.file), &build.args);
+        let files = BTreeSet::from([compose.context, compose.base()])
+            .into_iter()
+            .map(|base| base.join(build.directory).join(build.file));
+        let mut is_there = false;
+        for file in files {
+            is_there |= self.has_dockerfile(&file);
+            self.dockerfile(&file, &build.args);
+        }
+        if !is_there {
+            let found = format!("a build of `{}`, which is not there", build.file);
+            self.refuse(path, key, Some(line), &found);
         }
     }
 }

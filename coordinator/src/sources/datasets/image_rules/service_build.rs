@@ -75,26 +75,30 @@ pub(super) fn text<'a>(node: &'a ConfigNode, key: &str) -> Option<&'a str> {
     }
 }
 
-/// The arguments of a build: a mapping, or a list of `NAME=value`. `None` if one has no value: docker
-/// compose takes it from variables that are not known here.
+/// The arguments of a build: a mapping, or a list of `NAME=value`. `None` if one has no value, or its name
+/// or value has a variable: docker compose takes it from what is not known here.
 fn arguments(node: &ConfigNode) -> Option<BTreeMap<String, String>> {
     match value(node, "args").map(|args| &args.value) {
         Some(ConfigValue::Mapping(entries)) => {
-            let arguments = entries
-                .iter()
-                .map(|entry| Some((entry.key.clone(), scalar(&entry.node)?.to_owned())));
+            let arguments =
+                entries.iter().map(|entry| known_argument(&entry.key, scalar(&entry.node)?));
             arguments.collect()
         }
         Some(ConfigValue::Sequence(items)) => {
             let argument = |item: &ConfigNode| {
                 let (name, value) = scalar(item)?.split_once('=')?;
-                Some((name.to_owned(), value.to_owned()))
+                known_argument(name, value)
             };
             items.iter().map(argument).collect()
         }
         Some(ConfigValue::Null) | None => Some(BTreeMap::new()),
         Some(_) => None,
     }
+}
+
+fn known_argument(name: &str, value: &str) -> Option<(String, String)> {
+    let is_known = !name.contains('$') && !value.contains('$');
+    is_known.then(|| (name.to_owned(), value.to_owned()))
 }
 
 /// The text of a value that is no list, no mapping and not empty.

@@ -186,10 +186,23 @@ fn build_that_cannot_be_told_is_refused() {
         "{context: ., args: [BASE]}",
         "{context: ., args: {BASE: }}",
         "{context: ., args: {BASE: [debian]}}",
+        "{context: ., args: ['${Z:-BASE}=debian']}",
+        "{context: ., args: ['BUILDKIT_SYNTA${Z:-X}=someone/frontend']}",
+        "{context: ., args: {BASE: '${E}'}}",
+        "{context: ., args: {'${E}': debian}}",
+        "./missing/../sub",
+        "{context: sub, dockerfile: x/../Dockerfile}",
+        "/environment/sub",
+        "missing",
+        "{context: sub, dockerfile: Missing}",
     ] {
         let compose = format!("services: {{main: {{build: {build}}}}}\n");
-        let files =
-            [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", &*compose)];
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", &*compose),
+            ("environment/Dockerfile", "FROM debian\n"),
+            ("environment/sub/Dockerfile", "FROM debian\n"),
+        ];
         assert_eq!(found(&files, &ImageAccess::default()).len(), 1, "{build}");
     }
 }
@@ -259,7 +272,11 @@ fn compose_file_that_cannot_be_told_is_refused() {
 #[test]
 fn addresses_of_networks_are_refused() {
     let compose = |text: &str| {
-        let files = [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", text)];
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", text),
+            ("environment/Dockerfile", "FROM debian\n"),
+        ];
         found(&files, &ImageAccess::default())
     };
     let ranges = "{config: [{subnet: 10.20.30.0/24}]}";

@@ -279,7 +279,9 @@ impl ComposeCreation<'_> {
         let words = ["config", "--format", "json"];
         let ended = self.run(&files, &words, &self.variables(), RESOLVED_WITHIN).await?;
         if !ended.success {
-            return Err(refused(self.file, self.said(&ended)));
+            // The reason comes first, and may be followed by the state of the program.
+            let said = self.said(&ended);
+            return Err(refused(self.file, &said[..said.floor_char_boundary(MESSAGE_BYTES)]));
         }
         for line in ended.messages.lines().filter(|line| line.contains("variable is not set")) {
             tracing::warn!(environment = self.name, "{}", line.trim());
@@ -291,6 +293,7 @@ impl ComposeCreation<'_> {
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
+            rules::check_frontends(&model).map_err(|why| unsupported(self.file, why))?;
         }
         Ok(model)
     }
@@ -407,12 +410,9 @@ impl ComposeCreation<'_> {
             return Ok(());
         }
         let said = self.said(&ended);
-        let mut from = said.len().saturating_sub(MESSAGE_BYTES);
-        while !said.is_char_boundary(from) {
-            from += 1;
-        }
-        let text =
-            format!("docker compose {} failed for {}: {}", words[0], self.name, &said[from..]);
+        let from = said.ceil_char_boundary(said.len().saturating_sub(MESSAGE_BYTES));
+        let end = &said[from..];
+        let text = format!("docker compose {} failed for {}: {end}", words[0], self.name);
         Err(Failure::new(failure::kind_for_services(&said), text))
     }
 

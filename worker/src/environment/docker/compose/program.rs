@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::environment::{Failure, FailureKind};
 
@@ -59,6 +60,10 @@ const OWN_VARIABLES: [&str; 10] = [
 ];
 const OWN_PREFIXES: [&str; 9] =
     ["BUILDKIT_", "BUILDX_", "COMPOSE_", "DOCKER_", "GLIBC_", "LD_", "OTEL_", "SSL_CERT_", "XDG_"];
+
+/// Bytes of memory that it may write to. Variables let a small file ask for any amount.
+#[cfg(target_os = "linux")]
+const MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Limit of its output: a resolved file of hundreds of services, and messages.
 const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
@@ -122,11 +127,12 @@ impl ComposeProgram {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let cannot = |error: std::io::Error| {
+        let cannot = |error: io::Error| {
             let text = "cannot run the program `docker compose`";
             Failure::new(FailureKind::NotPermitted, text).with_source(error)
         };
         let mut child = command.spawn().map_err(cannot)?;
+        limit_memory(&child).map_err(cannot)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let run = async {
             let (output, messages, status) = tokio::join!(
@@ -145,6 +151,23 @@ impl ComposeProgram {
             }
         }
     }
+}
+
+/// Limits the memory of the program. Systems without such limits have none.
+fn limit_memory(child: &Child) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let limit = Rlimit { current: Some(MEMORY_BYTES), maximum: Some(MEMORY_BYTES) };
+            prlimit(Some(pid), Resource::Data, limit)?;
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _unlimited = child;
+    Ok(())
 }
 
 /// Whether the program reads a variable for itself, so that no task may set it.

@@ -77,6 +77,9 @@ const TOP_LEVEL_KEYS: [&str; 7] =
 /// Keys of a service's network with addresses of the service.
 const ADDRESS_KEYS: [&str; 3] = ["ipv4_address", "ipv6_address", "link_local_ips"];
 
+/// Build argument that names a frontend.
+const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
+
 /// The default CPU weight of a container.
 const CPU_SHARES: f64 = 1024.0;
 
@@ -124,6 +127,19 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     for kind in ["configs", "secrets"] {
         for (name, value) in entries(model, kind) {
             file_definition(value, root).map_err(|why| format!("{kind}: `{name}`: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no build of a resolved file names its own frontend, which could fetch anything.
+pub(super) fn check_frontends(model: &Value) -> Result<(), String> {
+    for (name, service) in entries(model, "services") {
+        let arguments = service.get("build").and_then(|build| build.get("args"));
+        if arguments.is_some_and(|arguments| arguments.get(FRONTEND_ARGUMENT).is_some()) {
+            return Err(format!(
+                "service `{name}`: `build`: the argument `{FRONTEND_ARGUMENT}` is not allowed"
+            ));
         }
     }
     Ok(())
@@ -350,6 +366,14 @@ mod tests {
             "configs": {"c": {"name": "x_c", "content": "y"}},
         });
         assert_eq!(checked(&model), Ok(()));
+    }
+
+    #[test]
+    fn build_with_a_frontend_of_its_own_is_known() {
+        let with = |arguments: &Value| service(&json!({"build": {"args": arguments}}));
+        let refused = check_frontends(&with(&json!({"BUILDKIT_SYNTAX": "someone/frontend"})));
+        assert!(refused.is_err_and(|why| why.contains("`x`") || why.contains("BUILDKIT_SYNTAX")));
+        assert_eq!(check_frontends(&with(&json!({"BASE": "debian"}))), Ok(()));
     }
 
     #[test]
