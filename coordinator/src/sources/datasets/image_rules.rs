@@ -189,15 +189,15 @@ impl TaskImages<'_> {
     /// Checks a Dockerfile of the task, if it is there, and the one that some builders read in its place.
     fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
         self.one_dockerfile(path, args);
-        if path.file_name().is_some_and(|name| name == DOCKERFILE) {
-            self.one_dockerfile(&path.with_file_name(DOCKERFILE.to_ascii_lowercase()), args);
+        if let Some(other) = in_its_place(path) {
+            self.one_dockerfile(&other, args);
         }
     }
 
     /// Whether there is a Dockerfile, or the one that some builders read in its place.
     fn has_dockerfile(&self, path: &Path) -> bool {
         let is_there = |path: &Path| self.root.has_file(path);
-        is_there(path) || is_there(&path.with_file_name(DOCKERFILE.to_ascii_lowercase()))
+        is_there(path) || in_its_place(path).is_some_and(|other| is_there(&other))
     }
 
     fn one_dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
@@ -364,6 +364,12 @@ impl TaskImages<'_> {
             self.refuse(path, key, Some(line), &found);
         }
     }
+}
+
+/// The file that some builders read in the place of a Dockerfile that is not there.
+fn in_its_place(path: &Path) -> Option<PathBuf> {
+    let is_default = path.file_name().is_some_and(|name| name == DOCKERFILE);
+    is_default.then(|| path.with_file_name(DOCKERFILE.to_ascii_lowercase()))
 }
 
 fn is_empty(value: &ConfigValue) -> bool {
