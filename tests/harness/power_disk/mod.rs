@@ -17,7 +17,7 @@ mod unsynced;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -203,9 +203,19 @@ impl Drop for PowerDisk {
     fn drop(&mut self) {
         let copy = if thread::panicking() { self.copy_content() } else { None };
         let has_ended = self.end();
-        // Where the disk was, for whoever reads the paths in the messages.
+        // The system may use a place for a moment after it is unmounted. Who removes what is around it
+        // could not.
+        let is_busy = |removed: &io::Result<()>| {
+            removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+        };
+        let mut removed = Ok(());
+        wait::holds_within(ANSWER_DEADLINE, || {
+            removed = fs::remove_dir(&self.place);
+            !is_busy(&removed)
+        });
+        // Where the disk was, for the paths in the messages of a failed test.
         if let Some(copy) = copy {
-            drop(fs::remove_dir(&self.place).and_then(|()| fs::rename(copy, &self.place)));
+            drop(removed.and_then(|()| fs::rename(copy, &self.place)));
         }
         assert!(has_ended || thread::panicking(), "the disk stays mounted");
     }
