@@ -31,7 +31,7 @@ pub(super) fn sink(feed: Arc<EventFeed>) -> SinkStarter {
     })
 }
 
-/// What a log has.
+/// The content of a log.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WrittenEvents {
     /// Number of the last event.

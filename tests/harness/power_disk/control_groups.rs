@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::leak_check::{control_groups_named, directory_entries};
 use crate::wait;
 
-/// What the names of sandboxes begin with, and those of their control groups.
+/// The beginning of the names of sandboxes and of their control groups.
 const SANDBOX: &str = "sandbox-";
 
 /// Longest time until the killed processes have left their groups.

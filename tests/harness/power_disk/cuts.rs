@@ -20,7 +20,7 @@ pub struct PowerCut {
     pub after: Duration,
     /// Writes and flushes that are still done then.
     pub requests: u64,
-    /// What is left of those that no flush covers.
+    /// The fate of writes that no flush covers.
     pub late: LateWrites,
 }
 

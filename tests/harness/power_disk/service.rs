@@ -32,7 +32,7 @@ const DISK_SIZE: u64 = 1 << 30;
 /// Longest time until killed processes have released a file system.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is mounted.
+/// A mounted disk.
 struct DiskMount {
     disks: Disks,
     /// Where the files of the disks are.

@@ -29,7 +29,7 @@ const EXTRA_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 /// lost with a server that was stopped, and the queue repeats it only after a lease.
 const UNSHOWN_ROUND_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a round found.
+/// The findings of a round.
 #[derive(Debug)]
 struct RoundFindings {
     /// Whether the server is the one of the previous round.

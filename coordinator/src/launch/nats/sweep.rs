@@ -12,7 +12,7 @@ use rollout_worker::queue::traits::{KvEntry, KvStore, ListedKvEntry, QueueError}
 
 use crate::engine::{RunEntry, RunState};
 
-/// What a sweep removed; in a dry run, what it would remove.
+/// The result of a sweep: the things that it removed, or in a dry run would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueSweep {
     /// Runs whose messages were removed.
@@ -23,7 +23,7 @@ pub struct QueueSweep {
     pub entries: BTreeSet<RunId>,
 }
 
-/// What of a run is not needed any more.
+/// The things of a run that are not needed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unneeded {
     messages: bool,

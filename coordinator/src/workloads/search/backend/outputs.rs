@@ -19,7 +19,7 @@ use super::results::{self, ResultsError, archives};
 use crate::workloads::search::driver::SearchDirectory;
 use crate::workloads::search::manifest::{EvalStatus, SearchManifest};
 
-/// What happens to an output that differs from its blob.
+/// The treatment of an output that differs from its blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputRepair {
     /// It stays as it is. An archive that is missing as a whole may have been removed on purpose, and is

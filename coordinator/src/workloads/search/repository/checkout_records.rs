@@ -1,4 +1,4 @@
-//! What git recorded of checkouts, and whether a checkout still has its files.
+//! Records of git about checkouts, and whether a checkout still has its files.
 
 use std::ffi::OsStr;
 use std::io;
