@@ -20,9 +20,9 @@ const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLL
 /// unless the test fails.
 #[derive(Debug)]
 pub struct Project {
-    /// Of everything, with the outputs of programs in `runs`.
+    /// Of the outputs of programs, in `runs`.
     directory: TempDir,
-    /// Of the project's files.
+    /// Of the project's files: the same, unless it is on a disk of its own.
     root: PathBuf,
     program: PathBuf,
     runs: AtomicU32,
@@ -37,14 +37,18 @@ impl Project {
     /// # Panics
     /// When the directory cannot be created.
     pub fn new(program: &str) -> Self {
-        let directory = tempfile::Builder::new().prefix("project-").tempdir().expect("a directory");
+        let directory = new_directory();
         let root = directory.path().to_owned();
-        Self::at(program, directory, root)
+        Self::with_root(program, directory, root)
     }
 
-    /// An empty project whose files are in a directory below `directory`. The outputs of programs are
-    /// not below `root`, unless both are the same.
-    pub(crate) fn at(program: &str, directory: TempDir, root: PathBuf) -> Self {
+    /// An empty project whose files are in a directory of the caller, who removes it. The outputs of
+    /// programs are elsewhere.
+    pub(crate) fn at(program: &str, root: PathBuf) -> Self {
+        Self::with_root(program, new_directory(), root)
+    }
+
+    fn with_root(program: &str, directory: TempDir, root: PathBuf) -> Self {
         for new in [root.join("home"), root.join("tmp"), directory.path().join("runs")] {
             fs::create_dir(new).expect("a directory");
         }
@@ -284,9 +288,17 @@ impl Drop for Project {
     fn drop(&mut self) {
         if std::thread::panicking() || *self.kept.get_mut() {
             self.directory.disable_cleanup(true);
-            print_notice(&format!("kept: {}", self.path().display()));
+            let (outputs, files) = (self.directory.path(), self.path());
+            print_notice(&format!("kept: {}", outputs.display()));
+            if files != outputs {
+                print_notice(&format!("its files: {}", files.display()));
+            }
         }
     }
+}
+
+fn new_directory() -> TempDir {
+    tempfile::Builder::new().prefix("project-").tempdir().expect("a directory")
 }
 
 /// The fixtures' directory.

@@ -72,20 +72,22 @@ pub struct PowerDisk {
     sandboxes: BTreeSet<String>,
     /// Where the service keeps the files of the disk.
     _server: TempDir,
+    /// Around the place, if the disk is that of a project.
+    around: Option<TempDir>,
 }
 
-/// An empty project on a disk, which may be dropped before the project. `program` is the program under
-/// test. The outputs of commands are not on the disk. Without FUSE, loop devices or the right to mount,
+/// An empty project on a disk. `program` is the program under test. The outputs of commands are not on the disk. Without FUSE, loop devices or the right to mount,
 /// the test is ignored.
 ///
 /// # Panics
 /// When the disk cannot be made for another reason.
 pub fn project(program: &str, options: DiskOptions) -> Option<(Project, PowerDisk)> {
-    let directory = tempfile::Builder::new().prefix("project-").tempdir().expect("a directory");
-    let place = directory.path().join("disk");
+    let around = tempfile::Builder::new().prefix("powered-").tempdir().expect("a directory");
+    let place = around.path().join("disk");
     fs::create_dir(&place).expect("a directory");
-    let disk = PowerDisk::mount(program, &place, options)?;
-    Some((Project::at(program, directory, place), disk))
+    let mut disk = PowerDisk::mount(program, &place, options)?;
+    disk.around = Some(around);
+    Some((Project::at(program, place), disk))
 }
 
 impl PowerDisk {
@@ -120,7 +122,8 @@ impl PowerDisk {
         supervise::thread("disk answers", forward).expect("a thread");
         let place = place.to_owned();
         let sandboxes = BTreeSet::new();
-        let disk = Self { place, service, commands, answers, cuts, sandboxes, _server: server };
+        let (_server, around) = (server, None);
+        let disk = Self { place, service, commands, answers, cuts, sandboxes, _server, around };
         let answer = disk.answer();
         if let Some(reason) = answer.strip_prefix(REFUSED) {
             report_ignored(&format!("needs the right to mount a file system over FUSE: {reason}"));
@@ -216,6 +219,9 @@ impl Drop for PowerDisk {
         // Where the disk was, for the paths in the messages of a failed test.
         if let Some(copy) = copy {
             drop(removed.and_then(|()| fs::rename(copy, &self.place)));
+            if let Some(around) = &mut self.around {
+                around.disable_cleanup(true);
+            }
         }
         assert!(has_ended || thread::panicking(), "the disk stays mounted");
     }

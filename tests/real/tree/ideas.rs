@@ -21,7 +21,8 @@ use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, TaskFiles,
+    DedicatedSlot, ExecutionContext, ExecutionServices, NoEventLog, PhaseSink, ScratchCreation,
+    TaskFiles,
 };
 use rollout_worker::git::testing::UserRepository;
 use rollout_worker::secrets::TrialVariables;
@@ -146,6 +147,7 @@ impl IdeasFixture {
                 labels,
                 spec: Digest::sha256(b"spec"),
                 scratch: scratch.path().join("scratch"),
+                scratch_creation: ScratchCreation::default(),
                 stop: self.stop.subscribe(),
                 phases: Arc::new(IgnoredPhases),
                 slot: Arc::new(DedicatedSlot),

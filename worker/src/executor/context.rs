@@ -13,7 +13,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
 use super::control::ControlMailbox;
 use super::errors::SetupError;
@@ -38,6 +38,8 @@ pub struct ExecutionContext {
     /// A directory for this execution alone. [`ExecutionContext::create_scratch`] creates it, so
     /// that an execution that needs none costs none.
     pub scratch: PathBuf,
+    /// Its creation, if it goes on.
+    pub scratch_creation: ScratchCreation,
     /// The requested stop level, if any.
     pub stop: watch::Receiver<Option<StopLevel>>,
     /// Receives every phase that begins.
@@ -52,6 +54,22 @@ pub struct ExecutionContext {
     pub controls: Arc<ControlMailbox>,
     /// Receives the hook events of its agent while it runs.
     pub event_log: Arc<dyn EventLogSink>,
+}
+
+/// The creation of a scratch directory. It goes on when the work that asked for it is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct ScratchCreation(Arc<Mutex<()>>);
+
+impl ScratchCreation {
+    /// Begins a creation, which goes on until the guard is dropped.
+    pub(crate) async fn begin(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.0).lock_owned().await
+    }
+
+    /// Waits until none goes on: nothing may appear in the directory after the execution has ended.
+    pub(crate) async fn ended(&self) {
+        drop(self.0.lock().await);
+    }
 }
 
 /// The services that every execution on a worker shares.

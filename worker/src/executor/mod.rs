@@ -52,7 +52,9 @@ pub use self::capture::{Capture, CapturedStream, read_tail, stderr_summary};
 pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
 pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
 pub(crate) use self::context::{COPY_LIMIT, with_timeout};
-pub use self::context::{DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, Slot};
+pub use self::context::{
+    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, ScratchCreation, Slot,
+};
 pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
 pub use self::event_log::{EventLogSink, NewEventChunk, NoEventLog};

@@ -89,6 +89,12 @@ impl ExecutionContext {
             spec: self.spec,
             worker: labels.worker.clone(),
         };
-        supervise::blocking(move || mark.create(&scratch)).await
+        let creating = self.scratch_creation.begin().await;
+        let create = move || {
+            let created = mark.create(&scratch);
+            drop(creating);
+            created
+        };
+        supervise::blocking(create).await
     }
 }

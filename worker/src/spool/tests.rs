@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::{RunId, TryId, WorkerId};
 use rollout_protocol::record::{LostReason, TrialRecord};
@@ -27,6 +28,7 @@ use super::*;
 use crate::environment::{EnvironmentLabels, Owner};
 use crate::executor::{
     ArchiveCounts, DedicatedSlot, ExecutionContext, FileRole, NoEventLog, PhaseSink, RecordFile,
+    ScratchCreation,
 };
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
@@ -126,6 +128,7 @@ impl SpoolFixture {
             labels: EnvironmentLabels { run, item, try_id, exec, worker, owner },
             spec: offer.spec,
             scratch: Spool::new(dir.path().to_owned()).scratch(exec),
+            scratch_creation: ScratchCreation::default(),
             stop: watch::channel(None).1,
             phases: Arc::new(NoopPhaseSink),
             slot: Arc::new(DedicatedSlot),
@@ -363,6 +366,16 @@ async fn removal_killed_after_its_first_step_leaves_nothing_to_report() {
     assert_eq!(scene.recover().await, RecoverySummary::default());
     assert_eq!(scene.queue.recorded_reports(), Vec::new());
     assert!(scene.is_clean());
+}
+
+#[tokio::test]
+async fn creation_of_scratch_directory_goes_on_when_its_caller_is_dropped() {
+    let scene = SpoolFixture::new().await;
+    let execution = &scene.context.execution;
+    fs::remove_dir_all(&execution.scratch).expect("removed");
+    let _dropped = execution.create_scratch().now_or_never();
+    execution.scratch_creation.ended().await;
+    assert!(ScratchMark::read(&execution.scratch).is_some());
 }
 
 #[tokio::test]
