@@ -189,6 +189,10 @@ fn explain(job: &Job, task: &DatasetTask) -> TaskExplanation {
         (None, Some(context)) => format!("built from {}/Dockerfile", context.display()),
         (None, None) => "none".to_owned(),
     };
+    let image = match &task.parts.workdir_files {
+        Some(dir) => format!("{image}; files of {}/ in its working directory", dir.display()),
+        None => image,
+    };
     let image = match &task.parts.compose {
         Some(file) => format!("{image}; services of environment/{file}"),
         None => image,

@@ -302,12 +302,17 @@ fn assign_blobs(
 /// The digest of the files alone.
 fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
     let steps: Vec<_> = spec.steps.iter().map(|step| &step.files).collect();
-    let contexts = spec.steps.iter().filter_map(|step| step.verifier.environment.as_ref());
-    let contexts: Vec<_> = contexts.filter_map(|own| own.context.as_ref()).collect();
-    if contexts.is_empty() {
-        return Digest::sha256_json(&(&spec.environment.context, steps));
+    let own = || spec.steps.iter().filter_map(|step| step.verifier.environment.as_deref());
+    let contexts: Vec<_> = own().filter_map(|own| own.context.as_ref()).collect();
+    let environments = std::iter::once(&spec.environment).chain(own());
+    let placed: Vec<_> = environments.filter_map(|of| of.workdir_files.as_ref()).collect();
+    let context = &spec.environment.context;
+    // Tasks without a part keep the digest that they had before the part existed.
+    match (contexts.is_empty(), placed.is_empty()) {
+        (true, true) => Digest::sha256_json(&(context, steps)),
+        (false, true) => Digest::sha256_json(&(context, steps, contexts)),
+        (_, false) => Digest::sha256_json(&(context, steps, contexts, placed)),
     }
-    Digest::sha256_json(&(&spec.environment.context, steps, contexts))
 }
 
 /// Saves the pack cache. If that fails, only the next run is slower.

@@ -94,6 +94,8 @@ const INSTRUCTION_FILE: &str = "instruction.md";
 pub struct TaskParts {
     /// The build context.
     pub context: Option<PathBuf>,
+    /// Files for the working directory of its named image.
+    pub workdir_files: Option<PathBuf>,
     /// Name of its compose file.
     pub compose: Option<String>,
     /// Parts of each step, in step order.
@@ -115,4 +117,6 @@ pub struct StepParts {
     pub verifier_context: Option<PathBuf>,
     /// Name of its compose file.
     pub verifier_compose: Option<String>,
+    /// Whether that environment has the image, and the files, of the agent's.
+    pub verifier_shares_image: bool,
 }

@@ -42,7 +42,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         }
         if let Some(own) = &mut step.verifier.environment {
             **own = environment(job, own, parts.verifier_compose.clone());
-            if parts.verifier_context.is_some() && parts.verifier_context == task.parts.context {
+            if parts.verifier_shares_image {
                 own.docker_image.clone_from(&file.environment.docker_image);
             }
         }

@@ -60,12 +60,18 @@ impl TrialRun<'_> {
         self.attempt.redactor = redactor
             .map_err(|unset| SetupError::Unset(unset).into_error(&self.attempt.redactor))?;
         let ready = self.prepare_environment(plan).await;
-        let PreparedEnvironment { provider, request, services } =
+        let PreparedEnvironment { provider, request, services, workdir_files } =
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         self.wait_for_start().await?;
         let created = self.attempt.environment.create_beside(provider, request, services).await;
         created.map_err(|why| why.into_error(&self.attempt.redactor))?;
         self.ctx.execution.phases.parked(None);
+        if let Some(part) = workdir_files {
+            let environment = self.attempt.environment.expect_running();
+            let placed = setup::place_workdir_files(environment, &part).await;
+            self.parts.push(part);
+            placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        }
         if let Some(check) = &self.ctx.task.environment.healthcheck {
             let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
             let ready =
@@ -94,8 +100,9 @@ impl TrialRun<'_> {
         self.fetch_tests().await?;
         let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));
         let request = setup::create_request(ctx, services, task, purpose, image, uploads);
+        let workdir_files = setup::workdir_files(task, &services.files).await?;
         let services = setup::sidecars(task, &services.files).await?;
-        Ok(PreparedEnvironment { provider, request, services })
+        Ok(PreparedEnvironment { provider, request, services, workdir_files })
     }
 
     /// Pulls or builds the image of an environment.
