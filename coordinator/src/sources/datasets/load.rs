@@ -231,7 +231,7 @@ fn checked_name(
         return None;
     }
     let name = task_name(candidate);
-    if let Err(why) = name::check(&name) {
+    if let Err(why) = name::check_task(&name) {
         let found = format!("the name {name:?}, which {why}");
         problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
         return None;
