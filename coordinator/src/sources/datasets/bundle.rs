@@ -18,8 +18,8 @@ use rollout_worker::supervise;
 use super::pack::{self, LoadedTaskFiles, PackError};
 use super::pack_cache::PackCache;
 use super::task::invalid;
-use super::{Dataset, DatasetTask, spec};
-use crate::config::{ConfigError, ConfigErrors, Diagnostics, Job, TaskMetadata};
+use super::{Dataset, DatasetTask, faults, spec};
+use crate::config::{ConfigError, ConfigErrors, Diagnostics, ErrorKind, Job, TaskMetadata};
 
 /// Tasks packed concurrently: enough to keep a disk busy, few enough to leave the machine usable.
 const CONCURRENT_TASKS: usize = 8;
@@ -193,6 +193,12 @@ async fn prepare(
         let has_model_agents = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
         match read(&task, index, sink, has_model_agents).await {
             Ok(read) => files = Some(read),
+            Err(PrepareError::File(error))
+                if !job.is_strict && error.kind == ErrorKind::TooLarge =>
+            {
+                let shown = format!("{}/{}", spec.dataset, spec.name);
+                spec.fault = Some(faults::file_fault(&shown, &task.dir, &[*error]));
+            }
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
                 let message = format!("the task's directory {} no longer exists", shown(&task.dir));
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);

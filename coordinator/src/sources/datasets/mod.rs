@@ -5,13 +5,15 @@
 //! single task, after the parent directory of the task; a job file's `name` wins. Relative paths
 //! are relative to the job file's directory.
 //!
-//! A task file that does not parse or has a bad value refuses the run. A task that lacks a file, or
-//! asks for something that the environment does not support, is kept with its fault: its trials
-//! settle as `task_invalid`, unless the run is strict.
+//! A task that cannot be read or fetched, lacks a file, or asks for something that the environment
+//! does not support, is kept with its fault: its trials settle as `task_invalid` or
+//! `task_not_found`, unless the run is strict. A path that leads out of a task, and a variable that
+//! the job does not allow, refuse the run.
 
 mod bundle;
 mod capability;
 mod discover;
+mod faults;
 mod fingerprint;
 mod format_view;
 mod git;
@@ -23,6 +25,7 @@ mod load;
 mod pack;
 mod pack_cache;
 mod planned_formats;
+mod registry_names;
 mod resolve;
 mod select;
 mod spec;

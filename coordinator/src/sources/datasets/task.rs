@@ -10,12 +10,13 @@ use rollout_worker::shown_path::shown;
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
+use super::faults::FaultyTasks;
 use super::image_rules::ImageRules;
 use super::layout::{self, TaskLayout};
-use super::{DatasetTask, harborignore};
+use super::{DatasetTask, TaskParts, harborignore};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
-    Variable, outside_task, read_task,
+    Variable, outside_task, read_task, unreadable_task,
 };
 
 /// Context of loading a task.
@@ -36,61 +37,109 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`, without its commit; `None` if an error makes it unusable.
+/// Loads the task in `dir`, without its commit; `None` if an error concerns the run.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
     dir: PathBuf,
+    faulty: &mut FaultyTasks,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let root = match ConfinedDir::open(&dir) {
-        Ok(root) => root,
-        Err(error) => {
-            let location = SourceLocation { key: String::new(), line: None };
-            let message = format!("cannot open the task's directory: {error}");
-            problems.error(location.failure(&dir, ErrorKind::Unreadable, message));
-            return None;
-        }
+    let shown = format!("{}/{name}", context.dataset);
+    let mut own = Diagnostics::default();
+    let root = open(&dir, &mut own);
+    let read = match &root {
+        Some(root) if !all_inside(&dir, root, top_level_entries(), problems) => return None,
+        Some(_) => read_task(&dir.join(TASK_FILE), context.format, &mut own),
+        None => None,
     };
-    let top_level = [TASK_FILE, layout::STEPS_DIR, harborignore::FILE_NAME].map(PathBuf::from);
-    let top_level = top_level.into_iter().chain(layout::entries_looked_at());
-    if !all_inside(&dir, &root, top_level, problems) {
-        return None;
+    if own.has_errors() && !context.options.strict {
+        let fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+        let unread = || unreadable_task(&dir.join(TASK_FILE), context.format);
+        let (file, parts) = (read.unwrap_or_else(unread), TaskParts::default());
+        return Some(DatasetTask { fault, ..task_without_faults(name, dir, file, parts) });
     }
-    let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
-    let steps = file.steps.iter().map(layout::step_dir).filter(|step| step != Path::new(""));
-    let entries = steps.flat_map(|step| {
-        let below = layout::entries_looked_at().map(|entry| step.join(entry)).collect::<Vec<_>>();
-        std::iter::once(step).chain(below)
-    });
-    if !all_inside(&dir, &root, entries, problems) {
+    problems.extend(std::mem::take(&mut own));
+    let (root, file) = (root?, read?);
+    if !all_inside(&dir, &root, entries_of_steps(&file), problems) {
         return None;
     }
     check_variables(context, &dir, &file, problems);
     let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
     context.images.check(context.job, (&dir, &root), (&file, &parts), problems);
-    parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, problems));
+    parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, &mut own));
     let missing = layout.missing(&parts);
     let capability_check =
         CapabilityCheck { job: context.job, dir: &dir, root: &root, file: &file, parts: &parts };
-    let unsupported = capability::check(&capability_check, problems);
+    let unsupported = capability::check(&capability_check, &mut own);
     let provider = context.job.settings.environment.provider.kind();
-    let shown = format!("{}/{name}", context.dataset);
     let mut fault = capability::fault(&shown, &dir, provider, &unsupported.always);
     let model_fault = capability::fault(&shown, &dir, provider, &unsupported.for_models);
     if context.options.strict {
+        problems.extend(own);
         let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
         let unsolved = if oracle { TaskLayout::missing_solutions(&parts) } else { Vec::new() };
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
         unsupported.into_job_errors(context.job).for_each(|error| problems.error(error));
+    } else if own.has_errors() {
+        fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+    } else {
+        problems.extend(own);
     }
     if fault.is_none() && !missing.is_empty() {
         let missing: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
         let message = format!("the task {shown} lacks {}", missing.join(", "));
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
-    Some(DatasetTask { name, git_commit_id: None, dir, file, parts, fault, model_fault })
+    Some(DatasetTask { fault, model_fault, ..task_without_faults(name, dir, file, parts) })
+}
+
+fn open(dir: &Path, problems: &mut Diagnostics) -> Option<ConfinedDir> {
+    let opened = ConfinedDir::open(dir).map_err(|error| {
+        let location = SourceLocation { key: String::new(), line: None };
+        let message = format!("cannot open the task's directory: {error}");
+        problems.error(location.failure(dir, ErrorKind::Unreadable, message));
+    });
+    opened.ok()
+}
+
+/// The entries of a task that are looked at before its file is read.
+fn top_level_entries() -> impl Iterator<Item = PathBuf> {
+    let own = [TASK_FILE, layout::STEPS_DIR, harborignore::FILE_NAME].map(PathBuf::from);
+    own.into_iter().chain(layout::entries_looked_at())
+}
+
+/// The entries of the steps that a task file names.
+fn entries_of_steps(file: &TaskFile) -> impl Iterator<Item = PathBuf> {
+    let steps = file.steps.iter().map(layout::step_dir).filter(|step| step != Path::new(""));
+    steps.flat_map(|step| {
+        let below = layout::entries_looked_at().map(|entry| step.join(entry)).collect::<Vec<_>>();
+        std::iter::once(step).chain(below)
+    })
+}
+
+/// A task that can run as far as is known, without its commit.
+fn task_without_faults(
+    name: String,
+    dir: PathBuf,
+    file: TaskFile,
+    parts: TaskParts,
+) -> DatasetTask {
+    DatasetTask { name, git_commit_id: None, dir, file, parts, fault: None, model_fault: None }
+}
+
+/// The task of a registry that cannot be fetched.
+pub(super) fn unfetched(
+    context: &TaskLoadContext<'_>,
+    name: String,
+    error: ConfigError,
+    faulty: &mut FaultyTasks,
+) -> DatasetTask {
+    let fault = Some(faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error));
+    let file = unreadable_task(Path::new(TASK_FILE), context.format);
+    let task = task_without_faults(name, PathBuf::new(), file, TaskParts::default());
+    DatasetTask { fault, ..task }
 }
 
 /// An error of a task's definition.
