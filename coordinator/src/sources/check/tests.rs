@@ -88,7 +88,7 @@ fn task_with_common_mistake_is_warned_of() {
         ("tests/test.sh", "exit 0\n", "tests/test.sh:", "cannot write a reward"),
         (
             "tests/test.sh",
-            "true\r\necho 1 > /logs/verifier/reward.txt\r\n",
+            "true\necho 1 > /logs/verifier/reward.txt\r\n",
             "tests/test.sh:",
             "Windows",
         ),

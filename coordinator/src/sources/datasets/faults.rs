@@ -92,7 +92,7 @@ fn summary(error: &ConfigError, dir: Option<&Path>) -> String {
 }
 
 /// The warning of an error that only some trials have.
-fn warning(error: ConfigError) -> ConfigWarning {
+pub(super) fn warning(error: ConfigError) -> ConfigWarning {
     let ConfigError { file, line, key, found, expected, hint, .. } = error;
     let what = match expected.as_str() {
         "" => found,

@@ -21,6 +21,7 @@ mod harborignore;
 mod image_rules;
 mod instruction;
 mod layout;
+mod line_ends;
 mod load;
 mod pack;
 mod pack_cache;
@@ -52,6 +53,7 @@ pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use git::checked_out_commit;
 pub(crate) use instruction::read as read_instruction;
+pub(crate) use line_ends::has_windows_line_ends;
 pub(crate) use spec::task_spec as specification;
 
 /// The task formats recorded in the plan of a run, by dataset and task.
@@ -87,6 +89,8 @@ pub struct DatasetTask {
     pub fault: Option<TrialError>,
     /// Reason why it cannot run under agents that call models.
     pub model_fault: Option<TrialError>,
+    /// Reason why it cannot run under the oracle.
+    pub solution_fault: Option<TrialError>,
 }
 
 /// File name of the instruction of a task or step.

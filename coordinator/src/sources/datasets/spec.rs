@@ -23,6 +23,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
         model_fault: task.model_fault.clone(),
+        solution_fault: task.solution_fault.clone(),
         ..TaskSpec::new(dataset, &task.name)
     };
     for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {

@@ -10,9 +10,10 @@ use rollout_worker::shown_path::shown;
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
-use super::faults::FaultyTasks;
+use super::faults::{self, FaultyTasks};
 use super::image_rules::ImageRules;
 use super::layout::{self, TaskLayout};
+use super::line_ends::{self, WindowsScripts};
 use super::{DatasetTask, TaskParts, harborignore};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
@@ -92,7 +93,41 @@ pub(super) fn load(
         let message = format!("the task {shown} lacks {}", missing.join(", "));
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
-    Some(DatasetTask { fault, model_fault, ..task_without_faults(name, dir, file, parts) })
+    let windows = line_ends::find(&root, &parts, !context.job.settings.verifier.disable);
+    let (of_task, solution_fault) = line_end_faults(context, (&shown, &dir), &windows, problems);
+    let fault = fault.or(of_task);
+    let task = task_without_faults(name, dir, file, parts);
+    Some(DatasetTask { fault, model_fault, solution_fault, ..task })
+}
+
+/// The errors of the trials of a task with scripts that were written on Windows: under all agents, and
+/// under the oracle. The scripts are named, as errors in a strict run.
+fn line_end_faults(
+    context: &TaskLoadContext<'_>,
+    (shown, dir): (&str, &Path),
+    scripts: &WindowsScripts,
+    problems: &mut Diagnostics,
+) -> (Option<TrialError>, Option<TrialError>) {
+    let has_oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
+    let of_solution = scripts.of_solution.iter().filter(|_| has_oracle);
+    for script in scripts.of_task.iter().chain(of_solution) {
+        let location = SourceLocation { key: String::new(), line: Some(1) };
+        let file = dir.join(script);
+        let expected = "lines that end with LF";
+        let error = location.error(&file, ErrorKind::BadFile, line_ends::WHY, expected);
+        if context.options.strict {
+            problems.error(error);
+        } else {
+            problems.warning(faults::warning(error));
+        }
+    }
+    let fault = |scripts: &[PathBuf]| {
+        let first = scripts.first()?;
+        let (file, why) = (first.display(), line_ends::WHY);
+        let message = format!("the task {shown} cannot run: {file} has {why}");
+        Some(invalid(ErrorType::TaskInvalid, ErrorCode::REFUSED, message))
+    };
+    (fault(&scripts.of_task), fault(&scripts.of_solution))
 }
 
 fn open(dir: &Path, problems: &mut Diagnostics) -> Option<ConfinedDir> {
@@ -126,7 +161,16 @@ fn task_without_faults(
     file: TaskFile,
     parts: TaskParts,
 ) -> DatasetTask {
-    DatasetTask { name, git_commit_id: None, dir, file, parts, fault: None, model_fault: None }
+    DatasetTask {
+        name,
+        git_commit_id: None,
+        dir,
+        file,
+        parts,
+        fault: None,
+        model_fault: None,
+        solution_fault: None,
+    }
 }
 
 /// The task of a registry that cannot be fetched.

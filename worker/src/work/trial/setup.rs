@@ -25,7 +25,9 @@ use crate::supervise;
 pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
-    if let Some(fault) = task.fault.as_ref().or(model_fault) {
+    let is_oracle = ctx.agent.kind == AgentKind::Oracle;
+    let solution_fault = task.solution_fault.as_ref().filter(|_| is_oracle);
+    if let Some(fault) = task.fault.as_ref().or(model_fault).or(solution_fault) {
         return Err(fault.clone());
     }
     refuse_unused_features(ctx)?;
@@ -39,7 +41,7 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     }
     // A step may have no solution: it is verified in the state that earlier steps left.
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
-    if !solved && ctx.agent.kind == AgentKind::Oracle {
+    if !solved && is_oracle {
         let none = agents::NoSolution { agent: ctx.agent.name.clone() };
         return Err(failure::task_invalid(&none.to_string()));
     }
