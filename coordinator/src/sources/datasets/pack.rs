@@ -126,6 +126,22 @@ pub(super) fn read(
     Ok(LoadedTaskFiles { instructions, trajectories, parts })
 }
 
+/// The error of packing the files of a task, which a run would have. Archives are written below
+/// `scratch`, and removed. Blocks.
+///
+/// # Errors
+/// The archives cannot be written.
+pub(crate) fn check(task: &DatasetTask, scratch: &Path) -> io::Result<Option<ConfigError>> {
+    match read(task, scratch, None, false) {
+        Ok(files) => {
+            let archives = files.parts.iter().filter_map(|part| part.archive.as_ref());
+            archives.map(fs::remove_file).collect::<io::Result<()>>().map(|()| None)
+        }
+        Err(PackError::Task(error)) => Ok(Some(*error)),
+        Err(PackError::Scratch(error)) => Err(io::Error::other(error)),
+    }
+}
+
 /// The sources of the task's parts, each with its slots.
 fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
     let harbor = IgnoreRules::Harbor;
