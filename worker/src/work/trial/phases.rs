@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
@@ -148,9 +149,12 @@ impl TrialRun<'_> {
         work: Option<ScriptWork>,
         limit: std::time::Duration,
     ) -> Option<PlannedScript> {
+        let mut env = self.agent_env(step);
+        let budget = self.ctx.settings.budget.as_ref();
+        env.extend(variables::limits_env(limit, Timestamp::now(), budget));
         let script = |work| PlannedScript {
             work,
-            env: self.agent_env(step),
+            env,
             workdir: None,
             user: step.agent.user.clone(),
             limit,
