@@ -1,7 +1,7 @@
 //! Commands with which a test makes the cluster fail.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, ClusterState};
 use super::delete::delete_object;
@@ -129,6 +129,15 @@ impl KubeFaults {
     pub fn resume_listening(&self) {
         self.port.wanted.send_replace(true);
         self.port.wait_until(true);
+    }
+
+    /// The API server restarts. For a time it has not loaded its rules, and refuses every right with
+    /// a code: 403, or 401.
+    pub fn restart(&self, without_rules: Duration, code: u16) {
+        self.stop_listening();
+        let until = Instant::now() + without_rules;
+        self.change(|state| state.faults.without_rules = Some((until, code)));
+        self.resume_listening();
     }
 
     /// The node evicts a pod, with a message such as `The node was low on resource: memory.`

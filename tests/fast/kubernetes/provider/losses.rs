@@ -104,6 +104,43 @@ async fn command_survives_outage_of_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn restarted_api_server_without_rules_fails_no_call_it_granted_before() {
+    for code in [403, 401] {
+        let fixture = PodFixture::new();
+        let environment = fixture.create().await;
+        let faults = fixture.double.faults();
+        let captured = Arc::new(Captured::default());
+        let script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; exit 7";
+        let running = environment.exec(shell(script), captured.clone());
+        let restart = async {
+            let began = async || !captured.bytes(OutputStream::Stdout).is_empty();
+            wait::until_async(DEADLINE, "the first output", began).await;
+            faults.restart(Duration::from_secs(3), code);
+            // So do calls that begin while the server refuses everything.
+            fixture.create().await.destroy().await.expect("destroyed");
+        };
+        let (ended, ()) = tokio::join!(running, restart);
+        assert_eq!(ended.unwrap_or_else(|f| panic!("{code}: {}", f.chain())).code, 7);
+        assert_eq!(captured.bytes(OutputStream::Stdout), b"1\n2\n3\n4\n5\n6\n");
+        faults.restart(Duration::from_secs(3), code);
+        environment.destroy().await.unwrap_or_else(|f| panic!("{code}: {}", f.chain()));
+        assert_eq!(fixture.double.pods(), Vec::<serde_json::Value>::new(), "nothing is left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn right_that_was_never_used_is_missing_at_once() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    fixture.double.faults().deny_access("delete", "pods");
+    let destroying = environment.destroy();
+    let ended = tokio::time::timeout(Duration::from_secs(10), destroying).await;
+    let failure = ended.expect("nothing is waited for").expect_err("denied");
+    assert_eq!(failure.kind, FailureKind::NotPermitted, "{}", failure.chain());
+    fixture.double.faults().clear();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_whose_removal_failed_is_removed_later() {
     let fixture = PodFixture::with(|options| options.schedule_timeout_sec = 60);
     let faults = fixture.double.faults();

@@ -21,6 +21,7 @@ use super::labels::{PodRole, ROLE};
 use super::options::BuilderOptions;
 use super::pod::KubePod;
 use super::remove::PodId;
+use super::rights::Right;
 use super::settings::PodSettings;
 use super::{Shared, create};
 use crate::environment::failed_builds::ImageFailure;
@@ -294,7 +295,7 @@ impl ImageBuilder {
         let namespace = &self.cluster.namespace;
         let pods = self.cluster.pods(namespace);
         let what = format!("cannot look for the pod {name}");
-        match self.cluster.call(&what, pods.get_opt(name)).await {
+        match self.cluster.call(Right::to("get", &pods), &what, || pods.get_opt(name)).await {
             Ok(Some(pod))
                 if pod.labels().get(ROLE).map(String::as_str) == Some(PodRole::Build.as_str()) =>
             {

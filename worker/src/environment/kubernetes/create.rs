@@ -18,6 +18,7 @@ use super::labels;
 use super::manifest::MAIN;
 use super::pod::KubePod;
 use super::remove::{PodId, remove};
+use super::rights::Right;
 use super::scripts;
 use super::start::{self, StartProgress, StartStep};
 use super::watch::PodWatch;
@@ -41,13 +42,14 @@ const MAX_EVENTS: u32 = 20;
 pub(super) async fn create_pod(cluster: &Cluster, pod: &Pod) -> Result<Pod, Failure> {
     let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
     let what = format!("cannot create the pod {name}");
-    let pods = cluster.pods(&namespace);
+    let (pods, params) = (cluster.pods(&namespace), PostParams::default());
     let began = Instant::now();
     // A quota is like nodes: others leave it.
     let quota_within = Duration::from_secs(cluster.options.schedule_timeout_sec);
     let mut pause = Duration::from_millis(200);
     loop {
-        let made = cluster.answer(&what, pods.create(&PostParams::default(), pod)).await?;
+        let right = Right::to("create", &pods);
+        let made = cluster.answer(right, &what, || pods.create(&params, pod)).await?;
         match made {
             Ok(made) if lost_sidecars(pod, &made) => {
                 remove(cluster, &PodId::of(&made, &namespace)).await?;
@@ -86,7 +88,8 @@ async fn replace_own(
     what: &str,
 ) -> Result<(), Failure> {
     let pods = cluster.pods(namespace);
-    let Some(found) = cluster.call(what, pods.get_opt(&pod.name_any())).await? else {
+    let (right, name) = (Right::to("get", &pods), pod.name_any());
+    let Some(found) = cluster.call(right, what, || pods.get_opt(&name)).await? else {
         return Ok(());
     };
     if found.labels().get(labels::EXEC) == pod.labels().get(labels::EXEC) {
@@ -227,7 +230,8 @@ impl KubePod {
         let events = self.cluster.api::<Event>(&self.namespace);
         let selector = format!("involvedObject.name={}", self.name);
         let params = ListParams::default().fields(&selector).limit(MAX_EVENTS);
-        match self.cluster.call("cannot list events", events.list(&params)).await {
+        let right = Right::to("list", &events);
+        match self.cluster.call(right, "cannot list events", || events.list(&params)).await {
             Ok(list) => {
                 let own = |event: &Event| event.involved_object.uid.as_ref() == Some(&self.uid);
                 let mut found: Vec<_> = list.items.into_iter().filter(own).collect();

@@ -2,7 +2,8 @@
 //!
 //! * `options`, `settings`: settings of the operator and of a job; `manifest`, `labels`: pods from
 //!   them.
-//! * `cluster`, `failure`: the connection, and the classification of the API's errors.
+//! * `cluster`, `rights`, `failure`: the connection, the rights that the API has granted, and the
+//!   classification of its errors.
 //! * `create`, `start`, `pod_state`, `watch`, `admission`: a pod from its creation until its
 //!   container runs. `start` decides, the others observe.
 //! * `pod`, `stream`, `frames`, `scripts`: calls to a running pod, and their repetition.
@@ -38,6 +39,7 @@ mod pod;
 mod pod_state;
 mod reap;
 mod remove;
+mod rights;
 mod scripts;
 mod server_clock;
 mod service_containers;
@@ -68,6 +70,7 @@ use self::labels::{NETWORK, NO_NETWORK, PRESERVED, PodRole, ROLE};
 use self::network::{NetworkPolicies, PodNetwork};
 use self::pod::KubePod;
 use self::remove::DeferredPods;
+use self::rights::Right;
 use self::service_containers::PodService;
 use self::service_images::PreparedServices;
 use self::settings::PodSettings;
@@ -150,7 +153,8 @@ impl Provider for KubernetesProvider {
         let cluster = self.shared.client.cluster().await?;
         let pods = cluster.pods(&cluster.namespace);
         let first = kube::api::ListParams::default().limit(1);
-        cluster.call("cannot list pods", pods.list(&first)).await?;
+        let right = Right::to("list", &pods);
+        cluster.call(right, "cannot list pods", || pods.list(&first)).await?;
         Ok(EnvironmentCapacity::default())
     }
 
@@ -556,8 +560,8 @@ impl Environment for PodEnvironment {
         }});
         let pods = pod.cluster.pods(&pod.namespace);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let patching = pods.patch(&pod.name, &params, &patch);
-        let _patched: Pod = pod.cluster.call(&what, patching).await?;
+        let patching = || pods.patch(&pod.name, &params, &patch);
+        let _patched: Pod = pod.cluster.call(Right::to("patch", &pods), &what, patching).await?;
         let (namespace, name, shell) = (&pod.namespace, &pod.name, pod.shell);
         Ok(format!("kubectl exec -it -n {namespace} {name} -c {} -- {shell}", manifest::MAIN))
     }

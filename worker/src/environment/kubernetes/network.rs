@@ -25,6 +25,7 @@ use super::failure::has_code;
 use super::labels::{MANAGED_BY, MANAGER, NETWORK, NO_NETWORK};
 use super::options::{KubernetesOptions, NetworkEnforcement};
 use super::pod::KubePod;
+use super::rights::Right;
 use super::settings::PodSettings;
 use super::stream;
 use crate::environment::{Failure, FailureKind};
@@ -183,10 +184,12 @@ impl NetworkPolicies {
         let what = format!("cannot create the network policy {POLICY}");
         let policies = cluster.api::<Policy>(namespace);
         let made = policy(namespace);
-        match cluster.answer(&what, policies.create(&PostParams::default(), &made)).await? {
+        let (right, params) = (Right::to("create", &policies), PostParams::default());
+        match cluster.answer(right, &what, || policies.create(&params, &made)).await? {
             Ok(_) => {}
             Err(error) if has_code(&error, 409) => {
-                let found = cluster.call(&what, policies.get(POLICY)).await?;
+                let right = Right::to("get", &policies);
+                let found = cluster.call(right, &what, || policies.get(POLICY)).await?;
                 if found.spec != made.spec {
                     let text = format!(
                         "the network policy {POLICY} of the namespace {namespace} was changed: \
@@ -269,9 +272,9 @@ impl KubePod {
         let value = (!open).then_some(NO_NETWORK);
         let patch = json!({"metadata": {"uid": self.uid, "labels": {NETWORK: value}}});
         let pods = self.cluster.pods(&self.namespace);
-        let params = PatchParams::default();
-        let patched: Pod =
-            self.cluster.call(&what, pods.patch(&self.name, &params, &Patch::Merge(patch))).await?;
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patching = || pods.patch(&self.name, &params, &patch);
+        let patched: Pod = self.cluster.call(Right::to("patch", &pods), &what, patching).await?;
         let labels = patched.metadata.labels.unwrap_or_default();
         if labels.get(NETWORK).map(String::as_str) == value {
             Ok(())

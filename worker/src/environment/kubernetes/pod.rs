@@ -12,6 +12,7 @@ use super::admission::CountedPod;
 use super::cluster::Cluster;
 use super::frames::new_mark;
 use super::pod_state::PodState;
+use super::rights::Right;
 use super::services::ServiceContainer;
 use super::stream::{self, CutStream, ScriptResult, Target};
 use super::watch::{LostPod, WatchedPod, gone, until_lost};
@@ -85,7 +86,8 @@ impl KubePod {
     pub(super) async fn refresh(&self) -> Result<Option<PodState>, Failure> {
         let what = format!("cannot ask for the state of the pod {}", self.name);
         let pods = self.cluster.pods(&self.namespace);
-        let found = self.cluster.call(&what, pods.get_opt(&self.name)).await?;
+        let right = Right::to("get", &pods);
+        let found = self.cluster.call(right, &what, || pods.get_opt(&self.name)).await?;
         self.watched.update(found.as_ref());
         Ok(found.as_ref().map(PodState::of).filter(|state| state.uid == self.uid))
     }

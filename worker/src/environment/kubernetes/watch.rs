@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use super::cluster::Cluster;
 use super::labels;
 use super::pod_state::PodState;
+use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::{self, Task};
 
@@ -225,7 +226,7 @@ async fn list(
     let mut listed = HashMap::new();
     let mut params = ListParams::default().labels(&selector(cluster)).limit(PAGE);
     let version = loop {
-        let page = cluster.call(what, pods.list(&params)).await?;
+        let page = cluster.call(Right::to("list", &pods), what, || pods.list(&params)).await?;
         for pod in &page.items {
             listed.insert(pod.name_any(), pod.uid().unwrap_or_default());
             tracked.observe(pod, true);
@@ -236,7 +237,7 @@ async fn list(
         }
     };
     for name in tracked.missing(&listed) {
-        let found = cluster.call(what, pods.get_opt(&name)).await?;
+        let found = cluster.call(Right::to("get", &pods), what, || pods.get_opt(&name)).await?;
         tracked.set_missing(&name, found.as_ref());
     }
     Ok(version)
@@ -251,7 +252,8 @@ async fn watch(
     let params = WatchParams::default().labels(&selector(cluster)).timeout(WATCH_SECONDS);
     let what = "cannot watch the pods of this worker";
     let pods = cluster.pods(namespace);
-    let events = match cluster.call(what, pods.watch(&params, &version)).await {
+    let watching = || pods.watch(&params, &version);
+    let events = match cluster.call(Right::to("watch", &pods), what, watching).await {
         Ok(events) => events.boxed(),
         Err(failure) => return WatchEnd::Relist(Some(failure.chain())),
     };
