@@ -20,6 +20,9 @@ use rollout_worker::supervise;
 /// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Longest time for the removal of leftovers of one provider at the end of a process.
+const LEFTOVERS_LIMIT: Duration = Duration::from_secs(60);
+
 /// Directories that are recovered at the same time.
 const CONCURRENT_RECOVERIES: usize = 4;
 
@@ -146,6 +149,17 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
                 }
             }
             Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
+        }
+    }
+}
+
+/// Removes what removals of this process have left, before it ends. Without this, only a later process
+/// would remove it.
+pub async fn remove_leftovers(providers: &[Arc<dyn Provider>]) {
+    for provider in providers {
+        let removing = provider.remove_deferred();
+        if tokio::time::timeout(LEFTOVERS_LIMIT, removing).await.is_err() {
+            tracing::warn!("not everything of `{}` was removed in time", provider.kind());
         }
     }
 }

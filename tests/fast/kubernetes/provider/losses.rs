@@ -1,6 +1,6 @@
 //! Pods that are lost while a trial uses them, and an API server that goes away.
 
-use rollout_tests::kube::{ExpiredForm, KubeFaults};
+use rollout_tests::kube::{ExpiredForm, KubeFaults, RequestFault};
 use rollout_worker::environment::FailureKind;
 
 use super::*;
@@ -138,6 +138,40 @@ async fn right_that_was_never_used_is_missing_at_once() {
     let failure = ended.expect("nothing is waited for").expect_err("denied");
     assert_eq!(failure.kind, FailureKind::NotPermitted, "{}", failure.chain());
     fixture.double.faults().clear();
+}
+
+/// Waits until a cluster has no pod, without any call of a provider.
+async fn until_no_pod_is_left(double: &KubeDouble) {
+    wait::until_async(DEADLINE, "no pod is left", async || double.pods().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_whose_removal_was_refused_once_is_removed_without_another_call() {
+    for (code, times, message) in [
+        (500, 1, "etcdserver: request timed out"),
+        (400, 1, "admission webhook \"policy.x\" denied the request: busy"),
+        // A right that is refused at its first use is asked for twice.
+        (403, 2, "pods is forbidden: User \"w\" cannot delete resource \"pods\""),
+    ] {
+        let fixture = PodFixture::new();
+        let environment = fixture.create().await;
+        let fault = RequestFault::Error(code, message.to_owned());
+        fixture.double.faults().requests("delete", "pods", times, fault);
+        let failure = environment.destroy().await.expect_err(message);
+        assert!(failure.message.contains(message), "{failure}");
+        until_no_pod_is_left(&fixture.double).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_without_caller_is_finished() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let slow = RequestFault::Slow(Duration::from_secs(30));
+    fixture.double.faults().requests("delete", "pods", 1, slow);
+    let destroying = environment.destroy();
+    assert!(tokio::time::timeout(Duration::from_millis(300), destroying).await.is_err());
+    until_no_pod_is_left(&fixture.double).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,10 +110,11 @@ impl BackgroundTasks {
 struct Shared {
     client: KubeClient,
     watches: Arc<Watches>,
-    leftovers: DeferredPods,
+    leftovers: Arc<DeferredPods>,
     policies: NetworkPolicies,
     builds: ImageBuilds,
     lease: OnceLock<Task<()>>,
+    removals: OnceLock<Task<()>>,
     tasks: BackgroundTasks,
 }
 
@@ -128,10 +129,11 @@ impl KubernetesProvider {
         let shared = Shared {
             client: KubeClient::new(source, instance),
             watches: Arc::default(),
-            leftovers: DeferredPods::default(),
+            leftovers: Arc::default(),
             policies: NetworkPolicies::default(),
             builds: ImageBuilds::default(),
             lease: OnceLock::new(),
+            removals: OnceLock::new(),
             tasks: BackgroundTasks::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -163,6 +165,9 @@ impl Provider for KubernetesProvider {
     }
 
     async fn remove_deferred(&self) {
+        if self.shared.leftovers.is_empty() {
+            return;
+        }
         if let Ok(cluster) = self.shared.client.cluster().await {
             self.shared.leftovers.retry_all(cluster).await;
         }
@@ -322,7 +327,8 @@ impl Shared {
         pod
     }
 
-    /// Begins to watch a pod of this worker, and to renew its lease.
+    /// Begins to watch a pod of this worker, and to renew its lease. Its removal is repeated if it
+    /// fails.
     fn adopt_pod(
         &self,
         cluster: &Arc<Cluster>,
@@ -333,6 +339,10 @@ impl Shared {
         self.lease.get_or_init(|| {
             let renewing = lease::run(Arc::clone(cluster), Arc::clone(&self.watches));
             supervise::spawn("kubernetes lease renewal", renewing)
+        });
+        self.removals.get_or_init(|| {
+            let repeating = remove::repeat(Arc::clone(cluster), Arc::clone(&self.leftovers));
+            supervise::spawn("kubernetes removals", repeating)
         });
         let namespace = made.metadata.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| cluster.namespace.clone());
@@ -542,8 +552,9 @@ impl Environment for PodEnvironment {
         self.pod.stop().await
     }
 
+    /// A removal that fails is repeated in the background until it succeeds.
     async fn destroy(&self) -> Result<(), Failure> {
-        remove::remove(&self.pod.cluster, &self.pod.id()).await?;
+        self.shared.leftovers.try_remove(&self.pod.cluster, &self.pod.id()).await?;
         self.pod.watched.update(None);
         Ok(())
     }
