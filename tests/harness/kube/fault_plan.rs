@@ -82,6 +82,8 @@ pub(super) struct FaultPlan {
     pub(super) exec_protocols: Vec<&'static str>,
     pub(super) expired_form: ExpiredForm,
     pub(super) ignores_network_policies: bool,
+    /// How long after its selection a pod still has a network.
+    pub(super) network_policy_delay: Duration,
     /// By how much the clock that dates answers is behind.
     pub(super) clock_behind: Duration,
 }

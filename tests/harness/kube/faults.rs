@@ -105,6 +105,11 @@ impl KubeFaults {
         self.change(|state| state.faults.ignores_network_policies = true);
     }
 
+    /// Network policies take a pod's network away some time after they have selected it.
+    pub fn delay_network_policies(&self, delay: Duration) {
+        self.change(|state| state.faults.network_policy_delay = delay);
+    }
+
     /// Forgets all changes so far: watches that begin or are in the past are expired.
     pub fn expire_watches(&self, form: ExpiredForm) {
         self.change(|state| {

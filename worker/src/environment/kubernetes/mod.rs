@@ -250,7 +250,7 @@ impl Shared {
         let made = create::create_pod(&cluster, &manifest).await?;
         let pod = self.adopt_with_services(&cluster, &made, request.env, services.as_ref());
         let started = tokio::select! {
-            started = bring_up(&pod, request.workdir.as_deref(), request.uploads, pending) => started,
+            started = bring_up(&pod, request.workdir.as_deref(), open, request.uploads, pending) => started,
             () = caller.closed() => Err(cancelled()),
         };
         match started {
@@ -402,24 +402,28 @@ impl Shared {
         let pod = self.adopt_pod(cluster, &made, BTreeMap::new(), "/bin/sh");
         let result = match pod.wait_started().await {
             Ok(()) => network::probe_in(&pod).await,
-            Err(failure) => Err(network::probe_failure(failure)),
+            Err(failure) => Err(failure),
         };
         self.leftovers.remove_or_defer(cluster, pod.id()).await;
-        result
+        result.map_err(network::probe_failure)
     }
 }
 
-/// Waits for the container, which ends the place of the pod among those that wait, and places the
-/// files. Returns the working directory.
+/// Waits for the container, which ends the place of the pod among those that wait, and for the end of
+/// its network unless `is_open`. Places the files. Returns the working directory.
 async fn bring_up(
     pod: &KubePod,
     workdir: Option<&str>,
+    is_open: bool,
     uploads: Vec<Upload>,
     pending: tokio::sync::SemaphorePermit<'_>,
 ) -> Result<String, Failure> {
     pod.wait_started().await?;
     drop(pending);
     let workdir = pod.prepare(workdir).await?;
+    if !is_open {
+        pod.until_isolated().await?;
+    }
     if !uploads.is_empty() {
         pod.copy_to(uploads).await?;
     }
@@ -513,6 +517,9 @@ impl Environment for PodEnvironment {
         // If this future is dropped, the state stays unknown.
         *now = None;
         self.pod.set_network_label(open).await?;
+        if !open {
+            self.pod.until_isolated().await?;
+        }
         *now = Some(open);
         drop(now);
         Ok(())

@@ -17,6 +17,7 @@ macro_rules! script {
     };
 }
 
+script!(CONNECT, "scripts/connect.sh");
 script!(LAUNCH, "scripts/launch.sh");
 script!(PREPARE, "scripts/prepare.sh");
 script!(PLACE, "scripts/place.sh");
@@ -82,6 +83,11 @@ pub(super) fn runner(
 pub(super) fn prepare(shell: &str, workdir: Option<&str>, mark: &str) -> Vec<String> {
     let workdir = workdir.unwrap_or_default().to_owned();
     argv(shell, PREPARE.clone(), [workdir, mark.to_owned()])
+}
+
+/// Arguments of the call that tries to connect to the API server.
+pub(super) fn connect(shell: &str, mark: &str) -> Vec<String> {
+    argv(shell, CONNECT.clone(), [mark.to_owned()])
 }
 
 /// Arguments of the call that places files from an archive of `bytes` bytes.
