@@ -11,6 +11,7 @@ mod networks;
 mod services;
 mod starts;
 mod streams;
+mod users;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -264,7 +264,7 @@ impl ImageBuilder {
 
     /// Builds in a pod that runs.
     async fn build_started(&self, pod: &KubePod) -> Result<(), ImageFailure> {
-        let workdir = pod.prepare(None).await.map_err(builder_failure)?;
+        let workdir = pod.prepare(None, &[]).await.map_err(builder_failure)?.workdir;
         let packed = pack(self.dir.clone()).await?;
         let context =
             Upload::Archive { path: CONTEXT_DIR.to_owned(), tar: packed.path().to_owned() };

@@ -99,6 +99,15 @@ async fn replace_own(
     Err(Failure::new(FailureKind::Service, text))
 }
 
+/// A container that is ready for calls.
+#[derive(Debug)]
+pub(super) struct PreparedContainer {
+    /// Its working directory.
+    pub(super) workdir: String,
+    /// Places that its user cannot fill.
+    pub(super) closed: String,
+}
+
 impl KubePod {
     /// A pod that was created just now.
     pub(super) fn new(
@@ -245,19 +254,26 @@ impl KubePod {
         }
     }
 
-    /// Prepares the container for calls; returns its working directory.
-    pub(super) async fn prepare(&self, workdir: Option<&str>) -> Result<String, Failure> {
-        let result = self.run_script(|mark| scripts::prepare(self.shell, workdir, mark)).await?;
+    /// Prepares the container for calls, and looks whether files can be placed at `places`.
+    pub(super) async fn prepare(
+        &self,
+        workdir: Option<&str>,
+        places: &[String],
+    ) -> Result<PreparedContainer, Failure> {
+        let script = |mark: &str| scripts::prepare(self.shell, workdir, places, mark);
+        let result = self.run_script(script).await?;
         let (kind, rest) = result.frame.split_once(' ').unwrap_or((&result.frame, ""));
         let what =
             format!("cannot use the container `{}` of the pod {}", self.container, self.name);
         match kind {
             "e" => {
-                let count = rest.parse().unwrap_or(0);
+                let (count, closed) = rest.split_once(' ').unwrap_or((rest, ""));
+                let count = count.parse().unwrap_or(0);
                 self.oom_before.store(count, Ordering::Relaxed);
                 self.record_oom(count);
                 let printed = result.stdout.trim_end_matches('\n');
-                Ok(if printed.is_empty() { "/".to_owned() } else { printed.to_owned() })
+                let workdir = if printed.is_empty() { "/" } else { printed };
+                Ok(PreparedContainer { workdir: workdir.to_owned(), closed: closed.to_owned() })
             }
             "m" => {
                 let missing = rest.trim().replace(' ', ", ");

@@ -1,12 +1,13 @@
 //! Creation of environments: what a pod needs, the pod, and its preparation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::oneshot;
 
 use super::cluster::Cluster;
+use super::image_facts::{self, ImageFacts, ImageUser};
 use super::labels::{NETWORK, NO_NETWORK};
 use super::network::PodNetwork;
 use super::pod::KubePod;
@@ -15,7 +16,7 @@ use super::service_containers::PodService;
 use super::service_images::PreparedServices;
 use super::settings::PodSettings;
 use super::{Shared, create, lease, manifest, network, remove};
-use crate::environment::{CreateRequest, Failure, FailureKind, Upload};
+use crate::environment::{CreateRequest, Failure, FailureKind};
 use crate::supervise;
 
 /// A pod that is not created yet.
@@ -28,6 +29,13 @@ struct PlannedPod {
     open: bool,
     /// Whether it never has one.
     denied: bool,
+}
+
+/// A pod that was created.
+enum Created {
+    Environment(Box<PodEnvironment>),
+    /// It was removed: these directories must be volumes.
+    NeedsVolumes(BTreeSet<String>),
 }
 
 /// The caller of a creation.
@@ -45,40 +53,93 @@ impl Shared {
             planned = Box::pin(self.plan(&request)) => planned?,
             () = caller.closed() => return Err(cancelled()),
         };
-        let PlannedPod { cluster, settings, services, manifest, open, denied } = planned;
+        let key = image_facts::key(&planned.manifest);
+        let mut facts = self.known_images.get(&key);
+        loop {
+            match Box::pin(self.create_once(&planned, &facts, &request, caller)).await {
+                Ok(Created::Environment(made)) => return Ok(*made),
+                Ok(Created::NeedsVolumes(more)) => facts.volumes.extend(more),
+                Err(failure) => {
+                    let name = image_facts::named_user(&failure).filter(|_| facts.user.is_none());
+                    let Some(name) = name else { return Err(failure) };
+                    facts.user = Some(self.user_of(&planned, &request, name, caller).await?);
+                }
+            }
+            self.known_images.set(&key, facts.clone());
+        }
+    }
+
+    /// Creates the pod of an environment with what is known of its image.
+    async fn create_once(
+        self: &Arc<Self>,
+        planned: &PlannedPod,
+        facts: &ImageFacts,
+        request: &CreateRequest,
+        caller: &mut Caller,
+    ) -> Result<Created, Failure> {
+        let PlannedPod { cluster, services, open, .. } = planned;
         let pending = tokio::select! {
             permit = cluster.admission.admit() => permit,
             () = caller.closed() => return Err(cancelled()),
         };
-        let made = create::create_pod(&cluster, &manifest).await?;
-        let pod = self.adopt_with_services(&cluster, &made, request.env, services.as_ref());
+        let mut manifest = planned.manifest.clone();
+        facts.apply(&mut manifest);
+        let made = create::create_pod(cluster, &manifest).await?;
+        let env = request.env.clone();
+        let pod = self.adopt_with_services(cluster, &made, env, services.as_ref());
         let started = tokio::select! {
-            started = bring_up(&pod, request.workdir.as_deref(), open, request.uploads, pending) => started,
+            started = bring_up(&pod, request, facts, *open, pending) => started,
             () = caller.closed() => Err(cancelled()),
         };
         match started {
-            Ok(workdir) => {
-                let limits = manifest::enforced_limits(&request.resources);
-                let is_open = tokio::sync::Mutex::new(Some(open));
-                let network = PodNetwork { is_denied: denied, is_open };
-                let services = PodService::all(&pod);
-                let (pod, shared) = (Arc::new(pod), Arc::clone(self));
-                let labels = request.labels;
-                Ok(PodEnvironment {
-                    pod,
-                    services,
-                    shared,
-                    workdir,
-                    limits,
-                    network,
-                    labels,
-                    settings,
-                })
+            Ok(Started::Ready { workdir }) => {
+                Ok(Created::Environment(Box::new(self.environment(pod, workdir, planned, request))))
+            }
+            Ok(Started::NeedsVolumes(places)) => {
+                self.leftovers.remove_or_defer(cluster, pod.id()).await;
+                Ok(Created::NeedsVolumes(places))
             }
             Err(failure) => {
-                self.leftovers.remove_or_defer(&cluster, pod.id()).await;
+                self.leftovers.remove_or_defer(cluster, pod.id()).await;
                 Err(failure)
             }
+        }
+    }
+
+    fn environment(
+        self: &Arc<Self>,
+        pod: KubePod,
+        workdir: String,
+        planned: &PlannedPod,
+        request: &CreateRequest,
+    ) -> PodEnvironment {
+        let is_open = tokio::sync::Mutex::new(Some(planned.open));
+        PodEnvironment {
+            services: PodService::all(&pod),
+            pod: Arc::new(pod),
+            shared: Arc::clone(self),
+            workdir,
+            limits: manifest::enforced_limits(&request.resources),
+            network: PodNetwork { is_denied: planned.denied, is_open },
+            labels: request.labels.clone(),
+            settings: planned.settings.clone(),
+        }
+    }
+
+    /// The numbers of the user that the image of a planned pod names.
+    async fn user_of(
+        self: &Arc<Self>,
+        planned: &PlannedPod,
+        request: &CreateRequest,
+        name: &str,
+        caller: &mut Caller,
+    ) -> Result<ImageUser, Failure> {
+        let image = image_facts::image(&planned.manifest).unwrap_or_default();
+        let PlannedPod { cluster, settings, .. } = planned;
+        let finding = self.find_user(cluster, &request.labels, settings, image, name);
+        tokio::select! {
+            found = Box::pin(finding) => found,
+            () = caller.closed() => Err(cancelled()),
         }
     }
 
@@ -155,25 +216,39 @@ impl Shared {
     }
 }
 
+/// A pod that runs.
+enum Started {
+    /// Its files are in place.
+    Ready { workdir: String },
+    /// Its user cannot place files there.
+    NeedsVolumes(BTreeSet<String>),
+}
+
 /// Waits for the container, which ends the place of the pod among those that wait, and for the end of
-/// its network unless `is_open`. Places the files. Returns the working directory.
+/// its network unless `is_open`. Places the files.
 async fn bring_up(
     pod: &KubePod,
-    workdir: Option<&str>,
+    request: &CreateRequest,
+    facts: &ImageFacts,
     is_open: bool,
-    uploads: Vec<Upload>,
     pending: tokio::sync::SemaphorePermit<'_>,
-) -> Result<String, Failure> {
+) -> Result<Started, Failure> {
     pod.wait_started().await?;
     drop(pending);
-    let workdir = pod.prepare(workdir).await?;
+    let places = image_facts::places(&request.uploads);
+    let prepared = pod.prepare(request.workdir.as_deref(), &places).await?;
+    let mut missing = image_facts::possible_volumes(&prepared.closed);
+    missing.retain(|place| !facts.volumes.contains(place));
+    if !missing.is_empty() {
+        return Ok(Started::NeedsVolumes(missing));
+    }
     if !is_open {
         pod.until_isolated().await?;
     }
-    if !uploads.is_empty() {
-        pod.copy_to(uploads).await?;
+    if !request.uploads.is_empty() {
+        pod.copy_to(request.uploads.clone()).await?;
     }
-    Ok(workdir)
+    Ok(Started::Ready { workdir: prepared.workdir })
 }
 
 fn cancelled() -> Failure {

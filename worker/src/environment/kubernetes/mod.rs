@@ -6,7 +6,8 @@
 //!   classification of its errors.
 //! * `creation`, `create`, `start`, `pod_state`, `watch`, `admission`: an environment, and its pod
 //!   from the creation until the container runs. `start` decides, the last three observe.
-//! * `pod_environment`, `probe_pod`: pods as environments, and pods that find something out.
+//! * `pod_environment`, `probe_pod`, `image_facts`: pods as environments, pods that find something out,
+//!   and what pods have shown of their images.
 //! * `pod`, `stream`, `frames`, `scripts`: calls to a running pod, and their repetition.
 //! * `exec`, `kill`, `copy`: commands, the end of everything they started, files in and out.
 //! * `network`: access to the cluster's network.
@@ -28,6 +29,7 @@ mod creation;
 mod exec;
 mod failure;
 mod frames;
+mod image_facts;
 mod image_record;
 mod images;
 mod kill;
@@ -64,6 +66,7 @@ use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use tokio::sync::oneshot;
 
 use self::cluster::{Cluster, KubeClient};
+use self::image_facts::KnownImages;
 use self::images::ImageBuilds;
 use self::network::NetworkPolicies;
 use self::remove::DeferredPods;
@@ -106,6 +109,7 @@ struct Shared {
     leftovers: Arc<DeferredPods>,
     policies: NetworkPolicies,
     builds: ImageBuilds,
+    known_images: KnownImages,
     lease: OnceLock<Task<()>>,
     removals: OnceLock<Task<()>>,
     tasks: BackgroundTasks,
@@ -125,6 +129,7 @@ impl KubernetesProvider {
             leftovers: Arc::default(),
             policies: NetworkPolicies::default(),
             builds: ImageBuilds::default(),
+            known_images: KnownImages::default(),
             lease: OnceLock::new(),
             removals: OnceLock::new(),
             tasks: BackgroundTasks::default(),

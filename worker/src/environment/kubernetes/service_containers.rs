@@ -152,7 +152,10 @@ impl PodService {
 
     /// Prepares the container at the first call.
     async fn prepared(&self) -> Result<&str, Failure> {
-        let prepare = || self.pod.prepare(None);
+        let prepare = || async {
+            let prepared = self.pod.prepare(None, &[]).await?;
+            Ok::<_, Failure>(prepared.workdir)
+        };
         self.workdir.get_or_try_init(prepare).await.map(String::as_str)
     }
 }
