@@ -81,6 +81,8 @@ pub(super) struct FaultPlan {
     /// Protocols of exec that are offered; empty means all.
     pub(super) exec_protocols: Vec<&'static str>,
     pub(super) expired_form: ExpiredForm,
+    /// How long after the end of its containers a pod says why it was ended.
+    pub(super) reason_delay: Duration,
     pub(super) ignores_network_policies: bool,
     /// How long after its selection a pod still has a network.
     pub(super) network_policy_delay: Duration,

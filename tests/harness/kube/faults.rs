@@ -110,6 +110,11 @@ impl KubeFaults {
         self.change(|state| state.faults.network_policy_delay = delay);
     }
 
+    /// Nodes report the end of a pod's containers some time before why they ended it.
+    pub fn delay_reasons(&self, delay: Duration) {
+        self.change(|state| state.faults.reason_delay = delay);
+    }
+
     /// Forgets all changes so far: watches that begin or are in the past are expired.
     pub fn expire_watches(&self, form: ExpiredForm) {
         self.change(|state| {
@@ -175,7 +180,8 @@ impl KubeFaults {
         drop(delete_object(&self.cluster, &key, None));
     }
 
-    /// The node of a pod is lost: its status is unknown, and nothing reaches its containers.
+    /// The node of a pod is lost: the pod is not ready, though its containers were when the node
+    /// reported last, and nothing reaches them.
     pub fn lose_node(&self, namespace: &str, pod: &str) {
         let key = ObjectKey::pod(namespace, pod);
         if let Some(handle) = self.cluster.handle_of(&key) {
@@ -183,12 +189,7 @@ impl KubeFaults {
         }
         self.change(|state| {
             state.objects.update(&key, |pod| {
-                let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-                let message =
-                    format!("Node {node} which was running pod {} is unresponsive", key.name);
-                pod["status"]["reason"] = "NodeLost".into();
-                pod["status"]["message"] = message.into();
-                set_condition(pod, "Ready", "Unknown", "NodeStatusUnknown", "");
+                set_condition(pod, "Ready", "False", "", "");
             });
         });
     }

@@ -42,6 +42,34 @@ async fn pod_evicted_by_its_node_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn eviction_reported_after_the_end_of_its_container_is_the_cause() {
+    for (message, kind) in [
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            FailureKind::StorageExceeded,
+        ),
+        ("The node was low on resource: memory.", FailureKind::Gone),
+    ] {
+        let fixture = PodFixture::new();
+        fixture.double.faults().delay_reasons(Duration::from_secs(2));
+        let failure = loss_of(fixture, |faults, pod| faults.evict(NAMESPACE, pod, message)).await;
+        assert_eq!(failure.kind, kind, "{}", failure.chain());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_that_ends_without_a_cause_is_not_blamed_on_the_cluster() {
+    let fixture = PodFixture::new();
+    let environment = fixture.create().await;
+    let ending = shell("kill -s KILL 1; kill -s TERM 1; sleep 1000");
+    let running = environment.exec(ending, Arc::new(Captured::default()));
+    let ended = tokio::time::timeout(DEADLINE, running).await.expect("it is noticed");
+    let failure = ended.expect_err("its container has ended");
+    assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.chain());
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_preempted_is_gone() {
     let failure = loss(|faults, pod| faults.preempt(NAMESPACE, pod)).await;
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());

@@ -17,6 +17,7 @@ use super::failure::{has_code, is_quota_exceeded};
 use super::labels;
 use super::manifest::MAIN;
 use super::pod::KubePod;
+use super::pod_state::PodState;
 use super::remove::{PodId, remove};
 use super::rights::Right;
 use super::scripts;
@@ -181,11 +182,10 @@ impl KubePod {
         let began = Instant::now();
         let (mut scheduled, mut failing, mut last) = (None, None, String::new());
         let (mut refreshed, mut listed, mut running) = (began, None, None);
-        let mut events = Vec::new();
+        let (mut events, mut is_settled) = (Vec::new(), false);
         loop {
             let state = states.borrow_and_update().clone();
-            let is =
-                |test: fn(&super::pod_state::PodState) -> bool| state.as_ref().is_some_and(test);
+            let is = |test: fn(&PodState) -> bool| state.as_ref().is_some_and(test);
             if is(|state| state.is_scheduled) {
                 scheduled.get_or_insert_with(Instant::now);
             }
@@ -207,6 +207,11 @@ impl KubePod {
             };
             match start::step(state.as_ref(), &self.services, &progress, limits) {
                 StartStep::Running if self.has_settled(&mut running) => return Ok(()),
+                StartStep::Failed(_) if !is_settled && is(PodState::is_unexplained) => {
+                    self.lost().await;
+                    is_settled = true;
+                    continue;
+                }
                 StartStep::Failed(failure) => return Err(failure),
                 StartStep::Waiting(why) if why != last => {
                     tracing::debug!(pod = self.name, "waiting: {why}");

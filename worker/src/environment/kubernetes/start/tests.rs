@@ -181,6 +181,8 @@ fn pod_ended_by_cluster_is_gone() {
         json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": "preempting to accommodate"}]}),
         json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "Unknown"}]}),
+        json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"},
+            {"type": "ContainersReady", "status": "True"}]}),
         json!({"phase": "Unknown", "reason": "NodeLost"}),
         json!({"phase": "Failed", "reason": "Preempting", "message": "Preempted in order to admit"}),
         json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active"}),
@@ -189,6 +191,23 @@ fn pod_ended_by_cluster_is_gone() {
     }
     let gone = step(None, &[], &at(2), LIMITS);
     assert!(matches!(gone, StartStep::Failed(failure) if failure.kind == FailureKind::Gone));
+}
+
+#[test]
+fn end_of_container_has_a_cause_or_waits_for_one() {
+    let ended = |pod: &str, container: &str| {
+        state(json!({"phase": "Failed", "reason": pod, "containerStatuses": [{"name": "main",
+            "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": container}}}]}))
+    };
+    assert!(ended("", "Error").is_unexplained());
+    for (pod, container) in
+        [("Evicted", "Error"), ("Preempting", "Error"), ("", "OOMKilled"), ("", "StartError")]
+    {
+        assert!(!ended(pod, container).is_unexplained(), "{pod} {container}");
+    }
+    assert_eq!(ended("Preempting", "Error").lost().expect("lost").kind, FailureKind::Gone);
+    assert!(!state(json!({"phase": "Running"})).is_unexplained());
 }
 
 #[test]
