@@ -98,6 +98,43 @@ fn pod_without_fitting_node_fails_after_limit() {
 }
 
 #[test]
+fn pod_that_no_empty_node_takes_is_not_tried_again() {
+    let crowded = StartProgress { others_hold_room: true, ..at(601) };
+    let nodes = "preemption: 0/3 nodes are available:";
+    for (cause, preemption, kind) in [
+        (
+            "3 Insufficient cpu",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Resources,
+        ),
+        (
+            "3 Insufficient cpu",
+            "3 No preemption victims found for incoming pod",
+            FailureKind::Service,
+        ),
+        (
+            "1 Insufficient cpu, 2 node(s) had untolerated taint {x: y}",
+            "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for \
+             scheduling",
+            FailureKind::Service,
+        ),
+        (
+            "3 node(s) had untolerated taint {x: y}",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Resources,
+        ),
+        (
+            "3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Service,
+        ),
+    ] {
+        let message = format!("0/3 nodes are available: {cause}. {nodes} {preemption}.");
+        assert_eq!(failed(&unschedulable(&message), &crowded).kind, kind, "{message}");
+    }
+}
+
+#[test]
 fn image_that_does_not_exist_fails_at_once() {
     let missing = container_waiting(
         "ErrImagePull",
