@@ -3,6 +3,7 @@
 mod bare_images;
 mod commands;
 mod contract;
+mod image_users;
 mod images;
 mod leases;
 mod losses;
@@ -11,7 +12,6 @@ mod networks;
 mod services;
 mod starts;
 mod streams;
-mod users;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
