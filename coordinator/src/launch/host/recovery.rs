@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::dependency::Dependency;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
@@ -157,6 +158,9 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
 /// would remove it.
 pub async fn remove_leftovers(providers: &[Arc<dyn Provider>]) {
     for provider in providers {
+        if provider.dependency().is_some_and(Dependency::is_down) {
+            continue;
+        }
         let removing = provider.remove_deferred();
         if tokio::time::timeout(LEFTOVERS_LIMIT, removing).await.is_err() {
             tracing::warn!("not everything of `{}` was removed in time", provider.kind());
