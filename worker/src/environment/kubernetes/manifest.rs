@@ -114,9 +114,7 @@ pub(super) fn pod(
         ..Container::default()
     };
     let mut pod = bare_pod(meta, container, settings);
-    if let (Some(image), Some(spec)) = (&options.helper_image, pod.spec.as_mut()) {
-        spec.init_containers = Some(vec![helper(image, settings, options)]);
-    }
+    add_helper(&mut pod, settings, options);
     if let Some(services) = services {
         add_services(&mut pod, services, &request.resources);
     }
@@ -223,6 +221,13 @@ pub(super) fn small_container(
         security_context: Some(security_context(settings, options)),
         volume_mounts: Some(vec![base_mount()]),
         ..Container::default()
+    }
+}
+
+/// Adds the operator's programs for images without them, if there are any.
+pub(super) fn add_helper(pod: &mut Pod, settings: &PodSettings, options: &KubernetesOptions) {
+    if let (Some(image), Some(spec)) = (&options.helper_image, pod.spec.as_mut()) {
+        spec.init_containers = Some(vec![helper(image, settings, options)]);
     }
 }
 
