@@ -98,8 +98,10 @@ fn list(args: &AgentListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
         vec![entry.name.clone(), version, dialects(entry), format!("{}{tried}", entry.summary)]
     };
     let rows = catalogue.entries().map(row).collect();
-    printer
-        .data(&(table::aligned(&["agent", "version", "dialects", "summary"], rows, 4) + "\n"))?;
+    printer.data(
+        &(table::aligned(&["agent", "version", "dialects", "summary"], rows, 4, printer.out.width)
+            + "\n"),
+    )?;
     Ok(ExitCode::Success)
 }
 

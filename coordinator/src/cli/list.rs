@@ -72,7 +72,7 @@ pub(super) async fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, 
     if args.json {
         printer.json(&ListDocument { directory: &args.jobs_dir, runs })?;
     } else {
-        printer.data(&render(&runs))?;
+        printer.data(&render(&runs, printer.out.width))?;
     }
     Ok(ExitCode::Success)
 }
@@ -169,7 +169,7 @@ fn listed(summary: RunSummary) -> ListedRun {
     }
 }
 
-fn render(runs: &[ListedRun]) -> String {
+fn render(runs: &[ListedRun], width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
     }
@@ -191,7 +191,7 @@ fn render(runs: &[ListedRun]) -> String {
             percent(run.scored.and_then(|scored| scored.pass_rate)),
         ]
     });
-    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 3));
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 3, width));
     for (name, error) in runs.iter().filter_map(|run| Some((&run.name, run.error.as_ref()?))) {
         text.push_str(&format!("{}: {}\n", escape::line(name), escape::line(error)));
     }

@@ -140,7 +140,7 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
         }
         printer.json(&LogsDocument { name, try_id, exec, files: printed, logs })?;
     } else if let Some(logs) = logs {
-        printer.data(&render_list(&files, &logs))?;
+        printer.data(&render_list(&files, &logs, printer.out.width))?;
     } else {
         print(&*store, &files, printer).await?;
     }
@@ -284,7 +284,7 @@ async fn described(
     Ok(PrintedFile { path, digest, size_bytes, total_bytes, truncated, text, lossy })
 }
 
-fn render_list(files: &[CapturedFile], logs: &[LogFile]) -> String {
+fn render_list(files: &[CapturedFile], logs: &[LogFile], width: Option<usize>) -> String {
     let outputs = files.iter().filter_map(|file| match &file.source {
         CapturedSource::Blob(output) => Some((&file.path, "output", output.blob.size_bytes)),
         CapturedSource::Member { .. } => None,
@@ -298,7 +298,7 @@ fn render_list(files: &[CapturedFile], logs: &[LogFile]) -> String {
         .collect();
     match rows.is_empty() {
         true => "no files\n".to_owned(),
-        false => format!("{}\n", table::aligned(&["path", "type", "bytes"], rows, 2)),
+        false => format!("{}\n", table::aligned(&["path", "type", "bytes"], rows, 2, width)),
     }
 }
 

@@ -16,7 +16,7 @@ use super::output::{Printer, quoted};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::engine::ReopenSelection;
-use crate::events::sinks::terminal::format::{number, number_or_dash};
+use crate::events::sinks::terminal::format::{number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
@@ -98,7 +98,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
         let document = trials(args, directory.view(None, None)?)?;
         match args.json {
             true => printer.json(&document)?,
-            false => printer.data(&render_trials(&document))?,
+            false => printer.data(&render_trials(&document, printer.out.width))?,
         }
         return Ok(ExitCode::Success);
     };
@@ -115,7 +115,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     let document = TrialDocument { detail, executions };
     match args.json {
         true => printer.json(&document)?,
-        false => printer.data(&render_trial(&document, &args.run_dir, state))?,
+        false => printer.data(&render_trial(&document, &args.run_dir, state, printer.out.width))?,
     }
     Ok(ExitCode::Success)
 }
@@ -160,7 +160,7 @@ fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
     Ok(TrialsDocument { run, job, state, selected, unplanned, trials })
 }
 
-fn render_trials(document: &TrialsDocument) -> String {
+fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
     let TrialsDocument { selected, unplanned, trials, .. } = document;
     let kept = match unplanned {
         0 => String::new(),
@@ -180,12 +180,12 @@ fn render_trials(document: &TrialsDocument) -> String {
             row.worker.clone().unwrap_or_default(),
             row.tries.to_string(),
             number_or_dash(row.reward),
-            row.total_sec.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}")),
+            row.total_sec.map_or_else(|| "-".to_owned(), seconds),
             number_or_dash(row.cost),
         ];
         cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
     });
-    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 4));
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 4, width));
     if *selected > trials.len() {
         text.push_str(&format!("{} more\n", selected - trials.len()));
     }
@@ -193,7 +193,12 @@ fn render_trials(document: &TrialsDocument) -> String {
     text
 }
 
-fn render_trial(document: &TrialDocument, run_dir: &Path, state: RunViewState) -> String {
+fn render_trial(
+    document: &TrialDocument,
+    run_dir: &Path,
+    state: RunViewState,
+    width: Option<usize>,
+) -> String {
     let TrialDocument { detail, executions } = document;
     let row = &detail.row;
     let mut facts = vec![
@@ -229,24 +234,24 @@ fn render_trial(document: &TrialDocument, run_dir: &Path, state: RunViewState) -
     }
     let facts = facts.into_iter();
     let facts = facts.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
-    let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2));
+    let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2, width));
     if !executions.is_empty() {
-        text.push_str(&format!("\n{}\n", executions_table(executions)));
+        text.push_str(&format!("\n{}\n", executions_table(executions, width)));
     }
     for execution in executions {
-        text.push_str(&files(execution));
+        text.push_str(&files(execution, width));
     }
     text
 }
 
-fn executions_table(executions: &[RecordedExecution]) -> String {
+fn executions_table(executions: &[RecordedExecution], width: Option<usize>) -> String {
     let header = ["try", "execution", "role", "worker", "host", "started", "seconds", "end"];
     let rows = executions.iter().map(|recorded| {
         let execution = &recorded.view.execution;
         let started = execution.timestamps.as_ref();
         let started = started.map_or_else(|| "-".to_owned(), |t| format!("{:.0}", t.started_at));
-        let seconds = execution.durations.as_ref();
-        let seconds = seconds.map_or_else(|| "-".to_owned(), |d| format!("{:.1}", d.total_sec));
+        let durations = execution.durations.as_ref();
+        let total = durations.map_or_else(|| "-".to_owned(), |d| seconds(d.total_sec));
         let cells = [
             execution.try_id.n.to_string(),
             execution.exec.to_string(),
@@ -254,12 +259,12 @@ fn executions_table(executions: &[RecordedExecution]) -> String {
             execution.worker.to_string(),
             recorded.host.clone().unwrap_or_else(|| "-".to_owned()),
             started,
-            seconds,
+            total,
             end(recorded),
         ];
         cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
     });
-    table::aligned(&header, rows.collect(), 8)
+    table::aligned(&header, rows.collect(), 8, width)
 }
 
 /// How an execution ended, and why it does not count.
@@ -280,7 +285,7 @@ fn end(recorded: &RecordedExecution) -> String {
 }
 
 /// The table of the files of an execution, its later errors, and why its record cannot be read.
-fn files(execution: &RecordedExecution) -> String {
+fn files(execution: &RecordedExecution, width: Option<usize>) -> String {
     let number = execution.view.execution.try_id.n;
     let mut text = String::new();
     if let Some(error) = &execution.record_error {
@@ -304,7 +309,7 @@ fn files(execution: &RecordedExecution) -> String {
     if !rows.is_empty() {
         let title = format!("files of try {number}");
         let header = [title.as_str(), "blob", "", "bytes"];
-        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 3)));
+        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 3, width)));
     }
     text
 }

@@ -31,8 +31,8 @@ fn plain(project: &Project, text: &str) -> String {
     let mut text = normalized(project, text);
     for (pattern, replacement) in [
         (r"(<host>|[a-z0-9-]+)-[0-9a-f]{12}\b", "<worker>"),
-        (r"\d+(\.\d)? settled per hour", "<n> settled per hour"),
-        (r"(?m)  \d+\.\d(  |$)", "  <seconds>$1"),
+        (r"\d+(\.\d)? settled per (second|minute|hour)", "<n> settled per <time>"),
+        (r"(?m)  \d+\.\d{1,3}(  |$)", "  <seconds>$1"),
         (r"(?m)^ +\d+  <time>", "<seq>  <time>"),
         (r"  +", "  "),
         (r"(?m) +$", ""),

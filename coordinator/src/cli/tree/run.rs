@@ -165,7 +165,7 @@ pub(in crate::cli) async fn run(
     let result = run_search::run_search(tree, &args, screen, printer).await;
     let manifest = result.map_err(|error| error.for_run(&run).for_this_command(&named))?;
     if !args.json {
-        printer.data(&show::text(&manifest, false)?)?;
+        printer.data(&show::text(&manifest, false, printer.out.width)?)?;
         let page = run_dir.join("tree.html");
         printer.hint(&format!("open {} to see the tree as a drawing", page.display()));
     }
