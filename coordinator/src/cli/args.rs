@@ -69,7 +69,7 @@ pub(super) enum Command {
     /// Create tasks
     #[command(subcommand)]
     Task(super::task_init::TaskCommand),
-    /// List and check the agents of the catalogue
+    /// List, show and check agents
     #[command(subcommand)]
     Agents(super::agents::AgentsCommand),
     #[cfg(feature = "gateway")]
