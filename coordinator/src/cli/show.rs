@@ -8,11 +8,12 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ExecutionEnd;
 use rollout_worker::store::BlobStore;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
 use super::output::{Printer, quoted};
+use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::engine::ReopenSelection;
@@ -33,8 +34,8 @@ const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
 /// the run is live, and whatever `--materialize` the run had.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
-    /// of a server: `nats://host:4222#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; a live run of a server:
+    /// `nats://host:4222#RUN`; or a run on a server: `http://host:4280/v1/runs/ID`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -71,7 +72,7 @@ pub(super) struct ShowArgs {
 struct TrialsDocument {
     run: Option<RunId>,
     job: String,
-    state: RunViewState,
+    state: String,
     /// Trials that the filters select.
     selected: usize,
     /// The first of them.
@@ -81,7 +82,7 @@ struct TrialsDocument {
 }
 
 /// The document of `--json` with a trial.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct TrialDocument {
     #[serde(flatten)]
     detail: TrialDetail,
@@ -90,6 +91,9 @@ struct TrialDocument {
 
 /// Runs the command.
 pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
+        return on_server(&run, args, printer).await;
+    }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("show", place.directory(), SEARCH_HINT)?;
     let directory = place.read()?;
@@ -115,9 +119,70 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     let document = TrialDocument { detail, executions };
     match args.json {
         true => printer.json(&document)?,
-        false => printer.data(&render_trial(&document, &args.run_dir, state, printer.out.width))?,
+        false => {
+            let hints = hints(&document.detail.row, &args.run_dir, Some(state));
+            printer.data(&render_trial(&document, hints, printer.out.width))?;
+        }
     }
     Ok(ExitCode::Success)
+}
+
+/// Shows a run on a server of `rollout serve`, or a trial of it.
+async fn on_server(run: &RunUrl, args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if args.store.is_some() {
+        let what = "cannot use `--store` with a run on a server";
+        return Err(CliError::usage(what).hint("leave it out: the server reads its own store"));
+    }
+    let Some(key) = &args.trial else {
+        let shown = run.document().await?;
+        let rows = run.trials(&filter(args)).await?;
+        let document = TrialsDocument {
+            run: shown["progress"]["run"].as_str().and_then(|run| run.parse().ok()),
+            job: shown["name"].as_str().unwrap_or_default().to_owned(),
+            state: shown["state"].as_str().unwrap_or_default().to_owned(),
+            selected: rows.len(),
+            trials: rows.into_iter().take(args.limit.unwrap_or(usize::MAX)).collect(),
+            unplanned: 0,
+        };
+        match args.json {
+            true => printer.json(&document)?,
+            false => printer.data(&render_trials(&document, printer.out.width))?,
+        }
+        return Ok(ExitCode::Success);
+    };
+    let shown = run.trial(key).await?;
+    if args.json {
+        printer.json(&shown)?;
+        return Ok(ExitCode::Success);
+    }
+    let document: TrialDocument = remote_api::read(shown)?;
+    let hints = hints(&document.detail.row, &args.run_dir, None);
+    printer.data(&render_trial(&document, hints, printer.out.width))?;
+    Ok(ExitCode::Success)
+}
+
+fn filter(args: &ShowArgs) -> TrialFilter {
+    let ShowArgs { failed, agent, task, .. } = args;
+    TrialFilter { failed: *failed, agent: agent.clone(), task: task.clone() }
+}
+
+/// Commands about a failed trial. The state is that of a run that another command can retry.
+fn hints(row: &TrialRow, run_dir: &Path, state: Option<RunViewState>) -> Vec<String> {
+    if row.state != TrialState::Failed {
+        return Vec::new();
+    }
+    let shown = quoted(&run_dir.to_string_lossy());
+    let mut hints = vec![format!("`rollout logs {shown} {}` prints its output", quoted(&row.name))];
+    if let Some(state) = state {
+        let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
+        let run = HintedRun::named(run_dir);
+        let retry = match state {
+            RunViewState::Running => hint_command::live_command(&run, &trial),
+            _ => hint_command::command(&run, &trial, &[]),
+        };
+        hints.push(format!("`{retry}` runs it again"));
+    }
+    hints
 }
 
 /// The store of the records, if there are any. A store that is named must exist; without the run's
@@ -144,8 +209,7 @@ async fn open_store(
 }
 
 fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
-    let ShowArgs { failed, agent, task, .. } = args;
-    let filter = TrialFilter { failed: *failed, agent: agent.clone(), task: task.clone() };
+    let filter = filter(args);
     let rows = view.trials(&filter);
     let rows = rows.map_err(|bad| CliError::usage(format!("`{bad}` is not a valid pattern")))?;
     let (mut selected, mut trials) = (0, Vec::new());
@@ -156,7 +220,7 @@ fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
         }
     }
     let (header, unplanned) = (view.header, view.counts.unplanned);
-    let (run, job, state) = (header.run, header.job, header.state);
+    let (run, job, state) = (header.run, header.job, header.state.as_str().to_owned());
     Ok(TrialsDocument { run, job, state, selected, unplanned, trials })
 }
 
@@ -193,12 +257,7 @@ fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
     text
 }
 
-fn render_trial(
-    document: &TrialDocument,
-    run_dir: &Path,
-    state: RunViewState,
-    width: Option<usize>,
-) -> String {
+fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usize>) -> String {
     let TrialDocument { detail, executions } = document;
     let row = &detail.row;
     let mut facts = vec![
@@ -220,18 +279,8 @@ fn render_trial(
     let times = [("settled", row.settled_at), ("next try", row.next_try_at)];
     facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
     facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
-    if row.state == TrialState::Failed {
-        let shown = quoted(&run_dir.to_string_lossy());
-        let name = quoted(&row.name);
-        facts.push(("hint", format!("`rollout logs {shown} {name}` prints its output")));
-        let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
-        let run = HintedRun::named(run_dir);
-        let retry = match state {
-            RunViewState::Running => hint_command::live_command(&run, &trial),
-            _ => hint_command::command(&run, &trial, &[]),
-        };
-        facts.push(("", format!("`{retry}` runs it again")));
-    }
+    let labels = std::iter::once("hint").chain(std::iter::repeat(""));
+    facts.extend(labels.zip(hints));
     let facts = facts.into_iter();
     let facts = facts.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
     let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2, width));
@@ -278,7 +327,7 @@ fn end(recorded: &RecordedExecution) -> String {
         ExecutionEnd::Lost { phase: None, .. } => "lost".to_owned(),
         ExecutionEnd::Open => "open".to_owned(),
     };
-    match recorded.view.reason {
+    match &recorded.view.reason {
         Some(reason) => format!("{ended}; {reason}"),
         None => ended,
     }
