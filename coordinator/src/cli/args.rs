@@ -78,6 +78,9 @@ pub(super) enum Command {
     /// Search over the commits of a repository
     #[command(subcommand)]
     Tree(TreeCommand),
+    /// Show the farms of a server
+    #[command(subcommand)]
+    Farm(super::farm::FarmCommand),
     Export(super::export::ExportArgs),
     Repair(super::repair::RepairArgs),
     Completions(super::shell::CompletionsArgs),
@@ -358,6 +361,7 @@ impl Cli {
             | Command::Repair(_)
             | Command::Agents(_)
             | Command::Keys(_)
+            | Command::Farm(_)
             | Command::Blob(_)
             | Command::Bench(_) => false,
             #[cfg(feature = "gateway")]

@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod executor;
 mod export;
+mod farm;
 mod follow_logs;
 #[cfg(feature = "gateway")]
 mod gateway;
@@ -161,6 +162,7 @@ async fn dispatch(
         Command::Gateway(args) => Box::pin(gateway::run(args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
+        Command::Farm(what) => Box::pin(what.run(printer)).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,
         Command::Blob(what) => Box::pin(what.run(printer)).await,
