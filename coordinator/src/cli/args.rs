@@ -104,6 +104,9 @@ pub(super) struct RunArgs {
     #[arg(required_unless_present_any = ["config", "path", "dataset", "repo"])]
     pub(super) job: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(super) keys: JobArgs,
+
     /// Job file, as an option
     #[arg(long, short = 'c', value_name = "JOB", conflicts_with = "job")]
     pub(super) config: Option<PathBuf>,
@@ -215,9 +218,6 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     pub(super) log: LogArgs,
-
-    #[command(flatten)]
-    pub(super) keys: JobArgs,
 
     /// Settled trials that run again, by `rollout retry`.
     #[arg(skip)]

@@ -25,6 +25,7 @@ mod gc_queue;
 mod gc_store;
 #[cfg(feature = "serve")]
 mod gc_uploads;
+mod help;
 mod hint_command;
 mod hook_events;
 mod invocation;
@@ -70,7 +71,6 @@ use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
 use std::time::Duration;
 
-use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
 
 use args::{Cli, Command};
@@ -99,7 +99,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
     rollout_worker::open_files::raise_limit();
-    let cli = match Cli::try_parse_from(args::with_run(arguments)) {
+    let cli = match help::parse(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
