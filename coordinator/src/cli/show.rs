@@ -234,14 +234,17 @@ fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
         return format!("no trials\n{kept}");
     }
     let header = ["trial", "state", "error", "worker", "tries", "reward", "seconds", "cost"];
+    // On a terminal, the only worker needs no column.
+    let has_workers = width.is_none() || trials.iter().any(|row| row.worker != trials[0].worker);
     let rows = trials.iter().map(|row| {
         let error = row.error.as_ref();
         let error = error.map_or_else(String::new, |e| format!("{} ({})", e.kind, e.code));
+        let worker = row.worker.clone().filter(|_| has_workers);
         let cells = [
             row.name.clone(),
             row.state.as_str().to_owned(),
             error,
-            row.worker.clone().unwrap_or_default(),
+            worker.unwrap_or_default(),
             row.tries.to_string(),
             number_or_dash(row.reward),
             row.total_sec.map_or_else(|| "-".to_owned(), seconds),

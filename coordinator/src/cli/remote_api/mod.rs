@@ -12,6 +12,6 @@ mod submit;
 pub(super) use self::client::{ApiServerClient, RunUrl, is_api_url};
 pub(super) use self::commands::{cancel, logs, status};
 pub(super) use self::export::export;
-pub(super) use self::lists::{FarmUrl, ListedOutput, ServerUrl, read};
+pub(super) use self::lists::{FarmUrl, ServerUrl, read};
 pub(super) use self::options::check_options;
 pub(super) use self::submit::{ServerSubmission, run};

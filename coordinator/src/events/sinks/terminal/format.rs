@@ -82,16 +82,27 @@ pub(super) fn fit(text: &str, width: usize) -> String {
 /// The text in lines of at most `width` columns, further ones after `indent` blanks. Lines end between
 /// words. A word that is longer stays whole, and so does what backticks enclose: it can be copied.
 pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
-    let lines = text.split('\n').map(|line| wrapped_line(line, width, indent));
+    let lines = text.split('\n').map(|line| wrapped_line(line, &words(line, false), width, indent));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn wrapped_line(line: &str, width: usize, indent: usize) -> String {
+/// The text of a cell in lines of at most `width` columns: names may also end after a slash.
+pub(super) fn wrapped_cell(text: &str, width: usize) -> String {
+    wrapped_line(text, &words(text, true), width, 0)
+}
+
+/// The widest part of the text of a cell that stays whole.
+pub(super) fn widest_part(text: &str) -> usize {
+    let parts = words(text, true).into_iter();
+    parts.map(|part| console::measure_text_width(part.trim_end())).max().unwrap_or_default()
+}
+
+fn wrapped_line(line: &str, words: &[&str], width: usize, indent: usize) -> String {
     if console::measure_text_width(line) <= width {
         return line.to_owned();
     }
     let (mut text, mut used, mut has_word) = (String::new(), 0, false);
-    for word in words(line) {
+    for word in words {
         let columns = console::measure_text_width(word.trim_end());
         if has_word && used + columns > width {
             text.truncate(text.trim_end().len());
@@ -107,13 +118,19 @@ fn wrapped_line(line: &str, width: usize, indent: usize) -> String {
     text
 }
 
-/// The words of a line, each with the blanks after it. Blanks between backticks separate none.
-fn words(line: &str) -> Vec<&str> {
-    let (mut words, mut start, mut quoted, mut after_blank) = (Vec::new(), 0, false, false);
+/// The words of a line, each with the blanks after it. Nothing between backticks is separated. With
+/// `of_cell`, a slash ends a word, too.
+fn words(line: &str, of_cell: bool) -> Vec<&str> {
+    let (mut words, mut start, mut quoted, mut previous) = (Vec::new(), 0, false, None);
     // A single backtick encloses nothing.
     let mut backticks = line.matches('`').count();
     for (at, character) in line.char_indices() {
-        if after_blank && character != ' ' {
+        let is_start = match previous {
+            Some(' ') => character != ' ',
+            Some('/') => of_cell && !matches!(character, ' ' | '/'),
+            _ => false,
+        };
+        if is_start && !quoted {
             words.push(&line[start..at]);
             start = at;
         }
@@ -121,7 +138,7 @@ fn words(line: &str) -> Vec<&str> {
             backticks -= 1;
             quoted = !quoted && backticks > 0;
         }
-        after_blank = character == ' ' && !quoted;
+        previous = Some(character);
     }
     words.push(&line[start..]);
     words
@@ -182,6 +199,11 @@ mod tests {
         assert_eq!(wrapped("it`s one tick", 8, 0), "it`s one\ntick");
         assert_eq!(wrapped("\x1b[31mred\x1b[0m one", 7, 0), "\x1b[31mred\x1b[0m one");
         assert_eq!(wrapped("", 5, 2), "");
+        assert_eq!(wrapped("see a/b/c", 5, 0), "see\na/b/c");
+        assert_eq!(wrapped_cell("see a/b/c", 5), "see\na/b/c");
+        assert_eq!(wrapped_cell("agent/dataset/task__1", 14), "agent/dataset/\ntask__1");
+        assert_eq!(wrapped_cell("to /a/b", 5), "to\n/a/b");
+        assert_eq!((widest_part("agent/dataset/task__1"), widest_part("")), (8, 0));
     }
 
     #[test]

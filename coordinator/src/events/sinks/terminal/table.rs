@@ -1,10 +1,11 @@
 //! Plain-text tables without borders, columns two spaces apart. On a terminal a table is not wider than
-//! the screen: cells are wrapped between words, and a table that is still too wide becomes a list.
+//! the screen: cells are wrapped between words and after slashes, and a table that is still too wide
+//! becomes a list.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use console::measure_text_width;
 
-use super::format::wrapped;
+use super::format::{widest_part, wrapped, wrapped_cell};
 
 /// Columns between two columns of a table.
 const GAP: usize = 2;
@@ -36,14 +37,15 @@ fn narrowed(
 ) -> String {
     if header.is_empty() {
         let widths = text_widths(&rows, width);
-        return columns(&header, wrapped_rows(rows, &widths), left);
+        return columns(&header, wrapped_facts(rows, &widths), left);
     }
     let left = drop_empty(&mut header, &mut rows, left);
     let Some(widths) = fitted_widths(&header, &rows, width) else {
         return lists(&header, rows, width);
     };
-    let header = wrapped_rows(vec![header], &widths).remove(0);
-    columns(&header, wrapped_rows(rows, &widths), left)
+    let header = wrapped_cells(header, &widths);
+    let rows = rows.into_iter().map(|row| wrapped_cells(row, &widths));
+    columns(&header, rows.collect(), left)
 }
 
 fn columns(header: &[String], rows: Vec<Vec<String>>, left: usize) -> String {
@@ -92,10 +94,6 @@ fn natural_width(header: &[String], rows: &[Vec<String>]) -> usize {
     with_gaps(&column_measures(header, rows, measure_text_width))
 }
 
-fn longest_word(cell: &str) -> usize {
-    cell.split(' ').map(measure_text_width).max().unwrap_or_default()
-}
-
 /// Removes columns without a value in any row. Returns how many of the first `left` remain.
 fn drop_empty(header: &mut Vec<String>, rows: &mut [Vec<String>], left: usize) -> usize {
     let has_value = |cell: &String| !matches!(cell.as_str(), "" | "-");
@@ -113,13 +111,13 @@ fn drop_empty(header: &mut Vec<String>, rows: &mut [Vec<String>], left: usize) -
 
 /// The widths of columns that fit, none below that of its longest word; `None` without such widths.
 fn fitted_widths(header: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<usize>> {
-    let least = column_measures(header, rows, longest_word);
+    let least = column_measures(header, rows, widest_part);
     let mut widths = column_measures(header, rows, measure_text_width);
     if with_gaps(&least) > width {
         return None;
     }
     while with_gaps(&widths) > width {
-        let shrinkable = widths.iter_mut().zip(&least).filter(|(width, least)| *width > *least);
+        let shrinkable = widths.iter_mut().zip(&least).filter(|(width, least)| **width > **least);
         let (widest, _) = shrinkable.max_by_key(|(width, _)| **width)?;
         *widest -= 1;
     }
@@ -136,7 +134,12 @@ fn text_widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
     widths
 }
 
-fn wrapped_rows(rows: Vec<Vec<String>>, widths: &[usize]) -> Vec<Vec<String>> {
+fn wrapped_cells(row: Vec<String>, widths: &[usize]) -> Vec<String> {
+    row.into_iter().zip(widths).map(|(cell, width)| wrapped_cell(&cell, *width)).collect()
+}
+
+/// Rows without header, whose paths and names stay whole.
+fn wrapped_facts(rows: Vec<Vec<String>>, widths: &[usize]) -> Vec<Vec<String>> {
     let wrap = |row: Vec<String>| {
         row.into_iter().zip(widths).map(|(cell, width)| wrapped(&cell, *width, 0)).collect()
     };
@@ -151,7 +154,7 @@ fn lists(header: &[String], rows: Vec<Vec<String>>, width: usize) -> String {
             facts.filter(|(at, (_, value))| *at == 0 || !matches!(value.as_str(), "" | "-"));
         let facts: Vec<_> = facts.map(|(_, (title, value))| vec![title, value]).collect();
         let widths = text_widths(&facts, width);
-        columns(&[], wrapped_rows(facts, &widths), 2)
+        columns(&[], wrapped_facts(facts, &widths), 2)
     };
     rows.into_iter().map(list).collect::<Vec<_>>().join("\n\n")
 }
@@ -178,8 +181,8 @@ mod tests {
     fn cells_of_narrow_table_are_wrapped_between_words() {
         let row = ["a/b__1", "the server gave no answer", "w", "1"];
         let table = aligned(&HEADER, rows(&[row]), 3, Some(34));
-        let expected = "trial   error        worker  tries\n\
-                        a/b__1  the server   w           1\n        gave no\n        answer";
+        let expected = "trial   error       worker  tries\n\
+                        a/b__1  the server  w           1\n        gave no\n        answer";
         assert_eq!(table, expected);
     }
 
