@@ -94,6 +94,17 @@ fn json_of_commands_that_read_run_is_as_reviewed() {
 }
 
 #[test]
+fn list_in_fresh_directory_has_no_runs_and_is_no_error() {
+    let project = project();
+    let exit = project.rollout(&["list"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(exit.stdout, "no runs\n");
+    assert!(exit.stderr.starts_with("hint: nothing has run in this directory"), "{}", exit.stderr);
+    let document: Value =
+        serde_json::from_str(&printed(&project, &["list", "--json"])).expect("one JSON document");
+    assert_eq!(document["runs"], Value::Array(Vec::new()));
+}
+
+#[test]
 fn output_that_is_not_for_terminal_is_printed_as_it_is() {
     let project = finished();
     let output = printed(&project, &["logs", "jobs/demo", "passes", "command/stdout.txt"]);
