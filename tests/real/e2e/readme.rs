@@ -301,8 +301,9 @@ fn assert_model_was_called(project: &Project) {
 
 /// Makes the clone a repository, as one is.
 fn commit(project: &Project) -> &Project {
-    let script = "git init -q -b main && mkdir -p .git/info && printf '%s\\n' home runs tmp >.git/info/exclude && \
-                  git add -A && git -c user.name=user -c user.email=user@localhost commit -qm all";
+    let script = "git init -q -b main && mkdir -p .git/info && \
+                  printf '%s\\n' home runs tmp >.git/info/exclude && git add -A && \
+                  git -c user.name=user -c user.email=user@localhost commit -qm all";
     let mut shell = project.command_of(Path::new("bash"), &["-c", script]);
     assert!(shell.status().expect("bash runs").success());
     project
