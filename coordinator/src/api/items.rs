@@ -76,7 +76,7 @@ pub(super) struct ItemList {
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct OutputQuery {
     /// Name of an output (`command/stdout.txt`), of a directory of outputs, or of a file in the logs;
-    /// every output with a header each by default.
+    /// the output of every script and build with a header each by default.
     name: Option<String>,
     /// The try; by default the one that settled the item, else the last one with output.
     #[serde(rename = "try", default, deserialize_with = "whole_number::query_option")]
@@ -227,7 +227,10 @@ pub(super) async fn logs(
         return Ok(text_stream(None, received, (sending, permit)));
     }
     let files = state.daemon.item_files(&user, &run, &item, number).await?;
-    let found = state.daemon.captured_files(&files, name.as_deref())?;
+    let mut found = state.daemon.captured_files(&files, name.as_deref())?;
+    if name.is_none() {
+        found.retain(CapturedFile::is_script_output);
+    }
     let sending = supervise::spawn("captured output", async move {
         send_files(&files.store, &found, &pieces).await
     });

@@ -9,7 +9,7 @@ use crate::config::{CliDataset, CliSetting, read_extra_instruction};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Keys of the job")]
+#[command(next_help_heading = "Other options")]
 pub(super) struct JobArgs {
     /// Directory of tasks, or of one task, instead of the job file's datasets
     #[arg(long, short = 'p', value_name = "DIR")]
@@ -101,10 +101,6 @@ pub(super) struct JobArgs {
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
     agent_env: Vec<String>,
 
-    /// Variable of the test scripts; values with a secret's name are not stored
-    #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
-    verifier_env: Vec<String>,
-
     /// Variable of this process that task files may use
     #[arg(long, value_name = "NAME")]
     task_env: Vec<String>,
@@ -188,6 +184,10 @@ pub(super) struct JobArgs {
     /// File or directory of the environment to keep from every trial
     #[arg(long, value_name = "PATH")]
     artifact: Vec<String>,
+
+    /// Variable of the test scripts; values with a secret's name are not stored
+    #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
+    verifier_env: Vec<String>,
 
     /// Name of the run; another name is another run
     #[arg(long, visible_alias = "job-name")]

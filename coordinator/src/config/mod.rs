@@ -53,6 +53,7 @@ pub(crate) use diagnostics::nearest;
 pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, ErrorKind};
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
+pub use elements::built_in::{BUILT_IN_AGENTS, BuiltInAgent};
 #[cfg(feature = "serve")]
 pub(crate) use elements::datasets::split_reference;
 pub use elements::datasets::{

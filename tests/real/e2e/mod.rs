@@ -33,6 +33,7 @@ mod s3;
 mod secrets;
 mod tables;
 mod task_commit;
+mod terminal;
 mod traces;
 mod workspace_diffs;
 

@@ -223,7 +223,12 @@ Failures
 Results: jobs/j/result.json
 ";
     assert_eq!(text, expected);
-    let coloured = summary::render(&report, &result, Path::new("jobs/j"), Style { colours: true });
+    let coloured = summary::render(
+        &report,
+        &result,
+        Path::new("jobs/j"),
+        Style { colours: true, ..Style::PLAIN },
+    );
     assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
 }
 
