@@ -11,3 +11,6 @@ pub const FARM_TRAINER: &str = "__farm-trainer";
 
 /// The benchmark of runs over a NATS server, with its options.
 pub const QUEUE_OVERHEAD: &str = "__queue-overhead";
+
+/// A disk that can lose its power, for [`crate::power_disk`].
+pub const POWER_DISK: &str = "__power-disk";

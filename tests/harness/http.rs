@@ -118,10 +118,19 @@ impl HttpClient {
     /// # Panics
     /// When the server does not accept a connection.
     pub fn begin(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> TcpStream {
-        let mut stream = self.connect();
+        self.try_begin(method, path, headers).expect("a connection")
+    }
+
+    fn try_begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> std::io::Result<TcpStream> {
+        let mut stream = self.try_connect()?;
         let head = self.head(method, path, headers) + "\r\n";
-        stream.write_all(head.as_bytes()).expect("sent");
-        stream
+        stream.write_all(head.as_bytes())?;
+        Ok(stream)
     }
 
     /// Gets a path whose answer does not end, and reads its head.
@@ -139,14 +148,18 @@ impl HttpClient {
     /// # Panics
     /// Without an answer.
     pub fn open(&self, path: &str, headers: &[(&str, &str)]) -> HttpLines {
+        self.try_open(path, headers).expect("an answer")
+    }
+
+    /// The same; `None` when the server does not accept a connection, or closed it before it answered.
+    pub fn try_open(&self, path: &str, headers: &[(&str, &str)]) -> Option<HttpLines> {
         // Without it the server would wait for another request at the end.
         let headers = [headers, &[("connection", "close")]].concat();
-        let reader = BufReader::new(self.begin("GET", path, &headers));
+        let reader = BufReader::new(self.try_begin("GET", path, &headers).ok()?);
         let mut lines = HttpLines { reader, status: 0 };
-        let head = lines.next().expect("a status");
-        lines.status = head.split(' ').nth(1).and_then(|text| text.parse().ok()).expect("a status");
+        lines.status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
         while lines.next().is_some_and(|line| !line.is_empty()) {}
-        lines
+        Some(lines)
     }
 }
 

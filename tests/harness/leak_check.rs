@@ -80,23 +80,24 @@ fn processes_of(project: &Project) -> Vec<ProcessInfo> {
 
 /// Control groups of the sandboxes of these executions.
 fn control_groups(executions: &[String]) -> Vec<PathBuf> {
+    control_groups_named(|name| {
+        let Some(rest) = name.strip_prefix("sandbox-") else { return false };
+        executions.iter().any(|execution| rest.starts_with(execution.as_str()))
+    })
+}
+
+/// Control groups with such a name.
+pub(crate) fn control_groups_named(is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let (mut found, mut below) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
     while let Some(directory) = below.pop() {
-        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {
-            if is_sandbox_of(&path, executions) {
+        for path in directory_entries(&directory).into_iter().filter(|path| path.is_dir()) {
+            if is_wanted(&path.file_name().unwrap_or_default().to_string_lossy()) {
                 found.push(path.clone());
             }
             below.push(path);
         }
     }
     found
-}
-
-fn is_sandbox_of(path: &Path, executions: &[String]) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some(rest) = name.strip_prefix("sandbox-") else { return false };
-    executions.iter().any(|execution| rest.starts_with(execution.as_str()))
 }
 
 fn containers(project: &Project) -> Vec<String> {

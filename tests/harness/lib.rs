@@ -34,6 +34,7 @@ pub mod nats_cluster;
 pub mod net;
 pub mod noop_worker;
 pub mod otlp_collector;
+pub mod power_disk;
 pub mod process_lock;
 pub mod processes;
 pub mod program;

@@ -20,7 +20,10 @@ const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLL
 /// unless the test fails.
 #[derive(Debug)]
 pub struct Project {
+    /// Of everything, with the outputs of programs in `runs`.
     directory: TempDir,
+    /// Of the project's files.
+    root: PathBuf,
     program: PathBuf,
     runs: AtomicU32,
     kept: AtomicBool,
@@ -35,11 +38,18 @@ impl Project {
     /// When the directory cannot be created.
     pub fn new(program: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("project-").tempdir().expect("a directory");
-        for name in ["home", "tmp", "runs"] {
-            fs::create_dir(directory.path().join(name)).expect("a directory");
+        let root = directory.path().to_owned();
+        Self::at(program, directory, root)
+    }
+
+    /// An empty project whose files are in a directory below `directory`. The outputs of programs are
+    /// not below `root`, unless both are the same.
+    pub(crate) fn at(program: &str, directory: TempDir, root: PathBuf) -> Self {
+        for new in [root.join("home"), root.join("tmp"), directory.path().join("runs")] {
+            fs::create_dir(new).expect("a directory");
         }
         let (runs, kept) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self { directory, program: program.into(), runs, kept, variables: Mutex::default() }
+        Self { directory, root, program: program.into(), runs, kept, variables: Mutex::default() }
     }
 
     /// Sets a variable of all commands that are started from now on.
@@ -55,12 +65,12 @@ impl Project {
 
     /// Its root.
     pub fn path(&self) -> &Path {
-        self.directory.path()
+        &self.root
     }
 
     /// A text that occurs nowhere else on the machine.
     pub fn mark(&self) -> String {
-        let name = self.path().file_name().expect("a directory has a name");
+        let name = self.directory.path().file_name().expect("a directory has a name");
         format!("mark-{}", name.to_string_lossy())
     }
 
@@ -235,7 +245,7 @@ impl Project {
     /// Starts a command made by [`Project::command`].
     pub fn start(&self, command: Command) -> RunningProgram {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        RunningProgram::start(command, &self.path().join("runs").join(number.to_string()))
+        RunningProgram::start(command, &self.directory.path().join("runs").join(number.to_string()))
     }
 
     /// Starts the program under test.

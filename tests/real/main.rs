@@ -12,6 +12,8 @@ mod e2e;
 mod farm;
 /// Model calls of agents through the gateway.
 mod gateway;
+/// Power cuts at random moments: runs, retries, workers, searches, farms, events, exports.
+mod power;
 /// The Python client, and its adapters with the packages of trainers.
 mod python_client;
 /// The queue over NATS: contract, authentication, roles, pools, restarts.

@@ -241,27 +241,30 @@ impl From<DaemonError> for ApiProblem {
             DaemonError::Unfinished => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", ExitCode::Failure, text)
             }
-            DaemonError::Record(error) => {
-                tracing::error!("cannot use the state directory: {}", error_chain(&error));
-                // Paths of the server are not for users.
-                let text = "cannot use the state directory of the server";
-                let problem = match error {
-                    // Its disk may take writes again.
-                    RecordError::File { .. } => {
-                        let status = StatusCode::SERVICE_UNAVAILABLE;
-                        Self::new(status, "state-directory", ExitCode::OutOfReach, text)
-                            .retry_after(LIMIT_RETRY_AFTER)
-                    }
-                    RecordError::Damaged { .. }
-                    | RecordError::Newer { .. }
-                    | RecordError::InUse { .. } => {
-                        let status = StatusCode::INTERNAL_SERVER_ERROR;
-                        Self::new(status, "internal", ExitCode::Failure, text)
-                    }
-                };
-                problem.hint("the log of the server has the cause")
-            }
+            DaemonError::Record(error) => Self::from_record(&error),
         }
+    }
+}
+
+impl ApiProblem {
+    /// A record of the state directory that cannot be read or written. Paths of the server are not for
+    /// users.
+    fn from_record(error: &RecordError) -> Self {
+        tracing::error!("cannot use the state directory: {}", error_chain(error));
+        let text = "cannot use the state directory of the server";
+        let problem = match error {
+            // Its disk may take writes again.
+            RecordError::File { .. } => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                Self::new(status, "state-directory", ExitCode::OutOfReach, text)
+                    .retry_after(LIMIT_RETRY_AFTER)
+            }
+            RecordError::Damaged { .. } | RecordError::Newer { .. } | RecordError::InUse { .. } => {
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                Self::new(status, "internal", ExitCode::Failure, text)
+            }
+        };
+        problem.hint("the log of the server has the cause")
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
-use rollout_tests::{hidden_commands, s3_process};
+use rollout_tests::{hidden_commands, power_disk, s3_process};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::gateway::run_calls::RunCallTable;
@@ -48,6 +48,7 @@ fn run_hidden_command(command: &str, arguments: Vec<OsString>) -> Option<ExitCod
         hidden_commands::STARVED_READER => sandbox_helper::starved(&arguments),
         hidden_commands::FARM_TRAINER => farm_trainer::run(&arguments),
         hidden_commands::QUEUE_OVERHEAD => queue_overhead::run(arguments),
+        hidden_commands::POWER_DISK => power_disk::serve(&arguments),
         _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
@@ -265,6 +266,39 @@ async fn compose_with_host_access_is_refused() {
         assert_eq!(failure.kind, kind, "{compose}: {}", failure.chain());
         assert!(failure.message.contains(word), "{compose}: {}", failure.message);
         assert!(labeled_objects(&lab, &label).await.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compose_starts_no_program_of_the_task() {
+    let Some(lab) = open().await else { return };
+    for name in ["git@127.0.0.1:r.git", "other.yaml"] {
+        let compose = format!(
+            "services:\n  main: {{}}\n  db:\n    extends: {{file: '{name}', service: x}}\n    \
+             environment: {{SAID: '${{SAID}}', PATH_SAID: '${{PATH}}'}}\n"
+        );
+        let other = format!("services: {{x: {{image: '{BASE}', command: [sleep, '100']}}}}\n");
+        let marker = lab.scratch.path().join("started");
+        let program = format!("#!/bin/sh\ntouch {}\n", marker.display());
+        let variables = "COMPOSE_EXPERIMENTAL_GIT_REMOTE=1\nPATH=${CONTEXT_DIR}/bin\nSAID=yes\n";
+        let dockerfile = format!("FROM {BASE}\n");
+        let files = [
+            ("Dockerfile", dockerfile.as_str()),
+            ("docker-compose.yaml", &compose),
+            (name, &other),
+            (".env", variables),
+            ("bin/git", &program),
+        ];
+        let request = request(&lab, &files).await.expect("prepared");
+        let context = request.compose.as_ref().expect("there is one").dir.clone();
+        let git = context.join("bin/git");
+        fs::set_permissions(git, fs::Permissions::from_mode(0o755)).expect("executable");
+        let environment = created(&lab, request).await;
+        let db = environment.service("db").expect("a service");
+        let said = output(db, "echo $SAID $PATH_SAID").await;
+        assert_eq!(said, "yes /nonexistent\n", "{name}");
+        assert!(!marker.exists(), "{name}");
+        destroy(environment).await;
     }
 }
 

@@ -60,6 +60,25 @@ async fn worker_killed_leaves_no_process_and_is_reaped() {
     assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
+/// A power failure leaves an owner file without content if it was never written to the disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_with_empty_owner_file_is_reaped_unless_it_runs() {
+    let lab = SandboxFixture::new();
+    let running = sandbox::create(&lab.provider).await;
+    let names = lab.remaining_sandboxes();
+    let owner_file = names.iter().find(|name| name.ends_with(".owner.json")).expect("a file");
+    std::fs::write(lab.base().join(owner_file), "").expect("emptied");
+    let kept = lab.provider.reap(&NoDeadOwners).await.expect("listed");
+    assert_eq!((kept.removed.len(), kept.failed.len()), (0, 1), "{kept:?}");
+    output(running.as_ref(), "true").await;
+    drop(running);
+    let deadline = Instant::now() + WAIT_DEADLINE;
+    while !lab.remaining_sandboxes().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", lab.remaining_sandboxes());
+        lab.provider.reap(&NoDeadOwners).await.expect("listed");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_without_holder_is_reaped_while_owner_lives() {
     let lab = SandboxFixture::new();

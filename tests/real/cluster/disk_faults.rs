@@ -29,6 +29,9 @@ fn worker_whose_directory_is_gone_takes_no_work_until_it_is_back() {
     let Some(cluster) = cluster() else { return };
     let (counter, load) = (LiveCounter::start(), Load::new("gone", 16, (0.1, 0.3)));
     load.write(&cluster.project, &counter);
+    // Workers that are there before any run show their state once the server is set up.
+    let set_up = cluster.command(&["setup"]).wait(DEADLINE);
+    let _set_up = set_up.expect_code(ExitCode::Success);
     let broken = worker_in(&cluster, &cluster.project.path().join("broken"), 4);
     let healthy = cluster.worker("healthy", 2).started();
     wait::until(DEADLINE, "both workers", || workers(&cluster).matches("working").count() == 2);

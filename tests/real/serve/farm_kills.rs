@@ -38,23 +38,46 @@ fn groups() -> usize {
 }
 
 /// A client that sends its requests until they are answered, also by the next server.
-struct Trainer<'a> {
-    client: HttpClient,
+pub(crate) struct Trainer<'a> {
+    pub(crate) client: HttpClient,
     /// Completions so far.
-    read: &'a AtomicUsize,
+    pub(crate) read: &'a AtomicUsize,
 }
 
 /// Everything that a trainer saw.
 #[derive(Default)]
-struct Training {
+pub(crate) struct Training {
     completions: BTreeMap<u64, Value>,
     acknowledged: BTreeSet<u64>,
+}
+
+impl Training {
+    /// Fails unless every sample ended once, with a reward.
+    #[track_caller]
+    pub(crate) fn assert_complete(&self, groups: usize) {
+        let samples = groups * N;
+        let cursors: Vec<_> = self.completions.keys().copied().collect();
+        assert_eq!(cursors, (1..=samples as u64).collect::<Vec<_>>());
+        let of_sample = |one: &Value| (one["group"].to_string(), one["index"].as_u64());
+        let distinct: BTreeSet<_> = self.completions.values().map(of_sample).collect();
+        assert_eq!(distinct.len(), samples, "every sample ends once");
+        let all = &self.completions;
+        assert!(all.values().all(|one| one["reward"] == 1.0), "{all:?}");
+        let ends = all.values().filter(|one| one["group_end"] == "complete");
+        assert_eq!(ends.count(), groups);
+    }
 }
 
 impl Trainer<'_> {
     /// Sends a request until the answer has one of these statuses. 503 says that the farm is being
     /// opened.
-    fn send(&self, method: &str, path: &str, body: &Value, statuses: &[u16]) -> HttpAnswer {
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+        statuses: &[u16],
+    ) -> HttpAnswer {
         let headers = [("content-type", "application/json"), ("idempotency-key", "farm")];
         let body = serde_json::to_vec(body).expect("JSON");
         let mut answer = None;
@@ -67,8 +90,15 @@ impl Trainer<'_> {
         answer
     }
 
-    fn train(&self, project: &Project, groups: usize) -> (String, Training) {
-        let request = farm_request(project, "echo done >answer.txt");
+    /// Trains with this many groups of a farm whose agents run `execute`, which writes `answer.txt`.
+    /// Returns the path of the farm.
+    pub(crate) fn train(
+        &self,
+        project: &Project,
+        execute: &str,
+        groups: usize,
+    ) -> (String, Training) {
+        let request = farm_request(project, execute);
         let farm = self.send("POST", "/v1/farms", &request, &[200, 201]).json();
         let path = format!("/v1/farms/{}", farm["id"].as_str().expect("an id"));
         let (mut submitted, mut seen) = (0, Training::default());
@@ -118,7 +148,7 @@ fn killed_server_loses_and_repeats_no_completion() {
     let mut daemon = DaemonProcess::start_on(&project, port, &[]);
     let trainer = Trainer { client: daemon.client.clone(), read: &read };
     let (mut daemon, (path, seen)) = thread::scope(|scope| {
-        let training = scope.spawn(|| trainer.train(&project, groups));
+        let training = scope.spawn(|| trainer.train(&project, "echo done >answer.txt", groups));
         for kill in 1..=KILLS {
             let until = kill * groups * N / (KILLS + 1);
             wait::until(TRAINING, "the trainer reads", || {
@@ -131,16 +161,7 @@ fn killed_server_loses_and_repeats_no_completion() {
         (daemon, training.join().expect("the trainer ends"))
     });
 
-    let samples = groups * N;
-    let cursors: Vec<_> = seen.completions.keys().copied().collect();
-    assert_eq!(cursors, (1..=samples as u64).collect::<Vec<_>>());
-    let of_sample = |one: &Value| (one["group"].to_string(), one["index"].as_u64());
-    let distinct: BTreeSet<_> = seen.completions.values().map(of_sample).collect();
-    assert_eq!(distinct.len(), samples, "every sample ends once");
-    assert!(seen.completions.values().all(|one| one["reward"] == 1.0), "{:?}", seen.completions);
-    let ends = seen.completions.values().filter(|one| one["group_end"] == "complete");
-    assert_eq!(ends.count(), groups);
-
+    seen.assert_complete(groups);
     let _closed = trainer.send("POST", &format!("{path}/close"), &Value::Null, &[200]);
     wait::until(LONG_DEADLINE, "the farm ends", || {
         daemon.client.get(&path).expect(200).json()["is_final"] == true

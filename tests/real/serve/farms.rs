@@ -32,7 +32,8 @@ pub(crate) fn farm_project() -> Project {
     with_task(project())
 }
 
-fn with_task(project: Project) -> Project {
+/// Adds the task `tasks/t`, whose reward is 1 if there is an answer.
+pub(crate) fn with_task(project: Project) -> Project {
     project
         .write("tasks/t/task.toml", "version = '1.0'\n")
         .write("tasks/t/instruction.md", "Write the answer.\n")

@@ -5,16 +5,16 @@ mod addresses;
 mod cluster;
 mod datasets;
 mod disk_faults;
-mod events;
+pub(crate) mod events;
 mod executor;
 mod export;
 mod farm_cancel;
 mod farm_deletion;
 mod farm_fleet;
 mod farm_fleet_kills;
-mod farm_kills;
+pub(crate) mod farm_kills;
 mod farm_workers;
-mod farms;
+pub(crate) mod farms;
 mod fetching;
 mod host_paths;
 mod images;
@@ -28,7 +28,7 @@ mod remote;
 mod resume;
 mod schemathesis;
 mod scores;
-mod search;
+pub(crate) mod search;
 mod share;
 mod shares;
 mod stops;
@@ -57,9 +57,9 @@ fn project() -> Project {
 }
 
 /// A daemon of a project.
-struct DaemonProcess {
-    process: RunningProgram,
-    client: HttpClient,
+pub(crate) struct DaemonProcess {
+    pub(crate) process: RunningProgram,
+    pub(crate) client: HttpClient,
 }
 
 impl DaemonProcess {
@@ -69,7 +69,7 @@ impl DaemonProcess {
     }
 
     /// Starts such a daemon on a port.
-    fn start_on(project: &Project, port: u16, options: &[&str]) -> Self {
+    pub(crate) fn start_on(project: &Project, port: u16, options: &[&str]) -> Self {
         Self::start_with(project, port, options, |words| project.rollout(words))
     }
 
@@ -127,7 +127,7 @@ impl DaemonProcess {
     }
 
     /// Ends the daemon with the trials that run, whose sandboxes it removes.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.process.interrupt(DEADLINE);
         let _ended = self.process.wait(DEADLINE);
     }
@@ -157,7 +157,7 @@ fn client_variables(project: &Project, output: &str) -> Option<BTreeMap<String, 
 }
 
 /// A submission of a job that runs every task of the project.
-fn submission(project: &Project, attempts: u32) -> Value {
+pub(crate) fn submission(project: &Project, attempts: u32) -> Value {
     json!({ "document": {
         "name": "slow",
         "n_attempts": attempts,
@@ -170,7 +170,7 @@ fn submission(project: &Project, attempts: u32) -> Value {
 
 /// Submits a job and returns the id of its run.
 #[track_caller]
-fn submitted(client: &HttpClient, submission: &Value) -> String {
+pub(crate) fn submitted(client: &HttpClient, submission: &Value) -> String {
     let run = client.post("/v1/runs", &[], submission).expect(201).json();
     run["id"].as_str().expect("an id").to_owned()
 }

@@ -17,7 +17,7 @@ use crate::serve::{DEADLINE, DaemonProcess, project, submitted};
 const QUIET: Duration = Duration::from_secs(4);
 
 /// The example with evals of about a second.
-fn example() -> ExampleSearch {
+pub(crate) fn example() -> ExampleSearch {
     ExampleSearch::example("tree.yaml")
         .with_replacement("max_depth: 3", "max_depth: 2")
         .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
@@ -35,7 +35,7 @@ fn start(project: &Project) -> DaemonProcess {
 }
 
 /// The search as another host submits it.
-pub(super) fn submission(project: &Project) -> Value {
+pub(crate) fn submission(project: &Project) -> Value {
     let directory = project.path().join("examples/tree");
     let text = std::fs::read_to_string(directory.join("tree.yaml")).expect("a search");
     let absolute = |text: String, key: &str, name: &str| {
@@ -49,7 +49,7 @@ pub(super) fn submission(project: &Project) -> Value {
 }
 
 /// The parts of an overview that do not depend on the name of the search.
-fn results(overview: &Value) -> Value {
+pub(crate) fn results(overview: &Value) -> Value {
     let ideas = overview["ideas"]
         .as_array()
         .expect("ideas")

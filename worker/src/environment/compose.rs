@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use rollout_protocol::spec::resources::Resources;
+use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
 
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";
@@ -28,6 +30,21 @@ const LEAST_MEMORY_MB: u64 = 16;
 const LEAST_CPUS: f64 = 0.01;
 
 const MIB: u64 = 1024 * 1024;
+
+/// Reads a compose file, with aliases and merges (`<<`) resolved. Plain values have the types that
+/// `docker compose` gives them: `0440` is octal, `yes` is a text.
+///
+/// # Errors
+/// The reason why it is no document. Tags such as `!reset` are not supported.
+pub(super) fn parse(text: &str) -> Result<Value, String> {
+    let options = serde_saphyr::options! {
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+        strict_booleans: true,
+        reject_unsupported_tags: true,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+}
 
 /// Whether a context has no Dockerfile, so that its compose file names the environment's image.
 pub(super) fn defines_image(context: &Path) -> bool {
@@ -170,4 +187,38 @@ fn divide(
         return Err(message(named + others as f64 * least));
     }
     Ok(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn plain_values_have_the_types_of_docker_compose() {
+        for (text, expected) in [
+            ("yes", json!("yes")),
+            ("True", json!(true)),
+            ("0440", json!(288)),
+            ("08", json!(8.0)),
+            ("22:22", json!("22:22")),
+            ("3.8", json!(3.8)),
+            ("~", json!(null)),
+            ("2020-01-01", json!("2020-01-01")),
+            ("'1'", json!("1")),
+            ("!!str 1", json!("1")),
+        ] {
+            assert_eq!(parse(&format!("a: {text}\n")), Ok(json!({"a": expected})), "{text}");
+        }
+        let merged = parse("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\n").expect("valid");
+        assert_eq!(merged["y"], json!({"a": 1, "b": 3}));
+    }
+
+    #[test]
+    fn file_that_readers_take_in_different_ways_is_refused() {
+        for text in ["a: !reset null", "a: !override [1]", "a: 1\na: 2", "a: 1\n---\na: 2"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
 }

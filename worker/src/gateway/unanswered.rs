@@ -50,6 +50,15 @@ impl RequestEnd {
             _ => Self::Rejected,
         }
     }
+
+    /// The end of a request whose agent has gone after the status of the reply. Agents do not read what
+    /// a server says about its failure.
+    pub(crate) const fn of_gone_agent(status: u16) -> Self {
+        match Self::of_status(status) {
+            Self::Answered => Self::AgentGone,
+            told => told,
+        }
+    }
 }
 
 /// The place of a request among the conversations.
@@ -337,6 +346,8 @@ mod tests {
         assert_eq!(of(&[400, 405, 413, 422]), [Rejected; 4]);
         assert_eq!(of(&[401, 403, 404]), [Refused; 3]);
         assert_eq!(of(&[408, 429, 500, 503, 529]), [Unanswered; 5]);
+        let gone = [200, 400, 401, 503].map(RequestEnd::of_gone_agent);
+        assert_eq!(gone, [AgentGone, Rejected, Refused, Unanswered]);
     }
 
     #[test]

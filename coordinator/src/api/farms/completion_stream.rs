@@ -92,7 +92,7 @@ struct CompletionReader {
 
 impl CompletionReader {
     fn take(&mut self, read: CompletionRead) {
-        let CompletionRead { completions, next_after, is_over } = read;
+        let CompletionRead { completions, next_after, is_over, .. } = read;
         self.after = next_after;
         self.ready = completions.into();
         self.is_over = is_over;

@@ -68,8 +68,7 @@ pub(super) async fn read(
     let limit = limit.unwrap_or(DEFAULT_LIMIT).clamp(1, COMPLETIONS_PER_READ);
     let wait = Duration::from_secs(wait);
     let read = farm.completions(consumer.as_deref(), after, limit, wait).await?;
-    let metadata: u64 = read.completions.iter().map(|one| one.metadata_bytes()).sum();
-    if metadata <= SMALL_METADATA_BYTES {
+    if read.metadata_bytes <= SMALL_METADATA_BYTES {
         return Ok(json(&list(&read)));
     }
     // Many readers that do not take what they asked for would take the server's memory.

@@ -33,6 +33,8 @@ pub struct CompletionRead {
     pub completions: Vec<Arc<Completion>>,
     /// Where the next read begins.
     pub next_after: u64,
+    /// Length of their metadata as JSON.
+    pub metadata_bytes: u64,
     /// Whether no more will come: the farm has ended.
     pub is_over: bool,
 }
@@ -126,14 +128,19 @@ impl HostedFarm {
         wait: Duration,
     ) -> Result<CompletionRead, FarmError> {
         let consumer = self.consumer(consumer)?;
-        let over = CompletionRead { completions: Vec::new(), next_after: after, is_over: true };
+        let over = CompletionRead {
+            completions: Vec::new(),
+            next_after: after,
+            metadata_bytes: 0,
+            is_over: true,
+        };
         let session = match self.session().await {
             Err(FarmError::Ended) => return Ok(over),
             session => session?,
         };
         match session.completions(&consumer, after, limit, wait).await {
-            Ok(CompletionPage { completions, next_after }) => {
-                Ok(CompletionRead { completions, next_after, is_over: false })
+            Ok(CompletionPage { completions, next_after, metadata_bytes }) => {
+                Ok(CompletionRead { completions, next_after, metadata_bytes, is_over: false })
             }
             Err(_) => match self.gone().await {
                 FarmError::Ended => Ok(over),

@@ -7,7 +7,7 @@ mod tests;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::compose_place::ComposePlace;
@@ -239,6 +239,13 @@ impl TaskImages<'_> {
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
         match parse_yaml(&text) {
+            Ok((_, faults)) if !faults.is_empty() => {
+                for fault in faults {
+                    let found =
+                        format!("text that readers take in different ways: {}", fault.message);
+                    self.refuse(path, "", Some(fault.line), &found);
+                }
+            }
             Ok((document, _)) => {
                 let is_merged = is_extended || has_key(&document, "extends");
                 let file = ComposeFile { context, path, is_merged };
@@ -279,9 +286,7 @@ impl TaskImages<'_> {
                 }
                 ("extends", ConfigValue::Mapping(_)) => {
                     if let Some(name) = text(&entry.node, "file") {
-                        let base =
-                            if in_context(name) == name { file.base() } else { file.context };
-                        self.extend(file, &base.join(in_context(name)));
+                        self.extend(file, (&key, entry.line), name);
                     }
                 }
                 // The host would send what is for these addresses to the task.
@@ -299,10 +304,17 @@ impl TaskImages<'_> {
     }
 
     /// Notes a file that another one extends.
-    fn extend(&mut self, by: ComposeFile<'_>, path: &Path) {
+    fn extend(&mut self, by: ComposeFile<'_>, (key, line): (&str, usize), name: &str) {
+        let below = in_context(name);
+        let is_above = Path::new(below).components().any(|part| part == Component::ParentDir);
+        if is_above || below.contains('$') {
+            let found = format!("the file `{name}`, which cannot be told");
+            return self.refuse(by.path, key, Some(line), &found);
+        }
+        let path = if below == name { by.base() } else { by.context }.join(below);
         if self.extended.len() < MAX_FILES {
-            self.extended.insert(path.to_owned());
-        } else if !self.extended.contains(path) {
+            self.extended.insert(path);
+        } else if !self.extended.contains(&path) {
             self.refuse_files(by.path);
         }
     }

@@ -30,6 +30,8 @@ pub struct CompletionPage {
     pub completions: Vec<Arc<Completion>>,
     /// Where the next read begins.
     pub next_after: u64,
+    /// Length of their metadata as JSON.
+    pub metadata_bytes: u64,
 }
 
 /// Groups that are cancelled at once when a farm is discarded.
@@ -192,7 +194,8 @@ impl FarmHandle {
 
     /// A durable completion that its consumer has not acknowledged.
     pub fn completion(&self, cursor: u64) -> Option<Arc<Completion>> {
-        self.shared.state().readable.get(&cursor).cloned()
+        let state = self.shared.state();
+        state.readable.get(&cursor).map(|one| Arc::clone(&one.completion))
     }
 
     /// Cancels every group, acknowledges every completion and closes the farm: the run ends when its
@@ -209,7 +212,8 @@ impl FarmHandle {
             try_join_all(some.iter().map(|group| self.cancel(group.clone()))).await?;
         }
         let mut cursors: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-        for completion in self.shared.state().readable.values() {
+        for one in self.shared.state().readable.values() {
+            let completion = &one.completion;
             cursors.entry(completion.consumer.clone()).or_default().push(completion.cursor);
         }
         for (consumer, cursors) in cursors {
@@ -254,18 +258,20 @@ impl FarmHandle {
         let limit = limit.min(COMPLETIONS_PER_READ);
         let state = self.shared.state();
         let range = (Bound::Excluded(after), Bound::Unbounded);
-        let of_consumer = state.readable.range(range).filter(|(_, one)| one.consumer == consumer);
+        let of_consumer =
+            state.readable.range(range).filter(|(_, one)| one.completion.consumer == consumer);
         let mut completions: Vec<Arc<Completion>> = Vec::new();
         let mut bytes = 0;
         for (_, one) in of_consumer.take(limit) {
-            bytes += one.metadata_bytes();
-            if bytes > ANSWER_METADATA_BYTES && !completions.is_empty() {
+            let more = bytes + one.metadata_bytes;
+            if more > ANSWER_METADATA_BYTES && !completions.is_empty() {
                 break;
             }
-            completions.push(Arc::clone(one));
+            bytes = more;
+            completions.push(Arc::clone(&one.completion));
         }
         let next_after = completions.last().map_or(after, |last| last.cursor);
-        (CompletionPage { completions, next_after }, state.ended)
+        (CompletionPage { completions, next_after, metadata_bytes: bytes }, state.ended)
     }
 }
 
@@ -317,6 +323,7 @@ mod tests {
             }
             let bytes: u64 = page.completions.iter().map(|one| one.metadata_bytes()).sum();
             assert!(bytes <= ANSWER_METADATA_BYTES, "{bytes}");
+            assert_eq!(page.metadata_bytes, bytes);
             after = page.next_after;
             pages.push(page.completions.len());
         }

@@ -10,6 +10,7 @@
 pub mod core;
 mod documents;
 mod handle;
+mod metadata_lengths;
 mod model_calls;
 mod outcome;
 mod planner;

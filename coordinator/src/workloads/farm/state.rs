@@ -9,6 +9,7 @@ use rollout_protocol::id::ItemId;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::core::{FarmCore, FarmEffect, FarmInput, FarmOutput, FarmReply};
+use super::metadata_lengths::MetadataLengths;
 use super::model_calls::SharedCalls;
 
 /// A farm of this process.
@@ -21,6 +22,14 @@ pub(super) struct FarmShared {
     pub(super) newest: watch::Sender<u64>,
     /// Model calls of its samples.
     pub(super) calls: SharedCalls,
+}
+
+/// A completion that its consumer can read.
+#[derive(Debug)]
+pub(super) struct ReadableCompletion {
+    pub(super) completion: Arc<Completion>,
+    /// Length of its metadata as JSON.
+    pub(super) metadata_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -37,7 +46,7 @@ pub(super) struct FarmState {
     replies: HashMap<u64, oneshot::Sender<FarmReply>>,
     next_id: u64,
     /// Durable completions without a durable acknowledgement.
-    pub(super) readable: BTreeMap<u64, Arc<Completion>>,
+    pub(super) readable: BTreeMap<u64, ReadableCompletion>,
     /// Whether the session decides.
     started: bool,
     /// Whether the run has ended.
@@ -176,7 +185,12 @@ impl FarmState {
     fn show(&mut self, effect: FarmEffect) {
         match effect {
             FarmEffect::Completed(completions) => {
-                self.readable.extend(completions.into_iter().map(|one| (one.cursor, one)));
+                let mut lengths = MetadataLengths::default();
+                let readable = |completion: Arc<Completion>| {
+                    let metadata_bytes = lengths.of(&completion);
+                    (completion.cursor, ReadableCompletion { completion, metadata_bytes })
+                };
+                self.readable.extend(completions.into_iter().map(readable));
             }
             FarmEffect::Acknowledged(cursors) => {
                 for cursor in cursors {

@@ -224,7 +224,7 @@ impl Call {
             PassedOn::Complete if is_torn => RequestEnd::Unanswered,
             PassedOn::Complete => RequestEnd::of_status(parts.status.as_u16()),
             PassedOn::TooLarge => RequestEnd::Rejected,
-            PassedOn::AgentGone => RequestEnd::AgentGone,
+            PassedOn::AgentGone => RequestEnd::of_gone_agent(parts.status.as_u16()),
         };
         let (kind, error) = match &end {
             PassedOn::Complete => (CallEnd::Complete, None),

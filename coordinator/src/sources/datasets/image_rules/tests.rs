@@ -217,19 +217,38 @@ fn findings_and_files_of_a_task_have_a_limit() {
     let services = (0..1000)
         .map(|n| format!("  s{n}: {{build: {{context: ., args: {{A: {n}}}}}}}\n"))
         .collect::<String>();
-    let around = "services: {a: {extends: {file: sub/../o.yaml, service: a}}}\n";
-    for (compose, text) in
-        [(format!("services:\n{services}"), ""), (around.replace("sub/../", ""), around)]
-    {
+    let compose = format!("services:\n{services}");
+    let files = [
+        ("task.toml", "version = '1.0'\n"),
+        ("environment/docker-compose.yaml", &*compose),
+        ("environment/Dockerfile", "FROM debian\n"),
+    ];
+    let found = found(&files, &ImageAccess::default());
+    assert_eq!(found, ["more than 64 builds and compose files"]);
+}
+
+#[test]
+fn compose_file_that_cannot_be_told_is_refused() {
+    for (compose, expected) in [
+        (
+            "services: {a: {extends: {file: sub/../o.yaml, service: a}}}\n",
+            "the file `sub/../o.yaml`, which cannot be told",
+        ),
+        (
+            "services: {a: {extends: {file: '${D}.yaml', service: a}}}\n",
+            "the file `${D}.yaml`, which cannot be told",
+        ),
+        (
+            "services: {a: {image: debian, image: debian}}\n",
+            "text that readers take in different ways: a duplicate key `image`",
+        ),
+    ] {
         let files = [
             ("task.toml", "version = '1.0'\n"),
-            ("environment/docker-compose.yaml", &*compose),
-            ("environment/o.yaml", text),
-            ("environment/sub/x", ""),
-            ("environment/Dockerfile", "FROM debian\n"),
+            ("environment/docker-compose.yaml", compose),
+            ("environment/o.yaml", "services: {a: {image: debian}}\n"),
         ];
-        let found = found(&files, &ImageAccess::default());
-        assert_eq!(found, ["more than 64 builds and compose files"], "{text}");
+        assert_eq!(found(&files, &ImageAccess::default()), [expected], "{compose}");
     }
 }
 

@@ -8,6 +8,7 @@ use rollout_protocol::limits;
 use super::FarmCore;
 use super::group::GroupEntry;
 use super::queue::SampleQueue;
+use crate::workloads::farm::metadata_lengths::MetadataLengths;
 
 /// Completions or ids in one record: bounds the memory of a reader.
 const ENTRIES_PER_RECORD: usize = 4096;
@@ -57,8 +58,9 @@ impl FarmCore {
     fn snapshot_completions(&self) -> Vec<FarmRecord> {
         let mut records = Vec::new();
         let (mut completions, mut bytes) = (Vec::new(), 0);
+        let mut lengths = MetadataLengths::default();
         for one in self.completions.values() {
-            let more = one.metadata_bytes();
+            let more = lengths.of(one);
             let is_full = completions.len() == ENTRIES_PER_RECORD
                 || bytes + more > limits::COMPLETIONS_METADATA_BYTES;
             if is_full && !completions.is_empty() {

@@ -1,7 +1,7 @@
 //! Environments with services, described in the Docker Compose format.
 //!
 //! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
-//!   everything else is refused before anything is created.
+//!   everything else is refused before anything is created. `files` writes what the program reads.
 //! * `host_paths`: directories of the environment that services share.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
@@ -36,6 +36,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
+use self::files::{ComposeFiles, json_text};
 use self::program::ComposeProgram;
 pub use self::program::find_compose;
 use self::project::ProjectContainer;
@@ -77,6 +78,12 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// refer to it.
 const NO_SETTINGS: &str = "/nonexistent";
 
+/// Its `DOCKER_HOST` then: resolving a file needs no engine.
+const NO_ENGINE: &str = "unix:///nonexistent";
+
+/// Name of the program's project directory, which has only [`ComposeFiles`].
+const PROJECT: &str = "project";
+
 /// Starts environments with services.
 #[derive(Debug)]
 pub(super) struct ComposeRunner {
@@ -103,6 +110,8 @@ struct ComposeCreation<'a> {
     settings: &'a DockerSettings,
     request: &'a CreateRequest,
     file: &'a ComposeFile,
+    /// It and those that it extends.
+    files: ComposeFiles,
     /// The build context, with links resolved.
     root: PathBuf,
     name: String,
@@ -142,8 +151,9 @@ impl ComposeRunner {
         file: &ComposeFile,
     ) -> Result<StartedContainer, Failure> {
         let open = network::is_open_with_services(&request.network)?;
-        let checked = file.clone();
-        supervise::blocking(move || check(&checked)).await?;
+        let scratch = tempfile::tempdir().map_err(no_scratch)?;
+        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
+        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
         let program = self
             .program
             .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
@@ -155,9 +165,10 @@ impl ComposeRunner {
             settings,
             request: &request,
             file,
+            files,
             root,
             name: create::name(&request.labels, request.purpose).to_lowercase(),
-            scratch: tempfile::tempdir().map_err(no_scratch)?,
+            scratch,
             open: open && settings.network != DockerNetwork::None,
         };
         let model = creation.resolve().await?;
@@ -219,6 +230,7 @@ impl ComposeCreation<'_> {
                 && !["PATH", "HOME"].contains(&name.as_str())
         });
         variables.insert("DOCKER_CONFIG".to_owned(), NO_SETTINGS.to_owned());
+        variables.insert("DOCKER_HOST".to_owned(), NO_ENGINE.to_owned());
         variables
     }
 
@@ -228,21 +240,21 @@ impl ComposeCreation<'_> {
 
     fn write(&self, name: &str, value: &Value) -> Result<PathBuf, Failure> {
         let path = self.scratch(name);
-        std::fs::write(&path, value.to_string()).map_err(no_scratch)?;
+        std::fs::write(&path, json_text(value)).map_err(no_scratch)?;
         Ok(path)
     }
 
     async fn run(
         &self,
-        files: &[&Path],
+        files: &[(&str, &Path)],
         words: &[&str],
         variables: &BTreeMap<String, String>,
         limit: Duration,
     ) -> Result<program::ProgramOutput, Failure> {
         let mut all: Vec<OsString> = vec!["--project-name".into(), self.name.clone().into()];
-        all.extend(["--project-directory".into(), self.root.clone().into()]);
-        for file in files {
-            all.extend(["--file".into(), file.into()]);
+        all.extend(["--project-directory".into(), self.scratch(PROJECT).into()]);
+        for (option, file) in files {
+            all.extend([option.into(), file.into()]);
         }
         all.extend(words.iter().map(OsString::from));
         self.program.run(&all, variables, limit).await
@@ -250,8 +262,8 @@ impl ComposeCreation<'_> {
 
     /// The program's messages, without the directories of this host that it was given.
     fn said(&self, ended: &program::ProgramOutput) -> String {
-        let scratch = self.scratch.path();
-        let known = [(self.root.as_path(), "."), (scratch, "<scratch>")];
+        let (project, scratch) = (self.scratch(PROJECT), self.scratch.path());
+        let known = [(self.root.as_path(), "."), (project.as_path(), "."), (scratch, "<scratch>")];
         known.iter().fold(ended.messages.trim().to_owned(), |text, (path, word)| {
             text.replace(&*path.to_string_lossy(), word)
         })
@@ -265,18 +277,21 @@ impl ComposeCreation<'_> {
     /// Resolves the task's file: replaced, merged and checked.
     async fn resolve(&self) -> Result<Value, Failure> {
         let base = self.write("base.json", &self.base())?;
-        let own = self.root.join(&self.file.file);
+        let written = self.files.write().map_err(no_scratch)?;
+        let mut files = vec![("--file", base.as_path()), ("--file", &written.own)];
+        files.extend(written.variables.as_deref().map(|file| ("--env-file", file)));
         let words = ["config", "--format", "json"];
-        let ended = self.run(&[&base, &own], &words, &self.variables(), RESOLVED_WITHIN).await?;
+        let ended = self.run(&files, &words, &self.variables(), RESOLVED_WITHIN).await?;
         if !ended.success {
             return Err(refused(self.file, self.said(&ended)));
         }
         for line in ended.messages.lines().filter(|line| line.contains("variable is not set")) {
             tracing::warn!(environment = self.name, "{}", line.trim());
         }
-        let model: Value = serde_json::from_slice(&ended.output).map_err(|error| {
+        let mut model: Value = serde_json::from_slice(&ended.output).map_err(|error| {
             refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
+        self.files.restore_paths(&mut model, &self.root);
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
@@ -391,7 +406,7 @@ impl ComposeCreation<'_> {
             ("DOCKER_CONFIG", self.scratch.path().display().to_string()),
         ];
         let variables = variables.map(|(name, value)| (name.to_owned(), value)).into();
-        let ended = self.run(&[file], words, &variables, limit).await?;
+        let ended = self.run(&[("--file", file)], words, &variables, limit).await?;
         if ended.success {
             return Ok(());
         }

@@ -29,6 +29,17 @@ const NAME: &str = "docker-compose";
 /// Timeout of the version query.
 const VERSION_WITHIN: Duration = Duration::from_secs(20);
 
+/// Variables that it always has, so that no other one and no file of a task sets them: it starts no
+/// program, contacts nothing but the engine and reads no files of variables but those that are named.
+const FIXED_VARIABLES: [(&str, &str); 6] = [
+    ("PATH", "/nonexistent"),
+    ("HOME", "/nonexistent"),
+    ("DOCKER_CONTEXT", ""),
+    ("COMPOSE_DISABLE_ENV_FILE", "1"),
+    ("COMPOSE_EXPERIMENTAL_GIT_REMOTE", "0"),
+    ("COMPOSE_EXPERIMENTAL_OCI_REMOTE", "0"),
+];
+
 /// Limit of its output: a resolved file of hundreds of services, and messages.
 const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
 const MESSAGE_BYTES: u64 = 64 * 1024;
@@ -56,8 +67,11 @@ impl ComposeProgram {
         for path in paths.into_iter().filter(|path| path.is_file()) {
             let program = Self(path);
             let words = ["version".into(), "--short".into()];
-            let Ok(ended) = program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await else {
-                continue;
+            let ended = match program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await {
+                Ok(ended) => ended,
+                // It is installed, but this host is too busy.
+                Err(failure) if failure.kind == FailureKind::TimedOut => return Err(failure),
+                Err(_) => continue,
             };
             let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
             if ended.success && is_new_enough(&version) {
@@ -82,7 +96,12 @@ impl ComposeProgram {
     ) -> Result<ProgramOutput, Failure> {
         let mut command = Command::new(&self.0);
         command.args(words).env_clear().kill_on_drop(true);
-        command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .envs(variables)
+            .envs(FIXED_VARIABLES)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let cannot = |error: std::io::Error| {
             let text = "cannot run the program `docker compose`";
             Failure::new(FailureKind::NotPermitted, text).with_source(error)

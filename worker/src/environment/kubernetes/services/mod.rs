@@ -181,8 +181,7 @@ impl FileReading<'_> {
             }
             _ => refused(format!("cannot read it: {error}")),
         })?;
-        let value: Value =
-            serde_saphyr::from_str(&text).map_err(|error| refused(error.to_string()))?;
+        let value = compose::parse(&text).map_err(refused)?;
         size::check(&value).map_err(refused)?;
         if value.is_object() { Ok(value) } else { Err(refused("it is not a map".to_owned())) }
     }

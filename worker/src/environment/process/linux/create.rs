@@ -57,7 +57,8 @@ pub(super) async fn create(
     match made {
         Ok(made) => Ok(Sandbox::new(id, hold, context, made)),
         Err(error) => {
-            let cleaned = remove_sandbox(&context.config.base, &id, &directory, &owner_file).await;
+            let base = &context.config.base;
+            let cleaned = remove_sandbox(base, &id, &directory, &owner_file.groups).await;
             if let Err(left) = cleaned {
                 tracing::warn!(error = %left, "cannot clean up a sandbox that did not start");
             }
@@ -71,9 +72,9 @@ pub(super) async fn remove_sandbox(
     base: &Path,
     id: &str,
     directory: &Path,
-    owner_file: &OwnerFile,
+    groups: &[PathBuf],
 ) -> io::Result<()> {
-    cgroup::remove(&owner_file.groups).await?;
+    cgroup::remove(groups).await?;
     let (base, id, directory) = (base.to_path_buf(), id.to_owned(), directory.to_path_buf());
     supervise::blocking(move || {
         remove::remove_dir(&directory)?;

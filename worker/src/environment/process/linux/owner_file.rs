@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::durable;
 use crate::environment::{EnvironmentLabels, Owner};
 
 /// File name suffix of owner files.
@@ -35,6 +36,18 @@ pub(super) struct OwnerFile {
     pub(super) preserved: bool,
     /// The process that wrote it, usually the owner.
     pub(super) writer: ProcessIdentity,
+}
+
+/// What an owner file says.
+#[derive(Debug)]
+pub(super) enum OwnerClaim {
+    /// Its content.
+    Written(Box<OwnerFile>),
+    /// Nothing: its content was never written to the disk, and the host lost its power. The processes
+    /// of the sandbox ended with it.
+    Lost,
+    /// It is another user's, or of an unknown format, or cannot be read.
+    Unknown,
 }
 
 /// The identity of a process, as unique as the system allows.
@@ -66,19 +79,34 @@ impl OwnerFile {
     fn write_via(&self, directory: &Path, base: &Path, id: &str) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(&serde_json::to_vec(self)?)?;
+        // Other sandboxes have no use for it after a power failure: they are removed in any case.
+        if self.preserved {
+            file.as_file().sync_all()?;
+        }
         file.persist(path(base, id)).map_err(|error| error.error)?;
+        if self.preserved {
+            durable::sync_directory(base)?;
+        }
         Ok(())
     }
 
-    /// Reads an owner file of the current user; `None` when it is another user's or not readable.
-    fn read(base: &Path, id: &str) -> Option<Self> {
+    /// Reads the owner file of the environment `id`.
+    fn read(base: &Path, id: &str) -> OwnerClaim {
         let path = path(base, id);
-        let meta = fs::symlink_metadata(&path).ok()?;
-        let ours = meta.uid() == rustix::process::geteuid().as_raw();
-        if !meta.is_file() || !ours || meta.len() > OWNER_FILE_BYTES {
-            return None;
+        let is_ours = |meta: &fs::Metadata| {
+            let ours = meta.uid() == rustix::process::geteuid().as_raw();
+            meta.is_file() && ours && meta.len() <= OWNER_FILE_BYTES
+        };
+        if !fs::symlink_metadata(&path).is_ok_and(|meta| is_ours(&meta)) {
+            return OwnerClaim::Unknown;
         }
-        serde_json::from_slice(&fs::read(path).ok()?).ok()
+        let Ok(bytes) = fs::read(path) else { return OwnerClaim::Unknown };
+        match serde_json::from_slice(&bytes) {
+            Ok(owner_file) => OwnerClaim::Written(Box::new(owner_file)),
+            // An owner file is renamed when it is whole.
+            Err(_) if bytes.iter().all(|byte| *byte == 0) => OwnerClaim::Lost,
+            Err(_) => OwnerClaim::Unknown,
+        }
     }
 
     /// Removes the owner file.
@@ -100,9 +128,8 @@ pub(super) fn make_base(base: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(base)
 }
 
-/// All environments that have an owner file. A file that cannot be read or is another user's is
-/// `None`.
-pub(super) fn read_all(base: &Path) -> io::Result<Vec<(String, Option<OwnerFile>)>> {
+/// All environments that have an owner file.
+pub(super) fn read_all(base: &Path) -> io::Result<Vec<(String, OwnerClaim)>> {
     let read = |id: String| {
         let claim = OwnerFile::read(base, &id);
         (id, claim)

@@ -82,7 +82,8 @@ impl Provider for ProcessProvider {
         let base = self.config.base.clone();
         let claims = supervise::blocking(move || owner_file::read_all(&base)).await;
         let claims = claims.map_err(|e| failure("list the sandboxes", e))?;
-        let (doomed, kept) = reap::select_abandoned(&self.config.base, claims, dead);
+        let groups = |id: &str| self.groups.candidates(id);
+        let (doomed, kept) = reap::select_abandoned(&self.config.base, claims, dead, groups);
         let mut reaped = reap::remove(&self.config.base, doomed).await;
         reaped.kept += kept;
         Ok(reaped)

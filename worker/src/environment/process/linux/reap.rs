@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::owner_file::{OwnerFile, ProcessIdentity, SandboxHold};
+use super::owner_file::{OwnerClaim, OwnerFile, ProcessIdentity, SandboxHold};
 use super::{create, launcher};
 use crate::environment::{DeadOwners, ReapReport};
 
@@ -22,17 +22,36 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Splits sandboxes into those to remove and the number of those to keep.
+/// A sandbox to remove.
+#[derive(Debug)]
+pub(super) struct AbandonedSandbox {
+    id: String,
+    /// Control groups made for it.
+    groups: Vec<PathBuf>,
+    /// Whether its owner is known to be dead, so that its processes may be killed.
+    is_owner_known: bool,
+}
+
+/// Splits sandboxes into those to remove and the number of those to keep. `groups` has the control
+/// groups that a sandbox may have.
 pub(super) fn select_abandoned(
     base: &Path,
-    claims: Vec<(String, Option<OwnerFile>)>,
+    claims: Vec<(String, OwnerClaim)>,
     dead: &dyn DeadOwners,
-) -> (Vec<(String, OwnerFile)>, usize) {
+    groups: impl Fn(&str) -> Vec<PathBuf>,
+) -> (Vec<AbandonedSandbox>, usize) {
     let (mut doomed, mut kept) = (Vec::new(), 0);
     for (id, claim) in claims {
-        match claim.filter(|claim| is_abandoned(base, &id, claim, dead)) {
-            Some(claim) => doomed.push((id, claim)),
-            None => kept += 1,
+        match claim {
+            OwnerClaim::Written(owner) if is_abandoned(base, &id, &owner, dead) => {
+                let groups = owner.groups;
+                doomed.push(AbandonedSandbox { id, groups, is_owner_known: true });
+            }
+            OwnerClaim::Lost => {
+                let groups = groups(&id);
+                doomed.push(AbandonedSandbox { id, groups, is_owner_known: false });
+            }
+            OwnerClaim::Written(_) | OwnerClaim::Unknown => kept += 1,
         }
     }
     (doomed, kept)
@@ -50,18 +69,19 @@ fn is_abandoned(base: &Path, id: &str, owner_file: &OwnerFile, dead: &dyn DeadOw
 }
 
 /// Removes sandboxes.
-pub(super) async fn remove(base: &Path, abandoned: Vec<(String, OwnerFile)>) -> ReapReport {
+pub(super) async fn remove(base: &Path, abandoned: Vec<AbandonedSandbox>) -> ReapReport {
     let mut reaped = ReapReport::default();
-    for (id, claim) in abandoned {
-        match remove_one(base, &id, &claim).await {
-            Ok(()) => reaped.removed.push(id),
-            Err(error) => reaped.failed.push((id, error.to_string())),
+    for sandbox in abandoned {
+        match remove_one(base, &sandbox).await {
+            Ok(()) => reaped.removed.push(sandbox.id),
+            Err(error) => reaped.failed.push((sandbox.id, error.to_string())),
         }
     }
     reaped
 }
 
-async fn remove_one(base: &Path, id: &str, owner_file: &OwnerFile) -> io::Result<()> {
+async fn remove_one(base: &Path, sandbox: &AbandonedSandbox) -> io::Result<()> {
+    let AbandonedSandbox { id, groups, is_owner_known } = sandbox;
     let directory = base.join(id);
     let begun = Instant::now();
     let mut killed = false;
@@ -75,7 +95,10 @@ async fn remove_one(base: &Path, id: &str, owner_file: &OwnerFile) -> io::Result
         };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break Some(lock),
-            Err(Errno::WOULDBLOCK) => {}
+            Err(Errno::WOULDBLOCK) if *is_owner_known => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("its processes run, and its owner file is empty"));
+            }
             Err(error) => return Err(error.into()),
         }
         let waited = begun.elapsed();
@@ -88,5 +111,5 @@ async fn remove_one(base: &Path, id: &str, owner_file: &OwnerFile) -> io::Result
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };
-    create::remove_sandbox(base, id, &directory, owner_file).await
+    create::remove_sandbox(base, id, &directory, groups).await
 }

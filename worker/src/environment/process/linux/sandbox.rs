@@ -333,7 +333,8 @@ impl Environment for Sandbox {
         let _alone = self.teardown.lock().await;
         self.end().await?;
         let base = &self.context.config.base;
-        let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.owner_file);
+        let groups = &self.owner_file.groups;
+        let removed = create::remove_sandbox(base, &self.id, &self.directory, groups);
         removed.await.map_err(|error| {
             let text = format!("cannot remove {}", shown(&self.directory));
             Failure::new(FailureKind::LeftBehind, text).with_source(error)

@@ -99,3 +99,40 @@ async fn body_that_had_no_memory_is_an_outage_until_a_later_call_is_answered() {
     assert_eq!(call(variables).await.status(), 200);
     assert_eq!(opened.call_failure(), None);
 }
+
+/// A server that answers with this status, and with a body that does not end.
+async fn server_of_endless_body(status: u16) -> (String, Task<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let task = supervise::spawn("server", async move {
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request).await;
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{");
+            let _sent = stream.write_all(head.as_bytes()).await;
+            held.push(stream);
+        }
+    });
+    (url, task)
+}
+
+#[tokio::test]
+async fn failure_of_server_whose_body_the_agent_does_not_read_is_one_of_the_server() {
+    for (status, expected) in
+        [(503, Some(CallFailure::Unanswered)), (429, Some(CallFailure::Unanswered)), (200, None)]
+    {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (url, _server) = server_of_endless_body(status).await;
+        let gateway = Gateway::new();
+        let opened = open(&gateway, upstream(&url, 0.1, None), directory.path()).await;
+        let variables = opened.serve(HOST).await.expect("served");
+        let mut connection = begin(&variables, "content-length: 2").await;
+        connection.write_all(b"{}").await.expect("sent");
+        assert_eq!(status_line(&mut connection).await, format!("HTTP/1.1 {status}"));
+        drop(connection);
+        opened.wait_for_calls().await;
+        assert_eq!(opened.call_failure(), expected, "{status}");
+    }
+}
