@@ -175,6 +175,7 @@ fn environment(job: &Job) -> Value {
         "override_storage_mb": job.resource_overrides.storage_mb,
         "override_gpus": job.resource_overrides.gpus,
         "max_starts_per_minute": job.worker_rate_limits.starts_per_minute,
+        "start_grace_sec": job.timeout_rules.start_grace_sec,
     })
 }
 

@@ -280,8 +280,9 @@ fn job(
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
     let mut timeouts = timeouts::read_multipliers(fields);
-    let environment = environment::read(&fields.take(JobKeys::environment));
-    let EnvironmentConfig { spec: environment, resources, starts_per_minute } = environment;
+    let EnvironmentConfig { spec: environment, resources, starts_per_minute, start_grace_sec } =
+        environment::read(&fields.take(JobKeys::environment));
+    timeouts.start_grace_sec = start_grace_sec;
     let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();

@@ -253,6 +253,12 @@ const KEY_CASES: &[KeyCase] = &[
         || json!(1),
     ),
     (
+        "environment.start_grace_sec",
+        "environment: {start_grace_sec: 2.5}",
+        "/shown/config/environment/start_grace_sec",
+        || json!(2.5),
+    ),
+    (
         "verifier.override_timeout_sec",
         "verifier: {override_timeout_sec: 7}",
         "/shown/tasks/0/timeouts/verifier_sec",

@@ -159,6 +159,7 @@ impl ManagedEnvironment {
                 image_made: image.made,
                 image_build: image.build,
                 limits: environment.limits(),
+                start_wait: None,
                 preserved: None,
             });
         }

@@ -10,6 +10,7 @@ use super::super::diagnostics::ErrorKind;
 use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
+use super::timeouts;
 
 keys! {
     /// The keys of `environment` in job files.
@@ -27,6 +28,9 @@ keys! {
             "" => OverrideKeys::ALL;
         max_starts_per_minute: Value("integer"), "no limit",
             "Environment starts per minute on each worker.";
+        start_grace_sec: Value("seconds"), "the task's",
+            "Time between the start of an environment and its first command, for every task without \
+             healthcheck.";
     }
 
     /// The keys of `provider_config`.
@@ -85,6 +89,8 @@ pub(crate) struct EnvironmentConfig {
     pub(crate) resources: ResourceOverrides,
     /// Environment starts per minute on each worker.
     pub(crate) starts_per_minute: Option<u32>,
+    /// Time between the start of an environment and its first command, seconds.
+    pub(crate) start_grace_sec: Option<f64>,
 }
 
 /// Reads the environment.
@@ -97,7 +103,12 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     };
     let Some(mut fields) = field.mapping() else {
         let resources = ResourceOverrides::default();
-        return EnvironmentConfig { spec, resources, starts_per_minute: None };
+        return EnvironmentConfig {
+            spec,
+            resources,
+            starts_per_minute: None,
+            start_grace_sec: None,
+        };
     };
     let kind = provider(&fields.take(EnvironmentKeys::kind));
     let config = fields.take(EnvironmentKeys::provider_config);
@@ -109,9 +120,11 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     let resources = read_overrides(&mut fields);
     let starts =
         fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
+    let start_grace_sec =
+        timeouts::read_start_grace(&fields.take(EnvironmentKeys::start_grace_sec));
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
-    EnvironmentConfig { spec, resources, starts_per_minute }
+    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec }
 }
 
 /// The provider of an environment that names none.
@@ -231,7 +244,7 @@ mod tests {
 
     #[test]
     fn environment_without_type_defaults_to_docker() {
-        let (EnvironmentConfig { spec, resources, starts_per_minute }, faults, _) =
+        let (EnvironmentConfig { spec, resources, starts_per_minute, .. }, faults, _) =
             read_field("~", read);
         assert_eq!((faults, starts_per_minute), (Vec::new(), None));
         assert_eq!(spec.provider, ProviderSpec::Docker(DockerSettings::default()));

@@ -31,6 +31,8 @@ keys! {
             "Older spelling of `network_mode`: false is `no-network`.";
         healthcheck (Harbor): Value("table"), "absent", "Check that the environment is ready.",
             "healthcheck" => healthcheck::HealthcheckKeys::ALL;
+        start_grace_sec: Value("seconds"), "until its own programs have settled",
+            "Time between the start of the environment and its first command, without `healthcheck`.";
         skills_dir (Harbor): EnvironmentPath("absolute path"), "none",
             "Directory with skills for agents, in the environment.";
         mcp_servers (Harbor): Value("list"), "empty", "MCP servers for agents.",
@@ -118,6 +120,9 @@ fn read(fields: &mut Fields<'_>, context: &mut TaskReadContext) -> TaskEnvironme
         workdir: absolute(&fields.take(TaskEnvironmentKeys::workdir)),
         network,
         healthcheck: healthcheck::read(&fields.take(TaskEnvironmentKeys::healthcheck)),
+        start_grace_sec: timeouts::read_start_grace(
+            &fields.take(TaskEnvironmentKeys::start_grace_sec),
+        ),
         ..TaskEnvironment::default()
     }
 }

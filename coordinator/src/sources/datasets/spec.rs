@@ -55,5 +55,13 @@ fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) ->
     let build_sec = job.timeout_rules.build(written.build_sec);
     let healthcheck =
         written.healthcheck.as_ref().map(|check| job.timeout_rules.healthcheck(check));
-    TaskEnvironment { resources, build_sec, compose, healthcheck, ..written.clone() }
+    let start_grace_sec = job.timeout_rules.start_grace_sec.or(written.start_grace_sec);
+    TaskEnvironment {
+        resources,
+        build_sec,
+        compose,
+        healthcheck,
+        start_grace_sec,
+        ..written.clone()
+    }
 }
