@@ -276,6 +276,7 @@ struct DockerEnvironment {
     container: Arc<Container>,
     project: Option<ComposeProject>,
     workdir: String,
+    has_own_programs: bool,
     limits: EnforcedLimits,
     storage_watch: Mutex<Option<Task<()>>>,
 }
@@ -302,6 +303,7 @@ impl DockerEnvironment {
             container,
             project: up.project,
             workdir: up.workdir,
+            has_own_programs: up.has_own_programs,
             limits: up.limits,
             storage_watch: Mutex::new(watch),
         }
@@ -374,6 +376,10 @@ impl Environment for DockerEnvironment {
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         self.container.listener_route().await
+    }
+
+    fn has_own_programs(&self) -> bool {
+        self.has_own_programs
     }
 
     async fn oom_killed(&self) -> bool {

@@ -523,6 +523,11 @@ impl Environment for PodEnvironment {
         })
     }
 
+    /// The processes of images do not run in pods, only those that the task's file names.
+    fn has_own_programs(&self) -> bool {
+        self.pod.has_own_process
+    }
+
     async fn oom_killed(&self) -> bool {
         self.pod.is_oom_killed()
     }

@@ -11,7 +11,7 @@ use super::artifacts::CollectedArtifacts;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
-use super::{health, setup, variables, verify};
+use super::{readiness, setup, variables, verify};
 use crate::environment::EnvironmentPurpose;
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
@@ -57,12 +57,9 @@ impl TrialRun<'_> {
         let created = environment.create_beside(provider, request, services).await;
         created
             .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
-        if let Some(check) = &own.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(environment, check, capture).await;
-            ready.map_err(|error| self.verifier_setup_error(error))?;
-        }
-        Ok(())
+        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
+        ready.map_err(|error| self.verifier_setup_error(error))
     }
 
     async fn prepare_verifier_environment(

@@ -44,7 +44,7 @@ pub(super) use self::service::ComposeService;
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
 use super::container::Container;
-use super::create::{self, KEEP_ALIVE, StartedContainer};
+use super::create::{self, KEEP_ALIVE, RunningState, StartedContainer};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure;
 use super::image::ImageManager;
@@ -498,10 +498,12 @@ impl ComposeCreation<'_> {
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let (workdir, limits) = create::check_running(&container, limits).await?;
+        let RunningState { workdir, limits, has_own_programs } =
+            create::check_running(&container, limits).await?;
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
-        Ok(StartedContainer { container, workdir, limits, storage, project: Some(project) })
+        let project = Some(project);
+        Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
     }
 }
 
