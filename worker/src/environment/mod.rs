@@ -38,7 +38,7 @@ pub mod process;
 mod registry_failure;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
-pub(crate) mod start;
+pub mod start;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod upload;
 

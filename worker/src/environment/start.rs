@@ -28,7 +28,7 @@ pub(crate) const OBSERVED_WITHIN: Duration = Duration::from_secs(30);
 const SCRIPT: &str = include_str!("start.sh");
 
 /// The command that waits until the environment's own programs have settled.
-pub(crate) fn observation() -> ExecCommand {
+pub fn observation() -> ExecCommand {
     let [longest, calm] = [LONGEST, CALM].map(|time| (time.as_millis() / 10).to_string());
     let argv = ["/bin/sh", "-c", SCRIPT, "rollout", &longest, &calm, KEEP_ALIVE];
     ExecCommand {
@@ -40,7 +40,7 @@ pub(crate) fn observation() -> ExecCommand {
 }
 
 /// The wait that the command printed; `None` for other output.
-pub(crate) fn observed(printed: &str) -> Option<StartWait> {
+pub fn observed(printed: &str) -> Option<StartWait> {
     let fields: BTreeMap<&str, &str> =
         printed.split_whitespace().filter_map(|field| field.split_once('=')).collect();
     let number = |name: &str| fields.get(name)?.parse::<u32>().ok();
