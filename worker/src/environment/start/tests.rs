@@ -1,3 +1,5 @@
+//! Tests of the wait for programs of an environment, in a directory like `/proc`.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
