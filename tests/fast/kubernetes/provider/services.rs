@@ -288,6 +288,22 @@ async fn environment_without_network_by_its_file_stays_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn service_that_names_networks_makes_closed_pod_unsupported() {
+    let compose =
+        format!("services: {{db: {{image: {SERVICE}, command: sleep 1000, networks: [default]}}}}");
+    let task = ServicesTask::new(&compose);
+    let closed = CreateRequest { network: NetworkPolicy::NoNetwork, ..task.request() };
+    let failure = task.fixture.provider.create(closed).await.expect_err("one network");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    assert!(failure.message.contains("`services.db.networks`"), "{failure}");
+    assert_eq!(task.fixture.double.pods(), Vec::<serde_json::Value>::new());
+    let open = task.created().await;
+    let failure = open.set_network(&NetworkPolicy::NoNetwork).await.expect_err("as before");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    open.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn start_of_own_process_of_environment_is_observed() {
     let task = ServicesTask::new(
         "services: {main: {entrypoint: [sh, -c, 'sleep 1.5; echo > /tmp/ready; sleep 5000']}}",

@@ -248,7 +248,9 @@ impl Shared {
             Ok(workdir) => {
                 let limits = manifest::enforced_limits(&request.resources);
                 let is_open = tokio::sync::Mutex::new(Some(open));
-                let network = PodNetwork { is_denied: denied, is_open };
+                let service_with_networks =
+                    services.and_then(|services| services.plan.service_with_networks);
+                let network = PodNetwork { is_denied: denied, is_open, service_with_networks };
                 let services = PodService::all(&pod);
                 let (pod, shared) = (Arc::new(pod), Arc::clone(self));
                 let labels = request.labels;
@@ -280,6 +282,8 @@ impl Shared {
         let open = network::is_open(&request.network)? && !denied;
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace.clone());
         if !open {
+            let named = services.as_ref().and_then(|s| s.plan.service_with_networks.as_ref());
+            network::refuse_partial_closing(named.filter(|_| !denied))?;
             self.require_policies(&cluster, &request.labels, &settings).await?;
         }
         let now = cluster.now().await;
@@ -493,6 +497,7 @@ impl Environment for PodEnvironment {
             return Ok(());
         }
         if !open {
+            network::refuse_partial_closing(self.network.service_with_networks.as_ref())?;
             let cluster = &self.pod.cluster;
             self.shared.require_policies(cluster, &self.labels, &self.settings).await?;
         }

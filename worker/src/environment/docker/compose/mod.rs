@@ -10,10 +10,12 @@
 //!
 //! The service `main` is the environment. The network of the services is decided when they are
 //! created: with a network they get their own one with access to the outside, without one they get
-//! an internal one that reaches nothing, not even the host.
+//! an internal one that reaches nothing, not even the host. `own_networks`: services that name a
+//! network keep it then.
 
 mod files;
 mod host_paths;
+mod own_networks;
 mod program;
 pub(super) mod project;
 mod render;
@@ -21,8 +23,8 @@ mod rules;
 mod service;
 mod shares;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,6 +110,8 @@ struct ComposeCreation<'a> {
     name: String,
     scratch: tempfile::TempDir,
     open: bool,
+    /// Services that keep the networks they name when it is not open.
+    named: BTreeSet<String>,
 }
 
 fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
@@ -149,6 +153,13 @@ impl ComposeRunner {
             .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
             .await?;
         let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
+        let is_denied = settings.network == DockerNetwork::None;
+        let mut named = BTreeSet::new();
+        if !open && !is_denied {
+            let (root, name) = (root.clone(), file.file.clone());
+            let read = supervise::blocking(move || own_networks::read(&root, &name)).await;
+            named = read.map_err(|error| refused(file, error))?;
+        }
         let creation = ComposeCreation {
             compose: self,
             program,
@@ -158,7 +169,8 @@ impl ComposeRunner {
             root,
             name: create::name(&request.labels, request.purpose).to_lowercase(),
             scratch: tempfile::tempdir().map_err(no_scratch)?,
-            open: open && settings.network != DockerNetwork::None,
+            open: open && !is_denied,
+            named,
         };
         let model = creation.resolve().await?;
         let needs = creation.needs(&model)?;
@@ -361,6 +373,7 @@ impl ComposeCreation<'_> {
             request: self.request,
             settings: self.settings,
             open: self.open,
+            named: &self.named,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
