@@ -141,6 +141,8 @@ struct TaskReadContext {
     defaults: FormatDefaults,
     variables: Vec<Variable>,
     demands: Vec<Demand>,
+    /// Whether an environment is of Windows: the task is unsupported as a whole.
+    is_windows: bool,
 }
 
 /// Reads a task file in the format that the hints, its keys or the files beside it determine.
@@ -186,7 +188,8 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
 
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let defaults = FormatDefaults::for_format(format.format);
-    let mut context = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
+    let mut context =
+        TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new(), is_windows: false };
     format::version(&format, fields);
     let metadata = metadata::read(fields);
     let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut context);
@@ -229,6 +232,11 @@ impl TaskReadContext {
         self.demands.push(Demand { kind, location: field.location() });
     }
 
+    /// Whether a path is an absolute one of Windows in a task of Windows, where it is no error.
+    fn is_windows_path(&self, path: &str) -> bool {
+        self.is_windows && artifacts::has_drive(path)
+    }
+
     /// Reads variables whose values are needed under every agent.
     fn env(&mut self, field: &Field<'_>) -> BTreeMap<String, Template> {
         let variables = variables::read(field);
@@ -261,7 +269,7 @@ impl TaskReadContext {
 
     /// Reads the artifacts.
     fn artifacts(&mut self, field: &Field<'_>) -> Vec<Artifact> {
-        let mut artifacts = artifacts::read(field);
+        let mut artifacts = artifacts::read_of_task(field, &|path| self.is_windows_path(path));
         for artifact in &mut artifacts {
             artifact.service = self.service(artifact.service.take(), field);
             if artifact.destination.as_deref() == Some("manifest.json") {
