@@ -24,6 +24,7 @@ mod gc_queue;
 mod gc_store;
 #[cfg(feature = "serve")]
 mod gc_uploads;
+mod harbor_options;
 mod hint_command;
 mod hook_events;
 mod invocation;

@@ -20,6 +20,7 @@ mod fetch_access;
 mod file_diagnostics;
 #[cfg(feature = "gateway")]
 mod gateway_file;
+mod harbor_job;
 mod host_path;
 mod image_access;
 mod inline_secrets;
@@ -59,6 +60,8 @@ pub use elements::datasets::{
     DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
+pub use elements::environment::EnvironmentChanges;
+pub(crate) use elements::environment::with_hosts;
 pub(crate) use elements::extra_instructions::read_file as read_extra_instruction;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
@@ -69,6 +72,7 @@ pub use fetch_access::{FetchAccess, FetchNetwork};
 pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
+pub(crate) use harbor_job::retry_fault;
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use image_access::ImageAccess;
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};

@@ -252,6 +252,21 @@ const KEY_CASES: &[KeyCase] = &[
         "/shown/tasks/0/resources/gpus",
         || json!(1),
     ),
+    ("environment.env", "environment: {env: {A: b}}", "/shown/config/environment/env/A", || {
+        json!("b")
+    }),
+    (
+        "environment.extra_allowed_hosts",
+        "environment: {extra_allowed_hosts: [a.example]}",
+        "/shown/config/environment/extra_allowed_hosts/0",
+        || json!("a.example"),
+    ),
+    (
+        "verifier.extra_allowed_hosts",
+        "verifier: {extra_allowed_hosts: [a.example]}",
+        "/shown/config/verifier/extra_allowed_hosts/0",
+        || json!("a.example"),
+    ),
     (
         "environment.start_grace_sec",
         "environment: {start_grace_sec: 2.5}",

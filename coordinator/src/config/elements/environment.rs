@@ -1,16 +1,21 @@
 //! `environment`: provider, provider settings, prices and cleanup policy.
 
+use std::collections::BTreeMap;
+
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
+use super::super::task::read_host;
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 use super::timeouts;
+use super::variables::{self, Variable};
 
 keys! {
     /// The keys of `environment` in job files.
@@ -28,6 +33,10 @@ keys! {
             "" => OverrideKeys::ALL;
         max_starts_per_minute: Value("integer"), "no limit",
             "Environment starts per minute on each worker.";
+        env: Value("table NAME = text"), "",
+            "Variables of every script, which override those of tasks' environments; `${NAME:-default}`.";
+        extra_allowed_hosts: Value("list of hosts"), "none",
+            "Hosts that tasks without network or with an allowlist may reach, as `allowed_hosts` of tasks.";
         start_grace_sec: Value("seconds"), "the task's",
             "Time between the start of an environment and its first command, for every task without \
              healthcheck.";
@@ -91,6 +100,34 @@ pub(crate) struct EnvironmentConfig {
     pub(crate) starts_per_minute: Option<u32>,
     /// Time between the start of an environment and its first command, seconds.
     pub(crate) start_grace_sec: Option<f64>,
+    /// Changes of the tasks' environments.
+    pub(crate) changes: EnvironmentChanges,
+}
+
+/// Changes that a job makes to the environments of its tasks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EnvironmentChanges {
+    /// Variables, over those of the tasks.
+    pub env: BTreeMap<String, Variable>,
+    /// Hosts that may be reached in tasks without network or with an allowlist.
+    pub hosts: Vec<String>,
+}
+
+/// A policy that also allows these hosts.
+pub(crate) fn with_hosts(policy: &NetworkPolicy, hosts: &[String]) -> NetworkPolicy {
+    match policy {
+        closed if hosts.is_empty() => closed.clone(),
+        NetworkPolicy::Public => NetworkPolicy::Public,
+        NetworkPolicy::NoNetwork => NetworkPolicy::Allowlist(hosts.to_vec()),
+        NetworkPolicy::Allowlist(listed) => {
+            NetworkPolicy::Allowlist(listed.iter().chain(hosts).cloned().collect())
+        }
+    }
+}
+
+/// Reads the hosts of an allowlist.
+pub(crate) fn read_hosts(field: &Field<'_>) -> Vec<String> {
+    field.items().unwrap_or_default().iter().filter_map(read_host).collect()
 }
 
 /// Reads the environment.
@@ -108,6 +145,7 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
             resources,
             starts_per_minute: None,
             start_grace_sec: None,
+            changes: EnvironmentChanges::default(),
         };
     };
     let kind = provider(&fields.take(EnvironmentKeys::kind));
@@ -122,9 +160,13 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
         fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
     let start_grace_sec =
         timeouts::read_start_grace(&fields.take(EnvironmentKeys::start_grace_sec));
+    let changes = EnvironmentChanges {
+        env: variables::read(&fields.take(EnvironmentKeys::env)),
+        hosts: read_hosts(&fields.take(EnvironmentKeys::extra_allowed_hosts)),
+    };
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
-    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec }
+    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec, changes }
 }
 
 /// The provider of an environment that names none.
