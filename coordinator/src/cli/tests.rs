@@ -123,7 +123,7 @@ fn other_options_of_harbor_set_keys_of_job_config() {
         assert!(error.contains(said) && error.contains(name), "{error}");
     }
     for bad in [["--delete", "--no-delete"], ["--no-force-build", "--force-build"]] {
-        assert!(parse(&[&["rollout", "run", "-p", "d"], &bad[..]].concat()).is_err(), "{bad:?}");
+        assert!(parse(&[&["rollout", "run", "-p", "d"][..], &bad].concat()).is_err(), "{bad:?}");
     }
 }
 

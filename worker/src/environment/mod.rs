@@ -142,6 +142,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
         drop((run, digests));
     }
 
+    /// Makes the images of an environment's services present, before its creation, which cannot be
+    /// interrupted.
+    ///
+    /// # Errors
+    /// [`Failure`], as in the creation.
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        let _has_none = request;
+        Ok(())
+    }
+
     /// Longest time to create and start an environment. Docker needs a fifth of a second, and a minute
     /// when sixty start at once.
     fn start_limit(&self) -> Duration {

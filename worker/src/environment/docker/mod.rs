@@ -212,6 +212,12 @@ impl Provider for DockerProvider {
         self.images.set_base_digests(run, digests);
     }
 
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        let Some(file) = &request.compose else { return Ok(()) };
+        let settings = docker_settings(&request.settings)?;
+        Box::pin(self.compose.prepare_images(settings, request, file)).await
+    }
+
     /// A cancelled creation continues in the background and is undone there, because the engine may
     /// have started it.
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {

@@ -145,6 +145,40 @@ impl ComposeRunner {
         request: CreateRequest,
         file: &ComposeFile,
     ) -> Result<StartedContainer, Failure> {
+        let creation = self.creation(settings, &request, file).await?;
+        let model = creation.resolve().await?;
+        let needs = creation.needs(&model)?;
+        let images = creation.images(&needs).await?;
+        // An earlier attempt of this execution may have been cancelled halfway.
+        project::remove(&self.client, &creation.name).await?;
+        match creation.bring_up(model, &needs, &images).await {
+            Ok(up) => Ok(up),
+            Err(failure) => {
+                leftovers.remove_or_defer(DeferredRemoval::Project(creation.name)).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Makes the images of all services present. May be interrupted.
+    pub(super) async fn prepare_images(
+        &self,
+        settings: &DockerSettings,
+        request: &CreateRequest,
+        file: &ComposeFile,
+    ) -> Result<(), Failure> {
+        let creation = self.creation(settings, request, file).await?;
+        let needs = creation.needs(&creation.resolve().await?)?;
+        creation.images(&needs).await.map(drop)
+    }
+
+    /// Begins a creation: checks the file, and finds the program.
+    async fn creation<'a>(
+        &'a self,
+        settings: &'a DockerSettings,
+        request: &'a CreateRequest,
+        file: &'a ComposeFile,
+    ) -> Result<ComposeCreation<'a>, Failure> {
         let open = network::is_open_with_services(&request.network)?;
         let checked = file.clone();
         supervise::blocking(move || check(&checked)).await?;
@@ -160,30 +194,18 @@ impl ComposeRunner {
             let read = supervise::blocking(move || own_networks::read(&root, &name)).await;
             named = read.map_err(|error| refused(file, error))?;
         }
-        let creation = ComposeCreation {
+        Ok(ComposeCreation {
             compose: self,
             program,
             settings,
-            request: &request,
+            request,
             file,
             root,
             name: create::name(&request.labels, request.purpose).to_lowercase(),
             scratch: tempfile::tempdir().map_err(no_scratch)?,
             open: open && !is_denied,
             named,
-        };
-        let model = creation.resolve().await?;
-        let needs = creation.needs(&model)?;
-        let images = creation.images(&needs).await?;
-        // An earlier attempt of this execution may have been cancelled halfway.
-        project::remove(&self.client, &creation.name).await?;
-        match creation.bring_up(model, &needs, &images).await {
-            Ok(up) => Ok(up),
-            Err(failure) => {
-                leftovers.remove_or_defer(DeferredRemoval::Project(creation.name)).await;
-                Err(failure)
-            }
-        }
+        })
     }
 }
 
