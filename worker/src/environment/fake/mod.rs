@@ -296,6 +296,13 @@ impl Provider for FakeProvider {
         self.call(FakeCall::Prepare, work).await
     }
 
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        if request.compose.is_none() {
+            return Ok(());
+        }
+        self.call(FakeCall::PrepareServices, async { Ok(()) }).await
+    }
+
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let mut made = None;
         let services = self.lock().services.clone();
