@@ -63,6 +63,7 @@ use tokio::io::AsyncRead;
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 use crate::dependency::Dependency;
+use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
 
 /// Creates environments.
@@ -260,6 +261,20 @@ pub trait Environment: Send + Sync + fmt::Debug {
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         let text = "processes of this kind of environment cannot reach a listener of the worker";
         Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
+    /// Leads connections of its processes to sockets of this process: those to `networks`, and those to
+    /// names, whose queries lead there too. Everything else is refused. Only for an environment
+    /// without a network; replaces what an earlier call set up. `None` where that is not possible.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        let _nowhere = networks;
+        Ok(None)
     }
 
     /// Whether programs of its image or its task run in it from its start, which may still be

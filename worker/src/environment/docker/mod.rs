@@ -8,7 +8,8 @@
 //! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
 //! * `compose`: environments with services.
-//! * `network`: network access of a container; `loopback`: listeners of this process inside it.
+//! * `network`: network access of a container; `loopback`: listeners of this process inside it; `led`:
+//!   connections that lead to them.
 //! * `oom`, `storage`: memory kills and storage, which have to be watched.
 //! * `prune`: removal of unused images.
 //! * `reap`, `labels`: removal of what dead processes left behind; `deferred_removal`: of what this
@@ -33,6 +34,8 @@ mod image;
 mod install;
 mod kill;
 mod labels;
+#[cfg(target_os = "linux")]
+mod led;
 mod lock;
 #[cfg(target_os = "linux")]
 mod loopback;
@@ -63,10 +66,11 @@ use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
     BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, Image, ImageRequest, InstallRequest, ListenerRoute, OutputSink, Provider,
-    ReapReport, Upload,
+    Failure, FailureKind, Image, ImageRequest, InstallRequest, LedNetwork, LedSockets,
+    ListenerRoute, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
+use crate::egress::{LedNetwork, LedSockets};
 use crate::removal_limits::RemovalLimits;
 use crate::supervise::{self, Task};
 
@@ -382,6 +386,13 @@ impl Environment for DockerEnvironment {
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         self.container.listener_route().await
+    }
+
+    async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        self.container.lead_connections(networks).await
     }
 
     fn has_own_programs(&self) -> bool {
