@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name::check_component;
 use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::store::BlobStore;
@@ -265,7 +266,7 @@ async fn check_followed(
 
 /// Whether a name of an output, or of a directory of outputs, leads to no other place.
 fn is_inside(name: &str) -> bool {
-    name.trim_end_matches('/').split('/').all(|part| check_component(part).is_ok())
+    name.trim_end_matches('/').split('/').all(|part| check_component(part, NAME_BYTES).is_ok())
 }
 
 /// Sends files until the client goes.

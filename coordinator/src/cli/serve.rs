@@ -183,7 +183,7 @@ pub(super) struct ServeArgs {
 
 /// A kind of environment that this program was built with.
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
+    let found = descriptor::built_by_name(text);
     let names = || descriptor::built_descriptors().map(|found| found.name).collect::<Vec<_>>();
     found
         .map(|descriptor| descriptor.kind)

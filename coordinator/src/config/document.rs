@@ -204,7 +204,8 @@ fn agent(agent: &Agent) -> Value {
     if let (Value::Object(fields), AgentKind::Shell(shell)) = (&mut document, &agent.spec.kind) {
         fields.insert("agent".to_owned(), json!("shell"));
         fields.insert("max_turns".to_owned(), json!(shell.max_turns));
-        fields.insert("command_timeout_sec".to_owned(), json!(shell.command_sec));
+        let limit = agent.unscaled_command_sec.unwrap_or(shell.command_sec);
+        fields.insert("command_timeout_sec".to_owned(), json!(limit));
     }
     if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
         document = optional(document, [("system_prompt", system_prompt)]);

@@ -89,6 +89,7 @@ pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,
     TaskFile, TaskMetadata, read_task,
 };
+pub(crate) use task::unreadable_task;
 pub use tree_file::{
     ArtifactPolicy, CommandEnvironment, ContextStrategy, DedupeScope, SearchBudgets, SearchCommand,
     SearchCommands, SearchLimits, SearchSettings, StepAgent, TREE_REFERENCE, TreeFile, TreeOptions,

@@ -81,6 +81,8 @@ pub struct Job {
     pub provenance: Vec<KeyProvenance>,
     /// Secrets typed on the command line; the agents and the verifier refer to them by name.
     pub inline_secrets: TrialVariables,
+    /// Whether tasks that cannot run are errors.
+    pub is_strict: bool,
 }
 
 /// Inputs to a job from the command line and the host.
@@ -95,7 +97,7 @@ pub struct JobOptions<'a> {
     pub variables: Vec<(String, String)>,
     /// Whether task files may use every host variable that they ask for.
     pub trust_tasks: bool,
-    /// Whether tasks that lack files or that the environment cannot run are errors.
+    /// Whether tasks that cannot be read, lack files, or that the environment cannot run are errors.
     pub strict: bool,
     /// The access of the job to paths of this host.
     pub host: HostAccess<'a>,
@@ -231,6 +233,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         tasks: file_settings.tasks,
         provenance: Vec::new(),
         inline_secrets: TrialVariables::default(),
+        is_strict: options.strict,
     }
 }
 

@@ -44,6 +44,28 @@ fn plain(project: &Project, text: &str) -> String {
 }
 
 #[test]
+fn run_without_name_has_local_time_of_named_zone() {
+    if !std::path::Path::new("/usr/share/zoneinfo/Pacific/Kiritimati").exists() {
+        rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
+        return;
+    }
+    let project = project().tasks(["faults/passes"], &[]);
+    let hour = |zone: &str| {
+        let words = ["run", "-p", "tasks", "-a", "nop", "-e", "process", "--dry-run", "--json"];
+        let mut command = project.command(&words);
+        command.env("TZ", zone);
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+        let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan");
+        let name = plan["config"]["name"].as_str().expect("a name").to_owned();
+        let (_, time) = name.split_once("__").expect("a date and a time");
+        time[..2].parse::<i32>().expect("an hour")
+    };
+    // 14 hours east of Greenwich, all year; the clock may strike between the two runs.
+    let ahead = (hour("Pacific/Kiritimati") - hour("UTC")).rem_euclid(24);
+    assert!([13, 14].contains(&ahead), "{ahead} hours");
+}
+
+#[test]
 fn text_of_commands_that_read_run_is_as_reviewed() {
     let project = finished();
     for (name, arguments) in [

@@ -185,9 +185,12 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
         field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
-    let words: Vec<_> =
-        descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
-    field.keyword(&words)
+    let found = descriptor::by_name(&word);
+    if found.is_none() {
+        let known: Vec<_> = descriptor::public_descriptors().map(|found| found.name).collect();
+        field.reject_unknown(&word, &known);
+    }
+    found.map(|found| found.kind)
 }
 
 /// Reads the settings of a provider, and prices.

@@ -21,7 +21,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
+use rollout_protocol::spec::task::{
+    Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment, TaskFormat,
+};
 use rollout_protocol::template::Template;
 use rollout_worker::confined::leads_outside;
 
@@ -32,6 +34,7 @@ use super::location::SourceLocation;
 use super::read;
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
+use super::value::{ConfigNode, ConfigValue};
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
 pub(super) use network::host as read_host;
@@ -184,6 +187,23 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
     });
     problems.extend(reader.into_problems());
     task
+}
+
+/// Stands for a task file that cannot be read: the defaults of the format that the readable part of
+/// the file determines.
+pub(crate) fn unreadable_task(file: &Path, hints: FormatHints) -> TaskFile {
+    let dir = file.parent().unwrap_or(Path::new(""));
+    let name = Path::new(file.file_name().unwrap_or_default());
+    let text = read::task_text(dir, name, &mut Diagnostics::default()).unwrap_or_default();
+    let root = toml::parse_readable_part(&text);
+    let guess = |_| FormatChoice { format: TaskFormat::Rollout, reason: FormatReason::NoEvidence };
+    let format = FormatChoice::detect(&root, hints, dir).unwrap_or_else(guess);
+    let empty = ConfigNode { line: 1, value: ConfigValue::Mapping(Vec::new()) };
+    let reader = ConfigReader::new(file, UnknownKeys::Warnings);
+    let mut fields = reader.root(&empty).expect("an empty table is a table");
+    let file = task(format, &mut fields);
+    fields.finish();
+    file
 }
 
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {

@@ -23,6 +23,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
         model_fault: task.model_fault.clone(),
+        solution_fault: task.solution_fault.clone(),
         ..TaskSpec::new(dataset, &task.name)
     };
     for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {
@@ -50,7 +51,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         if let Some(own) = &mut step.verifier.environment {
             **own = environment(job, own, parts.verifier_compose.clone());
             own.network = with_hosts(&own.network, &job.verifier_hosts);
-            if parts.verifier_context.is_some() && parts.verifier_context == task.parts.context {
+            if parts.verifier_shares_image {
                 own.docker_image.clone_from(&file.environment.docker_image);
             }
         }

@@ -16,6 +16,9 @@ pub struct TaskEnvironment {
     /// The build context: a deterministic tar archive.
     #[serde(default)]
     pub context: Option<BlobRef>,
+    /// Files for the working directory of a named image: a deterministic tar archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir_files: Option<BlobRef>,
     /// File in the build context, in Docker Compose format, that describes further services next to
     /// the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +63,7 @@ impl Default for TaskEnvironment {
         Self {
             docker_image: None,
             context: None,
+            workdir_files: None,
             compose: None,
             build_sec: 600.0,
             resources: Resources::default(),

@@ -97,7 +97,10 @@ fn directories(uploads: &[Upload]) -> String {
         Upload::Dir { path } => Some(format!("dir {}\n", trimmed(path))),
         Upload::FreshDir { path } => Some(format!("fresh {} 1777\n", trimmed(path))),
         Upload::Archive { path, .. } => Some(format!("fresh {} 755\n", trimmed(path))),
-        Upload::Merge { path, .. } => Some(format!("parent {}\n", trimmed(path))),
+        Upload::Merge { path, .. } => {
+            let is_root = path.trim_end_matches('/').is_empty();
+            (!is_root).then(|| format!("parent {}\n", trimmed(path)))
+        }
         Upload::File { path, .. } => {
             let (parent, _) = path.rsplit_once('/')?;
             (!parent.is_empty()).then(|| format!("parent {}\n", quote(parent)))

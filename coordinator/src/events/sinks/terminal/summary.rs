@@ -41,6 +41,7 @@ fn render_with(
         line(score);
     }
     let warnings = score::format_doubt(result).into_iter().chain(score::unreachable(result));
+    let warnings = warnings.chain(score::without_reward(result));
     for warning in warnings.chain(score::not_installed(result)) {
         line(warning);
     }

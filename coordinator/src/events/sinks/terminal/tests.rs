@@ -310,6 +310,18 @@ fn summary_marks_verdicts_that_guessed_format_decides() {
 }
 
 #[test]
+fn summary_names_key_of_job_for_trials_with_numbers_and_no_reward() {
+    let numbers = [("speed", 0.5), ("accuracy", 1.0)];
+    let rewards = numbers.map(|(key, reward)| (key.to_owned(), reward)).into();
+    let several = Verdict { reward: None, rewards, ..passed(0.0) };
+    let text = summary_of(&[], vec![passed(1.0), several]);
+    let line = "\nno reward in 1 trial: its verifier gave accuracy, speed; name the number that counts \
+                with `verifier.reward_key` or `--reward-key`\n";
+    assert!(text.contains(line), "{text}");
+    assert!(!summary_of(&[], vec![passed(1.0)]).contains("reward_key"));
+}
+
+#[test]
 fn summary_names_agent_that_often_gets_no_answer_of_model_server() {
     let unreachable = |message: &str| {
         let (kind, code) = (ErrorType::AgentExecutionFailed, ErrorCode::MODEL_UNREACHABLE);

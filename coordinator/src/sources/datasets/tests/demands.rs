@@ -9,10 +9,11 @@ use crate::config::{FormatReason, PlannedFormat};
 use crate::sources::datasets::specification;
 
 /// Demands of the Harbor tasks that a process sandbox lacks, by task and key.
-const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
+const UNSUPPORTED_DEMANDS: [(&str, &str); 6] = [
     ("agent-without-network", "agent.network_mode"),
     ("compose", ""),
     ("prebuilt-image", "environment.docker_image"),
+    ("prebuilt-image-files", "environment.docker_image"),
     ("separate-verifier-image", "RUN"),
     ("users", "agent.user"),
 ];

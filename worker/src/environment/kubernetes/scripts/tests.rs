@@ -51,6 +51,12 @@ fn scripts_are_valid_and_short_enough_for_a_url() {
 }
 
 #[test]
+fn archive_merged_with_root_makes_no_directory() {
+    let merge = |path: &str| Upload::Merge { path: path.into(), tar: "/x".into() };
+    assert_eq!(directories(&[merge("/"), merge("/m/")]), "parent '/m'\n");
+}
+
+#[test]
 fn uploads_become_calls_in_order() {
     let uploads = [
         Upload::Dir { path: "/logs/".into() },

@@ -105,6 +105,32 @@ async fn reward_file_order_follows_task_format() {
 }
 
 #[tokio::test]
+async fn reward_missing_or_invalid_quotes_standard_error_of_tests() {
+    for (tests, expected) in [
+        ("echo oops >&2", "or reward.json; the test script's standard error ends with: oops"),
+        (
+            "echo no > /logs/verifier/reward.txt; echo oops >&2",
+            "`no` is not one number; the test script's standard error ends with: oops",
+        ),
+    ] {
+        let mut rig = TrialFixture::new().await;
+        rig.set_tests(tests).await;
+        let message = error(&run(&rig).await).message.clone();
+        assert!(message.ends_with(expected), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn solution_fault_fails_only_trials_of_oracle() {
+    let fault = super::super::failure::task_invalid("solution/solve.sh has another fault");
+    let mut rig = TrialFixture::new().await;
+    rig.task.solution_fault = Some(fault.clone());
+    assert!(run(&rig).await.record.verdict.passed());
+    rig.use_oracle("echo did").await;
+    assert_eq!(error(&run(&rig).await).message, fault.message);
+}
+
+#[tokio::test]
 async fn solution_path_follows_task_format() {
     for (harbor, own) in [(false, "/oracle"), (true, "/solution")] {
         let mut rig = TrialFixture::new().await;
