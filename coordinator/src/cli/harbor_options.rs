@@ -1,9 +1,13 @@
 //! Options of `rollout run` for those who know Harbor: its spellings, and what only its options set.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
+use rollout_worker::regular_file;
 
 use super::overrides::pair;
-use crate::config::{CliSetting, retry_fault};
+use crate::config::{CliSetting, mcp_settings, retry_fault};
 
 /// Harbor's spellings of keys of the job.
 #[derive(Debug, Default, Args)]
@@ -45,6 +49,10 @@ pub(super) struct HarborOptions {
     #[arg(hide = true, long, value_name = "HOST")]
     allow_verifier_host: Vec<String>,
 
+    /// File with MCP servers for agents, as `environment.mcp_servers`
+    #[arg(hide = true, long, value_name = "FILE")]
+    mcp_config: Vec<PathBuf>,
+
     /// Exception of Harbor that stands for a failure of the infrastructure: these are repeated anyway
     #[arg(hide = true, long, value_name = "EXCEPTION")]
     retry_include: Vec<String>,
@@ -62,7 +70,8 @@ impl HarborOptions {
     /// Adds the settings.
     ///
     /// # Errors
-    /// An option is not `KEY=VALUE`, or names an exception that cannot be chosen.
+    /// An option is not `KEY=VALUE`, names an exception that cannot be chosen, or a file without MCP
+    /// servers.
     pub(super) fn add_to(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
         for (flag, names, is_included) in [
             ("--retry-include", &self.retry_include, true),
@@ -103,6 +112,12 @@ impl HarborOptions {
             for host in hosts {
                 settings.push(CliSetting::item(&format!("{flag} {host}"), key, host));
             }
+        }
+        for file in &self.mcp_config {
+            let text = regular_file::read_any_text(file, CONFIG_FILE_BYTES).map_err(|error| {
+                format!("cannot read the MCP servers in {}: {error}", file.display())
+            })?;
+            settings.extend(mcp_settings(file, &text)?);
         }
         Ok(())
     }

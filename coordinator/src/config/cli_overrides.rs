@@ -101,7 +101,12 @@ impl CliSetting {
 
     /// Appends an item to the list at a key, or at a key of a table: `verifier.extra_allowed_hosts`.
     pub fn item(flag: &str, key: &'static str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::Append(key, ConfigValue::String(text.to_owned())))
+        Self::entry(flag, key, ConfigValue::String(text.to_owned()))
+    }
+
+    /// Appends a value to the list at a key, as `item`.
+    pub(super) fn entry(flag: &str, key: &'static str, value: ConfigValue) -> Self {
+        Self::new(flag, CliSettingChange::Append(key, value))
     }
 
     /// Adds a dataset.

@@ -180,6 +180,7 @@ fn environment(job: &Job) -> Value {
         "start_grace_sec": job.timeout_rules.start_grace_sec,
         "env": variables::templates(job.environment_changes.env.clone()),
         "extra_allowed_hosts": job.environment_changes.hosts,
+        "mcp_servers": job.environment_changes.mcp_servers,
     })
 }
 

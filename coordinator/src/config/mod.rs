@@ -26,6 +26,7 @@ mod image_access;
 mod inline_secrets;
 mod job_file;
 mod location;
+mod mcp_file;
 mod profile;
 mod provenance;
 mod read;
@@ -77,6 +78,7 @@ pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
 pub use image_access::ImageAccess;
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
+pub(crate) use mcp_file::mcp_settings;
 pub use profile::{
     ExploreRule, GradeThresholds, GuardedMetric, InvalidProfile, MetricDirection, ProfileError,
     ScoreMetric, ScoringProfile,
@@ -85,11 +87,11 @@ pub use provenance::KeyProvenance;
 pub(crate) use read::{outside_task, task_text as read_task_text};
 pub(crate) use registry_lookups::RegistryLookups;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
+pub(crate) use task::unreadable_task;
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,
     TaskFile, TaskMetadata, read_task,
 };
-pub(crate) use task::unreadable_task;
 pub use tree_file::{
     ArtifactPolicy, CommandEnvironment, ContextStrategy, DedupeScope, SearchBudgets, SearchCommand,
     SearchCommands, SearchLimits, SearchSettings, StepAgent, TREE_REFERENCE, TreeFile, TreeOptions,

@@ -150,7 +150,9 @@ impl Job {
         let mut names: BTreeSet<String> = &self.task_env | &self.settings.secrets;
         let agents = self.agents.iter().flat_map(|agent| agent.spec.env.values());
         let keys = self.settings.gateway.iter().flat_map(GatewaySpec::keys);
-        for template in agents.chain(self.settings.verifier.env.values()).chain(keys) {
+        let changes = self.environment_changes.variables().map(|variable| &variable.template);
+        for template in agents.chain(self.settings.verifier.env.values()).chain(changes).chain(keys)
+        {
             names.extend(template.variables().into_iter().map(|(name, _)| name));
         }
         names
@@ -247,7 +249,7 @@ fn check_variables(
 ) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
     let keys = written.gateway.iter().flat_map(|gateway| &gateway.keys);
-    let scripts = written.verifier.env.values().chain(written.environment_changes.env.values());
+    let scripts = written.verifier.env.values().chain(written.environment_changes.variables());
     for variable in agents.chain(scripts).chain(keys) {
         for (name, has_default) in variable.template.variables() {
             if !has_default && !is_set(&name) {

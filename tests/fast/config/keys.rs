@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::config::agent_keys::{AGENT_CASES, OWN_AGENT};
 use crate::config::dataset_keys::DATASET_CASES;
 use crate::config::gateway_keys::GATEWAY_CASES;
+use crate::config::mcp_keys::MCP_CASES;
 
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
 pub(crate) type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
@@ -507,7 +508,7 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
 }
 
 fn key_cases() -> impl Iterator<Item = &'static KeyCase> {
-    KEY_CASES.iter().chain(DATASET_CASES).chain(AGENT_CASES).chain(GATEWAY_CASES)
+    KEY_CASES.iter().chain(DATASET_CASES).chain(AGENT_CASES).chain(GATEWAY_CASES).chain(MCP_CASES)
 }
 
 #[test]

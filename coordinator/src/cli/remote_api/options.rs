@@ -76,6 +76,7 @@ const DOCUMENT: &[&str] = &[
     "environment_key",
     "allow_environment_host",
     "allow_verifier_host",
+    "mcp_config",
     "retry_include",
     "retry_exclude",
     "timeout_multiplier",

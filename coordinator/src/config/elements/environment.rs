@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
-use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_protocol::spec::task::{McpServer, NetworkPolicy};
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
-use super::super::task::read_host;
+use super::super::task::{McpKeys, read_host, read_mcp_servers};
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 use super::timeouts;
 use super::variables::{self, Variable};
@@ -37,6 +37,9 @@ keys! {
             "Variables of every script, which override those of tasks' environments; `${NAME:-default}`.";
         extra_allowed_hosts: Value("list of hosts"), "none",
             "Hosts that tasks without network or with an allowlist may reach, as `allowed_hosts` of tasks.";
+        mcp_servers: Value("list"), "none",
+            "MCP servers for agents, instead of those of tasks with the same names.",
+            "mcp_servers[]" => McpKeys::ALL;
         start_grace_sec: Value("seconds"), "the task's",
             "Time between the start of an environment and its first command, for every task without \
              healthcheck.";
@@ -111,6 +114,24 @@ pub struct EnvironmentChanges {
     pub env: BTreeMap<String, Variable>,
     /// Hosts that may be reached in tasks without network or with an allowlist.
     pub hosts: Vec<String>,
+    /// MCP servers for agents, instead of those of tasks with the same names.
+    pub mcp_servers: Vec<McpServer>,
+    /// The headers of `mcp_servers`.
+    pub headers: Vec<Variable>,
+}
+
+impl EnvironmentChanges {
+    /// All values that may refer to variables.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.env.values().chain(&self.headers)
+    }
+
+    /// The servers of a task in the job.
+    pub(crate) fn servers(&self, of_task: &[McpServer]) -> Vec<McpServer> {
+        let is_named = |name: &str| self.mcp_servers.iter().any(|server| server.name == name);
+        let kept = of_task.iter().filter(|server| !is_named(&server.name));
+        kept.chain(&self.mcp_servers).cloned().collect()
+    }
 }
 
 /// A policy that also allows these hosts.
@@ -160,7 +181,12 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
         fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
     let start_grace_sec =
         timeouts::read_start_grace(&fields.take(EnvironmentKeys::start_grace_sec));
+    let mut headers = Vec::new();
+    let servers = fields.take(EnvironmentKeys::mcp_servers);
+    let mcp_servers = read_mcp_servers(&servers, &mut headers);
     let changes = EnvironmentChanges {
+        mcp_servers,
+        headers,
         env: variables::read(&fields.take(EnvironmentKeys::env)),
         hosts: read_hosts(&fields.take(EnvironmentKeys::extra_allowed_hosts)),
     };

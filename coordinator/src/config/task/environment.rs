@@ -69,7 +69,8 @@ pub(super) fn read_main(field: &Field<'_>, context: &mut TaskReadContext) -> Mai
         };
     };
     let task = read(&mut fields, context);
-    let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), context);
+    let mcp_servers =
+        mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), &mut context.variables);
     let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir), context);
     fields.finish();
     MainEnvironment { task, mcp_servers, skills_dir }

@@ -37,6 +37,7 @@ use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue};
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
+pub(super) use mcp::{McpKeys, read as read_mcp_servers};
 pub(super) use network::host as read_host;
 
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};

@@ -19,7 +19,7 @@ pub(crate) fn task_spec(job: &Job, dataset: String, task: &DatasetTask) -> TaskS
         strategy: file.strategy,
         rules: rules(format),
         other_rules: file.format.reason.is_guess().then(|| rules(format.other())),
-        mcp_servers: file.mcp_servers.clone(),
+        mcp_servers: job.environment_changes.servers(&file.mcp_servers),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
         model_fault: task.model_fault.clone(),
