@@ -183,7 +183,7 @@ pub(super) struct RunArgs {
     pub(super) yes: bool,
 
     /// Show errors only: no progress, no table
-    #[arg(long, short)]
+    #[arg(long, short, alias = "silent")]
     pub(super) quiet: bool,
 
     /// Log debug messages

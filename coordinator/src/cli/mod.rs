@@ -25,6 +25,7 @@ mod gc_queue;
 mod gc_store;
 #[cfg(feature = "serve")]
 mod gc_uploads;
+mod harbor_options;
 mod help;
 mod hint_command;
 mod hook_events;

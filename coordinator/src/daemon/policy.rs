@@ -216,6 +216,10 @@ mod tests {
         found.join("\n")
     }
 
+    /// A key of `environment` with a variable.
+    const MCP_WITH_SECRET: &str =
+        "mcp_servers: [{name: m, url: 'http://m', headers: {X-Token: '${HIDDEN}'}}]";
+
     fn all_in(directory: &Path) -> AllowedUploads {
         AllowedUploads { directory: directory.to_owned(), names: None }
     }
@@ -383,6 +387,12 @@ mod tests {
             ..DocumentPolicy::default()
         };
         assert_eq!(violations(&policy, &text, &["PLAIN", "SECRET"]), "");
+        for changes in ["env: {A: '${HIDDEN}'}", MCP_WITH_SECRET] {
+            let changed =
+                with(&format!("datasets: [{{repo: 'https://h/r'}}]\nenvironment: {{{changes}}}"));
+            let found = violations(&DocumentPolicy::default(), &changed, &[]);
+            assert!(found.contains("${HIDDEN}"), "{changes}: {found}");
+        }
         // A mask would tell whether a text is the value.
         let declared = with("secrets: [HIDDEN]\ndatasets: [{repo: 'https://h/r'}]");
         assert!(violations(&DocumentPolicy::default(), &declared, &[]).contains("${HIDDEN}"));

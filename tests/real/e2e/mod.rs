@@ -4,6 +4,7 @@ mod blobs;
 mod catalog;
 mod changed_plan;
 mod damage;
+mod entrypoints;
 mod examples;
 mod fail_under;
 mod faults;

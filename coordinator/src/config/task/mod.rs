@@ -37,6 +37,7 @@ use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue};
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
+pub(super) use mcp::{McpKeys, read as read_mcp_servers};
 pub(super) use network::host as read_host;
 
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
@@ -144,6 +145,8 @@ struct TaskReadContext {
     defaults: FormatDefaults,
     variables: Vec<Variable>,
     demands: Vec<Demand>,
+    /// Whether an environment is of Windows: the task is unsupported as a whole.
+    is_windows: bool,
 }
 
 /// Reads a task file in the format that the hints, its keys or the files beside it determine.
@@ -206,7 +209,8 @@ pub(crate) fn unreadable_task(file: &Path, hints: FormatHints) -> TaskFile {
 
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let defaults = FormatDefaults::for_format(format.format);
-    let mut context = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
+    let mut context =
+        TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new(), is_windows: false };
     format::version(&format, fields);
     let metadata = metadata::read(fields);
     let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut context);
@@ -249,6 +253,11 @@ impl TaskReadContext {
         self.demands.push(Demand { kind, location: field.location() });
     }
 
+    /// Whether a path is an absolute one of Windows in a task of Windows, where it is no error.
+    fn is_windows_path(&self, path: &str) -> bool {
+        self.is_windows && artifacts::has_drive(path)
+    }
+
     /// Reads variables whose values are needed under every agent.
     fn env(&mut self, field: &Field<'_>) -> BTreeMap<String, Template> {
         let variables = variables::read(field);
@@ -281,7 +290,7 @@ impl TaskReadContext {
 
     /// Reads the artifacts.
     fn artifacts(&mut self, field: &Field<'_>) -> Vec<Artifact> {
-        let mut artifacts = artifacts::read(field);
+        let mut artifacts = artifacts::read_of_task(field, &|path| self.is_windows_path(path));
         for artifact in &mut artifacts {
             artifact.service = self.service(artifact.service.take(), field);
             if artifact.destination.as_deref() == Some("manifest.json") {

@@ -65,7 +65,7 @@ pub(super) fn load(
     if !all_inside(&dir, &root, entries_of_steps(&file), problems) {
         return None;
     }
-    check_variables(context, &dir, &file, problems);
+    check_variables(context, &dir, &file, (&mut own, problems));
     let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
     context.images.check(context.job, (&dir, &root), (&file, &parts), problems);
@@ -241,18 +241,18 @@ fn all_inside(
 }
 
 /// Checks the variables of a task file. Its author is not the job's, so it may use only variables
-/// that the job lists.
+/// that the job lists: others concern the run. A variable that is not set concerns the task alone.
 fn check_variables(
     context: &TaskLoadContext<'_>,
     dir: &Path,
     file: &TaskFile,
-    problems: &mut Diagnostics,
+    (own, problems): (&mut Diagnostics, &mut Diagnostics),
 ) {
     let path = dir.join(TASK_FILE);
     let solved = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let solution = file.solution_variables.iter().filter(|_| solved);
     for variable in file.variables.iter().chain(solution) {
-        check_variable(context, &path, variable, problems);
+        check_variable(context, &path, variable, (&mut *own, &mut *problems));
     }
 }
 
@@ -260,7 +260,7 @@ fn check_variable(
     context: &TaskLoadContext<'_>,
     file: &Path,
     variable: &Variable,
-    problems: &mut Diagnostics,
+    (own, problems): (&mut Diagnostics, &mut Diagnostics),
 ) {
     let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
         hint: Some(hint),
@@ -279,7 +279,7 @@ fn check_variable(
                 ),
             ));
         } else if !has_default && !context.is_set(&name) {
-            problems.error(fault(
+            own.error(fault(
                 ErrorKind::UnsetVariable,
                 format!("`${{{name}}}`, which is not set in the environment"),
                 "variables that are set",

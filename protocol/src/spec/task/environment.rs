@@ -39,6 +39,10 @@ pub struct TaskEnvironment {
     /// Readiness check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
+    /// Time between its start and its first command, seconds; without it, programs of the environment
+    /// are observed until they have settled. A readiness check decides instead of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_grace_sec: Option<f64>,
 }
 
 /// Network access of an environment.
@@ -67,6 +71,7 @@ impl Default for TaskEnvironment {
             workdir: None,
             network: NetworkPolicy::Public,
             healthcheck: None,
+            start_grace_sec: None,
         }
     }
 }

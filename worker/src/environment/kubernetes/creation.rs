@@ -113,14 +113,21 @@ impl Shared {
         planned: &PlannedPod,
         request: &CreateRequest,
     ) -> PodEnvironment {
-        let is_open = tokio::sync::Mutex::new(Some(planned.open));
+        let network = PodNetwork {
+            is_denied: planned.denied,
+            is_open: tokio::sync::Mutex::new(Some(planned.open)),
+            service_with_networks: planned
+                .services
+                .as_ref()
+                .and_then(|services| services.plan.service_with_networks.clone()),
+        };
         PodEnvironment {
             services: PodService::all(&pod),
             pod: Arc::new(pod),
             shared: Arc::clone(self),
             workdir,
             limits: manifest::enforced_limits(&request.resources),
-            network: PodNetwork { is_denied: planned.denied, is_open },
+            network,
             labels: request.labels.clone(),
             settings: planned.settings.clone(),
         }
@@ -153,6 +160,8 @@ impl Shared {
         let open = network::is_open(&request.network)? && !denied;
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace.clone());
         if !open {
+            let named = services.as_ref().and_then(|s| s.plan.service_with_networks.as_ref());
+            network::refuse_partial_closing(named.filter(|_| !denied))?;
             self.require_policies(&cluster, &request.labels, &settings).await?;
         }
         let now = cluster.now().await;

@@ -180,6 +180,15 @@ impl Provider for KubernetesProvider {
         build.saturating_mul(2)
     }
 
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        if request.compose.is_none() {
+            return Ok(());
+        }
+        let cluster = Arc::clone(self.shared.client.cluster().await?);
+        let preparing = self.shared.prepare_services(&cluster, request);
+        Box::pin(preparing).await.map(drop)
+    }
+
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         self.shared.prepare_image(request).await
     }

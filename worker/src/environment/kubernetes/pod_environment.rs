@@ -79,6 +79,7 @@ impl Environment for PodEnvironment {
             return Ok(());
         }
         if !open {
+            network::refuse_partial_closing(self.network.service_with_networks.as_ref())?;
             let cluster = &self.pod.cluster;
             self.shared.require_policies(cluster, &self.labels, &self.settings).await?;
         }
@@ -110,6 +111,11 @@ impl Environment for PodEnvironment {
                         or `gateway_address` in the file of `--kubernetes-config`";
             Failure::new(FailureKind::Unsupported, text)
         })
+    }
+
+    /// The processes of images do not run in pods, only those that the task's file names.
+    fn has_own_programs(&self) -> bool {
+        self.pod.has_own_process
     }
 
     async fn oom_killed(&self) -> bool {

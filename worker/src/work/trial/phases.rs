@@ -10,7 +10,7 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
-use super::{health, setup, variables};
+use super::{readiness, setup, variables};
 use crate::agents::{self, AgentPlan};
 use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
@@ -73,13 +73,11 @@ impl TrialRun<'_> {
             self.parts.push(part);
             placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
-        if let Some(check) = &self.ctx.task.environment.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready =
-                Box::pin(health::wait_until_healthy(&self.attempt.environment, check, capture))
-                    .await;
-            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
-        }
+        let task = &self.ctx.task.environment;
+        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, task, capture);
+        let ready = Box::pin(ready).await;
+        ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let opened = Box::pin(self.open_gateway()).await;
         opened.map_err(|error| error.into_error(&self.attempt.redactor))?;
         Ok(())

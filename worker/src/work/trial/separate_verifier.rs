@@ -11,7 +11,7 @@ use super::artifacts::CollectedArtifacts;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
-use super::{health, setup, variables, verify};
+use super::{readiness, setup, variables, verify};
 use crate::environment::EnvironmentPurpose;
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
@@ -63,12 +63,9 @@ impl TrialRun<'_> {
             let in_phase = |error: TrialError| error.in_phase(Phase::Verification);
             placed.map_err(|error| in_phase(error.into_error(&self.attempt.redactor)))?;
         }
-        if let Some(check) = &own.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(environment, check, capture).await;
-            ready.map_err(|error| self.verifier_setup_error(error))?;
-        }
-        Ok(())
+        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
+        ready.map_err(|error| self.verifier_setup_error(error))
     }
 
     async fn prepare_verifier_environment(

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
-use rollout_protocol::spec::task::{McpServer, StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::task::{
+    AfterAgentError, McpServer, StepSpec, TaskEnvironment, TaskFormat,
+};
 
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
@@ -21,8 +23,16 @@ use crate::executor::errors::SetupError;
 use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
 use crate::supervise;
 
-/// The agent's plan for the first step, or the error of a trial that needs no environment.
-pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
+/// The agent's plan for the first step.
+#[derive(Debug, Clone)]
+pub(super) struct PlannedAgent {
+    pub(super) plan: AgentPlan,
+    /// Why the agent does nothing, in a task that is verified all the same.
+    pub(super) error: Option<TrialError>,
+}
+
+/// The agent's plan, or the error of a trial that needs no environment.
+pub(super) fn agent_plan(ctx: &TrialContext) -> Result<PlannedAgent, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
     let is_oracle = ctx.agent.kind == AgentKind::Oracle;
@@ -43,9 +53,15 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
     if !solved && is_oracle {
         let none = agents::NoSolution { agent: ctx.agent.name.clone() };
-        return Err(failure::task_invalid(&none.to_string()));
+        let error = failure::task_invalid(&none.to_string());
+        let is_verified = task.rules.after_agent_error == AfterAgentError::Verify;
+        if is_verified && !settings.verifier.disable {
+            return Ok(PlannedAgent { plan: AgentPlan::default(), error: Some(error) });
+        }
+        return Err(error);
     }
-    agents::plan(&ctx.agent, task.format, ctx.step())
+    let plan = agents::plan(&ctx.agent, task.format, ctx.step());
+    plan.map(|plan| PlannedAgent { plan, error: None })
         .map_err(|none| failure::task_invalid(&none.to_string()))
 }
 

@@ -114,6 +114,26 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
 }
 
 #[test]
+fn servers_of_job_are_unsupported_by_agents_without_them_in_strict_run() {
+    let servers = "environment: {mcp_servers: [{name: m, url: 'http://m', transport: http}]}\n";
+    for (unsupported, is_refused) in [("mcp", true), ("mcp_sse", false)] {
+        let agents =
+            format!("agents: [{{name: mine, execute: 'true', unsupported: [{unsupported}]}}]\n");
+        let project =
+            DatasetProject::new(&format!("{agents}{servers}datasets: [{{path: ./set}}]\n"));
+        project.task("set/a");
+        if is_refused {
+            let fault = ("job.yaml", "environment.mcp_servers", ErrorKind::Unsupported);
+            assert_eq!(project.faults(true), expected(&[fault]));
+        } else {
+            let (job, datasets, _) = project.load(true).expect("it is supported");
+            let own = &datasets[0].tasks[0].file.mcp_servers;
+            assert_eq!((own.len(), job.environment_changes.servers(own).len()), (0, 1));
+        }
+    }
+}
+
+#[test]
 fn servers_with_sse_are_unsupported_by_agents_without_them_in_strict_run() {
     let agents = "agents: [{name: mine, execute: 'true', unsupported: [mcp_sse]}, \
                   {name: none, execute: 'true', unsupported: [mcp, mcp_sse]}, {name: s, execute: 'true'}]\n";

@@ -45,6 +45,27 @@ async fn invalid_task_settles_with_file_line_and_key_and_others_run() {
 }
 
 #[test]
+fn unset_variable_of_a_step_concerns_its_task_alone() {
+    let project = DatasetProject::new(&job("{path: ./set}"));
+    project.task("set/good");
+    project.task("set/steps");
+    let text =
+        "schema_version = '1.4'\n[[steps]]\nname = 'one'\n[steps.verifier.env]\nA = \"${UNSET}\"\n";
+    project.write("set/steps/task.toml", text);
+    let (_, datasets, warnings) = project.load(false).expect("no faults of the run");
+    assert_eq!(warnings, 1);
+    let fault = |name: &str| {
+        let task = datasets[0].tasks.iter().find(|task| task.name == name).expect("it is there");
+        task.fault.as_ref().map(|fault| fault.message.clone())
+    };
+    assert_eq!(fault("good"), None);
+    let message = fault("steps").expect("a fault");
+    for text in ["task.toml:5: steps[0].verifier.env.A: ", "`${UNSET}`, which is not set"] {
+        assert!(message.contains(text), "{message}");
+    }
+}
+
+#[test]
 fn run_of_invalid_tasks_alone_and_strict_run_are_refused() {
     let project = project();
     let kinds = |faults: Vec<(String, String, ErrorKind)>| {

@@ -26,6 +26,28 @@ async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> V
 }
 
 #[tokio::test]
+async fn oracle_without_solution_is_verified_by_the_rules_of_harbor() {
+    for (harbor, expected) in [(true, Some(0.5)), (false, None)] {
+        let mut rig = TrialFixture::new().await;
+        if harbor {
+            rig.use_harbor_format();
+        }
+        rig.use_oracle("echo").await;
+        rig.task.steps[0].files.solution = None;
+        rig.set_tests("echo 0.5 > /logs/verifier/reward.txt").await;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
+        assert_eq!(verdict.reward, expected, "{verdict:?}");
+        assert_eq!(verdict.outcome == ItemOutcome::Completed, harbor);
+        let error = error(&finished);
+        assert_eq!(error.kind, ErrorType::TaskInvalid);
+        assert!(error.message.contains("no solution/solve.sh"), "{error}");
+        rig.settings.verifier.disable = true;
+        assert_eq!(run(&rig).await.record.verdict.outcome, ItemOutcome::Failed);
+    }
+}
+
+#[tokio::test]
 async fn reward_json_takes_precedence_over_reward_text() {
     let two = "{\"reward\": 0.5, \"a\": 1}";
     let other = "{\"a\": 1, \"b\": 0}";
