@@ -65,7 +65,7 @@ impl TrialRun<'_> {
         }
         let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
         let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
-        ready.map_err(|error| self.verifier_setup_error(error))
+        Ok(ready.map_err(|error| self.verifier_setup_error(error))?)
     }
 
     async fn prepare_verifier_environment(
