@@ -60,7 +60,7 @@ async fn serve(mut stream: TcpStream, context: Arc<ProxyContext>) {
             }
         }
         Err(ConnectError::Refused(refusal)) => {
-            context.refused.add(&format!("{host}:{port}"), refusal)
+            context.refused.add(&format!("{host}:{port}"), refusal);
         }
         Err(error) => tracing::debug!("cannot reach {host}:{port}: {error}"),
     }

@@ -66,8 +66,8 @@ use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
     BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, Image, ImageRequest, InstallRequest, ListenerRoute,
-    OutputSink, Provider, ReapReport, Upload,
+    Failure, FailureKind, Image, ImageRequest, InstallRequest, ListenerRoute, OutputSink, Provider,
+    ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};

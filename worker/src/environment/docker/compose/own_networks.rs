@@ -23,9 +23,10 @@ const DEPTH: usize = 8;
 pub(super) fn services(files: &ComposeFiles) -> BTreeSet<String> {
     let own = files.own();
     let services = own.get("services").and_then(Value::as_object);
-    let named = services.into_iter().flatten().filter(|(name, service)| {
-        name.as_str() != MAIN && names_networks(files, own, service, 0)
-    });
+    let named = services
+        .into_iter()
+        .flatten()
+        .filter(|(name, service)| name.as_str() != MAIN && names_networks(files, own, service, 0));
     named.map(|(name, _)| name.clone()).collect()
 }
 
