@@ -171,11 +171,10 @@ impl Translation<'_> {
                 _ => false,
             };
             translated.extend(match known {
-                // Its reader names an unknown key.
-                None => Some(entry),
                 Some(HarborKey::WithoutEffect) => None,
                 Some(_) if is_empty(&entry.node.value) => None,
-                Some(HarborKey::Same) => Some(entry),
+                // Its reader names an unknown key.
+                None | Some(HarborKey::Same) => Some(entry),
                 Some(HarborKey::Named(name)) => Some(ConfigEntry { key: name.to_owned(), ..entry }),
                 Some(HarborKey::OnlyDefault) if is_default(&entry.node.value) => None,
                 Some(HarborKey::OnlyDefault) => {
@@ -292,9 +291,8 @@ impl Translation<'_> {
         let mut options = Vec::new();
         let mut entries =
             self.table(node, at, &AGENT, |this, entry, at| match entry.key.as_str() {
-                "model_name" if is_plain => this.ignored(&entry, at, &name),
+                "model_name" | "kwargs" if is_plain => this.ignored(&entry, at, &name),
                 "model_name" => Some(ConfigEntry { key: "model".to_owned(), ..entry }),
-                "kwargs" if is_plain => this.ignored(&entry, at, &name),
                 "kwargs" => {
                     options = this.options(entry.node, at);
                     None

@@ -134,8 +134,8 @@ pub(super) fn read(
 pub(crate) fn check(task: &DatasetTask, scratch: &Path) -> io::Result<Option<ConfigError>> {
     match read(task, scratch, None, false) {
         Ok(files) => {
-            let archives = files.parts.iter().filter_map(|part| part.archive.as_ref());
-            archives.map(fs::remove_file).collect::<io::Result<()>>().map(|()| None)
+            let mut archives = files.parts.iter().filter_map(|part| part.archive.as_ref());
+            archives.try_for_each(fs::remove_file).map(|()| None)
         }
         Err(PackError::Task(error)) => Ok(Some(*error)),
         Err(PackError::Scratch(error)) => Err(io::Error::other(error)),
