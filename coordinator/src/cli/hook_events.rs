@@ -72,7 +72,7 @@ pub(super) async fn run(
         let began = Instant::now();
         let look = look(place, trial)?;
         let pause = FOLLOW_INTERVAL.max(began.elapsed() * PAUSE_PER_LOOK);
-        let chosen = choose(args, &look, !events.cursors.is_empty())?;
+        let chosen = choose(args, &look, |exec| events.cursors.contains_key(&exec))?;
         if store.is_none() && chosen.iter().any(|logs| logs.has_source()) {
             store = Some(store_url::open_for_run(args.store.as_deref(), place.directory()).await?);
         }
@@ -113,7 +113,7 @@ fn look(place: &RunPlace, trial: &str) -> Result<Look, CliError> {
 fn choose<'a>(
     args: &EventsArgs,
     look: &'a Look,
-    has_printed: bool,
+    is_printed: impl Fn(ExecId) -> bool,
 ) -> Result<Vec<&'a HookEventLogs>, CliError> {
     let logs = &look.logs;
     let is_named = |logs: &&HookEventLogs| {
@@ -130,10 +130,17 @@ fn choose<'a>(
         }
         return Ok(named);
     }
-    let settling = logs.iter().position(|logs| logs.is_settling);
-    let newest = settling.or(logs.len().checked_sub(1)).unwrap_or_default();
-    let from = if has_printed { 0 } else { newest };
+    let executions: Vec<_> = logs.iter().map(|logs| (logs.exec, logs.is_settling)).collect();
+    let from = first_printed(&executions, is_printed);
     Ok(logs.get(from..).unwrap_or_default().iter().collect())
+}
+
+/// The index of the first execution whose events are printed. `executions`: the oldest first, with whether
+/// it settled the trial.
+fn first_printed(executions: &[(ExecId, bool)], is_printed: impl Fn(ExecId) -> bool) -> usize {
+    let printed = executions.iter().position(|(exec, _)| is_printed(*exec));
+    let settling = executions.iter().position(|(_, is_settling)| *is_settling);
+    printed.or(settling).or(executions.len().checked_sub(1)).unwrap_or_default()
 }
 
 impl EventPrinter<'_> {
@@ -263,5 +270,26 @@ fn describe(body: &HookEventBody) -> String {
             format!("{}, {}, {}", call.call_id, call.tool.name, outcome(&call.outcome))
         }
         HookEventBody::Error(error) => error.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_execution_is_printed_and_none_that_is_older() {
+        let [first, second, third] = [1, 2, 3].map(|n| ExecId::from_bytes([n; 16]));
+        let open = |execs: &[ExecId]| execs.iter().map(|exec| (*exec, false)).collect::<Vec<_>>();
+        let all = open(&[first, second, third]);
+        assert_eq!(first_printed(&[], |_| false), 0);
+        assert_eq!(first_printed(&all, |_| false), 2, "the newest one");
+        assert_eq!(
+            first_printed(&all, |exec| exec == second),
+            1,
+            "it stays, older ones do not come"
+        );
+        let settled = [(first, true), (second, false)];
+        assert_eq!(first_printed(&settled, |_| false), 0, "the one that settled the trial");
     }
 }

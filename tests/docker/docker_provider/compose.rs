@@ -319,7 +319,7 @@ async fn compose_starts_no_program_of_the_task() {
     for name in ["git@127.0.0.1:r.git", "other.yaml"] {
         let compose = format!(
             "services:\n  main: {{}}\n  db:\n    extends: {{file: '{name}', service: x}}\n    \
-             environment: {{SAID: '${{SAID}}', PATH_SAID: '${{PATH}}'}}\n"
+             environment: {{SAID: '${{SAID}}${{PATH}}'}}\n"
         );
         let other = format!("services: {{x: {{image: '{BASE}', command: [sleep, '100']}}}}\n");
         let marker = lab.scratch.path().join("started");
@@ -339,11 +339,36 @@ async fn compose_starts_no_program_of_the_task() {
         fs::set_permissions(git, fs::Permissions::from_mode(0o755)).expect("executable");
         let environment = created(&lab, request).await;
         let db = environment.service("db").expect("a service");
-        let said = output(db, "echo $SAID $PATH_SAID").await;
-        assert_eq!(said, "yes /nonexistent\n", "{name}");
+        let said = output(db, "echo $SAID").await;
+        assert_eq!(said, "yes\n", "{name}");
         assert!(!marker.exists(), "{name}");
         destroy(environment).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compose_reads_no_file_of_the_task_itself() {
+    let Some(lab) = open().await else { return };
+    // The program leaves `extends` in a service that extends an empty one.
+    let compose = format!(
+        "services:\n  main: {{}}\n  db:\n    image: '{BASE}'\n    command: [sleep, '100']\n    \
+         extends: {{file: empty.yaml, service: x}}\n"
+    );
+    let unchecked = "services: {x: {environment: {UNCHECKED: 'yes'}}}\n";
+    let dockerfile = format!("FROM {BASE}\n");
+    let files = [
+        ("Dockerfile", dockerfile.as_str()),
+        ("docker-compose.yaml", &compose),
+        ("empty.yaml", "services:\n  x:\n"),
+        ("0.yaml", unchecked),
+        ("1.yaml", unchecked),
+        ("2.yaml", unchecked),
+        ("3.yaml", unchecked),
+    ];
+    let environment = created(&lab, request(&lab, &files).await.expect("prepared")).await;
+    let db = environment.service("db").expect("a service");
+    assert_eq!(output(db, "echo \"<$UNCHECKED>\"").await, "<>\n");
+    destroy(environment).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

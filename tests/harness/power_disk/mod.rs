@@ -9,11 +9,11 @@
 
 mod control_groups;
 mod cuts;
+mod disk_processes;
 mod disk_server;
 mod page_log;
 mod service;
 mod unsynced;
-mod users;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -151,7 +151,7 @@ impl PowerDisk {
             self.send("cut-after 0");
             self.cuts.recv_timeout(ANSWER_DEADLINE).expect("the power is cut");
         }
-        users::kill_together(&self.place, members);
+        disk_processes::kill_together(&self.place, members);
         self.send("release");
         assert_eq!(self.answer(), DONE);
         self.sandboxes = control_groups::sandboxes_below(&self.place);
@@ -174,7 +174,7 @@ impl PowerDisk {
 
     /// Processes that use the disk.
     pub fn users(&self) -> Vec<u32> {
-        users::of_file_system(&self.place)
+        disk_processes::of_file_system(&self.place)
     }
 
     fn send(&mut self, line: &str) {

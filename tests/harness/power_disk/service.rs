@@ -23,7 +23,7 @@ use fuser::{BackgroundSession, Config, MountOption};
 
 use super::disk_server::{self, Disks};
 use super::page_log::LateWrites;
-use super::{CUT, DONE, FAILED, REFUSED, users};
+use super::{CUT, DONE, FAILED, REFUSED, disk_processes};
 use crate::wait;
 
 /// Bytes of a disk. Only pages that are written take memory.
@@ -63,14 +63,14 @@ pub fn serve(arguments: &[OsString]) -> ExitCode {
     let options = options.to_string_lossy().into_owned();
     let mount = DiskMount { disks, server, place, options };
     let made = mount.format().and_then(|()| mount.mount(&disk_server::name_of(0)));
-    if answer(made) {
+    if answer(&made) {
         io::stdin().lock().lines().map_while(Result::ok).for_each(|line| mount.obey(&line));
     }
     mount.disks.cut_after(0);
     mount.disks.release();
     let ended = mount.unmount().and_then(|()| mount.end_server());
     drop(session);
-    ExitCode::from(u8::from(!answer(ended)))
+    ExitCode::from(u8::from(!answer(&ended)))
 }
 
 fn serve_files(disks: &Disks, server: &Path) -> io::Result<BackgroundSession> {
@@ -93,7 +93,7 @@ impl DiskMount {
                     "kept" => LateWrites::Kept,
                     seed => LateWrites::Half { seed: seed.parse().expect("a seed") },
                 };
-                let _is_mounted = answer(self.restart(late));
+                let _is_mounted = answer(&self.restart(late));
             }
             _ => panic!("unknown command: {line}"),
         }
@@ -124,8 +124,9 @@ impl DiskMount {
 
     /// Unmounts the file system on the disk, once the last of the killed processes has released it.
     fn unmount(&self) -> Result<(), String> {
-        unmount(&self.place)
-            .map_err(|error| format!("{error}; used by {:?}", users::of_file_system(&self.place)))
+        unmount(&self.place).map_err(|error| {
+            format!("{error}; used by {:?}", disk_processes::of_file_system(&self.place))
+        })
     }
 
     fn end_server(&self) -> Result<(), String> {
@@ -168,7 +169,7 @@ fn run_on(mut command: Command, paths: &[&Path]) -> Result<(), String> {
 }
 
 /// Prints how something ended, and returns whether well.
-fn answer(done: Result<(), String>) -> bool {
+fn answer(done: &Result<(), String>) -> bool {
     say(&done.as_ref().map_or_else(|reason| format!("{FAILED}{reason}"), |()| DONE.to_owned()));
     done.is_ok()
 }

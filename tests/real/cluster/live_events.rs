@@ -21,6 +21,7 @@ fn kill_of_worker_loses_no_acknowledged_event() {
     wait::until(DEADLINE, "the plan", || plan.exists());
     let follower = JOB.start_reading(project, &["--follow"]);
     wait::until(DEADLINE, "events", || JOB.read(project, &[]).len() >= 2000);
+    wait::until(DEADLINE, "the follower", || !follower.stdout().is_empty());
     let before = JOB.read(project, &[]);
     let _killed = dead.kill();
     drop(gate);

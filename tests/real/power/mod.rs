@@ -44,15 +44,25 @@ fn number(variable: &str) -> Option<u64> {
     Some(wanted.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
-/// Calls `scene` with new cuts until as many have been made as the environment asks for. Each is due
-/// within `longest` after the former. `None` ends it: the test is ignored.
-fn each_disk(longest: Duration, mut scene: impl FnMut(DiskOptions, &mut PowerCuts) -> Option<()>) {
+/// Calls `scene` with new cuts until as many have been made as the environment asks for, up to
+/// `CUTS_PER_DISK` for each call. Each is due within `longest` after the former. `None` ends it: the test is
+/// ignored.
+fn each_disk(longest: Duration, scene: impl FnMut(DiskOptions, &mut PowerCuts) -> Option<()>) {
+    each_disk_of(CUTS_PER_DISK, longest, scene);
+}
+
+/// The same with up to `cuts_per_disk` cuts for each call.
+fn each_disk_of(
+    cuts_per_disk: usize,
+    longest: Duration,
+    mut scene: impl FnMut(DiskOptions, &mut PowerCuts) -> Option<()>,
+) {
     let wanted = number("ROLLOUT_TEST_POWER_CUTS").map(usize::try_from);
     let mut left = wanted.map_or(CUTS, |cuts| cuts.expect("few"));
     let mut seed = number("ROLLOUT_TEST_POWER_SEED").unwrap_or(1);
     let (began, all) = (Instant::now(), left);
     while left > 0 {
-        let count = left.min(CUTS_PER_DISK);
+        let count = left.min(cuts_per_disk);
         let mut cuts = PowerCuts::new(seed, count, longest);
         if scene(options(seed), &mut cuts).is_none() {
             return;
@@ -79,7 +89,7 @@ fn cut_under(disk: &mut PowerDisk, cut: &PowerCut, mut run: RunningProgram) -> P
     ended
 }
 
-/// Trials that a program has said to be settled, by the ends of its power.
+/// Trials whose results cannot get lost any more, by the moment at which that was known.
 #[derive(Debug, Default)]
 struct SettledTrials(Vec<(Instant, BTreeSet<String>)>);
 
@@ -104,14 +114,14 @@ impl SettledTrials {
         self.0.push((Instant::now(), tasks));
     }
 
-    /// Executions that began although the trial was settled.
+    /// Executions that began although the trial had its result.
     fn repeated(&self, counter: &LiveCounter) -> Vec<String> {
         let is_repeated = |task: &str, began: Instant| {
             self.0.iter().any(|(known, tasks)| began > *known && tasks.contains(task))
         };
         let observed = counter.observed().into_iter();
         let repeated = observed.filter(|one| is_repeated(&one.task, one.began));
-        repeated.map(|one| format!("{} was settled and ran again", one.task)).collect()
+        repeated.map(|one| format!("{} had a result and ran again", one.task)).collect()
     }
 }
 

@@ -306,8 +306,10 @@ impl TaskImages<'_> {
     /// Notes a file that another one extends.
     fn extend(&mut self, by: ComposeFile<'_>, (key, line): (&str, usize), name: &str) {
         let below = in_context(name);
-        let is_above = Path::new(below).components().any(|part| part == Component::ParentDir);
-        if is_above || below.contains('$') {
+        // From the root, or above the directory that it begins at.
+        let leaves =
+            |part: Component<'_>| matches!(part, Component::RootDir | Component::ParentDir);
+        if Path::new(below).components().any(leaves) || below.contains('$') {
             let found = format!("the file `{name}`, which cannot be told");
             return self.refuse(by.path, key, Some(line), &found);
         }

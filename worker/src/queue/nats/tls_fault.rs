@@ -32,6 +32,8 @@ fn is_refusal(fault: &rustls::Error) -> bool {
         rustls::Error::InvalidCertificate(reason) => matches!(
             reason,
             CertificateError::UnknownIssuer
+                // By an authority of the same name, such as one that was made again.
+                | CertificateError::BadSignature
                 | CertificateError::Expired
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::Revoked
@@ -109,6 +111,7 @@ mod tests {
             is_final(&ConnectError::with_source(ConnectErrorKind::Io, cause))
         };
         assert!(io(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)));
+        assert!(io(rustls::Error::InvalidCertificate(CertificateError::BadSignature)));
         assert!(io(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)));
         assert!(io(rustls::Error::InvalidCertificate(CertificateError::Expired)));
         assert!(io(rustls::Error::AlertReceived(AlertDescription::UnknownCA)));

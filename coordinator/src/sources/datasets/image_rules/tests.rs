@@ -235,12 +235,16 @@ fn compose_file_that_cannot_be_told_is_refused() {
             "the file `sub/../o.yaml`, which cannot be told",
         ),
         (
+            "services: {a: {extends: {file: /environment/o.yaml, service: a}}}\n",
+            "the file `/environment/o.yaml`, which cannot be told",
+        ),
+        (
             "services: {a: {extends: {file: '${D}.yaml', service: a}}}\n",
             "the file `${D}.yaml`, which cannot be told",
         ),
         (
             "services: {a: {image: debian, image: debian}}\n",
-            "text that readers take in different ways: a duplicate key `image`",
+            "text that readers take in different ways: a duplicate key \"image\"",
         ),
     ] {
         let files = [

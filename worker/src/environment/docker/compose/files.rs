@@ -6,6 +6,9 @@
 //! be hidden from the checks. It reads [what was checked](ComposeFiles), as JSON, in a directory that
 //! has nothing else.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -13,13 +16,20 @@ use std::path::{Component, Path, PathBuf};
 use rollout_protocol::limits;
 use serde_json::{Map, Value};
 
-use crate::confined::{ConfinedDir, leads_outside};
+use crate::confined::{ConfinedDir, ConfinedKind, is_absent, leads_outside};
 use crate::environment::compose::{self, CONTEXT};
 use crate::environment::compose_place::ComposePlace;
 use crate::environment::{ComposeFile, Failure, FailureKind};
 
 /// Depth limit of `extends` between files: more than real files use.
 const DEPTH: usize = 8;
+
+/// Limit of compose files: links give one file any number of names.
+const FILES: usize = 64;
+
+/// Keys of a service that name files. The program reads the files when it resolves a service, but leaves
+/// the key in some of them: in one that extends an empty one, for example.
+const FILE_KEYS: [&str; 3] = ["env_file", "extends", "label_file"];
 
 /// Name of the file with variables that a compose file can refer to.
 const VARIABLES_FILE: &str = ".env";
@@ -48,15 +58,30 @@ pub(super) struct ComposeFiles {
 }
 
 /// Names of copies by those of the files. They are in the same directory, but their own names are ours:
-/// a file may be called as a git repository, which the program would fetch.
+/// a file may be called as a git repository, which the program would fetch. No file of the task has such
+/// a name.
 #[derive(Debug, Default)]
-struct CopyNames(BTreeMap<PathBuf, PathBuf>);
+struct CopyNames {
+    names: BTreeMap<PathBuf, PathBuf>,
+    /// Number in the next name.
+    next: usize,
+}
 
 impl CopyNames {
-    fn of(&mut self, name: &Path) -> &Path {
-        let number = self.0.len();
-        let new = || name.with_file_name(format!("{number}.yaml"));
-        self.0.entry(name.to_owned()).or_insert_with(new)
+    /// The name of the copy of a file in `root`.
+    fn of(&mut self, root: &Path, name: &Path) -> PathBuf {
+        if let Some(copy) = self.names.get(name) {
+            return copy.clone();
+        }
+        let copy = loop {
+            let copy = name.with_file_name(format!("{}.yaml", self.next));
+            self.next += 1;
+            if root.join(&copy).symlink_metadata().is_err() {
+                break copy;
+            }
+        };
+        self.names.insert(name.to_owned(), copy.clone());
+        copy
     }
 }
 
@@ -89,7 +114,7 @@ impl ComposeFiles {
             .ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
         let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
         let mut copies = CopyNames::default();
-        let own = copies.of(&below(&root, &file)).to_owned();
+        let own = copies.of(&root, &below(&root, &file));
         let directory = directory.to_owned();
         let mut read = Self { files: BTreeMap::new(), copies, own, variables, directory };
         read.add(&root, &file, 0).map_err(refuse)?;
@@ -100,6 +125,9 @@ impl ComposeFiles {
     fn add(&mut self, root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileError> {
         if depth > DEPTH {
             return Err(format!("`extends` is nested through more than {DEPTH} files").into());
+        }
+        if self.files.len() == FILES {
+            return Err(format!("`extends` leads to more than {FILES} files").into());
         }
         let name = below(root, file);
         let shown = name.display();
@@ -124,9 +152,9 @@ impl ComposeFiles {
             let what = format!("aliases make `{shown}` longer than {most} bytes");
             return Err(ComposeFileError::broken(what));
         }
-        self.files.insert(self.copies.of(&name).to_owned(), value);
+        self.files.insert(self.copies.of(root, &name), value);
         for other in others {
-            if !self.files.contains_key(self.copies.of(&below(root, &other))) {
+            if !self.files.contains_key(&self.copies.of(root, &below(root, &other))) {
                 self.add(root, &other, depth + 1)?;
             }
         }
@@ -161,7 +189,7 @@ impl ComposeFiles {
         // Beside the directory: nothing in it may be named by a task.
         let variables = match &self.variables {
             Some(text) => {
-                let path = self.directory.with_extension("env");
+                let path = self.variables_file();
                 std::fs::write(&path, text)?;
                 Some(path)
             }
@@ -170,16 +198,38 @@ impl ComposeFiles {
         Ok(WrittenFiles { own: path(&self.own), variables })
     }
 
-    /// Replaces the directory of the files by that of the originals, in all texts of a resolved file.
-    pub(super) fn restore_paths(&self, model: &mut Value, root: &Path) {
+    fn variables_file(&self) -> PathBuf {
+        self.directory.with_extension("env")
+    }
+
+    /// Makes a resolved file name no copy: nothing reads a file for it again, and its paths are those in
+    /// the build context `root`.
+    pub(super) fn restore(&self, model: &mut Value, root: &Path) {
+        let services = model.get_mut("services").and_then(Value::as_object_mut);
+        for service in services.into_iter().flat_map(Map::values_mut) {
+            let Some(service) = service.as_object_mut() else { continue };
+            for key in FILE_KEYS {
+                service.remove(key);
+            }
+            let build = service.get_mut("build").and_then(Value::as_object_mut);
+            if let Some(Value::String(context)) = build.and_then(|build| build.get_mut("context")) {
+                // Old versions leave the name of a directory that is not in the project directory.
+                let is_path = !context.contains(':') && Path::new(context.as_str()).is_relative();
+                if is_path {
+                    *context = format!("{}/{context}", literal(root));
+                }
+            }
+        }
+        self.restore_paths(model, root);
+    }
+
+    /// Replaces the directory of the files by that of the originals, in all texts.
+    fn restore_paths(&self, model: &mut Value, root: &Path) {
         match model {
             Value::String(text) => {
-                let Ok(rest) = Path::new(text.as_str()).strip_prefix(&self.directory) else {
-                    return;
-                };
-                let original =
-                    if rest == Path::new("") { root.to_owned() } else { root.join(rest) };
-                *text = original.display().to_string();
+                if let Some(original) = self.original_path(text, root) {
+                    *text = original;
+                }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.restore_paths(item, root)),
             Value::Object(map) => {
@@ -187,6 +237,28 @@ impl ComposeFiles {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
+    }
+
+    /// The path in the place of one at the directory of the files, or beside it: a name may begin with `..`.
+    fn original_path(&self, text: &str, root: &Path) -> Option<String> {
+        let beside = self.directory.parent().zip(root.parent());
+        let places = [Some((self.directory.as_path(), root)), beside];
+        places.into_iter().flatten().find_map(|(copies, originals)| {
+            let rest = Path::new(text).strip_prefix(literal(copies)).ok()?;
+            let path = PathBuf::from(literal(originals)).join(rest);
+            Some(path.components().collect::<PathBuf>().display().to_string())
+        })
+    }
+
+    /// A message of the program, with the names of the originals.
+    pub(super) fn restore_names(&self, message: &str) -> String {
+        let copies = self.copies.names.iter().map(|(name, copy)| {
+            (self.directory.join(copy).display().to_string(), name.display().to_string())
+        });
+        let variables = (self.variables_file().display().to_string(), VARIABLES_FILE.to_owned());
+        copies
+            .chain([variables])
+            .fold(message.to_owned(), |text, (copy, name)| text.replace(&copy, &name))
     }
 }
 
@@ -218,13 +290,16 @@ fn below(root: &Path, file: &Path) -> PathBuf {
     file.strip_prefix(root).unwrap_or(file).to_owned()
 }
 
-/// The text of the file with variables.
+/// The text of the file with variables. A directory of this name, such as one of Python, is none.
 fn variables(root: &Path) -> Result<Option<String>, ComposeFileError> {
-    if root.join(VARIABLES_FILE).symlink_metadata().is_err() {
-        return Ok(None);
+    let file = root.join(VARIABLES_FILE);
+    let kind = ConfinedDir::open(root)
+        .and_then(|dir| dir.kind(&file))
+        .map_err(|error| refusal(VARIABLES_FILE, &error))?;
+    match kind {
+        None | Some(ConfinedKind::Directory) => Ok(None),
+        Some(ConfinedKind::File(_) | ConfinedKind::Special) => read_text(root, &file).map(Some),
     }
-    let file = inside(root, root, VARIABLES_FILE)?;
-    read_text(root, &file).map(Some)
 }
 
 /// The text of a file in the build context.
@@ -262,8 +337,9 @@ impl From<String> for ComposeFileError {
     }
 }
 
-/// The file or directory `name`, relative to `base`, if it lies in `root`.
-pub(super) fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, String> {
+/// The path of the file `name`, relative to `base`. Links in it stay: the paths in an extended file begin
+/// at the directory of its name.
+fn named(root: &Path, base: &Path, name: &str) -> Result<PathBuf, String> {
     let prefixes = [format!("${{{CONTEXT}}}/"), format!("${CONTEXT}/")];
     let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()));
     let path = rest.map_or_else(|| base.join(name), |rest| root.join(rest));
@@ -274,13 +350,24 @@ pub(super) fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, St
     if Path::new(name).components().any(|part| part == Component::ParentDir) {
         return Err(format!("`{name}` contains `..`"));
     }
-    ConfinedDir::open(root).and_then(|dir| dir.resolve(&path)).map_err(|error| {
-        if leads_outside(&error) { outside(name) } else { format!("cannot read `{name}`: {error}") }
-    })
+    Ok(path.components().collect())
 }
 
-fn outside(name: &str) -> String {
-    format!("`{name}` is outside the task's environment directory")
+/// The path of the file `name`, relative to `base`, if it lies in `root` with links resolved.
+fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = named(root, base, name)?;
+    match ConfinedDir::open(root).and_then(|dir| dir.resolve(&path)) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(refusal(name, &error)),
+    }
+}
+
+fn refusal(name: &str, error: &io::Error) -> String {
+    if leads_outside(error) {
+        format!("`{name}` is outside the task's environment directory")
+    } else {
+        format!("cannot read `{name}`: {error}")
+    }
 }
 
 /// The files that a walk finds.
@@ -321,7 +408,7 @@ impl ComposeFileWalk<'_> {
                 "extends" => {
                     if let Some(Value::String(name)) = value.get_mut("file") {
                         let path = inside(self.root, self.base, name).map_err(with_key)?;
-                        let copy = found.copies.of(&below(self.root, &path));
+                        let copy = found.copies.of(self.root, &below(self.root, &path));
                         *name = literal(&self.directory.join(copy));
                         found.others.push(path);
                     }
@@ -347,15 +434,15 @@ impl ComposeFileWalk<'_> {
         }
     }
 
-    /// The path of a file. A missing one is accepted: the program reports it where it matters.
+    /// The path of a file without links. A missing one is accepted: the program reports it where it
+    /// matters.
     fn readable(&self, name: &str) -> Result<PathBuf, String> {
-        let plain = !name.contains('$') && !Path::new(name).is_absolute();
-        let path = self.base.join(name);
-        let below = !Path::new(name).components().any(|part| part == Component::ParentDir);
-        if plain && below && path.symlink_metadata().is_err() {
-            return Ok(path);
+        let path = named(self.root, self.base, name)?;
+        match ConfinedDir::open(self.root).and_then(|dir| dir.resolve(&path)) {
+            Ok(resolved) => Ok(resolved),
+            Err(error) if is_absent(&error) => Ok(path),
+            Err(error) => Err(refusal(name, &error)),
         }
-        inside(self.root, self.base, name)
     }
 }
 
@@ -374,156 +461,5 @@ fn names<'a>(value: &'a mut Value, key: &str) -> Vec<&'a mut String> {
             _ => Vec::new(),
         },
         _ => Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checked(files: &[(&str, &str)]) -> Result<(), String> {
-        let dir = tempfile::tempdir().expect("a directory");
-        for (name, text) in files {
-            std::fs::write(dir.path().join(name), text).expect("written");
-        }
-        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).expect("linked");
-        let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
-        check(&compose).map_err(|failure| failure.message)
-    }
-
-    #[test]
-    fn compose_file_invalid_is_refused_or_unsupported() {
-        for (text, kind) in [
-            ("services: {main: {image: [", FailureKind::Refused),
-            ("- a\n- list\n", FailureKind::Refused),
-            ("services: {main: {env_file: /etc/passwd}}", FailureKind::Unsupported),
-            ("include: [other.yaml]", FailureKind::Unsupported),
-        ] {
-            let dir = tempfile::tempdir().expect("a directory");
-            std::fs::write(dir.path().join("compose.yaml"), text).expect("written");
-            let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
-            assert_eq!(check(&compose).expect_err(text).kind, kind, "{text}");
-        }
-    }
-
-    #[test]
-    fn compose_file_inside_context_is_accepted() {
-        let main = "x-common: &common {env_file: a.env}\nservices:\n  main:\n    <<: *common\n    \
-                    environment: {env_file: /etc/passwd, include: x}\n  db:\n    extends: {file: \
-                    other.yaml, service: db}\n    env_file: [{path: missing.env, required: false}]\n";
-        let other = "services: {db: {image: x, env_file: ['${CONTEXT_DIR}/a.env']}}\n";
-        let files = [("compose.yaml", main), ("other.yaml", other), ("a.env", "A=b\n")];
-        assert_eq!(checked(&files), Ok(()));
-    }
-
-    /// The files below a directory, and the names in it.
-    fn written(files: &[(&str, &str)]) -> (tempfile::TempDir, tempfile::TempDir, ComposeFiles) {
-        let [dir, copies] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        for (name, text) in files {
-            let path = dir.path().join(name);
-            std::fs::create_dir_all(path.parent().expect("below")).expect("created");
-            std::fs::write(path, text).expect("written");
-        }
-        let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
-        let read = ComposeFiles::read(&compose, &copies.path().join("project")).expect("valid");
-        (dir, copies, read)
-    }
-
-    fn json_of(path: &Path) -> Value {
-        let text = std::fs::read_to_string(path).expect("written");
-        serde_json::from_str(&text).expect("JSON")
-    }
-
-    #[test]
-    fn copies_name_each_other_and_the_variables_of_the_context() {
-        let main = "services: {main: {extends: {file: 'sub/git@h:r.git', service: x}, env_file: [a.env, \
-                    {path: '~/b.env', required: false}], build: {context: sub}}}\n";
-        let other = "services: {x: {env_file: c.env, volumes: ['./d:/d']}}\n";
-        let files = [
-            ("compose.yaml", main),
-            ("sub/git@h:r.git", other),
-            ("sub/c.env", ""),
-            ("a.env", ""),
-            (".env", "A=b\n"),
-        ];
-        let (dir, copies, read) = written(&files);
-        let root = dir.path().canonicalize().expect("a path");
-        let project = copies.path().join("project");
-        let names = read.write().expect("written");
-        assert_eq!(names.own, project.join("0.yaml"));
-        let variables = names.variables.expect("there are some");
-        assert!(!variables.starts_with(&project));
-        assert_eq!(std::fs::read_to_string(variables).expect("text"), "A=b\n");
-        let main = &json_of(&names.own)["services"]["main"];
-        let extended = project.join("sub/1.yaml");
-        assert_eq!(main["extends"]["file"], extended.display().to_string());
-        assert_eq!(main["env_file"][0], root.join("a.env").display().to_string());
-        let missing = root.join("~/b.env").display().to_string();
-        assert_eq!(main["env_file"][1]["path"], missing, "no home directory is named");
-        let service = &json_of(&extended)["services"]["x"];
-        assert_eq!(service["env_file"], root.join("sub/c.env").display().to_string());
-        let mut model = serde_json::json!({
-            "source": project.join("sub/d"), "context": project, "text": "/project",
-        });
-        read.restore_paths(&mut model, &root);
-        let expected =
-            serde_json::json!({"source": root.join("sub/d"), "context": root, "text": "/project"});
-        assert_eq!(model, expected);
-    }
-
-    #[test]
-    fn copies_have_only_what_was_checked() {
-        for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
-            let text = format!(
-                "services:\n  main:\n    image: x # a{end}    env_file: /etc/passwd\n    command: \
-                 |\n      a{end}    image: y\n# b{end}include: [/x.yaml]\n"
-            );
-            let (_dir, _copies, read) = written(&[("compose.yaml", &text)]);
-            let written = std::fs::read_to_string(read.write().expect("written").own);
-            let written = written.expect("text");
-            assert!(written.is_ascii(), "{written}");
-            let value: Value = serde_json::from_str(&written).expect("JSON");
-            let command = format!("a{end}    image: y\n");
-            let main = serde_json::json!({"image": "x", "command": command});
-            assert_eq!(value, serde_json::json!({"services": {"main": main}}));
-        }
-    }
-
-    #[test]
-    fn file_that_aliases_make_too_long_is_refused() {
-        let mut text = format!("a0: &a0 [{}]\n", vec!["xxxxxxxxxx"; 100].join(", "));
-        for n in 1..4 {
-            let before = n - 1;
-            let items = vec![format!("*a{before}"); 40].join(", ");
-            text.push_str(&format!("a{n}: &a{n} [{items}]\n"));
-        }
-        let refused = checked(&[("compose.yaml", &text)]).expect_err("too long");
-        assert!(refused.contains("aliases") || refused.contains("budget"), "{refused}");
-    }
-
-    #[test]
-    fn compose_file_outside_context_is_refused() {
-        for (text, word) in [
-            ("services: {main: {env_file: /etc/passwd}}", "services.main.env_file"),
-            ("services: {main: {env_file: link}}", "outside"),
-            ("services: {labels: {env_file: /etc/passwd}}", "services.labels.env_file"),
-            ("services: {extends: {env_file: link}}", "outside"),
-            ("services: {services: {env_file: /etc/passwd}}", "services.services.env_file"),
-            ("services: {a.services: {env_file: link}}", "outside"),
-            ("services: {services: {extends: {file: link, service: x}}}", "outside"),
-            ("x: &x {args: {env_file: link}}\nservices: {<<: *x}", "outside"),
-            ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "`..`"),
-            ("services: {}\n---\nservices: {main: {env_file: /etc/passwd}}", "compose.yaml"),
-            ("services: {main: {env_file: '${HOME}/.netrc'}}", "variables"),
-            ("services: {main: {extends: {file: /etc/compose.yaml, service: x}}}", "outside"),
-            ("services: {main: {extends: {file: link, service: x}}}", "outside"),
-            ("x: &x {env_file: /etc/passwd}\nservices: {main: {<<: *x}}", "main.env_file"),
-            ("include: [/etc/compose.yaml]", "include"),
-            ("services: [", "compose.yaml"),
-            ("- a", "not a map"),
-        ] {
-            let refused = checked(&[("compose.yaml", text)]).expect_err(text);
-            assert!(refused.contains(word), "{text}: {refused}");
-        }
     }
 }

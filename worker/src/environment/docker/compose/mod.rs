@@ -80,9 +80,6 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// refer to it.
 const NO_SETTINGS: &str = "/nonexistent";
 
-/// Its `DOCKER_HOST` then: resolving a file needs no engine.
-const NO_ENGINE: &str = "unix:///nonexistent";
-
 /// Name of the program's project directory, which has only [`ComposeFiles`].
 const PROJECT: &str = "project";
 
@@ -253,14 +250,11 @@ impl ComposeCreation<'_> {
         for (name, path) in HostPath::variables() {
             set(&name, path.to_owned());
         }
-        // The task must not direct the program to another engine.
-        variables.retain(|name, _| {
-            let leads = |prefix: &&str| name.starts_with(*prefix);
-            !["DOCKER_", "COMPOSE_", "LD_"].iter().any(leads)
-                && !["PATH", "HOME"].contains(&name.as_str())
-        });
+        // The task must not direct the program to another engine, for example.
+        variables.retain(|name, _| !program::reads(name));
         variables.insert("DOCKER_CONFIG".to_owned(), NO_SETTINGS.to_owned());
-        variables.insert("DOCKER_HOST".to_owned(), NO_ENGINE.to_owned());
+        // Set, so that no file sets it, and empty, so that a compose file has its own default.
+        variables.insert("DOCKER_HOST".to_owned(), String::new());
         variables
     }
 
@@ -290,13 +284,15 @@ impl ComposeCreation<'_> {
         self.program.run(&all, variables, limit).await
     }
 
-    /// The program's messages, without the directories of this host that it was given.
+    /// The program's messages, with names of the task's files and without the directories of this host that
+    /// it was given.
     fn said(&self, ended: &program::ProgramOutput) -> String {
         let (project, scratch) = (self.scratch(PROJECT), self.scratch.path());
         let known = [(self.root.as_path(), "."), (project.as_path(), "."), (scratch, "<scratch>")];
-        known.iter().fold(ended.messages.trim().to_owned(), |text, (path, word)| {
-            text.replace(&*path.to_string_lossy(), word)
-        })
+        let message = self.files.restore_names(ended.messages.trim());
+        known
+            .iter()
+            .fold(message, |text, (path, word)| text.replace(&*path.to_string_lossy(), word))
     }
 
     /// A path in the task's directory, for texts.
@@ -321,7 +317,7 @@ impl ComposeCreation<'_> {
         let mut model: Value = serde_json::from_slice(&ended.output).map_err(|error| {
             refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
-        self.files.restore_paths(&mut model, &self.root);
+        self.files.restore(&mut model, &self.root);
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;

@@ -31,14 +31,34 @@ const VERSION_WITHIN: Duration = Duration::from_secs(20);
 
 /// Variables that it always has, so that no other one and no file of a task sets them: it starts no
 /// program, contacts nothing but the engine and reads no files of variables but those that are named.
-const FIXED_VARIABLES: [(&str, &str); 6] = [
-    ("PATH", "/nonexistent"),
-    ("HOME", "/nonexistent"),
+/// Empty ones are for compose files as if they were not set.
+const FIXED_VARIABLES: [(&str, &str); 7] = [
+    ("PATH", ""),
+    ("HOME", ""),
+    // Newer versions set it to the directory of the worker.
+    ("PWD", ""),
     ("DOCKER_CONTEXT", ""),
     ("COMPOSE_DISABLE_ENV_FILE", "1"),
     ("COMPOSE_EXPERIMENTAL_GIT_REMOTE", "0"),
     ("COMPOSE_EXPERIMENTAL_OCI_REMOTE", "0"),
 ];
+
+/// Variables that the program, the libraries in it and their runtime read: they make it contact
+/// collectors of traces, for example.
+const OWN_VARIABLES: [&str; 10] = [
+    "GCONV_PATH",
+    "GOCOVERDIR",
+    "GODEBUG",
+    "GOGC",
+    "GOMAXPROCS",
+    "GOMEMLIMIT",
+    "GOTRACEBACK",
+    "HOME",
+    "PATH",
+    "PWD",
+];
+const OWN_PREFIXES: [&str; 9] =
+    ["BUILDKIT_", "BUILDX_", "COMPOSE_", "DOCKER_", "GLIBC_", "LD_", "OTEL_", "SSL_CERT_", "XDG_"];
 
 /// Limit of its output: a resolved file of hundreds of services, and messages.
 const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
@@ -127,6 +147,12 @@ impl ComposeProgram {
     }
 }
 
+/// Whether the program reads a variable for itself, so that no task may set it.
+pub(super) fn reads(variable: &str) -> bool {
+    OWN_VARIABLES.contains(&variable)
+        || OWN_PREFIXES.iter().any(|prefix| variable.starts_with(prefix))
+}
+
 /// Path of the installed program, version 2 or newer.
 pub async fn find_compose() -> Option<PathBuf> {
     ComposeProgram::find(None).await.ok().map(|program| program.0)
@@ -162,7 +188,18 @@ async fn bounded(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> 
 
 #[cfg(test)]
 mod tests {
-    use super::is_new_enough;
+    use super::{is_new_enough, reads};
+
+    #[test]
+    fn variables_of_the_program_are_known() {
+        for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "DOCKER_HOST", "GODEBUG", "PATH", "LD_PRELOAD"]
+        {
+            assert!(reads(name), "{name}");
+        }
+        for name in ["GOOGLE_API_KEY", "MY_PATH", "DATABASE_URL", "CONTEXT_DIR"] {
+            assert!(!reads(name), "{name}");
+        }
+    }
 
     #[test]
     fn compose_version_one_is_too_old() {

@@ -9,7 +9,7 @@ use super::shares;
 use crate::environment::compose::HostPath;
 
 /// Keys of a service that stay inside its own container and network.
-const SERVICE_KEYS: [&str; 58] = [
+const SERVICE_KEYS: [&str; 55] = [
     "attach",
     "cap_drop",
     "command",
@@ -64,9 +64,6 @@ const SERVICE_KEYS: [&str; 58] = [
     "ulimits",
     "user",
     "working_dir",
-    "env_file",
-    "extends",
-    "label_file",
     "build",
 ];
 
