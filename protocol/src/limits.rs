@@ -414,8 +414,12 @@ pub const SESSION_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 /// are in the records of the calls only.
 pub const TRAJECTORY_PROMPT_IDS: usize = 1024 * 1024;
 
-/// Longest name of a job, agent, dataset or task: it becomes a path component.
+/// Longest name of a job, agent or dataset: it becomes a path component.
 pub const NAME_BYTES: usize = 100;
+
+/// Longest name of a task: benchmarks name tasks by repository, commit and version. With the number of
+/// the attempt it is the name of a directory, for which file systems allow 255 bytes.
+pub const TASK_NAME_BYTES: usize = 240;
 
 /// Shortens `text` to at most `max` bytes at a character boundary, marking the cut.
 pub fn shorten(mut text: String, max: usize) -> String {

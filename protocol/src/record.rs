@@ -9,6 +9,7 @@ mod harness;
 mod ideas;
 mod model_call;
 mod model_tokens;
+mod start_wait;
 
 use std::collections::BTreeMap;
 
@@ -44,6 +45,7 @@ pub use model_tokens::{
     CallTokens, ChoiceTokens, MissingTokens, TokenSection, TokenSections, TrajectoryBasis,
     TrajectoryRecord,
 };
+pub use start_wait::{StartWait, StartWaitEnd};
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -402,6 +404,9 @@ pub struct EnvironmentRecord {
     pub image_build: Option<ImageBuild>,
     /// How each limit was enforced: `enforced`, `measured` or `no`.
     pub limits: EnforcedLimits,
+    /// How long its first command waited for it, and for what; absent without a wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_wait: Option<StartWait>,
     /// How to enter the environment, if it was preserved.
     #[serde(default)]
     pub preserved: Option<String>,

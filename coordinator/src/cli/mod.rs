@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod executor;
 mod export;
+mod farm;
 mod follow_logs;
 #[cfg(feature = "gateway")]
 mod gateway;
@@ -24,6 +25,8 @@ mod gc_queue;
 mod gc_store;
 #[cfg(feature = "serve")]
 mod gc_uploads;
+mod harbor_options;
+mod help;
 mod hint_command;
 mod hook_events;
 mod invocation;
@@ -69,7 +72,6 @@ use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
 use std::time::Duration;
 
-use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
 
 use args::{Cli, Command};
@@ -98,7 +100,7 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
     rollout_worker::open_files::raise_limit();
-    let cli = match Cli::try_parse_from(args::with_run(arguments)) {
+    let cli = match help::parse(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -161,6 +163,7 @@ async fn dispatch(
         Command::Gateway(args) => Box::pin(gateway::run(args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
+        Command::Farm(what) => Box::pin(what.run(printer)).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,
         Command::Blob(what) => Box::pin(what.run(printer)).await,

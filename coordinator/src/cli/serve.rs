@@ -37,7 +37,7 @@ const MAX_TRIALS: u64 = 100_000;
 /// Beginning of errors before the server runs.
 pub(super) const CANNOT_START: &str = "cannot start the server";
 
-/// Runs jobs that are submitted over HTTP, many in one process
+/// Run jobs that are submitted over HTTP, many in one process, until a signal ends it
 ///
 /// Every run has the usual run directory, below `--dir`. A daemon that is started again, also after
 /// `kill -9`, continues every run that has not ended. The first SIGTERM or Ctrl-C lets running
@@ -183,7 +183,7 @@ pub(super) struct ServeArgs {
 
 /// A kind of environment that this program was built with.
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
+    let found = descriptor::built_by_name(text);
     let names = || descriptor::built_descriptors().map(|found| found.name).collect::<Vec<_>>();
     found
         .map(|descriptor| descriptor.kind)
@@ -243,6 +243,9 @@ impl ServerSetup {
         let url = format!("{scheme}://{}", server.address());
         let announcement = supervise::blocking(move || users.announcement(&url)).await?;
         printer.data(&announcement)?;
+        if printer.prints_to_terminal() {
+            printer.hint("the server runs until Ctrl-C; use another shell for clients");
+        }
         daemon.run(stops).await;
         drop(server);
         leave()

@@ -26,7 +26,9 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(60);
 /// How long the tasks of a run may take to be fetched and read.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// Starts a server of this user on this host, with nothing else installed
+/// Start a server of this user on this host, with nothing else installed
+///
+/// It runs until Ctrl-C: use another shell for clients, or end the command with `&`.
 ///
 /// It is `rollout serve` with one user, for farms and jobs of the own host: documents may name
 /// directories below the current one, sandboxes of this host, settings of providers, every model

@@ -14,6 +14,7 @@ use super::elements::datasets::{
     DatasetRef, DatasetSource, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 use super::elements::environment::PRESERVE_POLICIES;
+use super::elements::variables;
 use super::elements::verifier::{AFTER_AGENT_ERROR_RULES, TEST_EXIT_CODE_RULES};
 use super::resolve::Job;
 
@@ -113,6 +114,7 @@ fn verifier(job: &Job) -> Value {
         "test_exit_code": keyword(TEST_EXIT_CODE_RULES, job.rule_overrides.test_exit),
         "after_agent_error": keyword(AFTER_AGENT_ERROR_RULES, job.rule_overrides.after_agent_error),
         "env": settings.env,
+        "extra_allowed_hosts": job.verifier_hosts,
     })
 }
 
@@ -175,6 +177,10 @@ fn environment(job: &Job) -> Value {
         "override_storage_mb": job.resource_overrides.storage_mb,
         "override_gpus": job.resource_overrides.gpus,
         "max_starts_per_minute": job.worker_rate_limits.starts_per_minute,
+        "start_grace_sec": job.timeout_rules.start_grace_sec,
+        "env": variables::templates(job.environment_changes.env.clone()),
+        "extra_allowed_hosts": job.environment_changes.hosts,
+        "mcp_servers": job.environment_changes.mcp_servers,
     })
 }
 
@@ -199,7 +205,8 @@ fn agent(agent: &Agent) -> Value {
     if let (Value::Object(fields), AgentKind::Shell(shell)) = (&mut document, &agent.spec.kind) {
         fields.insert("agent".to_owned(), json!("shell"));
         fields.insert("max_turns".to_owned(), json!(shell.max_turns));
-        fields.insert("command_timeout_sec".to_owned(), json!(shell.command_sec));
+        let limit = agent.unscaled_command_sec.unwrap_or(shell.command_sec);
+        fields.insert("command_timeout_sec".to_owned(), json!(limit));
     }
     if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
         document = optional(document, [("system_prompt", system_prompt)]);

@@ -21,7 +21,7 @@ use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
 use super::elements::datasets::{DatasetRef, TaskRef};
-use super::elements::environment::EnvironmentConfig;
+use super::elements::environment::EnvironmentChanges;
 use super::elements::extra_instructions::ExtraInstructionFields;
 use super::elements::gateway::GatewayConfig;
 use super::elements::resources::ResourceOverrides;
@@ -31,6 +31,7 @@ use super::elements::{
     agents, artifacts, budget, datasets, environment, gateway, guardrails, metrics, names, retry,
     timeouts, variables, verifier,
 };
+use super::harbor_job;
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
 use super::read;
@@ -124,6 +125,8 @@ pub struct JobFile {
     pub extra_instructions: Vec<String>,
     /// `environment`, without the overrides.
     pub environment: EnvironmentSpec,
+    /// The changes of tasks' environments in `environment`.
+    pub environment_changes: EnvironmentChanges,
     /// The overrides in `environment`.
     pub resources: ResourceOverrides,
     /// `verifier`, without the time limits.
@@ -202,7 +205,10 @@ pub(super) fn read(
 ) -> Option<JobDocument> {
     let settings = options.settings.as_slice();
     let mut root = match file {
-        Some(file) => parse_document(file, &read::text(file, problems)?, problems)?,
+        Some(file) => {
+            let root = parse_document(file, &read::text(file, problems)?, problems)?;
+            harbor_job::translate(root, file, problems)
+        }
         None => {
             ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) }
         }
@@ -281,8 +287,9 @@ fn job(
     };
     let mut timeouts = timeouts::read_multipliers(fields);
     let environment = environment::read(&fields.take(JobKeys::environment));
-    let EnvironmentConfig { spec: environment, resources, starts_per_minute } = environment;
+    timeouts.start_grace_sec = environment.start_grace_sec;
     let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
+    let trials_at_once = count(&fields.take(JobKeys::n_concurrent_trials), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
     let agents = fields.take(JobKeys::agents);
@@ -308,13 +315,9 @@ fn job(
             .unwrap_or_else(|| "jobs".to_owned())
             .into(),
         n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
-        n_concurrent_trials: count(
-            &fields.take(JobKeys::n_concurrent_trials),
-            MAX_CONCURRENT_TRIALS,
-        )
-        .unwrap_or(1),
+        n_concurrent_trials: trials_at_once.unwrap_or(1),
         worker_rate_limits: RunRateLimits {
-            starts_per_minute,
+            starts_per_minute: environment.starts_per_minute,
             agents_at_once,
             ..RunRateLimits::default()
         },
@@ -322,8 +325,9 @@ fn job(
         log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),
         extra_instructions: Vec::new(),
-        environment,
-        resources,
+        environment: environment.spec,
+        environment_changes: environment.changes,
+        resources: environment.resources,
         verifier: verifier::read(&fields.take(JobKeys::verifier), &mut timeouts),
         timeouts,
         artifacts: artifacts::read(&fields.take(JobKeys::artifacts)),

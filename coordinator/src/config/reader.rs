@@ -126,6 +126,13 @@ impl<'a> ConfigReader<'a> {
     }
 }
 
+/// A number without a fraction.
+fn whole(number: f64) -> Option<i64> {
+    // Beyond this, not every whole number is a float.
+    let is_exact = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
+    is_exact.then_some(number as i64)
+}
+
 /// The key path of `key` below `path`.
 pub(crate) fn join(path: &str, key: &str) -> String {
     let simple = !key.is_empty()
@@ -361,10 +368,20 @@ impl<'a> Field<'a> {
         None
     }
 
+    /// Whether the file has a format shared with tools that also read other spellings of a value
+    /// whose meaning is plain: numbers and truth values in text, whole numbers with a fraction of 0.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.reader.unknown == UnknownKeys::Warnings
+    }
+
     /// Reads `true` or `false`.
     pub(crate) fn bool(&self) -> Option<bool> {
-        match self.value()?.value {
-            ConfigValue::Bool { value, .. } => Some(value),
+        match &self.value()?.value {
+            ConfigValue::Bool { value, .. } => Some(*value),
+            ConfigValue::String(text) if self.is_shared() => match text.to_lowercase().parse() {
+                Ok(value) => Some(value),
+                Err(_) => self.wrong_type("true or false"),
+            },
             _ => self.wrong_type("true or false"),
         }
     }
@@ -437,9 +454,13 @@ impl<'a> Field<'a> {
     /// Reads a whole number within `range`.
     pub(crate) fn integer(&self, range: &RangeInclusive<u64>) -> Option<u64> {
         let expected = || format!("a whole number from {} to {}", range.start(), range.end());
-        let ConfigValue::Integer { value, .. } = self.value()?.value else {
-            return self.wrong_type(&expected());
+        let value = match &self.value()?.value {
+            ConfigValue::Integer { value, .. } => Some(*value),
+            ConfigValue::Float { value, .. } if self.is_shared() => whole(*value),
+            ConfigValue::String(text) if self.is_shared() => text.trim().parse().ok(),
+            _ => None,
         };
+        let Some(value) = value else { return self.wrong_type(&expected()) };
         let value = u64::try_from(value).ok().filter(|v| range.contains(v));
         if value.is_none() {
             self.bad_value(&expected());
@@ -449,11 +470,13 @@ impl<'a> Field<'a> {
 
     /// Reads a finite number that `accept` allows.
     pub(crate) fn number(&self, expected: &str, accept: impl Fn(f64) -> bool) -> Option<f64> {
-        let value = match self.value()?.value {
-            ConfigValue::Integer { value, .. } => value as f64,
-            ConfigValue::Float { value, .. } => value,
-            _ => return self.wrong_type(expected),
+        let value = match &self.value()?.value {
+            ConfigValue::Integer { value, .. } => Some(*value as f64),
+            ConfigValue::Float { value, .. } => Some(*value),
+            ConfigValue::String(text) if self.is_shared() => text.trim().parse().ok(),
+            _ => None,
         };
+        let Some(value) = value else { return self.wrong_type(expected) };
         if value.is_finite() && accept(value) {
             return Some(value);
         }
@@ -463,8 +486,21 @@ impl<'a> Field<'a> {
 
     /// Reads one of `words`.
     pub(crate) fn keyword<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+        self.word_of(words, |text, word| text == word)
+    }
+
+    /// Reads one of `words` in upper or lower case.
+    pub(crate) fn keyword_in_any_case<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+        self.word_of(words, str::eq_ignore_ascii_case)
+    }
+
+    fn word_of<T: Copy>(
+        &self,
+        words: &[(&'static str, T)],
+        is_same: impl Fn(&str, &str) -> bool,
+    ) -> Option<T> {
         let text = self.non_empty_string()?;
-        let found = words.iter().find(|(word, _)| *word == text);
+        let found = words.iter().find(|(word, _)| is_same(&text, word));
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             self.reject_unknown(&text, &known);

@@ -17,6 +17,7 @@ use super::cli_overrides::CliSetting;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::Agent;
 use super::elements::datasets::{DatasetRef, TaskRef};
+use super::elements::environment::EnvironmentChanges;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
@@ -64,6 +65,10 @@ pub struct Job {
     pub timeout_rules: TimeoutRules,
     /// Overrides of the tasks' resources.
     pub resource_overrides: ResourceOverrides,
+    /// Changes of the tasks' environments.
+    pub environment_changes: EnvironmentChanges,
+    /// Hosts that test scripts may reach in tasks without network or with an allowlist.
+    pub verifier_hosts: Vec<String>,
     /// Overrides of the script rules of the tasks' formats.
     pub rule_overrides: RuleOverrides,
     /// The agents, in file order; names are distinct even if case is ignored.
@@ -76,6 +81,8 @@ pub struct Job {
     pub provenance: Vec<KeyProvenance>,
     /// Secrets typed on the command line; the agents and the verifier refer to them by name.
     pub inline_secrets: TrialVariables,
+    /// Whether tasks that cannot run are errors.
+    pub is_strict: bool,
 }
 
 /// Inputs to a job from the command line and the host.
@@ -90,7 +97,7 @@ pub struct JobOptions<'a> {
     pub variables: Vec<(String, String)>,
     /// Whether task files may use every host variable that they ask for.
     pub trust_tasks: bool,
-    /// Whether tasks that lack files or that the environment cannot run are errors.
+    /// Whether tasks that cannot be read, lack files, or that the environment cannot run are errors.
     pub strict: bool,
     /// The access of the job to paths of this host.
     pub host: HostAccess<'a>,
@@ -143,7 +150,9 @@ impl Job {
         let mut names: BTreeSet<String> = &self.task_env | &self.settings.secrets;
         let agents = self.agents.iter().flat_map(|agent| agent.spec.env.values());
         let keys = self.settings.gateway.iter().flat_map(GatewaySpec::keys);
-        for template in agents.chain(self.settings.verifier.env.values()).chain(keys) {
+        let changes = self.environment_changes.variables().map(|variable| &variable.template);
+        for template in agents.chain(self.settings.verifier.env.values()).chain(changes).chain(keys)
+        {
             names.extend(template.variables().into_iter().map(|(name, _)| name));
         }
         names
@@ -218,12 +227,15 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         },
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,
+        environment_changes: file_settings.environment_changes,
+        verifier_hosts: file_settings.verifier.hosts,
         rule_overrides: file_settings.verifier.rules,
         agents: agents.map(|agent| Agent::new(agent, &file_settings.timeouts)).collect(),
         datasets: file_settings.datasets,
         tasks: file_settings.tasks,
         provenance: Vec::new(),
         inline_secrets: TrialVariables::default(),
+        is_strict: options.strict,
     }
 }
 
@@ -237,7 +249,8 @@ fn check_variables(
 ) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
     let keys = written.gateway.iter().flat_map(|gateway| &gateway.keys);
-    for variable in agents.chain(written.verifier.env.values()).chain(keys) {
+    let scripts = written.verifier.env.values().chain(written.environment_changes.variables());
+    for variable in agents.chain(scripts).chain(keys) {
         for (name, has_default) in variable.template.variables() {
             if !has_default && !is_set(&name) {
                 let found = format!("`${{{name}}}`, which is not set in the environment");

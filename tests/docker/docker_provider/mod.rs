@@ -1,6 +1,7 @@
 //! Tests of the Docker provider with a real engine. Without an engine they fail, unless
 //! `ROLLOUT_TEST_DOCKER=no` disables them.
 
+mod allowlists;
 mod base_images;
 mod builds;
 mod closable_proxy;

@@ -1,5 +1,7 @@
 //! Outages of the NATS server: longer than a lease, over the end of trials, and with a lost store.
 
+use std::time::Duration;
+
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
@@ -28,6 +30,19 @@ fn server_outage_longer_than_lease_repeats_nothing() {
     assert_eq!((counter.killed(), counter.repeated()), (0, 0), "{:?}", counter.observed());
     assert_undisturbed(&cluster, &load);
     assert_no_leaks(&cluster, &["outage"], workers);
+}
+
+#[test]
+fn setup_waits_for_a_server_that_starts_later() {
+    let Some(mut cluster) = cluster() else { return };
+    cluster.server.kill();
+    let setup = |wait: &str| cluster.command(&["setup", "--wait", wait]);
+    let ended = setup("0").wait(DEADLINE).expect_code(ExitCode::OutOfReach);
+    assert!(ended.stderr.contains("cannot reach the NATS server"), "{}", ended.stderr);
+    let mut waiting = setup("60s");
+    assert!(!wait::holds_within(Duration::from_secs(2), || waiting.has_ended()), "it waits");
+    cluster.server.ensure_started();
+    let _ended = waiting.wait(DEADLINE).expect_code(ExitCode::Success);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The real daemon: `rollout serve` on a free port, over HTTP.
 
 mod abuse;
+mod addresses;
 mod cluster;
 mod datasets;
 mod disk_faults;

@@ -81,7 +81,8 @@ pub(super) async fn connect(
     Err(ConnectError::Connect(last))
 }
 
-async fn look_up(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+/// The addresses of a name, by the resolver of this host.
+pub(super) async fn look_up(name: &str, port: u16) -> io::Result<Vec<IpAddr>> {
     let found = within(LOOKUP_TIMEOUT, lookup_host((name, port))).await?;
     Ok(found.map(|address| address.ip()).collect())
 }

@@ -52,17 +52,21 @@ pub(super) fn start(
     socket.set_nonblocking(true)?;
     let socket = TcpListener::from_std(socket)?;
     let address = socket.local_addr()?;
-    Ok((address, supervise::spawn("egress-listener", accept(socket, context))))
+    let serve = move |stream| serve(stream, Arc::clone(&context));
+    Ok((address, supervise::spawn("egress-listener", accept(socket, serve))))
 }
 
-async fn accept(socket: TcpListener, context: Arc<ProxyContext>) -> Infallible {
+/// Serves the connections of a listener, each by `serve`.
+pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
+    socket: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) -> Infallible {
     let mut connections = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = socket.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    let served = serve(stream, Arc::clone(&context));
-                    connections.push(supervise::spawn("egress-connection", served));
+                    connections.push(supervise::spawn("egress-connection", serve(stream)));
                 }
                 Err(error) => {
                     tracing::warn!("cannot accept a connection to an allowed host: {error}");

@@ -301,9 +301,19 @@ pub fn for_kind(kind: ProviderKind) -> &'static ProviderDescriptor {
     found.expect("every kind has a descriptor")
 }
 
+/// Other names of kinds in files and options: messages and results have the name of the descriptor.
+const OTHER_NAMES: &[(&str, ProviderKind)] = &[("k8s", ProviderKind::Kubernetes)];
+
 /// The descriptor of the kind that files and options call `name`.
 pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
-    public_descriptors().find(|descriptor| descriptor.name == name)
+    let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, kind)| *kind);
+    public_descriptors()
+        .find(|descriptor| descriptor.name == name || other == Some(descriptor.kind))
+}
+
+/// The same, if this program was built with the kind.
+pub fn built_by_name(name: &str) -> Option<&'static ProviderDescriptor> {
+    by_name(name).filter(|descriptor| descriptor.make.is_some())
 }
 
 /// The names of kinds in a sentence: `docker, process or kubernetes`.
@@ -374,6 +384,7 @@ mod tests {
         }
         assert_eq!(names().replace(", ", "|").replace(" or ", "|"), NAMES);
         assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
+        assert_eq!(by_name("k8s").map(|found| found.name), Some("kubernetes"));
     }
 
     #[test]

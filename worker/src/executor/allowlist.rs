@@ -47,9 +47,14 @@ impl AllowlistAccess {
         })?;
         let refused = || Arc::clone(&self.refused);
         let proxy = self.proxy.get_or_insert_with(|| EgressProxy::new(allowed, refused()));
-        proxy.listen(socket).map_err(|error| {
-            Failure::local(FailureKind::Service, "cannot serve the allowed hosts", error)
-        })
+        let cannot =
+            |error| Failure::local(FailureKind::Service, "cannot serve the allowed hosts", error);
+        proxy.listen(socket).map_err(cannot)?;
+        match environment.lead_connections(&proxy.networks()).await? {
+            Some(sockets) => proxy.lead(sockets).map_err(cannot),
+            // Programs must use the proxy.
+            None => Ok(()),
+        }
     }
 
     /// Variables of scripts.

@@ -250,7 +250,11 @@ pub fn stderr_summary(capture: &Capture) -> String {
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(3)..];
-    last.join(" / ").chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let said = last.join(" / ");
+    // A shell quotes a CR or prints it before its message; progress bars have others.
+    let has_cr = ["$'\\r'", "^M", "\r:", "\r'"].iter().any(|shown| said.contains(shown));
+    let note = if has_cr { " (a line of a script ends with CR, as on Windows)" } else { "" };
+    said.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>() + note
 }
 
 #[cfg(test)]
@@ -264,6 +268,23 @@ mod tests {
         let redactor = Redactor::new([("PASSWORD", SECRET)]);
         let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
         Capture::with_bounds(files, &redactor, head, tail)
+    }
+
+    #[test]
+    fn summary_of_standard_error_explains_carriage_returns() {
+        let note = " (a line of a script ends with CR, as on Windows)";
+        for (said, has_note) in [
+            ("/tests/test.sh: line 2: $'\\r': command not found\n", true),
+            ("bash: /bin/bash^M: bad interpreter\n", true),
+            ("set: -\r: invalid option\n", true),
+            (" 10%\r 20%\r100%\n", false),
+            ("oops\r\n", false),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let capture = bounded_capture(dir.path(), 1000, 1000);
+            capture.write(OutputStream::Stderr, said.as_bytes());
+            assert_eq!(stderr_summary(&capture).ends_with(note), has_note, "{said:?}");
+        }
     }
 
     #[test]

@@ -49,6 +49,11 @@ pub(in crate::cli) fn is_api_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
+/// Whether a part of a URL can be an id.
+pub(super) fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
 fn agent(limit: Option<Duration>) -> Agent {
     let config = Agent::config_builder()
         .timeout_connect(Some(CONNECT_TIMEOUT))
@@ -220,8 +225,7 @@ impl RunUrl {
             return Ok(None);
         }
         let parts = text.trim_end_matches('/').split_once("/v1/runs/");
-        let parts =
-            parts.filter(|(_, id)| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric()));
+        let parts = parts.filter(|(_, id)| is_id(id));
         let Some((base, id)) = parts else {
             return Err(CliError::usage(format!(
                 "cannot use `{text}`: it is not the URL of a run"

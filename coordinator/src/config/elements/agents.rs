@@ -106,6 +106,8 @@ pub struct Agent {
     pub description: Option<String>,
     /// Its time limits as written, without the job's multipliers.
     pub unscaled_limits: AgentLimits,
+    /// The same for each command of `shell`, seconds.
+    pub unscaled_command_sec: Option<f64>,
     /// The conversation that it continues; its blob is in `spec`.
     pub trajectory: Option<Bytes>,
 }
@@ -118,12 +120,18 @@ impl Agent {
             execute_sec: file.limits.execute_sec.map(|limit| rules.agent(limit)),
             execute_max_sec: file.limits.execute_max_sec.map(|limit| rules.agent(limit)),
         };
+        let mut kind = file.kind;
+        let mut unscaled_command_sec = None;
+        if let AgentKind::Shell(shell) = &mut kind {
+            unscaled_command_sec = Some(shell.command_sec);
+            shell.command_sec = rules.agent(shell.command_sec);
+        }
         let blob = |bytes: &Bytes| BlobRef::for_bytes(bytes, MediaType::Json);
         let trajectory = file.trajectory.as_ref().map(blob);
         Self {
             spec: AgentSpec {
                 name: file.name,
-                kind: file.kind,
+                kind,
                 env: variables::templates(file.env),
                 limits,
                 install_once: file.install_once,
@@ -134,6 +142,7 @@ impl Agent {
             trajectory: file.trajectory,
             description: file.description,
             unscaled_limits: file.limits,
+            unscaled_command_sec,
         }
     }
 }
@@ -248,6 +257,8 @@ fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Source
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::spec::agent::ShellSpec;
+
     use super::super::testing::{agents as read, read_field};
     use super::{Agent, AgentKind, AgentLimits, ErrorKind, TimeoutRules};
 
@@ -274,6 +285,22 @@ mod tests {
         let capped = AgentLimits { execute_sec: None, ..limits };
         assert_eq!(capped.execute(Some(rules.agent(100.0))), Some(60.0), "the task's, capped");
         assert_eq!(capped.execute(None), Some(60.0));
+    }
+
+    #[test]
+    fn command_timeout_of_shell_follows_multiplier_of_agents() {
+        let (agents, faults, _) = read_field("[{name: oracle}]", read);
+        assert_eq!(faults, []);
+        let mut file = agents[0].clone();
+        file.kind = AgentKind::Shell(ShellSpec::default());
+        let twice = TimeoutRules { multiplier: 2.0, ..TimeoutRules::default() };
+        let half = TimeoutRules { agent_multiplier: Some(0.5), ..twice };
+        for (rules, expected) in [(twice, 600.0), (half, 150.0)] {
+            let agent = Agent::new(file.clone(), &rules);
+            let AgentKind::Shell(shell) = agent.spec.kind else { panic!("it is `shell`") };
+            // Documents of the job have the value as it was written.
+            assert_eq!((shell.command_sec, agent.unscaled_command_sec), (expected, Some(300.0)));
+        }
     }
 
     #[test]

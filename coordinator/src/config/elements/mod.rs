@@ -6,6 +6,7 @@ pub(crate) mod agent_tasks;
 pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod budget;
+pub(super) mod built_in;
 pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod extra_instructions;

@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::dependency::Dependency;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
@@ -19,6 +20,9 @@ use rollout_worker::supervise;
 
 /// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Longest time for the removal of leftovers of one provider at the end of a process.
+const LEFTOVERS_LIMIT: Duration = Duration::from_secs(60);
 
 /// Directories that are recovered at the same time.
 const CONCURRENT_RECOVERIES: usize = 4;
@@ -146,6 +150,20 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
                 }
             }
             Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
+        }
+    }
+}
+
+/// Removes what removals of this process have left, before it ends. Without this, only a later process
+/// would remove it.
+pub async fn remove_leftovers(providers: &[Arc<dyn Provider>]) {
+    for provider in providers {
+        if provider.dependency().is_some_and(Dependency::is_down) {
+            continue;
+        }
+        let removing = provider.remove_deferred();
+        if tokio::time::timeout(LEFTOVERS_LIMIT, removing).await.is_err() {
+            tracing::warn!("not everything of `{}` was removed in time", provider.kind());
         }
     }
 }

@@ -8,6 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::harness::{HarnessOutcome, IntegrationLevel, MetricValue};
+use rollout_protocol::limits::TASK_NAME_BYTES;
 use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, HarnessEvents, HarnessRecord, LogsRecord,
     OutputFile, OutputSource, Rewards, Settlement, StepRecord, TrialRecord, Verdict,
@@ -240,6 +241,23 @@ async fn trial_files_stay_until_another_execution_replaces_them() {
     let own: Vec<_> = list(place.run_dir().join(".tmp")).collect();
     assert_eq!(own.len(), 1, "{own:?}");
     assert_eq!(list(own[0].clone()).count(), 0);
+}
+
+#[tokio::test]
+async fn trial_of_longest_task_name_has_directory_and_longer_one_is_refused() {
+    let place = fixture().await;
+    let longest = "x".repeat(TASK_NAME_BYTES);
+    let write = async |task: &str, exec| {
+        let settled = settlement(trial("a", task, u32::MAX), exec, passed(1.0));
+        place.writer.write(Arc::new(settled)).await
+    };
+    write(&longest, 1).await.expect("written");
+    // Another execution replaces the directory.
+    write(&longest, 2).await.expect("written again");
+    let dir = trial_dir(&place.run_dir(), &trial("a", &longest, u32::MAX));
+    assert_eq!(result(&dir)["reward"], 1.0);
+    let why = write(&format!("{longest}x"), 1).await.expect_err("refused");
+    assert!(why.to_string().ends_with("is longer than 240 bytes"), "{why}");
 }
 
 #[tokio::test]

@@ -389,10 +389,14 @@ fn write_missing(directory: &Path, lost: &[TrialFilesError]) -> Result<(), FileE
 }
 
 fn check_names(trial: &TrialName) -> Result<(), TrialFilesError> {
-    for name in [&trial.agent, &trial.dataset, &trial.task] {
-        name::check(name).map_err(|bad| TrialFilesError::Name { name: name.clone(), bad })?;
+    let invalid = |name: &str| {
+        let name = name.to_owned();
+        move |bad| TrialFilesError::Name { name, bad }
+    };
+    for name in [&trial.agent, &trial.dataset] {
+        name::check(name).map_err(invalid(name))?;
     }
-    Ok(())
+    name::check_task(&trial.task).map_err(invalid(&trial.task))
 }
 
 /// Creates the parent directories of `relative` below `root`, and removes other files at their

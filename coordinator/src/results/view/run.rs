@@ -139,6 +139,16 @@ pub struct ItemCounts {
     pub unplanned: u64,
 }
 
+impl RunKind {
+    /// The word used in documents and on the terminal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Search => "search",
+        }
+    }
+}
+
 impl RunViewState {
     /// The word used in documents and on the terminal.
     pub const fn as_str(self) -> &'static str {

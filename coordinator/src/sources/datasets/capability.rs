@@ -205,8 +205,12 @@ fn expected(provider: ProviderKind) -> String {
 fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     let file = task.file;
     let in_task = || task.dir.join(TASK_FILE);
+    let of_job = &task.job.environment_changes.mcp_servers;
+    let in_job = || task.job.file.clone();
     let mcp = (!file.mcp_servers.is_empty()).then(in_task);
+    let mcp = mcp.or_else(|| (!of_job.is_empty()).then(in_job));
     let sse = file.mcp_servers.iter().any(McpServer::has_sse).then(in_task);
+    let sse = sse.or_else(|| of_job.iter().any(McpServer::has_sse).then(in_job));
     let skills = file.skills_dir.is_some().then(in_task);
     let trajectory = trajectory_files(task.dir, file).into_iter().next();
     let trajectory = trajectory.map(|file| task.dir.join(file));

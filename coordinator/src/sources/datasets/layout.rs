@@ -59,6 +59,7 @@ impl<'a> TaskLayout<'a> {
             || compose.is_some();
         let mut parts = TaskParts {
             context: self.existing(ENVIRONMENT_DIR.into()).filter(|_| wanted),
+            workdir_files: self.workdir_files(),
             compose,
             steps: Vec::new(),
         };
@@ -82,6 +83,7 @@ impl<'a> TaskLayout<'a> {
             tests: tests.clone(),
             verifier_context: None,
             verifier_compose: None,
+            verifier_shares_image: false,
         };
         if let Some(verifier) = &step.verifier.environment {
             let context = tests.into_iter().next_back();
@@ -98,12 +100,27 @@ impl<'a> TaskLayout<'a> {
                 // The verifier uses the agent's image, and the tests are copied into it.
                 parts.verifier_context.clone_from(&task.context);
                 parts.verifier_compose.clone_from(&task.compose);
+                parts.verifier_shares_image = true;
                 return parts;
             }
             // The verifier's image contains the tests, built or named.
             parts.tests = Vec::new();
         }
         parts
+    }
+
+    /// The directory with files for the working directory of a named image. An image that is built
+    /// from the directory has them already.
+    fn workdir_files(&self) -> Option<PathBuf> {
+        let dir = self.existing(ENVIRONMENT_DIR.into())?;
+        let image = self.file.environment.docker_image.as_ref();
+        let is_used = image.is_some() && !self.builds(image);
+        if !is_used || self.has_file(&dir.join("Dockerfile")) {
+            return None;
+        }
+        // A directory that cannot be listed is an error when it is packed.
+        let entries = self.dir.directory(&dir).and_then(|dir| dir.entries());
+        (!entries.is_ok_and(|entries| entries.is_empty())).then_some(dir)
     }
 
     /// The files that the task needs under every agent and lacks.

@@ -178,6 +178,13 @@ impl FetchError {
         )
     }
 
+    /// Whether other tasks of a job may be fetched all the same. Otherwise this host lacks something,
+    /// or the fetches were ended or refused.
+    pub fn is_of_its_task(&self) -> bool {
+        let is_unanswered = matches!(self, Self::Unreachable { .. } | Self::Denied { .. });
+        self.is_missing() || is_unanswered || matches!(self, Self::Git { .. })
+    }
+
     /// Whether the repository may answer later, so that its last known content is used until then.
     fn is_outage(&self) -> bool {
         matches!(self, Self::NoGit(_) | Self::Unreachable { .. } | Self::Unresolved { .. })

@@ -128,6 +128,19 @@ impl HostRule {
         *bits >= fewest && self.allows_address(address, port)
     }
 
+    /// The only port that it allows, if it names one.
+    pub const fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The network that it names, with the number of its bits.
+    pub const fn network(&self) -> Option<(IpAddr, u8)> {
+        match self.pattern {
+            HostPattern::Network { address, bits } => Some((address, bits)),
+            HostPattern::Name(_) | HostPattern::NamesBelow(_) => None,
+        }
+    }
+
     fn has_address(&self, found: IpAddr) -> bool {
         let HostPattern::Network { address, bits } = &self.pattern else { return false };
         match (address, found) {

@@ -3,6 +3,7 @@
 mod bare_images;
 mod commands;
 mod contract;
+mod image_users;
 mod images;
 mod leases;
 mod losses;

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use rollout_protocol::record::StartWaitEnd;
 use rollout_tests::kube::PullOutcome;
 use rollout_tests::net::free_port;
-use rollout_worker::environment::{ComposeFile, FailureKind};
+use rollout_worker::environment::{ComposeFile, FailureKind, start};
 use serde_json::json;
 
 use super::*;
@@ -283,6 +284,44 @@ async fn environment_without_network_by_its_file_stays_closed() {
     environment.set_network(&NetworkPolicy::Public).await.expect("it stays");
     let pod = task.fixture.double.pods().remove(0);
     assert_eq!(pod["metadata"]["labels"]["rollout.dev/network"], json!("none"));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_that_names_networks_makes_closed_pod_unsupported() {
+    let compose =
+        format!("services: {{db: {{image: {SERVICE}, command: sleep 1000, networks: [default]}}}}");
+    let task = ServicesTask::new(&compose);
+    let closed = CreateRequest { network: NetworkPolicy::NoNetwork, ..task.request() };
+    let failure = task.fixture.provider.create(closed).await.expect_err("one network");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    assert!(failure.message.contains("`services.db.networks`"), "{failure}");
+    assert_eq!(task.fixture.double.pods(), Vec::<serde_json::Value>::new());
+    let open = task.created().await;
+    let failure = open.set_network(&NetworkPolicy::NoNetwork).await.expect_err("as before");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    open.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_of_own_process_of_environment_is_observed() {
+    let task = ServicesTask::new(
+        "services: {main: {entrypoint: [sh, -c, 'sleep 1.5; echo > /tmp/ready; sleep 5000']}}",
+    );
+    let environment = task.created().await;
+    assert!(environment.has_own_programs());
+    let printed = Arc::new(Captured::default());
+    let observing = environment.exec(start::observation(), printed.clone());
+    let exit = tokio::time::timeout(DEADLINE, observing).await.expect("it ends").expect("it ran");
+    let text = String::from_utf8(printed.bytes(OutputStream::Stdout)).expect("text");
+    let wait = start::observed(&text).unwrap_or_else(|| panic!("{} {text:?}", exit.code));
+    assert_eq!(wait.until, StartWaitEnd::Settled, "{text}");
+    assert_eq!(run(environment.as_ref(), "test -e /tmp/ready").await.0, 0, "{text}");
+    environment.destroy().await.expect("destroyed");
+
+    let task = ServicesTask::new("services: {main: {command: sleep infinity}}");
+    let environment = task.created().await;
+    assert!(!environment.has_own_programs());
     environment.destroy().await.expect("destroyed");
 }
 

@@ -16,6 +16,22 @@ async fn pod_that_fits_no_node_fails_for_its_resources() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pod_larger_than_every_node_fails_for_its_resources_beside_others() {
+    let fixture = PodFixture::new();
+    fixture.double.faults().cpu_capacity(Some(1_500));
+    let other = fixture.create().await;
+    let large = Resources { cpus: 2, memory_mb: 256, ..Resources::default() };
+    for (resources, kind) in
+        [(large, FailureKind::Resources), (request(IMAGE).resources, FailureKind::Service)]
+    {
+        let request = CreateRequest { resources, ..request(IMAGE) };
+        let failure = fixture.provider.create(request).await.expect_err("there is no room");
+        assert_eq!(failure.kind, kind, "{}", failure.chain());
+    }
+    other.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_waits_for_room_that_another_leaves() {
     let fixture = PodFixture::with(|options| options.schedule_timeout_sec = 60);
     fixture.double.faults().pod_capacity(Some(1));

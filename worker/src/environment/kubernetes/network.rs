@@ -2,7 +2,8 @@
 //!
 //! One policy per namespace selects the pods that carry a label, so a change of access is a change of
 //! a label. A policy is nothing where the cluster's network ignores it, so it is used only after the
-//! operator has said, or a probe has shown, that it works.
+//! operator has said, or a probe has shown, that it works. It works only some time after the change of
+//! the label, so nothing runs in a pod before a connection from inside has failed.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,8 +26,9 @@ use super::failure::has_code;
 use super::labels::{MANAGED_BY, MANAGER, NETWORK, NO_NETWORK};
 use super::options::{KubernetesOptions, NetworkEnforcement};
 use super::pod::KubePod;
+use super::rights::Right;
+use super::scripts;
 use super::settings::PodSettings;
-use super::stream;
 use crate::environment::{Failure, FailureKind};
 
 /// Name of the policy.
@@ -34,11 +36,6 @@ const POLICY: &str = "rollout-no-network";
 
 /// Time between two connections of a probe.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
-
-/// Connects to the API server from inside the cluster, whose address every pod has. Prints a word:
-/// exec calls may lose exit codes.
-const CONNECT: &str = "if nc -w 3 -z \"$KUBERNETES_SERVICE_HOST\" \"$KUBERNETES_SERVICE_PORT\"; \
-    then echo open; else echo closed; fi";
 
 /// Limit of remembered verdicts: more than the kinds of nodes of a cluster.
 const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
@@ -66,6 +63,18 @@ pub(super) struct PodNetwork {
     pub(super) is_denied: bool,
     /// Whether it is open; `None` after an interrupted change. Held during changes.
     pub(super) is_open: Mutex<Option<bool>>,
+    /// A service that keeps the networks it names when the environment has none.
+    pub(super) service_with_networks: Option<String>,
+}
+
+/// Refuses to close a pod with a service that would keep its networks: both have the same.
+pub(super) fn refuse_partial_closing(service: Option<&String>) -> Result<(), Failure> {
+    let Some(name) = service else { return Ok(()) };
+    let text = format!(
+        "`services.{name}.networks`: the service keeps its networks when the environment has none, \
+         but the containers of a pod have one network in common"
+    );
+    Err(Failure::new(FailureKind::Unsupported, text))
 }
 
 /// Whether a policy allows network access. Refuses policies between all and nothing.
@@ -183,10 +192,12 @@ impl NetworkPolicies {
         let what = format!("cannot create the network policy {POLICY}");
         let policies = cluster.api::<Policy>(namespace);
         let made = policy(namespace);
-        match cluster.answer(&what, policies.create(&PostParams::default(), &made)).await? {
+        let (right, params) = (Right::to("create", &policies), PostParams::default());
+        match cluster.answer(right, &what, || policies.create(&params, &made)).await? {
             Ok(_) => {}
             Err(error) if has_code(&error, 409) => {
-                let found = cluster.call(&what, policies.get(POLICY)).await?;
+                let right = Right::to("get", &policies);
+                let found = cluster.call(right, &what, || policies.get(POLICY)).await?;
                 if found.spec != made.spec {
                     let text = format!(
                         "the network policy {POLICY} of the namespace {namespace} was changed: \
@@ -207,8 +218,8 @@ impl NetworkPolicies {
 /// lost its network for another reason shows nothing, so the network must come back.
 pub(super) async fn probe_in(pod: &KubePod) -> Result<bool, Failure> {
     if !reaches(pod, true).await? {
-        let text = "cannot probe network policies: the probe's pod cannot reach the API server \
-                    without any policy; set `network_policy_enforced` to true or false";
+        let text = "the probe's pod cannot reach the API server without any policy; set \
+                    `network_policy_enforced` to true or false";
         return Err(Failure::new(FailureKind::NotPermitted, text));
     }
     pod.set_network_label(false).await?;
@@ -219,8 +230,8 @@ pub(super) async fn probe_in(pod: &KubePod) -> Result<bool, Failure> {
     if reaches(pod, true).await? {
         return Ok(true);
     }
-    let text = "cannot probe network policies: the probe's pod could not reach the API server again \
-                after the policy no longer selected it";
+    let text = "the probe's pod could not reach the API server again after the policy no longer \
+                selected it";
     Err(Failure::new(FailureKind::Service, text))
 }
 
@@ -236,10 +247,9 @@ pub(super) fn probe_failure(mut failure: Failure) -> Failure {
 
 /// Whether a pod can connect, or no longer can, within the time for a change to take effect.
 async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
-    let limit = Duration::from_secs(pod.cluster.options.network_probe_timeout_sec);
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + effect_limit(pod);
     loop {
-        if can_connect(pod).await? == open {
+        if pod.can_connect().await? == open {
             return Ok(true);
         }
         if Instant::now() >= deadline {
@@ -249,29 +259,51 @@ async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
     }
 }
 
-async fn can_connect(pod: &KubePod) -> Result<bool, Failure> {
-    let argv = [pod.shell, "-c", CONNECT].map(str::to_owned).to_vec();
-    let printed = stream::run_unframed(pod.target(), argv).await?;
-    match printed.trim() {
-        "open" => Ok(true),
-        "closed" => Ok(false),
-        other => {
-            let text = format!("cannot probe network policies: the probe printed `{other}`");
-            Err(Failure::new(FailureKind::Service, text))
-        }
-    }
+/// The time in which a change of a policy's selection takes effect.
+fn effect_limit(pod: &KubePod) -> Duration {
+    Duration::from_secs(pod.cluster.options.network_probe_timeout_sec)
 }
 
 impl KubePod {
+    /// Whether a connection to the API server can be made from inside.
+    async fn can_connect(&self) -> Result<bool, Failure> {
+        let tried = self.run_script(|mark| scripts::connect(self.shell, mark)).await?;
+        match tried.frame.as_str() {
+            "open" => Ok(true),
+            "closed" => Ok(false),
+            _ => {
+                let text = format!(
+                    "cannot find out whether the pod {} has a network: its image has none of bash, \
+                     python3 and nc; the operator can set `helper_image`",
+                    self.name
+                );
+                Err(Failure::new(FailureKind::Unsupported, text))
+            }
+        }
+    }
+
+    /// Waits until the policy has taken its network away. Nothing may run in it before.
+    pub(super) async fn until_isolated(&self) -> Result<(), Failure> {
+        if reaches(self, false).await? {
+            return Ok(());
+        }
+        let text = format!(
+            "the pod {} still had a network {:?} after the policy {POLICY} had selected it",
+            self.name,
+            effect_limit(self)
+        );
+        Err(Failure::new(FailureKind::Service, text))
+    }
+
     /// Sets or removes the label that the policy selects.
     pub(super) async fn set_network_label(&self, open: bool) -> Result<(), Failure> {
         let what = format!("cannot change the network of the pod {}", self.name);
         let value = (!open).then_some(NO_NETWORK);
         let patch = json!({"metadata": {"uid": self.uid, "labels": {NETWORK: value}}});
         let pods = self.cluster.pods(&self.namespace);
-        let params = PatchParams::default();
-        let patched: Pod =
-            self.cluster.call(&what, pods.patch(&self.name, &params, &Patch::Merge(patch))).await?;
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patching = || pods.patch(&self.name, &params, &patch);
+        let patched: Pod = self.cluster.call(Right::to("patch", &pods), &what, patching).await?;
         let labels = patched.metadata.labels.unwrap_or_default();
         if labels.get(NETWORK).map(String::as_str) == value {
             Ok(())

@@ -16,6 +16,9 @@ const OWN_STORAGE_LIMIT: [&str; 3] = [
     "Usage of EmptyDir volume",
 ];
 
+/// Reasons of a container's end that are its cause.
+const CAUSES: [&str; 3] = ["OOMKilled", "StartError", "ContainerCannotRun"];
+
 /// State of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PodState {
@@ -81,8 +84,12 @@ impl PodState {
         };
         let scheduled = condition("PodScheduled");
         let disruption = condition("DisruptionTarget").filter(|found| found.status == "True");
-        let ready = condition("Ready");
-        let node_lost = ready.is_some_and(|found| found.status == "Unknown");
+        let is =
+            |kind: &str, status: &str| condition(kind).is_some_and(|found| found.status == status);
+        // A node reports a pod as ready when its containers are. What it no longer reports, the cluster
+        // changes for it: `Unknown` in the past.
+        let node_lost =
+            is("Ready", "Unknown") || (is("Ready", "False") && is("ContainersReady", "True"));
         let reason = status.reason.unwrap_or_default();
         Self {
             name: pod.name_any(),
@@ -149,7 +156,20 @@ impl PodState {
         if self.is_deleting {
             return failure(FailureKind::Gone, format!("the pod {name} was deleted"));
         }
+        if self.phase == "Failed" && !self.reason.is_empty() {
+            let text = format!("the pod {name} ended: {} {}", self.reason, self.message);
+            return failure(FailureKind::Gone, text.trim_end().to_owned());
+        }
         None
+    }
+
+    /// Whether it has ended, and nothing says why yet.
+    pub(super) fn is_unexplained(&self) -> bool {
+        let has_ended = match &self.container {
+            ContainerState::Ended(_, reason, _) => !CAUSES.contains(&reason.as_str()),
+            _ => matches!(self.phase.as_str(), "Failed" | "Succeeded"),
+        };
+        has_ended && self.ended_from_outside().is_none()
     }
 
     fn ended_by_itself(&self) -> Option<Failure> {
@@ -166,8 +186,8 @@ impl PodState {
             return failure(FailureKind::NotStarted, text);
         }
         if matches!(self.phase.as_str(), "Failed" | "Succeeded") {
-            let text = format!("the pod {name} ended: {} {}", self.reason, self.message);
-            return failure(FailureKind::Gone, text.trim_end().to_owned());
+            let text = format!("the pod {name} ended as {}", self.phase);
+            return failure(FailureKind::Gone, text);
         }
         None
     }

@@ -7,24 +7,37 @@ use bytes::Bytes;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
-use rollout_protocol::spec::task::{McpServer, StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::task::{
+    AfterAgentError, McpServer, StepSpec, TaskEnvironment, TaskFormat,
+};
 
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
 use crate::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
 use crate::environment::{
-    ComposeFile, CreateRequest, EnvironmentPurpose, Failure, Image, ImageSource, Provider, Upload,
+    ComposeFile, CreateRequest, Environment, EnvironmentPurpose, Failure, Image, ImageSource,
+    Provider, Upload,
 };
 use crate::executor::errors::SetupError;
-use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
+use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
 use crate::supervise;
 
-/// The agent's plan for the first step, or the error of a trial that needs no environment.
-pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
+/// The agent's plan for the first step.
+#[derive(Debug, Clone)]
+pub(super) struct PlannedAgent {
+    pub(super) plan: AgentPlan,
+    /// Why the agent does nothing, in a task that is verified all the same.
+    pub(super) error: Option<TrialError>,
+}
+
+/// The agent's plan, or the error of a trial that needs no environment.
+pub(super) fn agent_plan(ctx: &TrialContext) -> Result<PlannedAgent, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
-    if let Some(fault) = task.fault.as_ref().or(model_fault) {
+    let is_oracle = ctx.agent.kind == AgentKind::Oracle;
+    let solution_fault = task.solution_fault.as_ref().filter(|_| is_oracle);
+    if let Some(fault) = task.fault.as_ref().or(model_fault).or(solution_fault) {
         return Err(fault.clone());
     }
     refuse_unused_features(ctx)?;
@@ -38,11 +51,17 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     }
     // A step may have no solution: it is verified in the state that earlier steps left.
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
-    if !solved && ctx.agent.kind == AgentKind::Oracle {
+    if !solved && is_oracle {
         let none = agents::NoSolution { agent: ctx.agent.name.clone() };
-        return Err(failure::task_invalid(&none.to_string()));
+        let error = failure::task_invalid(&none.to_string());
+        let is_verified = task.rules.after_agent_error == AfterAgentError::Verify;
+        if is_verified && !settings.verifier.disable {
+            return Ok(PlannedAgent { plan: AgentPlan::default(), error: Some(error) });
+        }
+        return Err(error);
     }
-    agents::plan(&ctx.agent, task.format, ctx.step())
+    let plan = agents::plan(&ctx.agent, task.format, ctx.step());
+    plan.map(|plan| PlannedAgent { plan, error: None })
         .map_err(|none| failure::task_invalid(&none.to_string()))
 }
 
@@ -78,6 +97,8 @@ pub(super) struct PreparedEnvironment {
     pub(super) request: CreateRequest,
     /// Its sidecar services.
     pub(super) services: Vec<Box<dyn Sidecar>>,
+    /// Files for its working directory, which is known when it runs.
+    pub(super) workdir_files: Option<TaskPart>,
 }
 
 /// Services that a task defines for Docker Compose. The provider runs them: they start and end with
@@ -112,6 +133,31 @@ pub(super) async fn sidecars(
     let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
     let file = ComposeFile { dir: part.path().to_owned(), file: file.into() };
     Ok(vec![Box::new(ComposeServices { file, _context: part })])
+}
+
+/// Fetches the files for the working directory of an environment.
+pub(super) async fn workdir_files(
+    environment: &TaskEnvironment,
+    files: &TaskFiles,
+) -> Result<Option<TaskPart>, SetupError> {
+    let Some(blob) = &environment.workdir_files else { return Ok(None) };
+    let part = files.archive("the environment's files", blob).await;
+    part.map(Some).map_err(SetupError::Files)
+}
+
+/// Places files into the working directory of a new environment. The directory is made if the image
+/// lacks it.
+pub(super) async fn place_workdir_files(
+    environment: &dyn Environment,
+    part: &TaskPart,
+) -> Result<(), SetupError> {
+    let (path, tar) = (environment.workdir().to_owned(), part.path().to_owned());
+    let placing = environment.copy_to(vec![Upload::Merge { path, tar }]);
+    let placed = with_timeout(COPY_LIMIT, "placing the environment's files", placing).await;
+    placed.map_err(|mut failure| {
+        failure.message = format!("cannot place the environment's files: {}", failure.message);
+        SetupError::Create(failure)
+    })
 }
 
 /// Builds the request for an environment.

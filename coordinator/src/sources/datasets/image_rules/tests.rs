@@ -24,7 +24,7 @@ fn found(files: &[(&str, &str)], access: &ImageAccess) -> Vec<String> {
     let parts = TaskParts {
         context: Some("environment".into()),
         compose: compose.then(|| "docker-compose.yaml".to_owned()),
-        steps: Vec::new(),
+        ..TaskParts::default()
     };
     let root = ConfinedDir::open(dir.path()).expect("a directory");
     let fetch = FetchAccess::default();

@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt as _};
 
 use super::context::pack_with;
 use super::log::ImageBuildLog;
-use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind};
+use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
@@ -73,6 +73,10 @@ fn failed(
     let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
     let mut failure = client.failure(what, error);
     if of_builder {
+        let said = failure.message.strip_prefix(what).unwrap_or(&failure.message);
+        if let Some(failure) = network_failure(what, said.trim_start_matches(": ")) {
+            return failure;
+        }
         failure.kind = failure_kind(&failure.message, failure.kind);
     } else if failure.message.contains("Cannot locate specified Dockerfile") {
         failure.kind = FailureKind::Refused;

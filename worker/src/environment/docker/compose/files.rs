@@ -161,6 +161,17 @@ impl ComposeFiles {
         Ok(())
     }
 
+    /// The task's own file.
+    pub(super) fn own(&self) -> &Value {
+        &self.files[&self.own]
+    }
+
+    /// The file that an `extends` in one of them names.
+    pub(super) fn extended(&self, name: &str) -> Option<&Value> {
+        let is_named = |copy: &Path| literal(&self.directory.join(copy)) == name;
+        self.files.iter().find(|(copy, _)| is_named(copy)).map(|(_, file)| file)
+    }
+
     /// Writes the files to their directory.
     ///
     /// # Errors

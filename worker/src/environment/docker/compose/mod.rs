@@ -10,10 +10,12 @@
 //!
 //! The service `main` is the environment. The network of the services is decided when they are
 //! created: with a network they get their own one with access to the outside, without one they get
-//! an internal one that reaches nothing, not even the host.
+//! an internal one that reaches nothing, not even the host. `own_networks`: services that name a
+//! network keep it then.
 
 mod files;
 mod host_paths;
+mod own_networks;
 mod program;
 pub(super) mod project;
 mod render;
@@ -21,8 +23,8 @@ mod rules;
 mod service;
 mod shares;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,7 +47,7 @@ pub(super) use self::service::ComposeService;
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
 use super::container::Container;
-use super::create::{self, KEEP_ALIVE, StartedContainer};
+use super::create::{self, KEEP_ALIVE, RunningState, StartedContainer};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure;
 use super::image::ImageManager;
@@ -114,6 +116,8 @@ struct ComposeCreation<'a> {
     name: String,
     scratch: tempfile::TempDir,
     open: bool,
+    /// Services that keep the networks they name when it is not open.
+    named: BTreeSet<String>,
 }
 
 fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
@@ -147,27 +151,7 @@ impl ComposeRunner {
         request: CreateRequest,
         file: &ComposeFile,
     ) -> Result<StartedContainer, Failure> {
-        let open = network::is_open_with_services(&request.network)?;
-        let scratch = tempfile::tempdir().map_err(no_scratch)?;
-        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
-        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
-        let program = self
-            .program
-            .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
-            .await?;
-        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
-        let creation = ComposeCreation {
-            compose: self,
-            program,
-            settings,
-            request: &request,
-            file,
-            files,
-            root,
-            name: create::name(&request.labels, request.purpose).to_lowercase(),
-            scratch,
-            open: open && settings.network != DockerNetwork::None,
-        };
+        let creation = self.creation(settings, &request, file).await?;
         let model = creation.resolve().await?;
         let needs = creation.needs(&model)?;
         let images = creation.images(&needs).await?;
@@ -180,6 +164,52 @@ impl ComposeRunner {
                 Err(failure)
             }
         }
+    }
+
+    /// Makes the images of all services present. May be interrupted.
+    pub(super) async fn prepare_images(
+        &self,
+        settings: &DockerSettings,
+        request: &CreateRequest,
+        file: &ComposeFile,
+    ) -> Result<(), Failure> {
+        let creation = self.creation(settings, request, file).await?;
+        let needs = creation.needs(&creation.resolve().await?)?;
+        creation.images(&needs).await.map(drop)
+    }
+
+    /// Begins a creation: checks the file, and finds the program.
+    async fn creation<'a>(
+        &'a self,
+        settings: &'a DockerSettings,
+        request: &'a CreateRequest,
+        file: &'a ComposeFile,
+    ) -> Result<ComposeCreation<'a>, Failure> {
+        let open = network::is_open_with_services(&request.network)?;
+        let scratch = tempfile::tempdir().map_err(no_scratch)?;
+        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
+        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
+        let program = self
+            .program
+            .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
+            .await?;
+        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
+        let is_denied = settings.network == DockerNetwork::None;
+        let is_partly_open = !open && !is_denied;
+        let named = if is_partly_open { own_networks::services(&files) } else { BTreeSet::new() };
+        Ok(ComposeCreation {
+            compose: self,
+            program,
+            settings,
+            request,
+            file,
+            files,
+            root,
+            name: create::name(&request.labels, request.purpose).to_lowercase(),
+            scratch,
+            open: open && !is_denied,
+            named,
+        })
     }
 }
 
@@ -375,6 +405,7 @@ impl ComposeCreation<'_> {
             request: self.request,
             settings: self.settings,
             open: self.open,
+            named: &self.named,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
@@ -509,10 +540,12 @@ impl ComposeCreation<'_> {
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let (workdir, limits) = create::check_running(&container, limits).await?;
+        let RunningState { workdir, limits, has_own_programs } =
+            create::check_running(&container, limits).await?;
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
-        Ok(StartedContainer { container, workdir, limits, storage, project: Some(project) })
+        let project = Some(project);
+        Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
     }
 }
 

@@ -225,7 +225,17 @@ impl FileReading<'_> {
         let host_names = network::host_names(&all, problems);
         let extra_hosts = network::extra_hosts(&all);
         let architecture = network::architecture(&all, problems);
-        Some(ServicesPlan { main, others, host_names, extra_hosts, has_no_network, architecture })
+        let named = others.iter().find(|service| service.links.names_networks);
+        let service_with_networks = named.map(|service| service.name.clone());
+        Some(ServicesPlan {
+            main,
+            others,
+            host_names,
+            extra_hosts,
+            has_no_network,
+            service_with_networks,
+            architecture,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::record::{ItemOutcome, StartWait, StartWaitEnd};
 use rollout_protocol::spec::agent::AgentLimits;
 use rollout_protocol::spec::task::{Healthcheck, McpServer, McpTransport, NetworkPolicy};
 use rollout_protocol::template::Template;
@@ -119,6 +119,49 @@ async fn agent_timeout_overrides_task_timeout() {
     rig.task.steps[0].agent.timeout_sec = None;
     rig.set_scripts(None, Some("sleep 1000000"));
     assert!(run(&rig).await.record.verdict.passed());
+}
+
+/// The wait for the environment of a trial that must pass, and the number of its commands.
+async fn start_wait(rig: &TrialFixture) -> (Option<StartWait>, usize) {
+    let finished = run(rig).await;
+    assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
+    let environment = finished.record.environment.expect("one was created");
+    (environment.start_wait, rig.provider.commands().len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_of_own_programs_is_waited_for_and_recorded() {
+    let rig = TrialFixture::new().await;
+    let (without, commands) = start_wait(&rig).await;
+    assert_eq!(without, None);
+    let mut rig = TrialFixture::new().await;
+    rig.provider.run_own_programs("until=settled waited=120 processes=2 sockets=1");
+    let waited = StartWait {
+        until: StartWaitEnd::Settled,
+        waited_sec: 1.2,
+        processes: Some(2),
+        sockets: Some(1),
+    };
+    assert_eq!(start_wait(&rig).await, (Some(waited), commands));
+
+    rig.task.environment.start_grace_sec = Some(2.5);
+    let (grace, _) = start_wait(&rig).await;
+    let grace = grace.expect("a wait");
+    assert_eq!((grace.until, grace.processes, grace.sockets), (StartWaitEnd::Grace, None, None));
+    assert!((2.5..2.6).contains(&grace.waited_sec), "{grace:?}");
+    rig.task.environment.start_grace_sec = Some(0.0);
+    assert_eq!(start_wait(&rig).await.0, None);
+    rig.task.environment.healthcheck = Some(check("echo"));
+    rig.task.environment.start_grace_sec = Some(99.0);
+    let (checked, _) = start_wait(&rig).await;
+    assert_eq!(checked.map(|wait| wait.until), Some(StartWaitEnd::Healthcheck));
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_that_cannot_be_observed_is_not_waited_for() {
+    let rig = TrialFixture::new().await;
+    rig.provider.run_own_programs("sh: syntax error");
+    assert_eq!(start_wait(&rig).await.0, None);
 }
 
 fn check(command: &str) -> Healthcheck {
