@@ -30,6 +30,7 @@ mod scores;
 mod search;
 mod share;
 mod shares;
+mod soak;
 mod stops;
 mod task_formats;
 mod tls;

@@ -1,0 +1,81 @@
+//! A server in daily use: runs, searches and farms on attached workers, kills, cancellations, deletions
+//! and garbage collection, and counts of everything that could grow.
+//!
+//! `ROLLOUT_TEST_SOAK_SEC` is the duration in seconds; `tests/soak` sets it.
+
+mod figures;
+mod limits;
+mod mix;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use rollout_tests::{print_notice, wait};
+
+use crate::serve::farm_fleet::FarmFleet;
+use crate::serve::soak::figures::Figures;
+use crate::serve::soak::mix::{KILLS, Work};
+use crate::serve::soak::table::Row;
+
+/// Duration without the variable.
+const DURATION: Duration = Duration::from_secs(40);
+
+/// Time in which everything must be within its limits after the end of the work: consumers that a killed
+/// process leaves are removed by the NATS server, after 30 s without requests.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
+
+fn duration() -> Duration {
+    let wanted = std::env::var("ROLLOUT_TEST_SOAK_SEC").ok();
+    wanted.map_or(DURATION, |text| Duration::from_secs(text.parse().expect("seconds")))
+}
+
+/// Waits until figures are within their limits. Returns the last ones, and what exceeds its limit.
+fn settled(
+    fleet: &mut FarmFleet,
+    problems: impl Fn(&Figures) -> Vec<String>,
+) -> (Figures, Vec<String>) {
+    let mut last = (Figures::of(fleet), Vec::new());
+    wait::holds_within(SETTLE_DEADLINE, || {
+        let figures = Figures::of(fleet);
+        let found = problems(&figures);
+        let holds = found.is_empty();
+        last = (figures, found);
+        holds
+    });
+    last
+}
+
+/// One round of all kinds of work, with one kill, and what it leaves. `rows` are the rounds before.
+fn round(fleet: &mut FarmFleet, began: Instant, rows: &[Row]) -> (Row, Vec<String>) {
+    let number = rows.len() + 1;
+    let kill = KILLS[rows.len() % KILLS.len()];
+    let removed_before: usize = rows.iter().map(|row| row.work.ended()).sum();
+    let work = Work::run(fleet, number, kill);
+    let baseline = rows.first().map(|row| &row.deleted);
+    let (ended, mut problems) = settled(fleet, |figures| limits::of_ended(figures, &work, kill));
+    problems.extend(limits::of_files(&work));
+    work.delete(fleet);
+    let removed = removed_before + work.ended();
+    let (deleted, left) = settled(fleet, |figures| limits::of_deleted(figures, baseline, removed));
+    problems.extend(left);
+    problems.extend(limits::of_descriptors(rows, &deleted, work.ended()));
+    let row = Row { number, seconds: began.elapsed().as_secs(), kill, work, ended, deleted };
+    (row, problems)
+}
+
+#[test]
+fn mix_of_work_under_kills_leaves_nothing_behind() {
+    let Some(mut fleet) = mix::fleet() else { return };
+    let (began, length) = (Instant::now(), duration());
+    let mut rows: Vec<Row> = Vec::new();
+    let mut problems = Vec::new();
+    // Every kind of kill comes at least once.
+    while problems.is_empty() && (began.elapsed() < length || rows.len() < KILLS.len()) {
+        let (row, found) = round(&mut fleet, began, &rows);
+        rows.push(row);
+        problems = found;
+    }
+    print_notice(&format!("{} rounds\n{}", rows.len(), table::text(&rows)));
+    assert_eq!(problems, Vec::<String>::new(), "round {}", rows.len());
+    fleet.stop();
+}
