@@ -79,3 +79,14 @@ fn mix_of_work_under_kills_leaves_nothing_behind() {
     assert_eq!(problems, Vec::<String>::new(), "round {}", rows.len());
     fleet.stop();
 }
+
+#[test]
+fn server_and_worker_run_with_two_arenas() {
+    let Some(mut fleet) = mix::fleet() else { return };
+    for pid in [fleet.daemon.process.pid(), fleet.workers[0].process().pid()] {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it runs");
+        let mut variables = environment.split(|byte| *byte == 0);
+        assert!(variables.any(|variable| variable == b"MALLOC_ARENA_MAX=2"), "process {pid}");
+    }
+    fleet.stop();
+}
