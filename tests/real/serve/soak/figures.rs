@@ -16,6 +16,9 @@ use crate::serve::farm_fleet::FarmFleet;
 /// The bucket with a key for each run.
 const RUNS: &str = "ROLLOUT_RUNS";
 
+/// The stream whose consumers are those of pools.
+const OFFERS: &str = "ROLLOUT_WORK";
+
 /// Beginning of the names of streams that are buckets.
 const BUCKET: &str = "KV_";
 
@@ -45,8 +48,8 @@ pub(super) struct QueueFigures {
     pub(super) keys: u64,
     /// Markers of removed keys of runs.
     pub(super) markers: u64,
-    /// Consumers of all streams.
-    pub(super) consumers: usize,
+    /// Consumers but those of pools.
+    pub(super) consumers: u64,
 }
 
 /// A process.
@@ -96,7 +99,9 @@ impl QueueFigures {
         let mut found = Self::default();
         let mut streams = context.streams();
         while let Some(stream) = streams.try_next().await? {
-            found.consumers += stream.state.consumer_count;
+            if stream.config.name != OFFERS {
+                found.consumers += stream.state.consumer_count as u64;
+            }
             if !stream.config.name.starts_with(BUCKET) {
                 found.messages += stream.state.messages;
             }
