@@ -22,6 +22,9 @@ const OFFERS: &str = "ROLLOUT_WORK";
 /// Beginning of the names of streams that are buckets.
 const BUCKET: &str = "KV_";
 
+/// Files about directories of tasks that were packed: one for each directory, up to a limit.
+const CACHE: &str = "state/jobs/.rollout/bundles";
+
 /// Size of a block, as files count them.
 const BLOCK: u64 = 512;
 
@@ -29,7 +32,7 @@ const BLOCK: u64 = 512;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures {
     pub(super) queue: QueueFigures,
-    /// Files of the server's state directory.
+    /// Files of the server's state directory, without the [cache](CACHE) that has a limit of its own.
     pub(super) state_files: usize,
     /// Files of the blob store.
     pub(super) store_files: usize,
@@ -78,7 +81,7 @@ impl Figures {
         let files = |name: &str| FileFigures::below(&project.join(name)).files;
         Self {
             queue: QueueFigures::of(&fleet.cluster.server.url()),
-            state_files: files("state"),
+            state_files: files("state") - files(CACHE),
             store_files: files("store"),
             host_files: files("host"),
             processes: pids.into_iter().map(|(name, pid)| ProcessFigures::of(name, pid)).collect(),

@@ -38,7 +38,7 @@ pub(super) fn of_files(work: &Work) -> Vec<String> {
 }
 
 /// What exceeds its limit when everything was removed: `removed` runs, searches and farms so far.
-/// `baseline` is what the first round left.
+/// `baseline` is what the second round left.
 pub(super) fn of_deleted(
     figures: &Figures,
     baseline: Option<&Figures>,

@@ -50,7 +50,8 @@ fn round(fleet: &mut FarmFleet, began: Instant, rows: &[Row]) -> (Row, Vec<Strin
     let kill = KILLS[rows.len() % KILLS.len()];
     let removed_before: usize = rows.iter().map(|row| row.work.ended()).sum();
     let work = Work::run(fleet, number, kill);
-    let baseline = rows.first().map(|row| &row.deleted);
+    // Caches fill in the first rounds.
+    let baseline = rows.get(1).map(|row| &row.deleted);
     let (ended, mut problems) = settled(fleet, |figures| limits::of_ended(figures, &work, kill));
     problems.extend(limits::of_files(&work));
     work.delete(fleet);
