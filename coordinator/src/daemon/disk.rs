@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DaemonError;
 use super::record::RecordError;
+use super::unused_uploads::remove_file;
 use crate::engine::atomic_file;
 
 /// Bytes of a block, of which the system counts those of a file.
@@ -205,7 +206,7 @@ fn is_among(user: &str, places: &[SharedPlace]) -> bool {
 }
 
 fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
+    if let Err(error) = remove_file(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());
     }
 }

@@ -25,6 +25,9 @@ const BUCKET: &str = "KV_";
 /// Files about directories of tasks that were packed: one for each directory, up to a limit.
 const CACHE: &str = "state/jobs/.rollout/bundles";
 
+/// Directories of workers that are caches.
+const WORKER_CACHES: [&str; 2] = ["cache", "repositories"];
+
 /// Size of a block, as files count them.
 const BLOCK: u64 = 512;
 
@@ -36,7 +39,7 @@ pub(super) struct Figures {
     pub(super) state_files: usize,
     /// Files of the blob store.
     pub(super) store_files: usize,
-    /// Files of the workers' host.
+    /// Files of the workers' host, without caches, which have limits of their own.
     pub(super) host_files: usize,
     /// The server, the workers and the NATS server.
     pub(super) processes: Vec<ProcessFigures>,
@@ -83,7 +86,7 @@ impl Figures {
             queue: QueueFigures::of(&fleet.cluster.server.url()),
             state_files: files("state") - files(CACHE),
             store_files: files("store"),
-            host_files: files("host"),
+            host_files: FileFigures::without(&project.join("host"), &WORKER_CACHES).files,
             processes: pids.into_iter().map(|(name, pid)| ProcessFigures::of(name, pid)).collect(),
         }
     }
@@ -130,19 +133,26 @@ impl QueueFigures {
 impl ProcessFigures {
     fn of(name: &'static str, pid: u32) -> Self {
         let descriptors = directory_entries(Path::new(&format!("/proc/{pid}/fd"))).len();
-        Self { name, pid, descriptors, memory_kib: memory_kib(pid, "VmRSS") }
+        Self { name, pid, descriptors, memory_kib: memory_kib(pid, "RssAnon") }
     }
 }
 
 impl FileFigures {
-    /// Files that are removed meanwhile count or not.
+    /// Files below a directory. Those that are removed meanwhile count or not.
     pub(super) fn below(directory: &Path) -> Self {
+        Self::without(directory, &[])
+    }
+
+    /// The same without what is in directories with these names.
+    fn without(directory: &Path, names: &[&str]) -> Self {
         let (mut found, mut next) = (Self::default(), vec![directory.to_owned()]);
         while let Some(directory) = next.pop() {
             for path in directory_entries(&directory) {
                 let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
                 if metadata.is_dir() {
-                    next.push(path);
+                    if !names.iter().any(|name| path.ends_with(name)) {
+                        next.push(path);
+                    }
                 } else {
                     found.files += 1;
                 }

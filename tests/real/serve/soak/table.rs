@@ -20,7 +20,7 @@ pub(super) struct Row {
 }
 
 const HEAD: &str = "\
-                                    | ended    | a run     | farm   | removed, after gc                            | descriptors             | memory in MiB
+                                    | ended    | a run     | farm   | removed, after gc                            | descriptors             | anonymous memory in MiB
 round     s kill    runs items | msgs keys | files KiB | B/smpl | msgs keys marks cons state store host | serve    a    b nats | serve     a     b  nats";
 
 /// A line for each round.
