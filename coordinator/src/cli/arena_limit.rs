@@ -43,6 +43,6 @@ mod tests {
     fn process_is_started_again_once_and_not_against_a_choice_of_the_user() {
         let with = |set: Option<&str>| is_wanted(|name| (Some(name) == set).then(|| ARENAS.into()));
         assert_eq!(with(None), cfg!(target_env = "gnu"));
-        assert!(CHOICES.iter().all(|name| !with(Some(name))));
+        assert!(CHOICES.iter().all(|name| !with(Some(*name))));
     }
 }

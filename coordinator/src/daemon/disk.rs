@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use super::DaemonError;
 use super::record::RecordError;
-use super::unused_uploads::remove_file;
 use crate::engine::atomic_file;
 
 /// Bytes of a block, of which the system counts those of a file.
@@ -203,6 +203,14 @@ impl UserDisk {
 
 fn is_among(user: &str, places: &[SharedPlace]) -> bool {
     places.iter().any(|place| place.user().name == user)
+}
+
+/// Removes a file, which may be gone.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn remove(path: &Path) {

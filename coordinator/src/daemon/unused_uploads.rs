@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::disk::bytes_in;
+use super::disk::{bytes_in, remove_file};
 use super::record::RecordError;
 use super::state_dir::DATASET_USERS;
 
@@ -84,14 +83,6 @@ pub fn remove_unused_uploads(
     Ok(removal)
 }
 
-/// Removes a file, which may be gone.
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Adds the datasets that documents name, except those of records that have ended.
 fn add_named(directory: &Path, needed: &mut BTreeSet<String>) -> Result<(), RecordError> {
     for entry in fs::read_dir(directory).map_err(RecordError::file("list", directory))? {
@@ -102,7 +93,7 @@ fn add_named(directory: &Path, needed: &mut BTreeSet<String>) -> Result<(), Reco
         match fs::read_to_string(&path) {
             Ok(text) => needed.extend(names_in(&text)),
             // Its run was deleted meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(RecordError::file("read", &path)(error)),
         }
     }
