@@ -50,6 +50,8 @@ pub(super) struct Figures {
 pub(super) struct QueueFigures {
     /// Messages of the streams that are not buckets.
     pub(super) messages: u64,
+    /// Their subjects, which name runs.
+    pub(super) subjects: Vec<String>,
     /// Keys of runs.
     pub(super) keys: u64,
     /// Markers of removed keys of runs.
@@ -110,6 +112,11 @@ impl QueueFigures {
             }
             if !stream.config.name.starts_with(BUCKET) {
                 found.messages += stream.state.messages;
+                let stream = context.get_stream(&stream.config.name).await?;
+                let mut subjects = stream.info_with_subjects(">").await?;
+                while let Some((subject, count)) = subjects.try_next().await? {
+                    found.subjects.push(format!("{count} x {subject}"));
+                }
             }
         }
         let runs = context.get_key_value(RUNS).await?;

@@ -14,11 +14,12 @@ const ENDED: u64 = 5;
 const RUN_KIB: u64 = 350;
 
 /// What exceeds its limit when the runs of a round have ended. After a kill, messages may stay until a
-/// coordinator starts.
+/// coordinator starts, and so may what workers report of a run after its cancellation.
 pub(super) fn of_ended(figures: &Figures, work: &Work, kill: Kill) -> Vec<String> {
     let mut found = Vec::new();
     if kill == Kill::Nothing {
-        exact(&mut found, "messages of ended runs", figures.queue.messages, 0);
+        let others = figures.queue.subjects.iter().filter(|of| !of.contains(&work.cancelled));
+        found.extend(others.map(|subject| format!("messages of an ended run: {subject}")));
     }
     exact(&mut found, "keys of ended runs", figures.queue.keys, work.ended() as u64);
     found

@@ -42,6 +42,8 @@ pub(super) const KILLS: [Kill; 4] = [Kill::Nothing, Kill::Worker, Kill::Nats, Ki
 pub(super) struct Work {
     /// Paths of all runs, searches and farms.
     paths: Vec<String>,
+    /// The run that was cancelled, by the name that the NATS server knows.
+    pub(super) cancelled: String,
     /// Trials, evals and samples that have ended.
     pub(super) items: usize,
     /// Files of a run.
@@ -100,7 +102,10 @@ impl Work {
         let run =
             FileFigures::below(&fleet.cluster.project.path().join("state/jobs").join(&runs[0]));
         let paths = runs.iter().chain([&searched]).map(|id| format!("/v1/runs/{id}"));
-        Self { paths: paths.chain([farm]).collect(), items, run, bytes_per_sample }
+        let cancelled = client.get(&format!("/v1/runs/{}", runs[2])).expect(200).json();
+        let cancelled = cancelled["progress"]["run"].as_str().expect("its name").to_owned();
+        let paths = paths.chain([farm]).collect();
+        Self { paths, cancelled, items, run, bytes_per_sample }
     }
 
     /// Number of runs, searches and farms.
