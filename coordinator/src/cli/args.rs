@@ -370,6 +370,19 @@ impl Cli {
             Command::Serve(_) | Command::Up(_) => false,
         }
     }
+
+    /// Whether the command serves until it is stopped.
+    pub(super) fn runs_for_long(&self) -> bool {
+        #[cfg(feature = "serve")]
+        if matches!(self.command, Command::Serve(_) | Command::Up(_)) {
+            return true;
+        }
+        #[cfg(feature = "nats")]
+        if matches!(self.command, Command::Worker(_)) {
+            return true;
+        }
+        false
+    }
 }
 
 /// Run settled trials of a run again, under the run's own options

@@ -2,6 +2,7 @@
 //! knows exit codes.
 
 mod agents;
+mod arena_limit;
 mod args;
 mod bench;
 mod blob;
@@ -99,11 +100,14 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
-    rollout_worker::open_files::raise_limit();
     let cli = match help::parse(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if cli.runs_for_long() {
+        arena_limit::restart();
+    }
+    rollout_worker::open_files::raise_limit();
     let printer = Printer::from_environment(cli.is_quiet());
     let ran = runtime().and_then(|runtime| {
         let ran = runtime.block_on(dispatch(cli, decorate, &printer));

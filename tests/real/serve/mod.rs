@@ -31,6 +31,7 @@ mod scores;
 pub(crate) mod search;
 mod share;
 mod shares;
+mod soak;
 mod stops;
 mod task_formats;
 mod tls;

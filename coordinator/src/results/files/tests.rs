@@ -191,7 +191,6 @@ async fn trial_files_are_written_as_directory_tree() {
         ("cpe/data/task__2/logs/agent", None),
         ("cpe/data/task__2/logs/agent/trace.json", Some("{}")),
         ("cpe/data/task__2/logs/verifier", None),
-        ("cpe/data/task__2/logs/verifier/stderr.txt", Some("")),
         ("cpe/data/task__2/logs/verifier/stdout.txt", Some("tested\n")),
         ("cpe/data/task__2/setup", None),
         ("cpe/data/task__2/setup/stdout.txt", Some("installed\n")),

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use super::content;
 use super::durable::{self, FileError};
+use super::empty_files;
 use super::error_text;
 use super::former_files;
 use super::json_digest;
@@ -312,6 +313,9 @@ impl TrialDirWriter {
         record: Option<&TrialRecord>,
         lost: &[TrialFilesError],
     ) -> Result<(), TrialFilesError> {
+        if let Some(record) = record {
+            empty_files::remove(record, staging.path())?;
+        }
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
         let task = self.tasks.find(&trial.dataset, &trial.task);
