@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::TrialRecord;
 use rollout_worker::archive::ArchivePath;
@@ -26,7 +27,8 @@ pub(super) fn remove(record: &TrialRecord, trial: &Path) -> Result<(), FileError
     }
     remove_directories(&trial.join("logs"));
     // Nothing was written for a step with another name.
-    for step in record.steps.iter().filter(|step| name::check_component(&step.name).is_ok()) {
+    let is_directory = |name: &str| name::check_component(name, NAME_BYTES).is_ok();
+    for step in record.steps.iter().filter(|step| is_directory(&step.name)) {
         remove_directories(&trial.join(layout::STEPS).join(&step.name).join("logs"));
     }
     Ok(())
