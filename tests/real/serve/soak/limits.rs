@@ -104,11 +104,14 @@ fn at_most(found: &mut Vec<String>, name: &str, value: u64, limit: u64) {
     }
 }
 
+/// Makes a figure larger.
+type Grow = fn(&mut Figures);
+
 #[test]
 fn every_figure_that_grows_with_runs_exceeds_its_limit() {
     let baseline = Figures { state_files: 5, store_files: 1, host_files: 9, ..Figures::default() };
     assert_eq!(of_deleted(&baseline, Some(&baseline), 5), Vec::<String>::new());
-    let grows: [(&str, fn(&mut Figures)); 7] = [
+    let grows: [(&str, Grow); 7] = [
         ("messages: 1, not 0", |figures| figures.queue.messages += 1),
         ("keys of runs: 1, not 0", |figures| figures.queue.keys += 1),
         ("markers of keys: 6, at most 5", |figures| figures.queue.markers += 6),
