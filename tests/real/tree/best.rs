@@ -8,8 +8,8 @@ use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
-use crate::tree::small_search::{SmallSearch, results_script};
 use crate::tree::DEADLINE;
+use crate::tree::small_search::{SmallSearch, results_script};
 
 const SEARCH: &str = "runs/small";
 
