@@ -11,6 +11,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::HostRule;
 use rollout_worker::egress::AllowedHosts;
 use rollout_worker::environment::descriptor;
+use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::supervise;
 
 use super::error::CliError;
@@ -19,7 +20,7 @@ use super::output::Printer;
 use super::server_user::{ServerUser, ServerUsers};
 use super::{logging, store_url, value_parsers};
 use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
-use crate::config::{FetchNetwork, ImageAccess, LogLevel, env_vars};
+use crate::config::{FetchNetwork, LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
 use crate::launch::host::StateDir;
 use crate::launch::signals;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::image_access::ImageAccess;
 
 use super::error::CliError;
 use super::logging;
@@ -14,7 +15,7 @@ use super::logging::LogArgs;
 use super::output::Printer;
 use super::serve::{ServerSetup, default_directory, explain, processors};
 use super::server_user::{ServerUser, ServerUsers};
-use crate::config::{FetchNetwork, ImageAccess, LogLevel};
+use crate::config::{FetchNetwork, LogLevel};
 use crate::daemon::{DaemonOptions, DocumentPolicy};
 
 /// Name of the user.

@@ -11,6 +11,7 @@ use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::RunRateLimits;
+use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::secrets::TrialVariables;
 
 use super::cli_overrides::CliSetting;
@@ -24,7 +25,6 @@ use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
 use super::fetch_access::{FetchAccess, FetchNetwork};
 use super::host_path::HostAccess;
-use super::image_access::ImageAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;

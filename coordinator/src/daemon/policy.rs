@@ -5,11 +5,12 @@ use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_worker::environment::descriptor;
+use rollout_worker::environment::image_access::ImageAccess;
 
 use super::datasets::AllowedUploads;
 use super::principal::AllowedVariables;
 use crate::config::{
-    FetchNetwork, HostPathRules, HostSource, ImageAccess, Job, SourceBounds, is_remote_repository,
+    FetchNetwork, HostPathRules, HostSource, Job, SourceBounds, is_remote_repository,
     split_reference, without_secrets,
 };
 

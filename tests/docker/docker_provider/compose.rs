@@ -31,7 +31,7 @@ fn query_script(name: &str) -> String {
 }
 
 /// A fixture with `docker compose`; without, the test is ignored.
-async fn open() -> Option<DockerFixture> {
+pub(super) async fn open() -> Option<DockerFixture> {
     let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
     if named.as_deref() == Some("no") {
@@ -45,7 +45,10 @@ async fn open() -> Option<DockerFixture> {
 }
 
 /// A request for the environment described by these files.
-async fn request(lab: &DockerFixture, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
+pub(super) async fn request(
+    lab: &DockerFixture,
+    files: &[(&str, &str)],
+) -> Result<CreateRequest, Failure> {
     let source = lab.context(files);
     let ImageSource::Context { dir, .. } = source.clone() else { unreachable!("a context") };
     let image = lab.provider.prepare(lab.image_request(&source)).await?;
@@ -61,7 +64,7 @@ async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environ
 }
 
 /// All objects of the engine with the label: containers, networks and volumes.
-async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
+pub(super) async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
     let filters = Some([("label".to_owned(), vec![label.to_owned()])].into());
     let mut found = lab.containers(label).await;
     let networks = bollard::query_parameters::ListNetworksOptions { filters: filters.clone() };
@@ -369,24 +372,6 @@ async fn compose_reads_no_file_of_the_task_itself() {
     let db = environment.service("db").expect("a service");
     assert_eq!(output(db, "echo \"<$UNCHECKED>\"").await, "<>\n");
     destroy(environment).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn compose_with_chosen_addresses_is_refused_for_users_of_a_server() {
-    let Some(lab) = open().await else { return };
-    let ranges = "{config: [{subnet: 10.231.30.0/24}]}";
-    let compose = format!(
-        "services:\n  main: {{image: {BASE}, networks: [labels]}}\nnetworks: {{labels: {{ipam: \
-         {ranges}}}}}\n"
-    );
-    let mut request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
-    let settings = DockerSettings { guards_builds: true, ..lab.settings.clone() };
-    request.settings = ProviderSpec::Docker(settings);
-    let label = format!("dev.rollout.exec={}", request.labels.exec);
-    let failure = lab.provider.create(request).await.expect_err(&compose);
-    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
-    assert!(failure.message.contains("`labels`: `ipam`"), "{}", failure.message);
-    assert!(labeled_objects(&lab, &label).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,6 +81,11 @@ impl AllowedHosts {
         Self { rules, is_public: true }
     }
 
+    /// Its rules.
+    pub fn rules(&self) -> &[HostRule] {
+        &self.rules
+    }
+
     /// The same hosts, and those of another rule.
     #[must_use]
     pub fn with(mut self, rule: HostRule) -> Self {

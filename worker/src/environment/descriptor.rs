@@ -19,8 +19,8 @@ pub const NAMES: &str = "docker|process|kubernetes";
 /// Key of the provider's name in its stored settings.
 const TYPE_KEY: &str = "type";
 
-/// Key of a setting that no document has: a server sets it.
-const SERVER_KEY: &str = "guards_builds";
+/// Keys of settings that no document has: a server sets them.
+const SERVER_KEYS: [&str; 2] = ["guards_builds", "allowed_registries"];
 
 /// A kind of provider.
 #[derive(Debug, Clone, Copy)]
@@ -330,7 +330,9 @@ pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
     let document = serde_json::to_value(spec).expect("settings have only text keys");
     let Value::Object(mut settings) = document else { unreachable!("a spec is an object") };
     settings.remove(TYPE_KEY);
-    settings.remove(SERVER_KEY);
+    for key in SERVER_KEYS {
+        settings.remove(key);
+    }
     settings
 }
 

@@ -28,6 +28,7 @@ mod failed_builds;
 mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod image_access;
 mod install;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
@@ -36,6 +37,7 @@ pub mod null;
 pub mod process;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod registry_failure;
+pub mod registry_lookups;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
 pub mod start;

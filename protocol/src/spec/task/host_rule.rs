@@ -4,6 +4,8 @@ use core::net::IpAddr;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Largest length of a host name.
 const MAX_NAME_BYTES: usize = 253;
 
@@ -16,7 +18,8 @@ const MIN_INTERNAL_BITS: (u8, u8) = (8, 7);
 
 /// One entry of `allowed_hosts`: a host name, `*.` and a name for all names below it, an address, or
 /// a network `address/bits`; for names and addresses `:port` limits it to that port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct HostRule {
     pattern: HostPattern,
     /// The only port; any when absent.
@@ -43,6 +46,20 @@ impl FromStr for HostRule {
 
     fn from_str(text: &str) -> Result<Self, InvalidHostRule> {
         parse(text).ok_or_else(|| InvalidHostRule(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for HostRule {
+    type Error = InvalidHostRule;
+
+    fn try_from(text: String) -> Result<Self, InvalidHostRule> {
+        text.parse()
+    }
+}
+
+impl From<HostRule> for String {
+    fn from(rule: HostRule) -> Self {
+        rule.to_string()
     }
 }
 

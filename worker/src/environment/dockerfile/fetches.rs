@@ -33,6 +33,9 @@ pub enum BuildFetchKind {
     Unclear,
 }
 
+/// Build argument that names a frontend.
+pub const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
+
 /// Stands for a value that is only known during the build.
 const UNKNOWN: &str = "\0";
 

@@ -406,6 +406,7 @@ impl ComposeFileWalk<'_> {
                     }
                 }
                 "extends" => {
+                    extends_texts(value).map_err(with_key)?;
                     if let Some(Value::String(name)) = value.get_mut("file") {
                         let path = inside(self.root, self.base, name).map_err(with_key)?;
                         let copy = found.copies.of(self.root, &below(self.root, &path));
@@ -443,6 +444,20 @@ impl ComposeFileWalk<'_> {
             Err(error) if is_absent(&error) => Ok(path),
             Err(error) => Err(refusal(name, &error)),
         }
+    }
+}
+
+/// Checks that an `extends` names its file and its service as texts. The program ends with the state of its
+/// threads otherwise.
+fn extends_texts(value: &Value) -> Result<(), String> {
+    let Some(names) = value.as_object() else { return Ok(()) };
+    if names.get("file").is_some_and(|file| !file.is_string() && !file.is_null()) {
+        return Err("`file` is not a text".to_owned());
+    }
+    match names.get("service") {
+        Some(service) if service.is_string() => Ok(()),
+        Some(_) => Err("`service` is not a text".to_owned()),
+        None => Err("`service` is missing".to_owned()),
     }
 }
 

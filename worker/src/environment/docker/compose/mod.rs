@@ -2,6 +2,7 @@
 //!
 //! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
 //!   everything else is refused before anything is created. `files` writes what the program reads.
+//! * `guard`: the images and builds that a resolved file of a server's user may have.
 //! * `host_paths`: directories of the environment that services share.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
@@ -14,6 +15,7 @@
 //! network keep it then.
 
 mod files;
+mod guard;
 mod host_paths;
 mod own_networks;
 mod program;
@@ -56,6 +58,7 @@ use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
+use crate::environment::image_access::ImageAccess;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
 };
@@ -219,6 +222,11 @@ impl ComposeCreation<'_> {
         !self.request.image.reference.starts_with(compose::SERVICES_REFERENCE_PREFIX)
     }
 
+    /// The name of the environment's own image.
+    fn own_image(&self) -> &str {
+        if self.is_prepared() { &self.request.image.reference } else { "rollout/main" }
+    }
+
     /// The base file that the task's own file is merged onto.
     fn base(&self) -> Value {
         let mut main = json!({
@@ -238,8 +246,7 @@ impl ComposeCreation<'_> {
 
     /// The variables that a file can refer to.
     fn variables(&self) -> BTreeMap<String, String> {
-        let (request, image) = (self.request, &self.request.image.reference);
-        let image = if self.is_prepared() { image.as_str() } else { "rollout/main" };
+        let (request, image) = (self.request, self.own_image());
         let mut variables = request.env.clone();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
         set(compose::CONTEXT, self.root.display().to_string());
@@ -323,7 +330,9 @@ impl ComposeCreation<'_> {
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
-            rules::check_frontends(&model).map_err(|why| unsupported(self.file, why))?;
+            let (access, own) = (ImageAccess::of_docker(self.settings), self.own_image());
+            let checked = guard::check(model, access, own.to_owned(), self.root.clone()).await;
+            model = checked.map_err(|why| Failure { kind: why.kind, ..refused(self.file, why) })?;
         }
         Ok(model)
     }

@@ -71,11 +71,16 @@ pub(super) fn needs(
     if needs.contains_key(MAIN) { Ok(needs) } else { Err(format!("there is no service `{MAIN}`")) }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+/// A text that is not empty.
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<ServiceImage> {
+/// Source of the image of a service, as [`needs`] takes it.
+pub(super) fn image(
+    service: &Value,
+    prepared: Option<(&str, Option<&str>)>,
+) -> Option<ServiceImage> {
     let named = text(service, "image").map(literal);
     let build = service.get("build").filter(|build| build.is_object());
     let Some(build) = build else {

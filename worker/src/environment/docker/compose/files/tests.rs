@@ -181,6 +181,27 @@ fn file_that_aliases_make_too_long_is_refused() {
 }
 
 #[test]
+fn extends_names_its_file_and_service_as_texts() {
+    let extends = |names: &str| format!("services: {{a: {{extends: {names}}}, b: {{image: x}}}}\n");
+    for (names, words) in [
+        ("{file: 5, service: b}", "`services.a.extends`: `file` is not a text"),
+        ("{file: true, service: b}", "`file` is not a text"),
+        ("{file: [x.yaml], service: b}", "`file` is not a text"),
+        ("{service: 5}", "`services.a.extends`: `service` is not a text"),
+        ("{service: null}", "`service` is not a text"),
+        ("{file: compose.yaml}", "`service` is missing"),
+    ] {
+        let refused = checked(&[("compose.yaml", &extends(names))]).expect_err(names);
+        assert!(refused.contains(words), "{names}: {refused}");
+    }
+    for names in ["b", "{service: b}", "{file: null, service: b}", "{file: '5', service: b}"] {
+        let text = extends(names);
+        let files = [("compose.yaml", text.as_str()), ("5", "services: {b: {image: x}}\n")];
+        assert_eq!(checked(&files), Ok(()), "{names}");
+    }
+}
+
+#[test]
 fn compose_file_outside_context_is_refused() {
     for (text, word) in [
         ("services: {main: {env_file: /etc/passwd}}", "services.main.env_file"),
