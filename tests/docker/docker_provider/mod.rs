@@ -7,6 +7,7 @@ mod builds;
 mod closable_proxy;
 mod commands;
 mod compose;
+mod compose_networks;
 mod containers;
 mod files;
 mod fixture;

@@ -9,7 +9,7 @@ use rollout_tests::program::ProgramExit;
 use rollout_tests::project::Project;
 
 use crate::tree::small_search::{SmallSearch, results_script};
-use crate::tree::{DEADLINE, project};
+use crate::tree::DEADLINE;
 
 const SEARCH: &str = "runs/small";
 
