@@ -54,7 +54,7 @@ pub(super) async fn request(
     let image = lab.provider.prepare(lab.image_request(&source)).await?;
     let mut request = lab.request(image, Vec::new());
     request.source = source;
-    request.compose = Some(ComposeFile { dir, file: "docker-compose.yaml".into() });
+    request.compose = Some(ComposeFile::of_task(dir, "docker-compose.yaml"));
     Ok(request)
 }
 
