@@ -153,6 +153,13 @@ pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
 /// Largest trajectory that a task or job gives to agents.
 pub const TRAJECTORY_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Skills that a job gives to an agent.
+pub const SKILLS: usize = 100;
+/// Entries of such a skill.
+pub const SKILL_ENTRIES: u64 = 10_000;
+/// Content of such a skill: it is held in memory while a run is planned.
+pub const SKILL_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Age below which the collection of unneeded blobs keeps a blob, unless the command line says
 /// otherwise: longer than a worker takes from storing a result to having it reported, through an
 /// outage over night.

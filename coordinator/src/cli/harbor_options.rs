@@ -1,6 +1,6 @@
 //! Options of `rollout run` for those who know Harbor: its spellings, and what only its options set.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
@@ -53,6 +53,18 @@ pub(super) struct HarborOptions {
     #[arg(hide = true, long, value_name = "FILE")]
     mcp_config: Vec<PathBuf>,
 
+    /// Directory with skills for agents, as `agents[].skills`
+    #[arg(hide = true, long = "skill", alias = "skills", value_name = "DIR")]
+    skill: Vec<PathBuf>,
+
+    /// Compose file that is merged onto those of tasks, as `environment.extra_docker_compose`
+    #[arg(hide = true, long, value_name = "FILE")]
+    extra_docker_compose: Vec<PathBuf>,
+
+    /// Install the agents and end, as `install_only`
+    #[arg(hide = true, long)]
+    install_only: bool,
+
     /// Exception of Harbor that stands for a failure of the infrastructure: these are repeated anyway
     #[arg(hide = true, long, value_name = "EXCEPTION")]
     retry_include: Vec<String>,
@@ -70,8 +82,8 @@ impl HarborOptions {
     /// Adds the settings.
     ///
     /// # Errors
-    /// An option is not `KEY=VALUE`, names an exception that cannot be chosen, or a file without MCP
-    /// servers.
+    /// An option is not `KEY=VALUE`, names an exception that cannot be chosen, a file without MCP
+    /// servers, or a path that is no UTF-8.
     pub(super) fn add_to(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
         for (flag, names, is_included) in [
             ("--retry-include", &self.retry_include, true),
@@ -113,6 +125,10 @@ impl HarborOptions {
                 settings.push(CliSetting::item(&format!("{flag} {host}"), key, host));
             }
         }
+        self.add_paths(settings)?;
+        if self.install_only {
+            settings.push(CliSetting::plain("--install-only", "install_only", "true"));
+        }
         for file in &self.mcp_config {
             let text = regular_file::read_any_text(file, CONFIG_FILE_BYTES).map_err(|error| {
                 format!("cannot read the MCP servers in {}: {error}", file.display())
@@ -121,4 +137,25 @@ impl HarborOptions {
         }
         Ok(())
     }
+
+    /// Adds the settings whose values are paths.
+    fn add_paths(&self, settings: &mut Vec<CliSetting>) -> Result<(), String> {
+        for path in &self.skill {
+            let (flag, path) = with_path("--skill", path)?;
+            settings.push(CliSetting::each_agent_item(&flag, "skills", path));
+        }
+        for path in &self.extra_docker_compose {
+            let (flag, path) = with_path("--extra-docker-compose", path)?;
+            settings.push(CliSetting::item(&flag, "environment.extra_docker_compose", path));
+        }
+        Ok(())
+    }
+}
+
+/// An option with its path, for messages, and the path as text.
+fn with_path<'a>(flag: &str, path: &'a Path) -> Result<(String, &'a str), String> {
+    let flag = format!("{flag} {}", path.display());
+    path.to_str()
+        .map(|path| (flag.clone(), path))
+        .ok_or_else(|| format!("{flag}: the path is no UTF-8"))
 }

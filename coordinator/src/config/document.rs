@@ -65,6 +65,9 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), false) = (&mut document, job.settings.secrets.is_empty()) {
         fields.insert("secrets".to_owned(), json!(job.settings.secrets));
     }
+    if let (Value::Object(fields), true) = (&mut document, job.settings.install_only) {
+        fields.insert("install_only".to_owned(), json!(true));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
 }
@@ -167,7 +170,7 @@ fn environment(job: &Job) -> Value {
     if let (Value::Object(config), Value::Object(rates)) = (&mut config, json!(environment.rates)) {
         config.extend(rates);
     }
-    json!({
+    let mut document = json!({
         "type": kind,
         "force_build": environment.force_build,
         "preserve_env": keyword(PRESERVE_POLICIES, environment.preserve_env),
@@ -181,7 +184,11 @@ fn environment(job: &Job) -> Value {
         "env": variables::templates(job.environment_changes.env.clone()),
         "extra_allowed_hosts": job.environment_changes.hosts,
         "mcp_servers": job.environment_changes.mcp_servers,
-    })
+    });
+    if let (Value::Object(fields), false) = (&mut document, job.compose_overlays.is_empty()) {
+        fields.insert("extra_docker_compose".to_owned(), json!(job.compose_overlays));
+    }
+    document
 }
 
 /// The word of the format for a value.

@@ -32,6 +32,7 @@ mod read;
 mod reader;
 pub mod reference;
 mod resolve;
+mod skill_dirs;
 mod task;
 pub(crate) mod trajectory_file;
 mod tree_file;
@@ -54,6 +55,7 @@ pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, Err
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
 pub use elements::built_in::{BUILT_IN_AGENTS, BuiltInAgent};
+pub use elements::compose_overlays::ComposeOverlays;
 #[cfg(feature = "serve")]
 pub(crate) use elements::datasets::split_reference;
 pub use elements::datasets::{
@@ -84,6 +86,7 @@ pub use profile::{
 pub use provenance::KeyProvenance;
 pub(crate) use read::{outside_task, task_text as read_task_text};
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
+pub use skill_dirs::PackedSkill;
 pub(crate) use task::unreadable_task;
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,

@@ -67,6 +67,8 @@ pub struct Job {
     pub resource_overrides: ResourceOverrides,
     /// Changes of the tasks' environments.
     pub environment_changes: EnvironmentChanges,
+    /// Compose files for the agents' environments, as written; their texts are in `settings`.
+    pub compose_overlays: Vec<PathBuf>,
     /// Hosts that test scripts may reach in tasks without network or with an allowlist.
     pub verifier_hosts: Vec<String>,
     /// Overrides of the script rules of the tasks' formats.
@@ -185,6 +187,11 @@ pub fn job_from_settings(options: &JobOptions<'_>, problems: &mut Diagnostics) -
 
 fn read(file: Option<&Path>, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     let JobDocument { mut job, provenance } = job_file::read(file, options, problems)?;
+    if job.install_only {
+        // Nothing is verified, and nothing calls a model.
+        job.verifier.settings.disable = true;
+        job.gateway = None;
+    }
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let given = inline_secrets::extract(&mut job, file, problems);
     let inline_secrets = TrialVariables::new(options.variables.iter().cloned()).with(&given);
@@ -216,6 +223,8 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
             instruction_path: file_settings.instruction_path,
             environment: file_settings.environment,
             extra_instructions: file_settings.extra_instructions,
+            compose_overlays: file_settings.compose_overlays.texts,
+            install_only: file_settings.install_only,
             verifier: VerifierSettings {
                 env: variables::templates(file_settings.verifier.env),
                 ..file_settings.verifier.settings
@@ -228,6 +237,7 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,
         environment_changes: file_settings.environment_changes,
+        compose_overlays: file_settings.compose_overlays.paths,
         verifier_hosts: file_settings.verifier.hosts,
         rule_overrides: file_settings.verifier.rules,
         agents: agents.map(|agent| Agent::new(agent, &file_settings.timeouts)).collect(),

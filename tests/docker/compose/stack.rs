@@ -206,7 +206,7 @@ fn stack_serves_runs_over_http() {
     let listens = || in_server(&format!("test -s {client}")).status.success();
     assert!(wait::holds_within(DEADLINE, listens), "{}", stack.logs());
     let ran = in_server(&format!(
-        ". {client}; rollout run examples/docker/job.yaml --executor remote --remote-endpoint \
+        ". {client}; unset ROLLOUT_NATS_URL; rollout run examples/docker/job.yaml --executor remote --remote-endpoint \
          \"$ROLLOUT_API_URL\" --json"
     ));
     let printed = String::from_utf8_lossy(&ran.stdout).into_owned();

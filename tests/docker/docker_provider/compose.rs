@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
+use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
@@ -26,7 +26,7 @@ const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Li
     print $$c <F>; close $$c }'";
 
 /// Script that reads a service's answer.
-fn query_script(name: &str) -> String {
+pub(super) fn query_script(name: &str) -> String {
     format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
 }
 
@@ -54,11 +54,12 @@ pub(super) async fn request(
     let image = lab.provider.prepare(lab.image_request(&source)).await?;
     let mut request = lab.request(image, Vec::new());
     request.source = source;
-    request.compose = Some(ComposeFile { dir, file: "docker-compose.yaml".into() });
+    request.compose = Some(ComposeFile::of_task(dir, "docker-compose.yaml"));
     Ok(request)
 }
 
-async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environment> {
+/// The environment of a request.
+pub(super) async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environment> {
     let made = lab.provider.create(request).await;
     made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
 }
@@ -76,12 +77,13 @@ pub(super) async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<Str
     found
 }
 
-fn project_label(environment: &dyn Environment) -> String {
+/// The label of everything that an environment with services has in the engine.
+pub(super) fn project_label(environment: &dyn Environment) -> String {
     format!("dev.rollout.project={}", environment.id())
 }
 
 /// A file with the service `db`, with additional keys of the service and of the file.
-fn with_db(keys: &str, rest: &str) -> String {
+pub(super) fn with_db(keys: &str, rest: &str) -> String {
     format!(
         "services:\n  main:\n    depends_on: {{db: {{condition: service_healthy}}}}\n  db:\n    \
          image: {BASE}\n    command: [\"bash\", \"-c\", {SERVER:?}]\n    container_name: old-name\n    \
@@ -230,50 +232,6 @@ async fn compose_without_network_reaches_only_services() {
     let script = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}'");
     wait_for_script(open.as_ref(), &script).await;
     destroy(open).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn compose_service_keeps_network_that_it_names() {
-    let Some(lab) = open().await else { return };
-    // A host beyond the services: the engine's own, where this process listens.
-    let listener = TcpListener::bind(("0.0.0.0", 0)).expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    let bridge = bridge(&lab).await;
-    let reaching = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}' 2>/dev/null");
-    let compose = with_db("    networks: [default]\n    volumes: ['./said.txt:/said:ro']\n", "")
-        + &format!("  plain:\n    image: {BASE}\n    command: sleep infinity\n");
-    let compose = compose.replacen("  main:\n", &format!("  main:\n    image: {BASE}\n"), 1);
-    let files = [("docker-compose.yaml", compose.as_str()), ("said.txt", "inside\n")];
-    let mut request = request(&lab, &files).await.expect("nothing to prepare");
-    request.network = NoNetwork;
-    let environment = created(&lab, request.clone()).await;
-    let main = environment.as_ref();
-    let service = |name: &str| environment.service(name).expect("a service");
-    wait_for_script(service("db"), &reaching).await;
-    assert_ne!(run(main, &reaching).await.0, 0, "the environment reaches its host");
-    assert_ne!(run(service("plain"), &reaching).await.0, 0, "a service without networks does");
-    for name in ["db", "old-name"] {
-        assert_eq!(output(main, &query_script(name)).await, "inside\n", "{name}");
-        assert_eq!(output(service("plain"), &query_script(name)).await, "inside\n", "{name}");
-    }
-    assert_eq!(output(service("db"), "cat /proc/sys/net/ipv4/ip_forward").await, "0\n");
-    let label = project_label(main);
-    destroy(environment).await;
-    assert_eq!(labeled_objects(&lab, &label).await, Vec::<String>::new());
-
-    // A job without network wins.
-    assert_denied_by_job(&lab, request, &reaching).await;
-}
-
-/// Asserts that no service of the request reaches anything in a job that denies the network.
-async fn assert_denied_by_job(lab: &DockerFixture, mut request: CreateRequest, reaching: &str) {
-    let settings = DockerSettings { network: DockerNetwork::None, ..DockerSettings::default() };
-    request.settings = ProviderSpec::Docker(settings);
-    request.labels = crate::docker_provider::fixture::labels();
-    let environment = created(lab, request).await;
-    let db = environment.service("db").expect("a service");
-    assert_ne!(run(db, reaching).await.0, 0, "it reaches the host");
-    destroy(environment).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,8 @@ mod closable_proxy;
 mod commands;
 mod compose;
 mod compose_guard;
+mod compose_networks;
+mod compose_overlays;
 mod containers;
 mod files;
 mod fixture;

@@ -269,6 +269,13 @@ const KEY_CASES: &[KeyCase] = &[
         || json!("a.example"),
     ),
     (
+        "environment.extra_docker_compose",
+        "environment: {extra_docker_compose: [more.yaml]}",
+        "/plan/settings/compose_overlays/0",
+        || json!("services: {db: {image: db}}\n"),
+    ),
+    ("install_only", "install_only: true", "/plan/settings/install_only", || json!(true)),
+    (
         "environment.start_grace_sec",
         "environment: {start_grace_sec: 2.5}",
         "/shown/config/environment/start_grace_sec",
@@ -473,6 +480,8 @@ fn project() -> Project {
             );
     }
     let project = project.write("more.md", "Be kind.\n");
+    let project = project.write("skills/zebra/SKILL.md", "Count stripes.\n");
+    let project = project.write("more.yaml", "services: {db: {image: db}}\n");
     let earlier = r#"{"steps": [{"source": "user", "message": "hello"}]} "#;
     assert_eq!(earlier.len(), 52);
     let project = project.write("earlier.json", earlier);

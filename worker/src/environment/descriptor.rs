@@ -118,6 +118,8 @@ pub struct ProviderCapabilities {
     pub gpus: CapabilitySupport,
     /// Services beside the environment.
     pub services: CapabilitySupport,
+    /// Compose files of a job, which change the environment and its services.
+    pub compose_overlays: CapabilitySupport,
 }
 
 /// Paths and programs of the host that providers use.
@@ -181,6 +183,7 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
         allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::Yes,
     },
     #[cfg(feature = "docker")]
     make: Some(|paths| {
@@ -212,6 +215,7 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
         allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::No("a process sandbox has none"),
         services: CapabilitySupport::No("a process sandbox has none"),
+        compose_overlays: CapabilitySupport::No("a process sandbox has no services"),
     },
     #[cfg(feature = "process")]
     make: Some(|paths| {
@@ -264,6 +268,9 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
         ),
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::No(
+            "the services of a pod are those of its task; use `environment.type: docker`",
+        ),
     },
     #[cfg(feature = "kubernetes")]
     make: Some(|paths| {

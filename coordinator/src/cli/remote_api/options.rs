@@ -77,6 +77,7 @@ const DOCUMENT: &[&str] = &[
     "allow_environment_host",
     "allow_verifier_host",
     "mcp_config",
+    "install_only",
     "retry_include",
     "retry_exclude",
     "timeout_multiplier",
@@ -129,6 +130,10 @@ fn use_of(id: &str) -> Option<OptionUse> {
         "load_trajectory" => {
             OptionUse::Refused("put the conversation into `trajectory.json` of a task")
         }
+        "skill" => OptionUse::Refused(
+            "put the skills into the images of tasks, and name their directory in `environment.skills_dir`",
+        ),
+        "extra_docker_compose" => OptionUse::Refused("put a compose file into each task"),
         _ => return None,
     })
 }
@@ -194,6 +199,8 @@ mod tests {
             ("--accept-changed", "--accept-changed"),
             ("--listen 127.0.0.1:1", "--listen"),
             ("--load-trajectory t.json", "--load-trajectory"),
+            ("--skill s", "--skill"),
+            ("--extra-docker-compose c.yaml", "--extra-docker-compose"),
             ("--fail-under 0.5 --detach", "--fail-under"),
             ("--set jobs_dir=out", "--set jobs_dir"),
         ] {

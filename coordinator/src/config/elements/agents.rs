@@ -15,6 +15,7 @@ use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::Field;
+use super::super::skill_dirs::PackedSkill;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
 use super::agent_tasks::TaskOptionFields;
@@ -58,6 +59,10 @@ keys! {
             "Continue its conversation in the next step of a task instead of beginning a new one.";
         load_trajectory: HostFile("path", "put a `trajectory.json` into each task"), "that of the task",
             "File with a conversation that it continues in the first step of each task; relative to the file.";
+        skills: HostFile("list of paths", "put the skills into the images of tasks, and name their directory in \
+            `environment.skills_dir`"), "none",
+            "Directories with skills for it, beside those of tasks: with a file SKILL.md, or of such directories; \
+             relative to the file.";
         unsupported: Value("list of mcp|mcp_sse|skills|trajectory"), "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
         session_calls: Value("table"), "of the catalogue, else none",
@@ -93,6 +98,8 @@ pub struct AgentConfig {
     pub task_options: AgentTaskOptions,
     /// The content of `load_trajectory`.
     pub trajectory: Option<Bytes>,
+    /// The content of `skills`.
+    pub skills: Vec<PackedSkill>,
     /// How its own session files count its model calls.
     pub session: Option<SessionFormat>,
 }
@@ -110,6 +117,8 @@ pub struct Agent {
     pub unscaled_command_sec: Option<f64>,
     /// The conversation that it continues; its blob is in `spec`.
     pub trajectory: Option<Bytes>,
+    /// The skills that the job gives to it; their blobs are in `spec`.
+    pub skills: Vec<PackedSkill>,
 }
 
 impl Agent {
@@ -128,6 +137,7 @@ impl Agent {
         }
         let blob = |bytes: &Bytes| BlobRef::for_bytes(bytes, MediaType::Json);
         let trajectory = file.trajectory.as_ref().map(blob);
+        let skills = file.skills.iter().map(PackedSkill::spec).collect();
         Self {
             spec: AgentSpec {
                 name: file.name,
@@ -136,10 +146,11 @@ impl Agent {
                 limits,
                 install_once: file.install_once,
                 model: file.model,
-                task_options: AgentTaskOptions { trajectory, ..file.task_options },
+                task_options: AgentTaskOptions { trajectory, skills, ..file.task_options },
                 session_calls: file.session.map(Box::new),
             },
             trajectory: file.trajectory,
+            skills: file.skills,
             description: file.description,
             unscaled_limits: file.limits,
             unscaled_command_sec,
@@ -212,6 +223,7 @@ fn agent(
     let session = session::read(&session_field, &kind).or(session);
     let task_options = task_fields.read(&kind, task_support);
     let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, file);
+    let skills = task_fields.skills(named.as_deref(), &kind, &task_options, file);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);
@@ -227,9 +239,8 @@ fn agent(
         install_once_field.reject(ErrorKind::Conflict, found, "an `install` script");
     }
     let install_once = install_once_field.bool().unwrap_or(install_once);
-    let name = name?;
     Some(AgentConfig {
-        name,
+        name: name?,
         description,
         kind,
         env,
@@ -238,6 +249,7 @@ fn agent(
         model,
         task_options,
         trajectory,
+        skills,
         session,
     })
 }

@@ -1,6 +1,7 @@
 //! `environment`: provider, provider settings, prices and cleanup policy.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
@@ -13,6 +14,7 @@ use super::super::diagnostics::ErrorKind;
 use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
 use super::super::task::{McpKeys, read_host, read_mcp_servers};
+use super::compose_overlays::{self, ComposeOverlays};
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 use super::timeouts;
 use super::variables::{self, Variable};
@@ -37,6 +39,9 @@ keys! {
             "Variables of every script, which override those of tasks' environments; `${NAME:-default}`.";
         extra_allowed_hosts: Value("list of hosts"), "none",
             "Hosts that tasks without network or with an allowlist may reach, as `allowed_hosts` of tasks.";
+        extra_docker_compose: HostFile("list of paths", "put a compose file into each task"), "none",
+            "Docker: compose files that are merged onto those of tasks, for agents' environments; relative to the file, \
+             and paths in them to the `environment/` of the task.";
         mcp_servers: Value("list"), "none",
             "MCP servers for agents, instead of those of tasks with the same names.",
             "mcp_servers[]" => McpKeys::ALL;
@@ -105,6 +110,8 @@ pub(crate) struct EnvironmentConfig {
     pub(crate) start_grace_sec: Option<f64>,
     /// Changes of the tasks' environments.
     pub(crate) changes: EnvironmentChanges,
+    /// Compose files for the agents' environments.
+    pub(crate) overlays: ComposeOverlays,
 }
 
 /// Changes that a job makes to the environments of its tasks.
@@ -151,8 +158,8 @@ pub(crate) fn read_hosts(field: &Field<'_>) -> Vec<String> {
     field.items().unwrap_or_default().iter().filter_map(read_host).collect()
 }
 
-/// Reads the environment.
-pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
+/// Reads the environment of the job `file`.
+pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     let mut spec = EnvironmentSpec {
         provider: default_provider(),
         force_build: false,
@@ -167,6 +174,7 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
             starts_per_minute: None,
             start_grace_sec: None,
             changes: EnvironmentChanges::default(),
+            overlays: ComposeOverlays::default(),
         };
     };
     let kind = provider(&fields.take(EnvironmentKeys::kind));
@@ -181,6 +189,8 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
         fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
     let start_grace_sec =
         timeouts::read_start_grace(&fields.take(EnvironmentKeys::start_grace_sec));
+    let overlays = fields.take(EnvironmentKeys::extra_docker_compose);
+    let overlays = compose_overlays::read(&overlays, kind, file);
     let mut headers = Vec::new();
     let servers = fields.take(EnvironmentKeys::mcp_servers);
     let mcp_servers = read_mcp_servers(&servers, &mut headers);
@@ -192,7 +202,7 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     };
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
-    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec, changes }
+    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec, changes, overlays }
 }
 
 /// The provider of an environment that names none.
@@ -308,6 +318,10 @@ mod tests {
 
     use super::super::testing::read_field;
     use super::*;
+
+    fn read(field: &Field<'_>) -> EnvironmentConfig {
+        super::read(field, Path::new("job.yaml"))
+    }
 
     fn faults(text: &str) -> Vec<(String, ErrorKind)> {
         read_field(text, read).1

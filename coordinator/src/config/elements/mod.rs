@@ -7,6 +7,7 @@ pub(super) mod agents;
 pub(super) mod artifacts;
 pub(super) mod budget;
 pub(super) mod built_in;
+pub(super) mod compose_overlays;
 pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod extra_instructions;

@@ -275,12 +275,14 @@ impl Translation<'_> {
 
     fn environment(&mut self, node: ConfigNode, at: &str) -> ConfigNode {
         let line = node.line;
-        let entries = self.table(node, at, &ENVIRONMENT, |_, entry, _| match entry.key.as_str() {
-            "delete" if is_true(&entry.node) => None,
-            "delete" => Some(renamed(&entry, "preserve_env", text("always"))),
-            // An older spelling is a list of `NAME=VALUE`.
-            _ => Some(ConfigEntry { node: variables(entry.node), ..entry }),
-        });
+        let mut entries =
+            self.table(node, at, &ENVIRONMENT, |_, entry, _| match entry.key.as_str() {
+                "delete" if is_true(&entry.node) => None,
+                "delete" => Some(renamed(&entry, "preserve_env", text("always"))),
+                // An older spelling is a list of `NAME=VALUE`.
+                _ => Some(ConfigEntry { node: variables(entry.node), ..entry }),
+            });
+        make_absolute(&mut entries, "extra_docker_compose");
         ConfigNode { line, value: mapping(entries) }
     }
 
@@ -301,6 +303,7 @@ impl Translation<'_> {
             });
         entries.extend(options);
         make_absolute(&mut entries, "load_trajectory");
+        make_absolute(&mut entries, "skills");
         if !entries.iter().any(|entry| entry.key == "name") {
             entries.push(entry("name", line, text("oracle")));
         }

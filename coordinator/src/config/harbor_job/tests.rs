@@ -120,9 +120,38 @@ fn job_file_that_harbor_prints_is_read() {
 }
 
 #[test]
+fn job_file_of_harbor_names_skills_and_compose_files_from_the_current_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (skill, compose) = (dir.path().join("zebra"), dir.path().join("more.yaml"));
+    std::fs::create_dir(&skill).expect("made");
+    std::fs::write(skill.join("SKILL.md"), "").expect("written");
+    std::fs::write(&compose, "services: {}\n").expect("written");
+    let mut document = printed();
+    document["install_only"] = json!(true);
+    document["environment"]["extra_docker_compose"] = json!([compose]);
+    let agent = json!({"name": "claude-code", "model_name": "anthropic/m", "skills": [skill]});
+    document["agents"] = json!([agent]);
+    let (job, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, Vec::<String>::new());
+    let job = job.expect("a job");
+    assert_eq!(job["install_only"], true);
+    assert_eq!(job["verifier"]["disable"], true);
+    assert_eq!(job["environment"]["extra_docker_compose"], json!([compose]));
+    assert_eq!(job["agents"][0]["skills"][0]["name"], "zebra");
+
+    for (pointer, key) in [
+        ("/environment/extra_docker_compose", "environment.extra_docker_compose[0]"),
+        ("/agents/0/skills", "agents[0].skills[0]"),
+    ] {
+        let mut document = document.clone();
+        *document.pointer_mut(pointer).expect("a key") = json!(["absent"]);
+        assert_eq!(read("job.json", &document.to_string()).1, [key]);
+    }
+}
+
+#[test]
 fn job_file_of_harbor_with_key_without_counterpart_is_refused_by_name() {
     for (pointer, value, key) in [
-        ("/install_only", json!(true), "install_only"),
         ("/schema_version", json!(2), "schema_version"),
         ("/retry/include_exceptions", json!(["AgentTimeoutError"]), "retry.include_exceptions"),
         ("/retry/exclude_exceptions", json!(["SSHAccessError"]), "retry.exclude_exceptions"),

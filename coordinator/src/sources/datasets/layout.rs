@@ -56,7 +56,9 @@ impl<'a> TaskLayout<'a> {
         let compose = self.compose(Path::new(ENVIRONMENT_DIR));
         let wanted = self.builds(self.file.environment.docker_image.as_ref())
             || !self.has_images()
-            || compose.is_some();
+            || compose.is_some()
+            // Paths in compose files of the job are relative to it.
+            || !self.job.settings.compose_overlays.is_empty();
         let mut parts = TaskParts {
             context: self.existing(ENVIRONMENT_DIR.into()).filter(|_| wanted),
             workdir_files: self.workdir_files(),

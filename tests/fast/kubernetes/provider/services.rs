@@ -1,7 +1,6 @@
 //! Environments with services: their containers, their start, and their failures.
 
 use std::fs;
-use std::path::PathBuf;
 
 use rollout_protocol::record::StartWaitEnd;
 use rollout_tests::kube::PullOutcome;
@@ -56,8 +55,8 @@ impl ServicesTask {
     }
 
     fn request(&self) -> CreateRequest {
-        let (dir, file) = (self.dir.path().to_owned(), PathBuf::from("docker-compose.yaml"));
-        CreateRequest { compose: Some(ComposeFile { dir, file }), ..request(IMAGE) }
+        let file = ComposeFile::of_task(self.dir.path(), "docker-compose.yaml");
+        CreateRequest { compose: Some(file), ..request(IMAGE) }
     }
 
     async fn created(&self) -> Box<dyn Environment> {

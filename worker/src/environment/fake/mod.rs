@@ -123,6 +123,7 @@ pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
         allowlists: CapabilitySupport::Yes,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::Yes,
     },
     make: Some(|_| Arc::new(FakeProvider::default())),
     check_services: None,

@@ -35,6 +35,9 @@ impl TrialRun<'_> {
         let install = self.agent_script(ctx.step(), install, seconds(limit));
         let has_codes = agents::has_install_codes(&ctx.agent.kind);
         self.run_agent_script(ScriptStage::Install { has_codes }, install).await?;
+        if ctx.settings.install_only {
+            return Ok(());
+        }
         let mut execute = plan.execute.take();
         for (index, step) in ctx.task.steps.iter().enumerate() {
             if index > 0 {
@@ -100,7 +103,8 @@ impl TrialRun<'_> {
         let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));
         let request = setup::create_request(ctx, services, task, purpose, image, uploads);
         let workdir_files = setup::workdir_files(task, &services.files).await?;
-        let services = setup::sidecars(task, &services.files).await?;
+        let services =
+            setup::sidecars(task, &ctx.settings.compose_overlays, &services.files).await?;
         Ok(PreparedEnvironment { provider, request, services, workdir_files })
     }
 

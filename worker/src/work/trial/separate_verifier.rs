@@ -81,7 +81,7 @@ impl TrialRun<'_> {
         let (purpose, image) = (EnvironmentPurpose::Verifier, (source, image));
         let request = setup::create_request(ctx, services, own, purpose, image, uploads);
         let workdir_files = setup::workdir_files(own, &services.files).await?;
-        let services = setup::sidecars(own, &services.files).await?;
+        let services = setup::sidecars(own, &[], &services.files).await?;
         Ok(PreparedEnvironment { provider, request, services, workdir_files })
     }
 

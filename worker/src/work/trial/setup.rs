@@ -36,7 +36,8 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<PlannedAgent, TrialError>
     let (task, settings) = (&ctx.task, &ctx.settings);
     let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
     let is_oracle = ctx.agent.kind == AgentKind::Oracle;
-    let solution_fault = task.solution_fault.as_ref().filter(|_| is_oracle);
+    let solution_fault = task.solution_fault.as_ref();
+    let solution_fault = solution_fault.filter(|_| is_oracle && !settings.install_only);
     if let Some(fault) = task.fault.as_ref().or(model_fault).or(solution_fault) {
         return Err(fault.clone());
     }
@@ -48,6 +49,11 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<PlannedAgent, TrialError>
             let why = format!("the task has no tests/test.sh{location} to verify with");
             return Err(failure::task_invalid(&why));
         }
+    }
+    if settings.install_only {
+        // Nothing runs a solution.
+        let plan = agents::plan(&ctx.agent, task.format, ctx.step()).unwrap_or_default();
+        return Ok(PlannedAgent { plan, error: None });
     }
     // A step may have no solution: it is verified in the state that earlier steps left.
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
@@ -122,16 +128,25 @@ impl Sidecar for ComposeServices {
     }
 }
 
-/// The sidecar services of an environment.
+/// The sidecar services of an environment: those of its task and of `overlays`, files of the job.
 pub(super) async fn sidecars(
     environment: &TaskEnvironment,
+    overlays: &[String],
     files: &TaskFiles,
 ) -> Result<Vec<Box<dyn Sidecar>>, SetupError> {
-    let (Some(file), Some(blob)) = (&environment.compose, &environment.context) else {
+    if environment.compose.is_none() && overlays.is_empty() {
         return Ok(Vec::new());
+    }
+    let part = match &environment.context {
+        Some(blob) => files.directory("the build context", blob).await,
+        None => files.empty_directory().await,
     };
-    let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
-    let file = ComposeFile { dir: part.path().to_owned(), file: file.into() };
+    let part = part.map_err(SetupError::Files)?;
+    let file = ComposeFile {
+        dir: part.path().to_owned(),
+        file: environment.compose.as_ref().map(Into::into),
+        overlays: overlays.to_owned(),
+    };
     Ok(vec![Box::new(ComposeServices { file, _context: part })])
 }
 
@@ -209,9 +224,27 @@ pub(super) async fn uploads(
         let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
         uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
     }
+    add_skills(ctx, &services.files, &mut uploads, parts).await?;
     add_trajectory(ctx, &services.files, 0, ctx.step(), &mut uploads).await?;
     add_solution(ctx, &services.files, plan, &mut uploads, parts).await?;
     Ok(uploads)
+}
+
+/// Adds the skills that the job gives to the agent. One of the task with the same name is replaced.
+async fn add_skills(
+    ctx: &TrialContext,
+    files: &TaskFiles,
+    uploads: &mut Vec<Upload>,
+    parts: &mut Vec<TaskPart>,
+) -> Result<(), SetupError> {
+    let Some(directory) = variables::skills_dir(ctx) else { return Ok(()) };
+    for skill in &ctx.agent.task_options.skills {
+        let part = files.archive("a skill", &skill.archive).await.map_err(SetupError::Files)?;
+        let path = format!("{}/{}", directory.trim_end_matches('/'), skill.name);
+        uploads.push(Upload::Archive { path, tar: part.path().to_owned() });
+        parts.push(part);
+    }
+    Ok(())
 }
 
 /// Adds the conversation that scripts are to continue in a step.

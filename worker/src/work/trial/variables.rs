@@ -12,7 +12,7 @@ use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::TrialContext;
 use crate::agents::{
-    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, harness_variables,
+    INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, harness_variables,
 };
 use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::ScriptEnv;
@@ -73,11 +73,17 @@ pub(super) fn agent_env(
         env.insert(MCP_VARIABLE.to_owned(), MCP_FILE.to_owned());
     }
     if ctx.agent.kind.calls_models()
-        && let Some(directory) = &task.skills_dir
+        && let Some(directory) = skills_dir(ctx)
     {
-        env.insert(SKILLS_VARIABLE.to_owned(), directory.clone());
+        env.insert(SKILLS_VARIABLE.to_owned(), directory.to_owned());
     }
     env
+}
+
+/// The directory with the skills of the task and of the job, if there are any.
+pub(super) fn skills_dir(ctx: &TrialContext) -> Option<&str> {
+    let of_job = (!ctx.agent.task_options.skills.is_empty()).then_some(SKILLS_DIR);
+    ctx.task.skills_dir.as_deref().or(of_job)
 }
 
 /// Variables that tell a script of the agent its limits: the time of its end at the earliest, in seconds

@@ -127,7 +127,8 @@ fn words(line: &str, of_cell: bool) -> Vec<&str> {
     for (at, character) in line.char_indices() {
         let is_start = match previous {
             Some(' ') => character != ' ',
-            Some('/') => of_cell && !matches!(character, ' ' | '/'),
+            // A name is not empty.
+            Some('/') => of_cell && !matches!(character, ' ' | '/') && start + 1 < at,
             _ => false,
         };
         if is_start && !quoted {

@@ -30,7 +30,7 @@ async fn invalid_task_settles_with_file_line_and_key_and_others_run() {
     for (name, texts) in [
         ("syntax", &["the task set/syntax cannot be read: task.toml:2: cannot parse"][..]),
         ("twice", &["task.toml:2: cannot parse"]),
-        ("value", &["task.toml:3: agent.timeout_sec: found ", "; task.toml:5: environment.cpus: "]),
+        ("value", &["task.toml:3: agent.timeout_sec: found ", "task.toml:5: environment.cpus: "]),
     ] {
         let (kind, message) = said(name).expect("a fault");
         assert_eq!(kind, ErrorType::TaskInvalid);

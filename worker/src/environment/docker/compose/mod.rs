@@ -112,7 +112,7 @@ struct ComposeCreation<'a> {
     settings: &'a DockerSettings,
     request: &'a CreateRequest,
     file: &'a ComposeFile,
-    /// It and those that it extends.
+    /// It, the files of the job, and those that they extend.
     files: ComposeFiles,
     /// The build context, with links resolved.
     root: PathBuf,
@@ -124,7 +124,7 @@ struct ComposeCreation<'a> {
 }
 
 fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
-    Failure::new(FailureKind::Refused, format!("{}: {why}", file.file.display()))
+    Failure::new(FailureKind::Refused, format!("{}: {why}", file.name()))
 }
 
 /// The file asks for something that environments with services do not support.
@@ -311,7 +311,8 @@ impl ComposeCreation<'_> {
     async fn resolve(&self) -> Result<Value, Failure> {
         let base = self.write("base.json", &self.base())?;
         let written = self.files.write().map_err(no_scratch)?;
-        let mut files = vec![("--file", base.as_path()), ("--file", &written.own)];
+        let mut files = vec![("--file", base.as_path())];
+        files.extend(written.tops.iter().map(|file| ("--file", file.as_path())));
         files.extend(written.variables.as_deref().map(|file| ("--env-file", file)));
         let words = ["config", "--format", "json"];
         let ended = self.run(&files, &words, &self.variables(), RESOLVED_WITHIN).await?;

@@ -18,16 +18,17 @@ const OUTSIDE: &str = "-outside";
 /// Depth limit of `extends` between services.
 const DEPTH: usize = 8;
 
-/// The services beside the environment that name networks in the files of a task. The resolved file
-/// does not tell: there every service names one.
+/// The services beside the environment that name networks in the files of a task and of the job. The
+/// resolved file does not tell: there every service names one.
 pub(super) fn services(files: &ComposeFiles) -> BTreeSet<String> {
-    let own = files.own();
-    let services = own.get("services").and_then(Value::as_object);
-    let named = services
-        .into_iter()
-        .flatten()
-        .filter(|(name, service)| name.as_str() != MAIN && names_networks(files, own, service, 0));
-    named.map(|(name, _)| name.clone()).collect()
+    let services = |file: &Value| {
+        let services = file.get("services").and_then(Value::as_object).into_iter().flatten();
+        let named = services.filter(|(name, service)| {
+            name.as_str() != MAIN && names_networks(files, file, service, 0)
+        });
+        named.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    files.tops().flat_map(services).collect()
 }
 
 /// Whether a service of a file, or one that it extends, names a network.
@@ -100,7 +101,7 @@ mod tests {
         for (name, text) in files {
             std::fs::write(root.join(name), text).expect("written");
         }
-        let compose = ComposeFile { dir: root.clone(), file: "compose.yaml".into() };
+        let compose = ComposeFile::of_task(root.clone(), "compose.yaml");
         let files = ComposeFiles::read(&compose, &root.join("copies")).expect("valid files");
         services(&files).into_iter().collect()
     }
