@@ -128,7 +128,7 @@ impl<'a> TaskOptionFields<'a> {
             let Some(path) = item.path() else { continue };
             match skill_dirs::read(&base.join(&path)) {
                 Ok(found) => {
-                    skills.extend(found.into_iter().map(|skill| (skill.name.clone(), skill)))
+                    skills.extend(found.into_iter().map(|skill| (skill.name.clone(), skill)));
                 }
                 Err(why) => {
                     let found = format!("`{}`, which cannot be used: {why}", shown(&path));
