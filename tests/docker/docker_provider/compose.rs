@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
