@@ -97,7 +97,8 @@ fn tls_certificate_unknown_is_refused() {
     });
 }
 
-fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+/// A new authority, which signs certificates.
+pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut parameters = CertificateParams::new(vec![name.to_owned()]).expect("a name");
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");

@@ -16,6 +16,8 @@ pub(crate) mod farm_kills;
 mod farm_workers;
 pub(crate) mod farms;
 mod fetching;
+mod fetching_fixture;
+mod fetching_public;
 mod host_paths;
 mod images;
 mod items;
