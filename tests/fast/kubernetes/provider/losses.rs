@@ -79,7 +79,11 @@ async fn pod_preempted_is_gone() {
 async fn pod_of_lost_node_is_gone_and_removed() {
     // Its node never confirms the end of the pod.
     let fixture = PodFixture::with(|options| options.removal_timeout_sec = 5);
-    let failure = loss_of(fixture, |faults, pod| faults.lose_node(NAMESPACE, pod)).await;
+    let lose = |faults: &KubeFaults, pod: &str| {
+        faults.lose_node(NAMESPACE, pod);
+        faults.taint_lost_node(NAMESPACE, pod);
+    };
+    let failure = loss_of(fixture, lose).await;
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
     let failure = loss(|faults, pod| faults.taint_lost_node(NAMESPACE, pod)).await;
     assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());

@@ -54,6 +54,7 @@ fn options(double: &KubeDouble) -> KubernetesOptions {
         network_policy_enforced: NetworkEnforcement::Yes,
         schedule_timeout_sec: 3,
         start_timeout_sec: 3,
+        network_probe_timeout_sec: 3,
         ..KubernetesOptions::default()
     }
 }

@@ -56,7 +56,7 @@ async fn isolated_phase_begins_after_its_policy_works() {
         return;
     }
     for delay in [500, 5_000].map(Duration::from_millis) {
-        let fixture = PodFixture::new();
+        let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 10);
         fixture.double.faults().delay_network_policies(delay);
         let script = connect_script(&fixture.double);
         let isolated = fixture.provider.create(closed()).await;
@@ -70,6 +70,36 @@ async fn isolated_phase_begins_after_its_policy_works() {
             environment.destroy().await.expect("destroyed");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_program_is_no_proof_of_an_isolated_phase() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 20);
+    let slow = b"#!/bin/sh\nsleep 3\nexec /bin/bash \"$@\"\n";
+    fixture.double.image(IMAGE, ImageFixture::new().file("/usr/local/bin/bash", slow, 0o755));
+    fixture.double.faults().delay_network_policies(Duration::from_secs(8));
+    let script = connect_script(&fixture.double).replace("bash", "/bin/bash");
+    let isolated = fixture.provider.create(closed()).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert_eq!(run(isolated.as_ref(), &script).await.1, b"closed\n");
+    isolated.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_that_never_connected_waits_the_whole_time_for_its_isolation() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::new();
+    let limit = Duration::from_secs(3);
+    let begun = std::time::Instant::now();
+    let isolated = fixture.provider.create(closed()).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert!(begun.elapsed() >= limit, "nothing showed that the policy is the cause");
+    isolated.destroy().await.expect("destroyed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

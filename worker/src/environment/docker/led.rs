@@ -9,6 +9,7 @@
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 
 use super::container::Container;
 use super::loopback::{self, LoopbackError, system};
@@ -29,7 +30,11 @@ impl Container {
         &self,
         networks: Vec<LedNetwork>,
     ) -> Result<Option<LedSockets>, LoopbackError> {
-        let led = self.in_own_network(move || lead_here(&networks)).await?;
+        // An attempt whose caller is gone may go on.
+        let was_led = self.network.is_led.swap(true, Ordering::Relaxed);
+        let led = self.in_own_network(move || lead_here(&networks, &DIRECTORIES)).await;
+        self.network.is_led.store(was_led || leaves_rules(&led), Ordering::Relaxed);
+        let led = led?;
         if led.is_none() {
             tracing::info!(
                 "programs in environments with allowed hosts must use the proxy: this host has no \
@@ -41,38 +46,49 @@ impl Container {
 
     /// Ends what [`Self::lead`] has set up. A container that was restarted has nothing of it.
     pub(super) async fn release(&self) -> Result<(), LoopbackError> {
-        self.in_own_network(release_here).await
+        self.in_own_network(|| release_here(&DIRECTORIES)).await
     }
 }
 
-/// Leads the connections of the network of this thread.
-fn lead_here(networks: &[LedNetwork]) -> Result<Option<LedSockets>, LoopbackError> {
+/// Whether an attempt has left rules in the network, which must go before the network changes.
+fn leaves_rules(led: &Result<Option<LedSockets>, LoopbackError>) -> bool {
+    matches!(led, Ok(Some(_)) | Err(LoopbackError::NotUndone(_)))
+}
+
+/// Leads the connections of the network of this thread, with programs of these directories. An attempt
+/// that fails changes nothing.
+fn lead_here(
+    networks: &[LedNetwork],
+    directories: &[&str],
+) -> Result<Option<LedSockets>, LoopbackError> {
     let cannot = system("listen on its loopback interface");
     let connections = loopback::listen()?;
     let names = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(&cannot)?;
     let port = connections.local_addr().map_err(&cannot)?.port();
     let names_port = names.local_addr().map_err(&cannot)?.port();
     let rules = rules(networks, port, names_port);
-    if !run("nft", &["-f", "-"], &rules)? {
+    // A script has all of its effects or none.
+    if !run(directories, "nft", &["-f", "-"], &rules)? {
         return Ok(None);
     }
     // Without the rules the route would lead to listeners of the container itself.
-    match run("ip", &[&["route", "replace"][..], &ROUTE].concat(), "") {
+    match run(directories, "ip", &[&["route", "replace"][..], &ROUTE].concat(), "") {
         Ok(true) => Ok(Some(LedSockets { connections, names })),
         other => {
-            run("nft", &["-f", "-"], &no_rules())?;
+            run(directories, "nft", &["-f", "-"], &no_rules())
+                .map_err(|why| LoopbackError::NotUndone(Box::new(why)))?;
             other.map(|_| None)
         }
     }
 }
 
-fn release_here() -> Result<(), LoopbackError> {
+fn release_here(directories: &[&str]) -> Result<(), LoopbackError> {
     // The route may be gone: it is there after this.
-    let is_there = run("ip", &[&["route", "replace"][..], &ROUTE].concat(), "")?;
+    let is_there = run(directories, "ip", &[&["route", "replace"][..], &ROUTE].concat(), "")?;
     if is_there {
-        run("ip", &[&["route", "del"][..], &ROUTE].concat(), "")?;
+        run(directories, "ip", &[&["route", "del"][..], &ROUTE].concat(), "")?;
     }
-    run("nft", &["-f", "-"], &no_rules()).map(drop)
+    run(directories, "nft", &["-f", "-"], &no_rules()).map(drop)
 }
 
 /// A script that removes the table, whether it exists or not.
@@ -118,9 +134,14 @@ fn rule(network: &LedNetwork, port: u16) -> String {
     }
 }
 
-/// Runs a system program with this input; returns whether there is such a program.
-fn run(program: &str, arguments: &[&str], input: &str) -> Result<bool, LoopbackError> {
-    for directory in DIRECTORIES {
+/// Runs a program of these directories with this input; returns whether there is such a program.
+fn run(
+    directories: &[&str],
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<bool, LoopbackError> {
+    for directory in directories {
         let started = Command::new(format!("{directory}{program}"))
             .args(arguments)
             .stdin(Stdio::piped())
@@ -147,7 +168,54 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<bool, LoopbackE
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    /// Attempts to lead connections with these scripts as the programs. Returns the result, and whether
+    /// the attempt has left rules.
+    fn attempt(programs: &[(&str, &str)]) -> (Result<bool, String>, bool) {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (name, script) in programs {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\nread -r input\n{script}\n")).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("changed");
+        }
+        let led = lead_here(&[], &[&format!("{}/", dir.path().display())]);
+        let leaves = leaves_rules(&led);
+        (led.map(|sockets| sockets.is_some()).map_err(|why| why.to_string()), leaves)
+    }
+
+    #[test]
+    fn attempt_that_fails_leaves_nothing_to_release() {
+        let (works, fails) = ("exit 0", "echo 'not permitted' >&2; exit 1");
+        for (nft, ip, led) in [
+            (Some(works), Some(works), Ok(true)),
+            (Some(fails), Some(works), Err(())),
+            (Some(works), Some(fails), Err(())),
+            (None, Some(fails), Ok(false)),
+            (Some(works), None, Ok(false)),
+        ] {
+            let programs = [("nft", nft), ("ip", ip)];
+            let programs: Vec<_> =
+                programs.iter().filter_map(|(name, script)| Some((*name, (*script)?))).collect();
+            let (result, leaves) = attempt(&programs);
+            assert_eq!(leaves, led == Ok(true), "{programs:?}: {result:?}");
+            assert_eq!(result.clone().map_err(drop), led, "{programs:?}: {result:?}");
+            let names_cause = |why: &String| why.contains("not permitted");
+            assert!(result.as_ref().err().is_none_or(names_cause), "{programs:?}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn rules_that_cannot_be_removed_again_are_left() {
+        // Only the script of the rules leads connections anywhere.
+        let only_rules = "grep -q redirect || exit 1";
+        let (result, leaves) = attempt(&[("nft", only_rules), ("ip", "exit 1")]);
+        assert!(leaves, "{result:?}");
+        assert!(result.is_err_and(|why| why.contains("cannot undo")), "an error");
+    }
 
     #[test]
     fn rules_lead_listed_networks_and_refuse_the_rest() {

@@ -27,6 +27,9 @@ pub(super) enum LoopbackError {
         #[source]
         source: io::Error,
     },
+    /// Rules of its network stay that are of no use.
+    #[error("cannot undo changes of its network: {0}")]
+    NotUndone(#[source] Box<LoopbackError>),
 }
 
 pub(super) fn system(action: &'static str) -> impl Fn(io::Error) -> LoopbackError {

@@ -33,8 +33,8 @@ pub(super) struct ContainerNetwork {
     initially_open: bool,
     /// Whether it cannot change after the creation.
     is_fixed: bool,
-    /// Whether its connections lead to this process.
-    is_led: AtomicBool,
+    /// Whether its connections may lead to this process.
+    pub(super) is_led: AtomicBool,
 }
 
 impl ContainerNetwork {
@@ -143,7 +143,6 @@ impl Container {
         if *now != Some(false) {
             return Ok(None);
         }
-        self.network.is_led.store(true, Ordering::Relaxed);
         #[cfg(target_os = "linux")]
         let led = self.lead(networks.to_vec()).await.map_err(|why| why.to_string());
         #[cfg(not(target_os = "linux"))]

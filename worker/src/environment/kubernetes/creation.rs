@@ -77,7 +77,7 @@ impl Shared {
         request: &CreateRequest,
         caller: &mut Caller,
     ) -> Result<Created, Failure> {
-        let PlannedPod { cluster, services, open, .. } = planned;
+        let PlannedPod { cluster, services, settings, open, .. } = planned;
         let pending = tokio::select! {
             permit = cluster.admission.admit() => permit,
             () = caller.closed() => return Err(cancelled()),
@@ -88,7 +88,7 @@ impl Shared {
         let env = request.env.clone();
         let pod = self.adopt_with_services(cluster, &made, env, services.as_ref());
         let started = tokio::select! {
-            started = bring_up(&pod, request, facts, *open, pending) => started,
+            started = self.bring_up(&pod, request, facts, (*open, settings), pending) => started,
             () = caller.closed() => Err(cancelled()),
         };
         match started {
@@ -104,6 +104,37 @@ impl Shared {
                 Err(failure)
             }
         }
+    }
+
+    /// Waits for the container, which ends the place of the pod among those that wait, and for the end of
+    /// its network unless `is_open`. Places the files.
+    async fn bring_up(
+        &self,
+        pod: &KubePod,
+        request: &CreateRequest,
+        facts: &ImageFacts,
+        (is_open, settings): (bool, &PodSettings),
+        pending: tokio::sync::SemaphorePermit<'_>,
+    ) -> Result<Started, Failure> {
+        pod.wait_started().await?;
+        drop(pending);
+        let places = image_facts::places(&request.uploads);
+        let prepared = pod.prepare(request.workdir.as_deref(), &places).await?;
+        let mut missing = image_facts::possible_volumes(&prepared.closed);
+        missing.retain(|place| !facts.volumes.contains(place));
+        if !missing.is_empty() {
+            return Ok(Started::NeedsVolumes(missing));
+        }
+        if !is_open {
+            let has_connected = self.policies.have_connected(settings);
+            if pod.until_isolated(has_connected).await? {
+                self.policies.note_connected(settings);
+            }
+        }
+        if !request.uploads.is_empty() {
+            pod.copy_to(request.uploads.clone()).await?;
+        }
+        Ok(Started::Ready { workdir: prepared.workdir })
     }
 
     fn environment(
@@ -231,33 +262,6 @@ enum Started {
     Ready { workdir: String },
     /// Its user cannot place files there.
     NeedsVolumes(BTreeSet<String>),
-}
-
-/// Waits for the container, which ends the place of the pod among those that wait, and for the end of
-/// its network unless `is_open`. Places the files.
-async fn bring_up(
-    pod: &KubePod,
-    request: &CreateRequest,
-    facts: &ImageFacts,
-    is_open: bool,
-    pending: tokio::sync::SemaphorePermit<'_>,
-) -> Result<Started, Failure> {
-    pod.wait_started().await?;
-    drop(pending);
-    let places = image_facts::places(&request.uploads);
-    let prepared = pod.prepare(request.workdir.as_deref(), &places).await?;
-    let mut missing = image_facts::possible_volumes(&prepared.closed);
-    missing.retain(|place| !facts.volumes.contains(place));
-    if !missing.is_empty() {
-        return Ok(Started::NeedsVolumes(missing));
-    }
-    if !is_open {
-        pod.until_isolated().await?;
-    }
-    if !request.uploads.is_empty() {
-        pod.copy_to(request.uploads.clone()).await?;
-    }
-    Ok(Started::Ready { workdir: prepared.workdir })
 }
 
 fn cancelled() -> Failure {

@@ -37,6 +37,9 @@ const POLICY: &str = "rollout-no-network";
 /// Time between two connections of a probe.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 
+/// Connections in a row that fail in a pod without a network: a single one can fail for another reason.
+const REFUSALS: u32 = 2;
+
 /// Limit of remembered verdicts: more than the kinds of nodes of a cluster.
 const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 
@@ -45,6 +48,8 @@ const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 pub(super) struct NetworkPolicies {
     /// Results of probes by placement: nodes may have network plug-ins of their own.
     probed: std::sync::Mutex<LruCache<String, Arc<OnceCell<bool>>>>,
+    /// Placements of pods that have connected to the API server.
+    connecting: std::sync::Mutex<LruCache<String, ()>>,
     /// Namespaces that have the policy.
     present: Mutex<Vec<String>>,
 }
@@ -52,7 +57,8 @@ pub(super) struct NetworkPolicies {
 impl Default for NetworkPolicies {
     fn default() -> Self {
         let probed = std::sync::Mutex::new(LruCache::new(VERDICTS));
-        Self { probed, present: Mutex::default() }
+        let connecting = std::sync::Mutex::new(LruCache::new(VERDICTS));
+        Self { probed, connecting, present: Mutex::default() }
     }
 }
 
@@ -162,7 +168,11 @@ impl NetworkPolicies {
                         .unwrap_or_else(PoisonError::into_inner)
                         .get_or_insert(placement(settings), Arc::default),
                 );
-                *verdict.get_or_try_init(probe).await?
+                let enforced = *verdict.get_or_try_init(probe).await?;
+                if enforced {
+                    self.note_connected(settings);
+                }
+                enforced
             }
         };
         if enforced {
@@ -179,6 +189,18 @@ impl NetworkPolicies {
         };
         let text = format!("a pod without network: {why}");
         Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
+    /// Whether pods with `settings` have connected to the API server when they had a network.
+    pub(super) fn have_connected(&self, settings: &PodSettings) -> bool {
+        let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        connecting.get(&placement(settings)).is_some()
+    }
+
+    /// Notes that a pod with `settings` has connected.
+    pub(super) fn note_connected(&self, settings: &PodSettings) {
+        let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        connecting.put(placement(settings), ());
     }
 
     async fn ensure(&self, cluster: &Cluster, namespace: &str) -> Result<(), Failure> {
@@ -249,7 +271,7 @@ pub(super) fn probe_failure(mut failure: Failure) -> Failure {
 async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
     let deadline = Instant::now() + effect_limit(pod);
     loop {
-        if pod.can_connect().await? == open {
+        if pod.can_connect().await? == Some(open) {
             return Ok(true);
         }
         if Instant::now() >= deadline {
@@ -265,12 +287,14 @@ fn effect_limit(pod: &KubePod) -> Duration {
 }
 
 impl KubePod {
-    /// Whether a connection to the API server can be made from inside.
-    async fn can_connect(&self) -> Result<bool, Failure> {
+    /// Whether a connection to the API server can be made from inside. `None` if the pod was too slow
+    /// to show it.
+    pub(super) async fn can_connect(&self) -> Result<Option<bool>, Failure> {
         let tried = self.run_script(|mark| scripts::connect(self.shell, mark)).await?;
         match tried.frame.as_str() {
-            "open" => Ok(true),
-            "closed" => Ok(false),
+            "open" => Ok(Some(true)),
+            "closed" => Ok(Some(false)),
+            "again" => Ok(None),
             _ => {
                 let text = format!(
                     "cannot find out whether the pod {} has a network: its image has none of bash, \
@@ -282,10 +306,25 @@ impl KubePod {
         }
     }
 
-    /// Waits until the policy has taken its network away. Nothing may run in it before.
-    pub(super) async fn until_isolated(&self) -> Result<(), Failure> {
-        if reaches(self, false).await? {
-            return Ok(());
+    /// Waits until the policy has taken its network away. Nothing may run in it before. A connection
+    /// that fails shows nothing in a pod that could never connect: unless `has_connected`, or a
+    /// connection is made at first, the whole time for a change is waited. Returns whether it could
+    /// connect before.
+    pub(super) async fn until_isolated(&self, mut has_connected: bool) -> Result<bool, Failure> {
+        let deadline = Instant::now() + effect_limit(self);
+        let mut refusals = 0;
+        loop {
+            let connects = self.can_connect().await?;
+            has_connected |= connects == Some(true);
+            refusals = if connects == Some(false) { refusals + 1 } else { 0 };
+            let is_late = Instant::now() >= deadline;
+            if refusals >= REFUSALS && (has_connected || is_late) {
+                return Ok(has_connected);
+            }
+            if is_late && refusals == 0 {
+                break;
+            }
+            sleep(PROBE_PAUSE).await;
         }
         let text = format!(
             "the pod {} still had a network {:?} after the policy {POLICY} had selected it",

@@ -82,12 +82,19 @@ impl Environment for PodEnvironment {
             network::refuse_partial_closing(self.network.service_with_networks.as_ref())?;
             let cluster = &self.pod.cluster;
             self.shared.require_policies(cluster, &self.labels, &self.settings).await?;
+            let policies = &self.shared.policies;
+            if !policies.have_connected(&self.settings)
+                && self.pod.can_connect().await? == Some(true)
+            {
+                policies.note_connected(&self.settings);
+            }
         }
         // If this future is dropped, the state stays unknown.
         *now = None;
         self.pod.set_network_label(open).await?;
         if !open {
-            self.pod.until_isolated().await?;
+            let has_connected = self.shared.policies.have_connected(&self.settings);
+            self.pod.until_isolated(has_connected).await?;
         }
         *now = Some(open);
         drop(now);

@@ -40,6 +40,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// seconds later that they evicted its pod.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// Time in which a node reports again that restarts, or reaches the API server late.
+const REPORTED_WITHIN: Duration = Duration::from_secs(2 * 60);
+
 /// Pods of a namespace by name, watched while there are any.
 #[derive(Debug)]
 pub(super) struct PodWatch {
@@ -68,6 +71,8 @@ pub(super) struct WatchedPod {
     tracked: Arc<TrackedPods>,
     /// When its end was first seen without a cause.
     ended: OnceLock<Instant>,
+    /// Since when its node does not report.
+    unreported: Mutex<Option<Instant>>,
 }
 
 /// Why a watch ended.
@@ -96,7 +101,8 @@ impl PodWatch {
         self.tracked.pods().insert(name.clone(), tracked);
         self.tracked.added.notify_one();
         let tracked = Arc::clone(&self.tracked);
-        WatchedPod { name, uid, state, tracked, ended: OnceLock::new() }
+        let (ended, unreported) = (OnceLock::new(), Mutex::default());
+        WatchedPod { name, uid, state, tracked, ended, unreported }
     }
 
     /// Names and identities of the pods that are watched.
@@ -118,21 +124,18 @@ impl WatchedPod {
     }
 
     /// Waits until it can no longer be used. An end that nobody asked for counts only when its cause
-    /// has had time to be reported.
+    /// has had time to be reported, and a node that does not report when it has had time to return.
     pub(super) async fn until_lost(&self) -> LostPod {
         let mut states = self.subscribe();
         loop {
             let state = states.borrow_and_update().clone();
             let Some(state) = state else { return self.gone() };
-            let changed = match state.lost() {
+            let changed = match self.loss(&state) {
                 None => states.changed().await,
-                Some(failure) => {
+                Some((failure, from)) => {
                     let lost = LostPod { failure, is_oom_killed: state.is_oom_killed() };
-                    if !state.is_unexplained() {
-                        return lost;
-                    }
-                    let settled = *self.ended.get_or_init(Instant::now) + CAUSE_WITHIN;
-                    match tokio::time::timeout_at(settled, states.changed()).await {
+                    let Some(from) = from else { return lost };
+                    match tokio::time::timeout_at(from, states.changed()).await {
                         Ok(changed) => changed,
                         Err(_) => return lost,
                     }
@@ -143,6 +146,23 @@ impl WatchedPod {
                 return self.gone();
             }
         }
+    }
+
+    /// Why it is lost in a state, and from when on that counts: at once without a time.
+    fn loss(&self, state: &PodState) -> Option<(Failure, Option<Instant>)> {
+        let unreported = self.unreported_since(state.is_unreported);
+        if let Some(failure) = state.lost() {
+            let ended = || *self.ended.get_or_init(Instant::now) + CAUSE_WITHIN;
+            return Some((failure, state.is_unexplained().then(ended)));
+        }
+        unreported.map(|since| (state.node_lost(), Some(since + REPORTED_WITHIN)))
+    }
+
+    /// Notes whether its node reports. Returns since when it does not.
+    fn unreported_since(&self, is_unreported: bool) -> Option<Instant> {
+        let mut since = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = is_unreported.then(|| since.unwrap_or_else(Instant::now));
+        *since
     }
 
     fn gone(&self) -> LostPod {
@@ -344,4 +364,47 @@ pub(super) struct LostPod {
 /// The failure of a pod that does not exist.
 pub(super) fn gone(name: &str) -> Failure {
     Failure::new(FailureKind::Gone, format!("the pod {name} no longer exists"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A pod that runs, with this state of readiness.
+    fn pod(ready: &str) -> PodState {
+        let pod = json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "status": {"phase": "Running", "conditions": [
+                {"type": "Ready", "status": ready},
+                {"type": "ContainersReady", "status": "True"},
+            ]},
+        });
+        PodState::of(&serde_json::from_value(pod).expect("a pod"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn node_that_reports_again_in_time_loses_no_pod() {
+        let (sender, state) = watch::channel(Some(pod("True")));
+        let watched = WatchedPod {
+            name: "p".into(),
+            uid: "u".into(),
+            state,
+            tracked: Arc::default(),
+            ended: OnceLock::new(),
+            unreported: Mutex::default(),
+        };
+        let within = |limit| tokio::time::timeout(limit, watched.until_lost());
+        let short = REPORTED_WITHIN / 4 * 3;
+        for ready in ["False", "True", "False"] {
+            sender.send_replace(Some(pod(ready)));
+            assert!(within(short).await.is_err(), "{ready}: it may be used again");
+        }
+        // Calls that begin later do not begin the time anew.
+        let lost = within(REPORTED_WITHIN / 2).await.expect("it is lost");
+        assert_eq!(lost.failure.kind, FailureKind::Gone, "{}", lost.failure.chain());
+        sender.send_replace(Some(pod("Unknown")));
+        within(Duration::from_secs(1)).await.expect("it is lost at once");
+    }
 }

@@ -1,5 +1,6 @@
 # Whether a connection to the API server can be made from here: every pod has its address. The last frame
-# is `open`, `closed`, or `unknown` if no program can tell. Argument: mark of frames.
+# is `open`, `closed`, `again` if a program had no time to connect, or `unknown` if none can tell. Argument:
+# mark of frames.
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/.rollout/bin
 exec 2>/dev/null
 mark=$1 host=$KUBERNETES_SERVICE_HOST port=$KUBERNETES_SERVICE_PORT f=/.rollout/n.$$
@@ -10,27 +11,29 @@ finish() {
   exit 0
 }
 [ "$host" ] && [ "$port" ] || finish unknown
-# Runs a program for at most $1 tenths of a second: where packets are dropped, a connection waits for
-# minutes. 124 is a program that was ended.
+# Runs a program for at most $1 tenths of a second after its first output, and 10 seconds before it: where
+# packets are dropped, a connection waits for minutes. 124 is a program that was ended.
 limited() {
-  most=$1 n=0
+  most=$1 n=0 late=0
   shift
   "$@" >"$f" 2>&1 </dev/null &
   p=$!
   while kill -0 $p; do
-    [ $n -lt "$most" ] || { kill -s KILL $p; wait $p; return 124; }
-    sleep 0.1 && n=$((n + 1)) || { sleep 1; n=$((n + 10)); }
+    [ $n -lt "$most" ] && [ $late -lt 100 ] || { kill -s KILL $p; wait $p; return 124; }
+    d=1
+    sleep 0.1 || { sleep 1; d=10; }
+    if [ -s "$f" ]; then n=$((n + d)); else late=$((late + d)); fi
   done
   wait $p
 }
 if command -v bash >/dev/null; then
-  limited 20 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$host" "$port"
+  limited 20 bash -c 'echo begins; exec 3<>"/dev/tcp/$0/$1"' "$host" "$port"
   case $? in
   0) finish open ;;
-  124) finish closed ;;
+  124) [ -s "$f" ] && finish closed || finish again ;;
   esac
   # A shell that was built without networks says that there is no such file.
-  read -r said <"$f"
+  { read -r said; read -r said; } <"$f"
   case $said in *": connect: "*) finish closed ;; esac
 fi
 if command -v python3 >/dev/null; then

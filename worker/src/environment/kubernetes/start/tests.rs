@@ -218,8 +218,6 @@ fn pod_ended_by_cluster_is_gone() {
         json!({"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": "preempting to accommodate"}]}),
         json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "Unknown"}]}),
-        json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"},
-            {"type": "ContainersReady", "status": "True"}]}),
         json!({"phase": "Unknown", "reason": "NodeLost"}),
         json!({"phase": "Failed", "reason": "Preempting", "message": "Preempted in order to admit"}),
         json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active"}),
@@ -228,6 +226,18 @@ fn pod_ended_by_cluster_is_gone() {
     }
     let gone = step(None, &[], &at(2), LIMITS);
     assert!(matches!(gone, StartStep::Failed(failure) if failure.kind == FailureKind::Gone));
+}
+
+#[test]
+fn pod_that_its_node_does_not_report_is_not_lost_at_once() {
+    let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"},
+        {"type": "ContainersReady", "status": "True"}]});
+    let unreported = state(status.clone());
+    assert!(unreported.is_unreported && unreported.lost().is_none());
+    // Others decide whether a pod with gates is ready.
+    let gated = json!({"metadata": {"name": "p", "uid": "u"}, "status": status,
+        "spec": {"containers": [], "readinessGates": [{"conditionType": "lb.example/ready"}]}});
+    assert!(!PodState::of(&serde_json::from_value::<Pod>(gated).expect("a pod")).is_unreported);
 }
 
 #[test]
