@@ -110,12 +110,13 @@ impl<'a> TaskLayout<'a> {
     }
 
     /// The directory with files for the working directory of a named image. An image that is built
-    /// from the directory has them already.
+    /// from the directory has them already. Beside a compose file, they are the services' and not the
+    /// agent's: passwords and data of a service, for example.
     fn workdir_files(&self) -> Option<PathBuf> {
         let dir = self.existing(ENVIRONMENT_DIR.into())?;
         let image = self.file.environment.docker_image.as_ref();
         let is_used = image.is_some() && !self.builds(image);
-        if !is_used || self.has_file(&dir.join("Dockerfile")) {
+        if !is_used || self.has_file(&dir.join("Dockerfile")) || self.compose(&dir).is_some() {
             return None;
         }
         // A directory that cannot be listed is an error when it is packed.

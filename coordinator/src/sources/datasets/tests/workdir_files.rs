@@ -7,7 +7,12 @@ fn environment_files_of_named_image_are_for_its_working_directory() {
     let named = "[environment]\ndocker_image = 'some/image'\n";
     for (what, text, files, placed) in [
         ("named", named, &["environment/data/x.txt"][..], true),
-        ("named, with services", named, &["environment/docker-compose.yaml"], true),
+        (
+            "named, with services",
+            named,
+            &["environment/docker-compose.yaml", "environment/db/passwords.txt"],
+            false,
+        ),
         ("named, with a Dockerfile", named, &["environment/Dockerfile", "environment/x"], false),
         ("built", "version = '1.0'\n", &["environment/Dockerfile", "environment/x"], false),
         ("named, nothing", named, &[], false),
