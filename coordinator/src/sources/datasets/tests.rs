@@ -20,6 +20,7 @@ use crate::config::{ConfigErrors, Diagnostics, ErrorKind, FetchAccess, Job, JobO
 
 mod demands;
 mod faulty_tasks;
+mod job_environment;
 mod line_ends;
 mod names;
 mod workdir_files;
