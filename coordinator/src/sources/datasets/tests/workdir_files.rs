@@ -29,6 +29,25 @@ fn environment_files_of_named_image_are_for_its_working_directory() {
     }
 }
 
+#[test]
+fn forced_build_of_named_image_needs_a_dockerfile() {
+    let forced = format!("environment: {{force_build: true}}\n{}", job("{path: ./set}"));
+    let project = DatasetProject::new(&forced);
+    for (task, file) in [("a", "environment/x"), ("b", "environment/Dockerfile")] {
+        project.task(&format!("set/{task}"));
+        fs::remove_dir_all(project.path(&format!("set/{task}/environment"))).expect("removed");
+        project.write(&format!("set/{task}/{file}"), "FROM scratch\n");
+        let text = "[environment]\ndocker_image = 'some/image'\n";
+        project.write(&format!("set/{task}/task.toml"), text);
+    }
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let parts = datasets[0].tasks.iter().map(|task| {
+        assert!(task.fault.is_none(), "{:?}", task.fault);
+        (task.parts.workdir_files.is_some(), task.parts.context.is_some())
+    });
+    assert_eq!(parts.collect::<Vec<_>>(), [(true, false), (false, true)]);
+}
+
 #[tokio::test]
 async fn environment_files_of_named_image_are_bundled_for_agent_and_verifier() {
     let project = DatasetProject::new(&job("{path: ./set}"));
