@@ -1,4 +1,5 @@
-//! Tasks of a registry that are not selected, and tasks that cannot be fetched.
+//! Tasks of a registry that are not selected, tasks that their repository lacks, and
+//! repositories that do not answer.
 
 use rollout_protocol::exit::ExitCode;
 use serde_json::json;
@@ -42,25 +43,33 @@ fn task_not_selected_needs_no_answer_of_its_repository() {
 }
 
 #[test]
-fn task_that_cannot_be_fetched_fails_its_trial_and_others_run() {
+fn task_that_its_repository_lacks_fails_its_trial_and_others_run() {
     let fixture = fixture();
-    fixture.job(&dataset(""));
+    fixture.job(&dataset(", exclude_task_names: [offline]"));
     let ended = fixture.start(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let results = fixture.project.results("j");
     for name in ["alpha", "solo"] {
         assert_eq!(results.trial("nop", name).reward(), Some(1.0), "{}", ended.stderr);
     }
-    for (name, text) in [("gone", "`tasks/gone`, which is not in"), ("offline", "cannot fetch")] {
-        let trial = results.trial("nop", name);
-        assert_eq!((trial.error(), trial.reward()), (Some("task_not_found"), None));
-        assert!(trial.message().contains(text), "{}", trial.message());
-        assert!(ended.stderr.contains(text), "no {text:?} in:\n{}", ended.stderr);
-    }
+    let text = "`tasks/gone`, which is not in";
+    let trial = results.trial("nop", "gone");
+    assert_eq!((trial.error(), trial.reward()), (Some("task_not_found"), None));
+    assert!(trial.message().contains(text), "{}", trial.message());
+    assert!(ended.stderr.contains(text), "no {text:?} in:\n{}", ended.stderr);
     let strict = ["run", "job.yaml", "--strict", "--name", "strict"];
     let refused = fixture.start(&strict).wait(DEADLINE).expect_code(ExitCode::Config);
-    let _said =
-        refused.expect_stderr("`tasks/gone`, which is not in").expect_stderr("cannot fetch");
-    let alone = ["run", "job.yaml", "-t", "offline", "--name", "alone"];
+    let _said = refused.expect_stderr(text);
+    let alone = ["run", "job.yaml", "-t", "gone", "--name", "alone"];
     let alone = fixture.start(&alone).wait(DEADLINE).expect_code(ExitCode::Config);
-    let _said = alone.expect_stderr("cannot fetch the repository");
+    let _said = alone.expect_stderr(text);
+}
+
+#[test]
+fn repository_that_does_not_answer_refuses_the_run() {
+    let fixture = fixture();
+    fixture.job(&dataset(""));
+    let refused = fixture.start(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Config);
+    let _said = refused.expect_stderr("cannot fetch the repository");
+    let run = fixture.path("jobs/j");
+    assert!(!run.exists(), "an outage decided about trials in {}", run.display());
 }

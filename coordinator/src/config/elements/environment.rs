@@ -15,6 +15,7 @@ use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
 use super::super::task::{McpKeys, read_host, read_mcp_servers};
 use super::compose_overlays::{self, ComposeOverlays};
+use super::mcp_secrets;
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 use super::timeouts;
 use super::variables::{self, Variable};
@@ -194,6 +195,7 @@ pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     let mut headers = Vec::new();
     let servers = fields.take(EnvironmentKeys::mcp_servers);
     let mcp_servers = read_mcp_servers(&servers, &mut headers);
+    mcp_secrets::reject(&servers, &mcp_servers);
     let changes = EnvironmentChanges {
         mcp_servers,
         headers,

@@ -14,6 +14,7 @@ pub(super) mod extra_instructions;
 pub(super) mod gateway;
 pub(super) mod guardrails;
 pub(super) mod harness;
+mod mcp_secrets;
 pub(super) mod metrics;
 pub(super) mod names;
 pub(super) mod resources;

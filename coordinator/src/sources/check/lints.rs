@@ -231,7 +231,7 @@ impl TaskLinter<'_> {
 
     fn script(&mut self, file: &Path) {
         let Some(text) = self.text(file) else { return };
-        // A script with such line ends from the first line on is an error.
+        // A script whose first line and first command end so is an error.
         if text.contains("\r\n") && !has_windows_line_ends(text.as_bytes()) {
             let message = "has Windows line endings: bash treats the carriage returns as text";
             self.warn(file, None, message);

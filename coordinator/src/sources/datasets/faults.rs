@@ -1,5 +1,5 @@
-//! Tasks that cannot be read or fetched: each settles as a failure of its own, and the others run. A
-//! strict run, and a run of which no task is left, is refused instead.
+//! Tasks that cannot be read, or that their repository lacks: each settles as a failure of its own, and
+//! the others run. A strict run, and a run of which no task is left, is refused instead.
 
 use std::collections::HashSet;
 use std::path::Path;

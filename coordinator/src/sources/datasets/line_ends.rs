@@ -8,8 +8,8 @@ use rollout_worker::confined::ConfinedDir;
 
 use super::TaskParts;
 
-/// Bytes that are read of a script: more than its first line.
-const BEGINNING_BYTES: u64 = 4096;
+/// Bytes that are read of a script: more than the comments before its first command.
+const BEGINNING_BYTES: u64 = 16 * 1024;
 
 /// Why a script cannot run, for messages.
 pub(super) const WHY: &str = "lines that end with CR, as on Windows, which a shell takes for a part \
@@ -24,8 +24,8 @@ pub(super) struct WindowsScripts {
     pub(super) of_solution: Vec<PathBuf>,
 }
 
-/// Finds the scripts of a task whose first line ends with CR. A script with such lines further on may
-/// have them on purpose, in a text that it writes.
+/// Finds the scripts of a task whose first line and first command end with CR. In a comment alone CR does
+/// no harm, and a script with such lines further on may have them on purpose, in a text that it writes.
 pub(super) fn find(root: &ConfinedDir, parts: &TaskParts, are_verified: bool) -> WindowsScripts {
     let mut found = WindowsScripts::default();
     for step in &parts.steps {
@@ -52,8 +52,10 @@ fn is_windows(root: &ConfinedDir, file: &Path) -> bool {
     read.is_ok() && has_windows_line_ends(&beginning)
 }
 
-/// Whether the first line of a text ends with CR and LF.
+/// Whether the first line of a text, and the first one that is no comment, end with CR and LF.
 pub(crate) fn has_windows_line_ends(text: &[u8]) -> bool {
-    let end = text.iter().position(|byte| *byte == b'\n');
-    end.is_some_and(|end| text[..end].ends_with(b"\r"))
+    let is_windows = |line: &[u8]| line.ends_with(b"\r\n");
+    let mut lines = text.split_inclusive(|byte| *byte == b'\n');
+    let is_code = |line: &&[u8]| !matches!(line.trim_ascii(), [] | [b'#', ..]);
+    lines.clone().next().is_some_and(is_windows) && lines.find(is_code).is_some_and(is_windows)
 }

@@ -5,10 +5,10 @@
 //! single task, after the parent directory of the task; a job file's `name` wins. Relative paths
 //! are relative to the job file's directory.
 //!
-//! A task that cannot be read or fetched, lacks a file, or asks for something that the environment
-//! does not support, is kept with its fault: its trials settle as `task_invalid` or
-//! `task_not_found`, unless the run is strict. A path that leads out of a task, and a variable that
-//! the job does not allow, refuse the run.
+//! A task that cannot be read, that its repository lacks, that lacks a file, or that asks for
+//! something that the environment does not support, is kept with its fault: its trials settle as
+//! `task_invalid` or `task_not_found`, unless the run is strict. A path that leads out of a task, a
+//! variable that the job does not allow, and a repository that does not answer, refuse the run.
 
 mod bundle;
 mod capability;

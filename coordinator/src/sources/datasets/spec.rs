@@ -65,20 +65,22 @@ fn agent_environment(
     compose: Option<String>,
 ) -> TaskEnvironment {
     let mut own = environment(job, written, compose);
-    let changes = &job.environment_changes;
-    own.network = with_hosts(&own.network, &changes.hosts);
-    let variables = changes.env.iter();
-    own.env.extend(variables.map(|(name, value)| (name.clone(), value.template.clone())));
+    own.network = with_hosts(&own.network, &job.environment_changes.hosts);
     own
 }
 
+/// An environment of an agent or of a verifier.
 fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) -> TaskEnvironment {
     let resources: Resources = job.resource_overrides.apply(&written.resources);
     let build_sec = job.timeout_rules.build(written.build_sec);
     let healthcheck =
         written.healthcheck.as_ref().map(|check| job.timeout_rules.healthcheck(check));
     let start_grace_sec = job.timeout_rules.start_grace_sec.or(written.start_grace_sec);
+    let mut env = written.env.clone();
+    let changed = job.environment_changes.env.iter();
+    env.extend(changed.map(|(name, value)| (name.clone(), value.template.clone())));
     TaskEnvironment {
+        env,
         resources,
         build_sec,
         compose,

@@ -20,6 +20,7 @@ use crate::config::{ConfigErrors, Diagnostics, ErrorKind, FetchAccess, Job, JobO
 
 mod demands;
 mod faulty_tasks;
+mod job_environment;
 mod line_ends;
 mod names;
 mod workdir_files;
@@ -251,7 +252,7 @@ fn task_files_required_depend_on_job_settings() {
     for (settings, image, environment, fault) in [
         ("", true, false, false),
         ("", false, false, true),
-        ("environment: {force_build: true}\n", true, false, true),
+        ("environment: {force_build: true}\n", true, false, false),
         ("environment: {type: process}\n", false, false, false),
     ] {
         let project =

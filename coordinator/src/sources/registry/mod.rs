@@ -178,11 +178,11 @@ impl FetchError {
         )
     }
 
-    /// Whether other tasks of a job may be fetched all the same. Otherwise this host lacks something,
-    /// or the fetches were ended or refused.
+    /// Whether it settles its task for good, so that the other tasks of a job run without it: the server
+    /// answered, and has no such content. An outage, a fault of this host, and a fetch that was ended or
+    /// refused decide nothing about a task.
     pub fn is_of_its_task(&self) -> bool {
-        let is_unanswered = matches!(self, Self::Unreachable { .. } | Self::Denied { .. });
-        self.is_missing() || is_unanswered || matches!(self, Self::Git { .. })
+        self.is_missing() || matches!(self, Self::Denied { .. })
     }
 
     /// Whether the repository may answer later, so that its last known content is used until then.

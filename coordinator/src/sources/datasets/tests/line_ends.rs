@@ -41,6 +41,9 @@ fn windows_line_ends_further_on_are_no_fault() {
     for (text, expected) in [
         (WINDOWS, true),
         ("true\r\n", true),
+        ("# what\r\n\r\ntrue\r\n", true),
+        ("#!/bin/bash\r\n# why\n\ntrue\n", false),
+        ("#!/bin/bash\r\n", false),
         ("#!/bin/bash\nprintf 'GET / HTTP/1.1\r\n'\n", false),
         ("#!/bin/bash\ncat <<E\na\r\nE\n", false),
         ("true\r", false),

@@ -7,7 +7,12 @@ fn environment_files_of_named_image_are_for_its_working_directory() {
     let named = "[environment]\ndocker_image = 'some/image'\n";
     for (what, text, files, placed) in [
         ("named", named, &["environment/data/x.txt"][..], true),
-        ("named, with services", named, &["environment/docker-compose.yaml"], true),
+        (
+            "named, with services",
+            named,
+            &["environment/docker-compose.yaml", "environment/db/passwords.txt"],
+            false,
+        ),
         ("named, with a Dockerfile", named, &["environment/Dockerfile", "environment/x"], false),
         ("built", "version = '1.0'\n", &["environment/Dockerfile", "environment/x"], false),
         ("named, nothing", named, &[], false),
@@ -22,6 +27,25 @@ fn environment_files_of_named_image_are_for_its_working_directory() {
         let found = &datasets[0].tasks[0].parts.workdir_files;
         assert_eq!(found.as_deref(), placed.then_some(Path::new("environment")), "{what}");
     }
+}
+
+#[test]
+fn forced_build_of_named_image_needs_a_dockerfile() {
+    let forced = format!("environment: {{force_build: true}}\n{}", job("{path: ./set}"));
+    let project = DatasetProject::new(&forced);
+    for (task, file) in [("a", "environment/x"), ("b", "environment/Dockerfile")] {
+        project.task(&format!("set/{task}"));
+        fs::remove_dir_all(project.path(&format!("set/{task}/environment"))).expect("removed");
+        project.write(&format!("set/{task}/{file}"), "FROM scratch\n");
+        let text = "[environment]\ndocker_image = 'some/image'\n";
+        project.write(&format!("set/{task}/task.toml"), text);
+    }
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let parts = datasets[0].tasks.iter().map(|task| {
+        assert!(task.fault.is_none(), "{:?}", task.fault);
+        (task.parts.workdir_files.is_some(), task.parts.context.is_some())
+    });
+    assert_eq!(parts.collect::<Vec<_>>(), [(true, false), (false, true)]);
 }
 
 #[tokio::test]

@@ -409,13 +409,14 @@ impl ComposeCreation<'_> {
     ) -> Result<StartedContainer, Failure> {
         let mut labels = labels::for_container(&self.request.labels);
         labels.insert(labels::PROJECT.to_owned(), self.name.clone());
+        let named = own_networks::apart(&model, &self.named);
         let last = RenderContext {
             name: &self.name,
             labels,
             request: self.request,
             settings: self.settings,
             open: self.open,
-            named: &self.named,
+            named: &named,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,

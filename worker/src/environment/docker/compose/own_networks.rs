@@ -2,7 +2,8 @@
 //! file says so, and only `main` and the services that name no network are isolated.
 //!
 //! A network that such a service names becomes two: a closed one with all its members, by which they
-//! reach each other, and one with a way out, in which only services are that name it.
+//! reach each other, and one with a way out, in which only services are that name it. A service whose
+//! network or processes an isolated one shares has no way out: it would be that of both.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +18,9 @@ const OUTSIDE: &str = "-outside";
 
 /// Depth limit of `extends` between services.
 const DEPTH: usize = 8;
+
+/// Keys by which a service uses the network of another one: its own, or through its processes.
+const SHARING_KEYS: [&str; 2] = ["network_mode", "pid"];
 
 /// The services beside the environment that name networks in the files of a task and of the job. The
 /// resolved file does not tell: there every service names one.
@@ -50,6 +54,27 @@ fn names_networks(files: &ComposeFiles, file: &Value, service: &Value, depth: us
     let (Some(name), Some(file)) = (name, file) else { return false };
     let other = file.get("services").and_then(|services| services.get(name));
     other.is_some_and(|other| names_networks(files, file, other, depth + 1))
+}
+
+/// The services of `named` that share neither network nor processes with a service outside of it, in a
+/// resolved file.
+pub(super) fn apart(model: &Value, named: &BTreeSet<String>) -> BTreeSet<String> {
+    let services = model.get("services").and_then(Value::as_object);
+    let pairs = services.into_iter().flatten().flat_map(|(name, service)| {
+        let others = SHARING_KEYS.iter().filter_map(move |key| service.get(*key)?.as_str());
+        let others = others.filter_map(|mode| mode.strip_prefix("service:"));
+        others.map(move |other| (name.as_str(), other))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let mut apart = named.clone();
+    // Through others, too.
+    while let Some((one, other)) =
+        pairs.iter().find(|(one, other)| apart.contains(*one) != apart.contains(*other))
+    {
+        apart.remove(*one);
+        apart.remove(*other);
+    }
+    apart
 }
 
 /// Puts the services `named` of a resolved file into networks of their own with a way out, beside the
@@ -117,6 +142,30 @@ mod tests {
         assert_eq!(found, ["extended", "far", "list", "map", "merged"]);
         let round = "services: {a: {extends: b}, b: {extends: a}}\n";
         assert_eq!(names(&[("compose.yaml", round)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn service_whose_namespace_an_isolated_one_shares_has_no_way_out() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let named: BTreeSet<String> = names(&["far", "helper", "near"]);
+        for (services, expected) in [
+            (json!({"main": {"network_mode": "service:helper"}}), &["far", "near"][..]),
+            (json!({"plain": {"network_mode": "service:helper"}}), &["far", "near"]),
+            (json!({"main": {"pid": "service:helper"}}), &["far", "near"]),
+            (json!({"helper": {"pid": "service:main"}}), &["far", "near"]),
+            (
+                json!({
+                    "far": {"pid": "service:near"}, "helper": {"pid": "service:far"},
+                    "plain": {"network_mode": "service:near"},
+                }),
+                &[],
+            ),
+            (json!({"far": {"pid": "service:near"}}), &["far", "helper", "near"]),
+            (json!({"main": {"pid": null}, "helper": {}}), &["far", "helper", "near"]),
+        ] {
+            let model = json!({"services": services});
+            assert_eq!(apart(&model, &named), names(expected), "{model}");
+        }
     }
 
     #[test]
