@@ -105,7 +105,13 @@ pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(parameters, key).expect("a certificate")
 }
 
-fn certificate(by: &CertifiedIssuer<'static, KeyPair>, names: &[&str], to: &Path, file: &str) {
+/// Writes a certificate for these names and its key: `<file>.pem`, `<file>.key`.
+pub(crate) fn certificate(
+    by: &CertifiedIssuer<'static, KeyPair>,
+    names: &[&str],
+    to: &Path,
+    file: &str,
+) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let key = KeyPair::generate().expect("a key");
     let parameters = CertificateParams::new(names).expect("names");

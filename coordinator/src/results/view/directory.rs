@@ -11,6 +11,7 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits;
+use serde::de::DeserializeOwned;
 
 use super::documents::{ParsedDocuments, RunDocuments};
 use super::fold::{EventReader, RunFold};
@@ -135,13 +136,17 @@ impl RunDirectory {
             fold.apply(at, record, events.as_mut().map(|events| &mut **events as EventReader<'_>));
         })?;
         let view = RunView::new(fold, kind, manifest.as_ref(), owner, now);
-        // Only a hint: one that cannot be read is left out.
-        let waiting = read(&layout.waiting(), Some(limits::LOCK_FILE_BYTES)).ok().flatten();
-        let waiting = waiting.and_then(|text| serde_json::from_slice(&text).ok());
-        let view = view.with_waiting(waiting.unwrap_or_default());
+        let waiting = read_hint(&layout.waiting()).unwrap_or_default();
+        let view = view.with_hints(waiting, read_hint(&layout.queue_outage()));
         let recorded = heartbeat_age.or(view.header.updated_at.map(|at| age(now, at)));
         Ok(if is_copy { view.without_owner(recorded) } else { view })
     }
+}
+
+/// The content of a file that is only a hint: one that cannot be read is left out.
+fn read_hint<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = read(path, Some(limits::LOCK_FILE_BYTES)).ok().flatten()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// Time since `at`. A clock that was set back shows none.
