@@ -32,7 +32,7 @@ const USER: &str = "local";
 const USER_DISK: &str = "64g";
 
 /// Trials of a run unless an option says otherwise: each takes up to a kilobyte of memory while the
-/// run is open, and has a directory when it has ended.
+/// run is open.
 const MAX_TRIALS: u64 = 100_000;
 
 /// Beginning of errors before the server runs.
@@ -40,9 +40,10 @@ pub(super) const CANNOT_START: &str = "cannot start the server";
 
 /// Run jobs that are submitted over HTTP, many in one process, until a signal ends it
 ///
-/// Every run has the usual run directory, below `--dir`. A daemon that is started again, also after
-/// `kill -9`, continues every run that has not ended. The first SIGTERM or Ctrl-C lets running
-/// trials finish their phase; the second ends them at once.
+/// Every run has a directory below `--dir`, without directories of its trials: clients read their
+/// files over HTTP. A daemon that is started again, also after `kill -9`, continues every run that
+/// has not ended. The first SIGTERM or Ctrl-C lets running trials finish their phase; the second
+/// ends them at once.
 ///
 /// Without `--tokens` it has one user, an administrator, whose token it makes: `client.env` in its
 /// directory has the address and the token, and `. DIR/client.env` exports them for clients. The token
