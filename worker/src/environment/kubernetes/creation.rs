@@ -120,7 +120,7 @@ impl Shared {
         drop(pending);
         let places = image_facts::places(&request.uploads);
         let prepared = pod.prepare(request.workdir.as_deref(), &places).await?;
-        let mut missing = image_facts::possible_volumes(&prepared.closed);
+        let mut missing = image_facts::possible_volumes(&prepared.closed, &places);
         missing.retain(|place| !facts.volumes.contains(place));
         if !missing.is_empty() {
             return Ok(Started::NeedsVolumes(missing));
