@@ -150,9 +150,9 @@ pub async fn run<P: Planner + 'static>(
     let engine = Engine::new(run, planner, publisher, listener, events);
     let outcome = engine.run(inputs).await;
     ControlSocket::close(control).await;
-    shutdown.send_replace(final_shutdown(&outcome));
+    let before = shutdown.send_replace(final_shutdown(&outcome));
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
-    host::remove_leftovers(&providers).await;
+    host::remove_leftovers(&providers, before >= ShutdownLevel::Kill).await;
     let own = dirs.own;
     let clear = move |discard| remove_own_files(own, &layout, discard);
     let outcome = match outcome {

@@ -72,8 +72,8 @@ impl WorkerWatch {
                 }
                 self.send(EngineMessage::Warning(warning)).await;
             }
-            let outage = contact_told.outage(fault, Timestamp::now());
-            self.send(EngineMessage::QueueOutage(outage)).await;
+            let lost = contact_told.outage(fault, Timestamp::now());
+            self.send(EngineMessage::QueueOutage(lost)).await;
             let heartbeats = match self.dispatch.heartbeats().await {
                 Ok(heartbeats) => heartbeats,
                 Err(error) => {

@@ -112,7 +112,7 @@ impl WorkerProcess {
         // A separate task: tasks that the main thread runs itself are woken through the kernel.
         let working = supervise::spawn("worker", worker.run(shutdown_level));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
-        remove_leftovers(&own_providers).await;
+        remove_leftovers(&own_providers, ended.reason == WorkerExitReason::Killed).await;
         if ended.reason == WorkerExitReason::Killed && !killed_by_signal.load(Ordering::Relaxed) {
             ended.reason = WorkerExitReason::Asked;
         }

@@ -37,7 +37,7 @@ async fn image_whose_user_cannot_write_to_the_root_gets_its_files() {
     }
     // Content that the user can neither change nor add to.
     let image = ImageFixture::new().user(1000).file("/solution/own", b"own", 0o644);
-    let fixture = fixture(image);
+    let fixture = fixture(image.file("/output/own", b"kept\n", 0o644));
     for pods in [2, 3] {
         let uploads = vec![
             Upload::Dir { path: "/logs".into() },
@@ -51,6 +51,8 @@ async fn image_whose_user_cannot_write_to_the_root_gets_its_files() {
         let environment = made.unwrap_or_else(|failure| panic!("{}", failure.chain()));
         assert_eq!(created(&fixture.double), pods, "the first pod shows what the others need");
         let environment = environment.as_ref();
+        // A directory that only some tasks have files placed into keeps the image's.
+        assert_eq!(run(environment, "cat /output/own").await.1, b"kept\n");
         assert_eq!(
             run(environment, "/rollout/run.sh; cat /state/control.json").await.1,
             b"1000\n{}"

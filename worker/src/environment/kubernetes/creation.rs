@@ -120,7 +120,7 @@ impl Shared {
         drop(pending);
         let places = image_facts::places(&request.uploads);
         let prepared = pod.prepare(request.workdir.as_deref(), &places).await?;
-        let mut missing = image_facts::possible_volumes(&prepared.closed);
+        let mut missing = image_facts::possible_volumes(&prepared.closed, &places);
         missing.retain(|place| !facts.volumes.contains(place));
         if !missing.is_empty() {
             return Ok(Started::NeedsVolumes(missing));
@@ -192,7 +192,7 @@ impl Shared {
         let namespace = settings.namespace.clone().unwrap_or_else(|| cluster.namespace.clone());
         if !open {
             let named = services.as_ref().and_then(|s| s.plan.service_with_networks.as_ref());
-            network::refuse_partial_closing(named.filter(|_| !denied))?;
+            network::warn_of_closing(named.filter(|_| !denied));
             self.require_policies(&cluster, &request.labels, &settings).await?;
         }
         let now = cluster.now().await;

@@ -27,6 +27,9 @@ const FILLED_LATER: [&str; 9] = [
     "/tests",
 ];
 
+/// Those of every task's own files, which hide the image's. The others are used by some tasks only.
+const HIDES_CONTENT: [&str; 5] = ["/logs", "/oracle", "/rollout", "/solution", "/tests"];
+
 /// Limit of remembered images.
 const IMAGES: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 
@@ -149,14 +152,15 @@ fn top_directory(path: &str, is_file: bool) -> Option<String> {
     is_plain.then(|| format!("/{first}"))
 }
 
-/// The directories that can become volumes, of those that the user cannot fill. A `+` marks one that is
-/// not empty: a volume would hide its content.
-pub(super) fn possible_volumes(closed: &str) -> BTreeSet<String> {
+/// The directories that can become volumes, of the `places` that the user cannot fill. A `+` marks one
+/// that is not empty or cannot be read: a volume would hide its content. Other words are the image's own.
+pub(super) fn possible_volumes(closed: &str, places: &[String]) -> BTreeSet<String> {
     let possible = |word: &str| match word.strip_prefix('+') {
-        Some(path) => FILLED_LATER.contains(&path).then(|| path.to_owned()),
+        Some(path) => HIDES_CONTENT.contains(&path).then(|| path.to_owned()),
         None => Some(word.to_owned()),
     };
-    closed.split_whitespace().filter_map(possible).collect()
+    let is_place = |path: &String| places.contains(path);
+    closed.split_whitespace().filter_map(possible).filter(is_place).collect()
 }
 
 /// The name of the user whose number a kubelet needs, if a start failed for the want of it.
@@ -189,7 +193,8 @@ mod tests {
 
     #[test]
     fn volume_hides_only_content_of_places_that_are_filled() {
-        let found = possible_volumes(" /logs +/tests +/app /state");
+        let asked = ["/app", "/logs", "/output", "/state", "/tests"].map(str::to_owned);
+        let found = possible_volumes(" /logs +/tests +/app +/output /state /x123", &asked);
         assert_eq!(found, BTreeSet::from(["/logs", "/state", "/tests"].map(str::to_owned)));
     }
 

@@ -69,18 +69,19 @@ pub(super) struct PodNetwork {
     pub(super) is_denied: bool,
     /// Whether it is open; `None` after an interrupted change. Held during changes.
     pub(super) is_open: Mutex<Option<bool>>,
-    /// A service that keeps the networks it names when the environment has none.
+    /// A service that names networks, which it would keep elsewhere when the environment has none.
     pub(super) service_with_networks: Option<String>,
 }
 
-/// Refuses to close a pod with a service that would keep its networks: both have the same.
-pub(super) fn refuse_partial_closing(service: Option<&String>) -> Result<(), Failure> {
-    let Some(name) = service else { return Ok(()) };
-    let text = format!(
-        "`services.{name}.networks`: the service keeps its networks when the environment has none, \
-         but the containers of a pod have one network in common"
-    );
-    Err(Failure::new(FailureKind::Unsupported, text))
+/// Warns before a pod is closed with a service that names networks: elsewhere the service would keep
+/// them, but the containers of a pod have one network in common.
+pub(super) fn warn_of_closing(service: Option<&String>) {
+    if let Some(name) = service {
+        tracing::warn!(
+            "`services.{name}.networks`: the service has no network while its environment has none, \
+             because the containers of a pod have one network in common"
+        );
+    }
 }
 
 /// Whether a policy allows network access. Refuses policies between all and nothing.

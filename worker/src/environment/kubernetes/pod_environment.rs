@@ -79,7 +79,7 @@ impl Environment for PodEnvironment {
             return Ok(());
         }
         if !open {
-            network::refuse_partial_closing(self.network.service_with_networks.as_ref())?;
+            network::warn_of_closing(self.network.service_with_networks.as_ref());
             let cluster = &self.pod.cluster;
             self.shared.require_policies(cluster, &self.labels, &self.settings).await?;
             let policies = &self.shared.policies;

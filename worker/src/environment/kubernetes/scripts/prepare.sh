@@ -1,5 +1,5 @@
 # Prepares a container, and prints its working directory. The last frame names the places that the user
-# of the container cannot fill, with a `+` those that have something in them.
+# of the container cannot fill, with a `+` those that have something in them, or that it cannot read.
 # Arguments: requested working directory or nothing, mark of frames, places at the root.
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/.rollout/bin
 finish() {
@@ -31,7 +31,7 @@ for p; do
     # What is there is replaced, if it can be.
     [ -w / ] || [ -e "$p" ] || closed="$closed $p"
   elif [ ! -w "$p" ]; then
-    [ "$(ls -A "$p" 2>/dev/null)" ] && p=+$p
+    found=$(ls -A "$p" 2>/dev/null) && [ -z "$found" ] || p=+$p
     closed="$closed $p"
   fi
 done

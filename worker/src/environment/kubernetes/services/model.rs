@@ -17,8 +17,8 @@ pub(in super::super) struct ServicesPlan {
     pub(in super::super) extra_hosts: BTreeMap<String, BTreeSet<String>>,
     /// Whether the file takes the network away.
     pub(in super::super) has_no_network: bool,
-    /// A service beside the environment that names networks, which it keeps when the environment has
-    /// none.
+    /// A service beside the environment that names networks, which it would keep elsewhere when the
+    /// environment has none.
     pub(in super::super) service_with_networks: Option<String>,
     /// Architecture of the node.
     pub(in super::super) architecture: Option<String>,
