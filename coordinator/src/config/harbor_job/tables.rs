@@ -2,14 +2,13 @@
 
 use super::HarborKey::{self, Named, OnlyDefault, Same, Special, WithoutEffect};
 
-/// Paths that only job files of Harbor have.
+/// Paths that only job files of Harbor have, except `debug` and `quiet`, which a file of this program may have
+/// by mistake.
 pub(super) const HARBOR_ONLY: &[&str] = &[
     "schema_version",
     "job_name",
     "install_only",
     "skip_credential_checks",
-    "debug",
-    "quiet",
     "orchestrator",
     "plugins",
     "override_error_policy",
