@@ -214,7 +214,7 @@ pub(super) fn read(
     let mut root = match file {
         Some(file) => {
             let root = parse_document(file, &read::text(file, problems)?, problems)?;
-            harbor_job::translate(root, file, problems)
+            harbor_job::translate(root, file, options.host, problems)
         }
         None => {
             ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) }

@@ -12,6 +12,7 @@ use self::tables::{
     AGENT, DATASET, ENVIRONMENT, HARBOR_ONLY, METRIC, RETRY, ROLLOUT_ONLY, TASK, TOP, VERIFIER,
 };
 use super::diagnostics::{ConfigWarning, Diagnostics, ErrorKind};
+use super::host_path::HostAccess;
 use super::location::SourceLocation;
 use super::reader::join;
 use super::value::{ConfigEntry, ConfigNode, ConfigValue};
@@ -31,6 +32,9 @@ const INFRASTRUCTURE: [&str; 8] = [
     "SSHAccessError",
     "SandboxBuildFailedError",
 ];
+
+/// End of the keys of policies, whose default is a word.
+const POLICY: &str = "_enforcement_policy";
 
 /// Treatment of a key of Harbor.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +65,12 @@ pub(crate) fn retry_fault(exception: &str, is_included: bool) -> Option<&'static
 }
 
 /// Translates the document of a job file of Harbor; returns any other one as it is.
-pub(super) fn translate(root: ConfigNode, file: &Path, problems: &mut Diagnostics) -> ConfigNode {
+pub(super) fn translate(
+    root: ConfigNode,
+    file: &Path,
+    host: HostAccess<'_>,
+    problems: &mut Diagnostics,
+) -> ConfigNode {
     if !is_of_harbor(&root) {
         return root;
     }
@@ -71,7 +80,8 @@ pub(super) fn translate(root: ConfigNode, file: &Path, problems: &mut Diagnostic
         key: String::new(),
         message: "this is a job file of Harbor: it is read with Harbor's keys and defaults".into(),
     });
-    Translation { file, problems }.job(root)
+    let is_of_this_user = matches!(host, HostAccess::Everything);
+    Translation { file, is_of_this_user, problems }.job(root)
 }
 
 /// Whether the file has a key of Harbor, and none of this program.
@@ -93,13 +103,15 @@ fn has_key(node: &ConfigNode, path: &str) -> bool {
     }
 }
 
-/// Whether a value is what Harbor writes for a key that nobody set.
-fn is_default(value: &ConfigValue) -> bool {
+/// Whether the value at a key is what Harbor writes for one that was not set.
+fn is_default(key: &str, value: &ConfigValue) -> bool {
     match value {
         ConfigValue::Null | ConfigValue::Bool { value: false, .. } => true,
         ConfigValue::Sequence(items) => items.is_empty(),
         ConfigValue::Mapping(entries) => entries.is_empty(),
-        ConfigValue::String(text) => ["auto", "limit"].contains(&text.to_lowercase().as_str()),
+        ConfigValue::String(text) => {
+            key.ends_with(POLICY) && ["auto", "limit"].contains(&text.to_lowercase().as_str())
+        }
         _ => false,
     }
 }
@@ -107,6 +119,8 @@ fn is_default(value: &ConfigValue) -> bool {
 /// A translation in progress.
 struct Translation<'a> {
     file: &'a Path,
+    /// Whether relative paths are those of the current directory: it is that of the user who wrote them.
+    is_of_this_user: bool,
     problems: &'a mut Diagnostics,
 }
 
@@ -135,7 +149,7 @@ impl Translation<'_> {
             "datasets" => Some(this.items(entry, Self::dataset)),
             _ => Some(this.items(entry, Self::task)),
         });
-        make_absolute(&mut entries, "extra_instruction_paths");
+        self.make_absolute(&mut entries, "extra_instruction_paths");
         let has = |entries: &[ConfigEntry], key: &str| entries.iter().any(|e| e.key == key);
         if !has(&entries, "n_concurrent_trials") {
             entries.push(entry("n_concurrent_trials", line, integer(DEFAULT_CONCURRENCY)));
@@ -176,7 +190,7 @@ impl Translation<'_> {
                 // Its reader names an unknown key.
                 None | Some(HarborKey::Same) => Some(entry),
                 Some(HarborKey::Named(name)) => Some(ConfigEntry { key: name.to_owned(), ..entry }),
-                Some(HarborKey::OnlyDefault) if is_default(&entry.node.value) => None,
+                Some(HarborKey::OnlyDefault) if is_default(&entry.key, &entry.node.value) => None,
                 Some(HarborKey::OnlyDefault) => {
                     self.refuse(
                         &path,
@@ -282,7 +296,7 @@ impl Translation<'_> {
                 // An older spelling is a list of `NAME=VALUE`.
                 _ => Some(ConfigEntry { node: variables(entry.node), ..entry }),
             });
-        make_absolute(&mut entries, "extra_docker_compose");
+        self.make_absolute(&mut entries, "extra_docker_compose");
         ConfigNode { line, value: mapping(entries) }
     }
 
@@ -302,8 +316,8 @@ impl Translation<'_> {
                 _ => this.dialect(entry, at),
             });
         entries.extend(options);
-        make_absolute(&mut entries, "load_trajectory");
-        make_absolute(&mut entries, "skills");
+        self.make_absolute(&mut entries, "load_trajectory");
+        self.make_absolute(&mut entries, "skills");
         if !entries.iter().any(|entry| entry.key == "name") {
             entries.push(entry("name", line, text("oracle")));
         }
@@ -374,10 +388,10 @@ impl Translation<'_> {
             None
         });
         if !entries.iter().any(|entry| entry.key == "repo") {
-            make_absolute(&mut entries, "path");
+            self.make_absolute(&mut entries, "path");
         }
         if !registry.is_empty() {
-            make_absolute(&mut registry, "path");
+            self.make_absolute(&mut registry, "path");
             entries.push(entry("registry", line, mapping(registry)));
         }
         ConfigNode { line, value: mapping(entries) }
@@ -387,9 +401,30 @@ impl Translation<'_> {
         let line = node.line;
         let mut entries = self.table(node, at, &TASK, |_, entry, _| Some(entry));
         if !entries.iter().any(|entry| entry.key == "git_url") {
-            make_absolute(&mut entries, "path");
+            self.make_absolute(&mut entries, "path");
         }
         ConfigNode { line, value: mapping(entries) }
+    }
+
+    /// Makes the paths at a key absolute: those of Harbor are relative to the current directory, not to
+    /// the file. On a server they stay relative to the document, which may not use the server's directory.
+    fn make_absolute(&self, entries: &mut [ConfigEntry], key: &str) {
+        if !self.is_of_this_user {
+            return;
+        }
+        let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) else { return };
+        let nodes = match &mut entry.node {
+            ConfigNode { value: ConfigValue::Sequence(items), .. } => items.iter_mut().collect(),
+            node => vec![node],
+        };
+        for node in nodes {
+            if let ConfigValue::String(path) = &mut node.value
+                && let Ok(absolute) = std::path::absolute(&*path)
+                && let Some(absolute) = absolute.to_str()
+            {
+                absolute.clone_into(path);
+            }
+        }
     }
 
     fn refuse(&mut self, key: &str, line: usize, node: &ConfigNode, expected: &str) {
@@ -407,24 +442,6 @@ fn flatten(root: &mut ConfigNode, table: &str) {
     for entry in inner {
         if !entries.iter().any(|other| other.key == entry.key) {
             entries.push(entry);
-        }
-    }
-}
-
-/// Makes the paths at a key absolute: those of Harbor are relative to the current directory, not to the
-/// file.
-fn make_absolute(entries: &mut [ConfigEntry], key: &str) {
-    let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) else { return };
-    let nodes = match &mut entry.node {
-        ConfigNode { value: ConfigValue::Sequence(items), .. } => items.iter_mut().collect(),
-        node => vec![node],
-    };
-    for node in nodes {
-        if let ConfigValue::String(path) = &mut node.value
-            && let Ok(absolute) = std::path::absolute(&*path)
-            && let Some(absolute) = absolute.to_str()
-        {
-            absolute.clone_into(path);
         }
     }
 }

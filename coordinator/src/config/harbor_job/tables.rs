@@ -2,13 +2,12 @@
 
 use super::HarborKey::{self, Named, OnlyDefault, Same, Special, WithoutEffect};
 
-/// Paths that only job files of Harbor have.
+/// Paths that only job files of Harbor have, except `debug` and `quiet`, which a file of this program may have
+/// by mistake.
 pub(super) const HARBOR_ONLY: &[&str] = &[
     "schema_version",
     "job_name",
     "skip_credential_checks",
-    "debug",
-    "quiet",
     "orchestrator",
     "plugins",
     "override_error_policy",

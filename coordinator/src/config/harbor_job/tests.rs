@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Diagnostics, JobOptions, job_document, read_job};
+use super::super::value::{ConfigEntry, ConfigNode, ConfigValue};
+use super::super::{Diagnostics, HostAccess, JobOptions, job_document, read_job, yaml};
+use super::{string, translate};
 
 /// The document of a job file with its warnings, or its errors.
 fn read(name: &str, text: &str) -> (Option<Value>, Vec<String>, Vec<String>) {
@@ -162,6 +164,7 @@ fn job_file_of_harbor_with_key_without_counterpart_is_refused_by_name() {
             "environment.memory_enforcement_policy",
         ),
         ("/agents/0/import_path", json!("a:B"), "agents[0].import_path"),
+        ("/agents/0/import_path", json!("auto"), "agents[0].import_path"),
         ("/agents/0/n_concurrent", json!(2), "agents[0].n_concurrent"),
         ("/user_agent", json!({"name": "x"}), "user_agent"),
         ("/metrics", json!([{"type": "mean", "kwargs": {"a": 1}}]), "metrics[0].kwargs"),
@@ -198,4 +201,32 @@ fn job_file_with_keys_of_both_is_read_as_before() {
     let text = "name: x\ndebug: true\nagents: [{name: oracle}]\ndatasets: [{path: /tasks}]\n";
     let (_, errors, warnings) = read("job.yaml", text);
     assert_eq!((errors, warnings), (vec!["debug".to_owned()], Vec::new()));
+}
+
+#[test]
+fn file_of_this_program_with_a_stray_key_is_not_taken_for_one_of_harbor() {
+    for key in ["debug", "quiet"] {
+        let text = format!("{key}: true\nagents: [{{name: oracle}}]\ndatasets: [{{path: /t}}]\n");
+        let (_, errors, warnings) = read("job.yaml", &text);
+        assert_eq!((errors, warnings), (vec![key.to_owned()], Vec::new()));
+    }
+}
+
+#[test]
+fn relative_path_is_one_of_the_current_directory_on_the_command_line_alone() {
+    let path = |host: HostAccess<'_>| {
+        let text = "job_name: x\ntasks: [{path: a/b}]\n";
+        let (root, _) = yaml::parse(text).expect("valid YAML");
+        let mut problems = Diagnostics::default();
+        let root = translate(root, "job.yaml".as_ref(), host, &mut problems);
+        let ConfigNode { value: ConfigValue::Mapping(entries), .. } = root else { return None };
+        let is_tasks = |entry: &&ConfigEntry| entry.key == "tasks";
+        let ConfigValue::Sequence(tasks) = &entries.iter().find(is_tasks)?.node.value else {
+            return None;
+        };
+        string(tasks.first()?, "path")
+    };
+    let here = std::path::absolute("a/b").expect("a path");
+    assert_eq!(path(HostAccess::Everything).as_deref(), here.to_str());
+    assert_eq!(path(HostAccess::Nothing).as_deref(), Some("a/b"));
 }
