@@ -56,6 +56,14 @@ pub struct EgressProxy {
     led: Vec<[Task<Infallible>; 2]>,
 }
 
+/// Addresses that stand for names in one environment. Its later proxies keep them: programs remember
+/// addresses longer than a phase.
+#[derive(Debug, Clone, Default)]
+pub struct EgressNames {
+    #[cfg(all(feature = "gateway", target_os = "linux"))]
+    addresses: Arc<NameAddresses>,
+}
+
 /// State of a proxy that its connections share.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "gateway"), expect(dead_code, reason = "only connections read it"))]
@@ -64,32 +72,44 @@ struct ProxyContext {
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
     #[cfg(all(feature = "gateway", target_os = "linux"))]
-    names: NameAddresses,
+    names: Arc<NameAddresses>,
 }
 
 impl EgressProxy {
     /// A proxy that does not listen yet. Refused hosts are added to `refused`.
     pub fn new(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
-        Self::through(UpstreamProxies::default(), allowed, refused)
+        Self::of_environment(allowed, refused, EgressNames::default())
+    }
+
+    /// Such a proxy for an environment that had proxies before.
+    pub fn of_environment(
+        allowed: AllowedHosts,
+        refused: Arc<RefusedHosts>,
+        names: EgressNames,
+    ) -> Self {
+        Self::through(UpstreamProxies::default(), allowed, refused, names)
     }
 
     /// Such a proxy for this process, which connects through the proxies of its own environment.
     pub fn of_host(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
         let upstream = UpstreamProxies::from_variables(|name| std::env::var(name).ok());
-        Self::through(upstream, allowed, refused)
+        Self::through(upstream, allowed, refused, EgressNames::default())
     }
 
     fn through(
         upstream: UpstreamProxies,
         allowed: AllowedHosts,
         refused: Arc<RefusedHosts>,
+        names: EgressNames,
     ) -> Self {
+        #[cfg(not(all(feature = "gateway", target_os = "linux")))]
+        let EgressNames {} = names;
         let context = Arc::new(ProxyContext {
             allowed,
             refused,
             upstream,
             #[cfg(all(feature = "gateway", target_os = "linux"))]
-            names: NameAddresses::default(),
+            names: names.addresses,
         });
         Self { context, listeners: Vec::new(), led: Vec::new() }
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::led::LedNetwork;
 
 /// Most names of an environment.
-const MAX_NAMES: u32 = 100_000;
+const MAX_NAMES: u32 = 4096;
 
 /// The names of one environment, and their addresses.
 #[derive(Debug, Default)]

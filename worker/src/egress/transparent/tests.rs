@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
 
-use super::super::{AllowedHosts, EgressProxy, RefusedHosts};
+use super::super::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
 use super::*;
 
 /// A query for the addresses of a name.
@@ -62,4 +62,20 @@ async fn names_resolve_to_allowed_hosts_only() {
         assert_eq!(named("other.example"), Some("not_listed"));
         assert_eq!(named("localhost"), (!expected).then_some("internal_address"));
     }
+}
+
+#[tokio::test]
+async fn address_of_an_earlier_phase_stands_for_no_other_name() {
+    let kept = EgressNames::default();
+    let earlier = kept.addresses.address_of("earlier.example").expect("room");
+    let rules = ["localhost", "127.0.0.0/8"].map(str::to_owned);
+    let allowed = AllowedHosts::parse(&rules).expect("rules");
+    let mut proxy = EgressProxy::of_environment(allowed, Arc::default(), kept);
+    let connections = StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let names = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let asking = names.try_clone().expect("a copy");
+    proxy.lead(LedSockets { connections, names }).expect("served");
+    let (code, address) = asked(&asking, "localhost", TYPE_A).await;
+    assert_eq!(code, 0);
+    assert!(address.is_some_and(|address| address != earlier), "{address:?}");
 }

@@ -9,6 +9,7 @@
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use super::container::Container;
@@ -36,10 +37,13 @@ impl Container {
         self.network.is_led.store(was_led || leaves_rules(&led), Ordering::Relaxed);
         let led = led?;
         if led.is_none() {
-            tracing::info!(
-                "programs in environments with allowed hosts must use the proxy: this host has no \
-                 programs `nft` and `ip`"
-            );
+            static NOTICE: Once = Once::new();
+            NOTICE.call_once(|| {
+                tracing::info!(
+                    "programs in environments with allowed hosts must use the proxy: this host has \
+                     no programs `nft` and `ip`"
+                );
+            });
         }
         Ok(led)
     }

@@ -7,6 +7,7 @@
 //! nothing in the container can bypass it, connects to them.
 
 use std::net::IpAddr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bollard::models::{NetworkConnectRequest, NetworkDisconnectRequest};
@@ -150,10 +151,14 @@ impl Container {
             Err(format!("this host is not Linux: {} networks", networks.len()));
         drop(now);
         Ok(led.unwrap_or_else(|why| {
-            tracing::warn!(
-                container = self.name,
-                "programs in it must use the proxy, because connections cannot lead to it: {why}"
-            );
+            static NOTICE: Once = Once::new();
+            NOTICE.call_once(|| {
+                tracing::warn!(
+                    container = self.name,
+                    "programs in it and others must use the proxy, because connections cannot lead to \
+                     it: {why}"
+                );
+            });
             None
         }))
     }
