@@ -5,6 +5,21 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use crate::supervise;
+
+/// Directories above one in a scratch directory which may be missing. The directory of the worker is not
+/// among them.
+pub(crate) const SCRATCH_DEPTH: u32 = 2;
+
+/// Makes a directory in a scratch directory, unless it exists.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if the directory of the worker is missing, too.
+pub(crate) async fn make_scratch_directory(path: &Path) -> io::Result<()> {
+    let path = path.to_owned();
+    supervise::blocking(move || make_directory(&path, SCRATCH_DEPTH)).await
+}
+
 /// Makes a directory, unless it exists, with at most `above` missing directories above it. Blocks.
 ///
 /// # Errors
@@ -23,6 +38,20 @@ pub fn make_directory(path: &Path, above: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn scratch_directories_do_not_make_that_of_the_worker() {
+        let root = tempfile::tempdir().expect("a directory");
+        let worker = root.path().join("workers/w-1");
+        let artifacts = worker.join("scratch/exec/artifacts");
+        fs::create_dir(root.path().join("workers")).expect("made");
+        let refused = make_scratch_directory(&artifacts).await.expect_err("it is gone");
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
+        assert!(!worker.exists());
+        fs::create_dir(&worker).expect("made");
+        make_scratch_directory(&artifacts).await.expect("made");
+        assert!(artifacts.is_dir());
+    }
 
     #[test]
     fn only_as_many_missing_directories_are_made_as_allowed() {
