@@ -35,9 +35,37 @@ pub fn make_directory(path: &Path, above: u32) -> io::Result<()> {
     }
 }
 
+/// Makes a directory below another one, unless it exists; that one is not made. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if `root` is missing; [`ErrorKind::InvalidInput`] if `path` is not below it.
+pub fn make_below(root: &Path, path: &Path) -> io::Result<()> {
+    let below = path.strip_prefix(root).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    let count = u32::try_from(below.components().count()).unwrap_or(u32::MAX);
+    let above = count.checked_sub(1).ok_or(ErrorKind::InvalidInput)?;
+    make_directory(path, above)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directory_below_one_that_is_gone_is_not_made() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let root = parent.path().join("run");
+        let error = make_below(&root, &root.join("a/b")).expect_err("it is gone");
+        assert_eq!((error.kind(), root.exists()), (ErrorKind::NotFound, false));
+        fs::create_dir(&root).expect("made");
+        for below in ["a/b/c", "a/b", "d"] {
+            make_below(&root, &root.join(below)).expect("made");
+            assert!(root.join(below).is_dir(), "{below}");
+        }
+        for elsewhere in [&root, &parent.path().join("other")] {
+            let error = make_below(&root, elsewhere).expect_err("it is not below");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+    }
 
     #[tokio::test]
     async fn scratch_directories_do_not_make_that_of_the_worker() {
