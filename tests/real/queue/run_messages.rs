@@ -19,11 +19,31 @@ fn removal_of_messages_leaves_later_ones_and_those_of_other_runs() {
         source.report(vec![samples::report(1, 1)]).await.expect("reachable");
         let ends = nats.queue_ends().await.expect("reachable");
         source.report(vec![samples::report(1, 2)]).await.expect("reachable");
-        let found = nats.runs_in_queue().await.expect("reachable");
+        let found = nats.runs_in_queue(2).await.expect("reachable");
         assert_eq!(found, BTreeMap::from([(one.run, 3), (two.run, 1)]));
         assert_eq!(nats.remove_messages(one.run, ends).await.expect("reachable"), 2);
         assert_eq!(nats.remove_messages(one.run, ends).await.expect("reachable"), 0);
-        let left = nats.runs_in_queue().await.expect("reachable");
+        let left = nats.runs_in_queue(u64::MAX).await.expect("reachable");
         assert_eq!(left, BTreeMap::from([(one.run, 1), (two.run, 1)]));
+    });
+}
+
+#[test]
+fn long_queue_of_offers_is_not_looked_through_for_runs() {
+    with_every_server(async |program| {
+        let lab = QueueFixture::new(&program, "");
+        let nats = lab.connect().await;
+        let dispatch = nats.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        let source = nats.source(&pool("one"), "store").await.expect("a source");
+        let offers = [1, 2, 3].map(|number| samples::offer(number, 1));
+        let ended = offers[0].run;
+        dispatch.offer(&offers).await.expect("reachable");
+        source.report(vec![samples::report(1, 1)]).await.expect("reachable");
+        let found = nats.runs_in_queue(2).await.expect("reachable");
+        assert_eq!(found, BTreeMap::from([(ended, 1)]), "reports alone");
+        // The removal takes the offers of the run, too.
+        let ends = nats.queue_ends().await.expect("reachable");
+        assert_eq!(nats.remove_messages(ended, ends).await.expect("reachable"), 2);
+        assert_eq!(nats.runs_in_queue(2).await.expect("reachable").len(), 2, "all of them");
     });
 }

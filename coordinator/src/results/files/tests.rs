@@ -525,3 +525,15 @@ async fn store_that_breaks_off_an_archive_has_failed_and_is_retried() {
     assert_eq!(fs::read_to_string(dir.join("logs/agent/two.txt")).expect("whole"), text);
     assert_eq!(fs::read_to_string(dir.join("artifacts/x")).expect("whole"), text);
 }
+
+#[tokio::test]
+async fn files_of_a_trial_make_no_new_directory_of_a_run() {
+    let place = fixture().await;
+    let settled = Arc::new(settlement(trial("a", "t", 1), 1, passed(1.0)));
+    let moved = place.dir.path().join("moved");
+    fs::rename(place.run_dir(), &moved).expect("moved");
+    let _error = place.writer.write(Arc::clone(&settled)).await.expect_err("it is gone");
+    assert!(!place.run_dir().exists());
+    fs::rename(&moved, place.run_dir()).expect("moved back");
+    place.writer.write(settled).await.expect("written");
+}

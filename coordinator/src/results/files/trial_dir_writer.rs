@@ -14,6 +14,7 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::NewerFormat;
 use rollout_worker::archive::{self, ArchiveError};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::fs_make::make_below;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
@@ -357,7 +358,7 @@ impl TrialDirWriter {
         if known(parent) {
             return Ok(());
         }
-        fs::create_dir_all(parent).map_err(FileError::with_context("create", parent))?;
+        make_below(&self.run_dir, parent).map_err(FileError::with_context("create", parent))?;
         let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
         let mut touched = self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner);
         touched.extend(up_to_run.map(Path::to_owned));
