@@ -71,8 +71,11 @@ struct ProxyContext {
     allowed: AllowedHosts,
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
-    #[cfg(all(feature = "gateway", target_os = "linux"))]
-    names: Arc<NameAddresses>,
+    #[cfg_attr(
+        all(feature = "gateway", not(target_os = "linux")),
+        expect(dead_code, reason = "only connections that are led here have such addresses")
+    )]
+    names: EgressNames,
 }
 
 impl EgressProxy {
@@ -102,15 +105,7 @@ impl EgressProxy {
         refused: Arc<RefusedHosts>,
         names: EgressNames,
     ) -> Self {
-        #[cfg(not(all(feature = "gateway", target_os = "linux")))]
-        let EgressNames {} = names;
-        let context = Arc::new(ProxyContext {
-            allowed,
-            refused,
-            upstream,
-            #[cfg(all(feature = "gateway", target_os = "linux"))]
-            names: names.addresses,
-        });
+        let context = Arc::new(ProxyContext { allowed, refused, upstream, names });
         Self { context, listeners: Vec::new(), led: Vec::new() }
     }
 

@@ -52,7 +52,7 @@ async fn serve(mut stream: TcpStream, context: Arc<ProxyContext>) {
         Err(error) => return tracing::debug!("a connection has no host: {error}"),
     };
     let (address, port) = (*asked.ip(), asked.port());
-    let host = context.names.name_of(address).unwrap_or_else(|| address.to_string());
+    let host = context.names.addresses.name_of(address).unwrap_or_else(|| address.to_string());
     match connect(&context, &host, port, port == HTTPS_PORT).await {
         Ok(mut reached) => {
             if let Err(error) = tokio::io::copy_bidirectional(&mut stream, &mut reached).await {
@@ -120,7 +120,7 @@ async fn reply(question: &Question, context: &ProxyContext) -> Reply {
     };
     match context.allowed.check_addresses(&name, found, port) {
         Ok(addresses) if addresses.is_empty() => Reply::NoName,
-        Ok(_) => context.names.address_of(&name).map_or(Reply::Failed, Reply::Address),
+        Ok(_) => context.names.addresses.address_of(&name).map_or(Reply::Failed, Reply::Address),
         Err(refusal) => {
             context.refused.add(&name, refusal);
             Reply::NoName
