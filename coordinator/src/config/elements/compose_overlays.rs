@@ -69,12 +69,17 @@ pub(super) fn read(field: &Field<'_>, kind: Option<ProviderKind>, file: &Path) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::read_field;
+    use super::super::environment::EnvironmentKeys;
+    use super::super::testing::{ReadOutcome, read_fields};
     use super::*;
 
-    fn faults(kind: ProviderKind, names: &str, dir: &Path) -> Vec<(String, ErrorKind)> {
-        let read = |field: &Field<'_>| read(field, Some(kind), &dir.join("job.yaml"));
-        read_field(names, read).1
+    const KEY: &str = "extra_docker_compose";
+
+    fn overlays(kind: ProviderKind, names: &str, dir: &Path) -> ReadOutcome<ComposeOverlays> {
+        read_fields(&format!("{KEY}: {names}\n"), |fields| {
+            let field = fields.take(EnvironmentKeys::extra_docker_compose);
+            read(&field, Some(kind), &dir.join("job.yaml"))
+        })
     }
 
     #[test]
@@ -84,9 +89,7 @@ mod tests {
             let text = format!("services: {{{}: {{image: x}}}}\n", &name[..1]);
             std::fs::write(dir.path().join(name), text).expect("written");
         }
-        let job = dir.path().join("job.yaml");
-        let read = |field: &Field<'_>| read(field, Some(ProviderKind::Docker), &job);
-        let (found, faults, _) = read_field("[b.yaml, a.yaml]", read);
+        let (found, faults, _) = overlays(ProviderKind::Docker, "[b.yaml, a.yaml]", dir.path());
         assert_eq!(faults, []);
         assert_eq!(found.paths, ["b.yaml", "a.yaml"].map(PathBuf::from));
         assert!(found.texts[0].contains("{b: ") && found.texts[1].contains("{a: "), "{found:?}");
@@ -96,15 +99,15 @@ mod tests {
     fn files_that_no_environment_can_use_are_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("list.yaml"), "- a\n").expect("written");
-        let item = |kind| vec![("x[0]".to_owned(), kind)];
-        let docker = |names| faults(ProviderKind::Docker, names, dir.path());
+        let item = |kind| vec![(format!("{KEY}[0]"), kind)];
+        let docker = |names| overlays(ProviderKind::Docker, names, dir.path()).1;
         assert_eq!(docker("[absent.yaml]"), item(ErrorKind::Unreadable));
         if cfg!(any(feature = "docker", feature = "kubernetes")) {
             assert_eq!(docker("[list.yaml]"), item(ErrorKind::BadValue));
         }
         for kind in [ProviderKind::Process, ProviderKind::Kubernetes] {
-            let found = faults(kind, "[list.yaml]", dir.path());
-            assert_eq!(found, [("x".to_owned(), ErrorKind::Unsupported)]);
+            let (_, found, _) = overlays(kind, "[list.yaml]", dir.path());
+            assert_eq!(found, [(KEY.to_owned(), ErrorKind::Unsupported)]);
         }
     }
 }
