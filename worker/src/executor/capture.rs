@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 use rollout_protocol::limits;
 
 use crate::environment::{OutputSink, OutputStream};
+use crate::fs_make::make_in_scratch_blocking;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
 
 /// Longest excerpt of standard error in an error message.
@@ -37,7 +38,7 @@ pub struct CapturedStream {
 
 impl Capture {
     /// Captures into two files, created at the first byte or at the end. Creates their directory if
-    /// it is missing.
+    /// it is missing, and that of the worker is not.
     pub fn new(stdout: PathBuf, stderr: PathBuf, redactor: &Redactor) -> Self {
         Self::with_bounds(
             [stdout, stderr],
@@ -214,7 +215,7 @@ fn create_file(path: &Path) -> io::Result<File> {
     match File::create(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().ok_or(error)?;
-            std::fs::create_dir_all(directory)?;
+            make_in_scratch_blocking(directory)?;
             File::create(path)
         }
         other => other,
@@ -285,6 +286,16 @@ mod tests {
             capture.write(OutputStream::Stderr, said.as_bytes());
             assert_eq!(stderr_summary(&capture).ends_with(note), has_note, "{said:?}");
         }
+    }
+
+    #[test]
+    fn capture_makes_no_directory_of_worker_that_is_gone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = bounded_capture(&dir.path().join("worker/scratch/1"), 100, 100);
+        capture.write(OutputStream::Stdout, b"late");
+        let lost = capture.finish().expect_err("nothing to write to");
+        assert_eq!(lost.kind(), io::ErrorKind::NotFound);
+        assert!(!dir.path().join("worker").exists(), "nothing is made");
     }
 
     #[test]
