@@ -1,11 +1,59 @@
 //! Messages of runs in the queue, and their removal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+use rollout_protocol::id::RunId;
 use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::traits::{Dispatch as _, WorkSource as _};
+use rollout_worker::queue::nats::Nats;
+use rollout_worker::queue::traits::{Dispatch as _, KvStore as _, WorkSource as _};
 
 use crate::queue::fixture::{QueueFixture, pool, with_every_server};
+
+/// Messages in the bucket of the entries of runs.
+async fn entry_messages(nats: &Nats) -> u64 {
+    let streams = nats.server_info().await.expect("reachable").streams;
+    let bucket = streams.iter().find(|stream| stream.name.ends_with("_RUNS")).expect("a bucket");
+    bucket.messages
+}
+
+#[test]
+fn removed_entries_leave_no_message_when_purged() {
+    with_every_server(async |program| {
+        let lab = QueueFixture::new(&program, "");
+        let nats = lab.connect().await;
+        nats.prepare(&pool("one"), &CLASSES).await.expect("streams");
+        nats.bind_pool(&pool("one"), "store", false).await.expect("a binding");
+        let runs = [1, 2, 3, 4].map(|number| samples::offer(number, 1).run);
+        let store = nats.kv_store();
+        let write = async |run: RunId, revision| {
+            let written = store.write(&run.to_string(), Bytes::from_static(b"entry"), revision);
+            written.await.expect("reachable")
+        };
+        let bound = entry_messages(&nats).await;
+        for run in runs {
+            let revision = write(run, None).await.expect("nothing stood there");
+            if run != runs[3] {
+                assert!(store.remove(&run.to_string(), revision).await.expect("reachable"));
+            }
+        }
+        assert_eq!(entry_messages(&nats).await, bound + 4, "a removal leaves a message");
+        for run in [runs[0], runs[3]] {
+            nats.purge_removed_entry(run).await.expect("reachable");
+        }
+        assert_eq!(entry_messages(&nats).await, bound + 3);
+        // It is another session's now.
+        write(runs[1], None).await.expect("nothing stands there");
+        nats.purge_removed_entries().await.expect("reachable");
+        assert_eq!(entry_messages(&nats).await, bound + 2);
+        let left = store.entries().await.expect("reachable");
+        let left: BTreeSet<String> = left.into_iter().map(|listed| listed.key).collect();
+        assert_eq!(left, BTreeSet::from([runs[1].to_string(), runs[3].to_string()]));
+        let stale = write(runs[2], Some(1)).await;
+        assert_eq!(stale, None, "its entry was removed");
+        write(runs[2], None).await.expect("nothing stands there");
+    });
+}
 
 #[test]
 fn removal_of_messages_leaves_later_ones_and_those_of_other_runs() {

@@ -97,6 +97,9 @@ pub async fn sweep_old(
             sweep.entries.insert(*run);
         }
     }
+    if !dry_run {
+        nats.purge_removed_entries().await?;
+    }
     for (run, messages) in counted {
         let is_removed = sweep.entries.contains(&run);
         let entry = entries.get(&run).map(|listed| &listed.entry);
@@ -132,6 +135,7 @@ pub async fn forget_runs(
                 continue;
             }
         }
+        nats.purge_removed_entry(*run).await?;
         nats.remove_messages(*run, ends).await?;
     }
     Ok(())

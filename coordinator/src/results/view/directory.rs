@@ -1,4 +1,4 @@
-//! Reader of a run directory. It takes no lock and writes nothing; the run may be live.
+//! Reader of a run directory. It takes no lock and leaves nothing; the run may be live.
 //!
 //! The order of reading matters while another process writes: the lock file and the durable length
 //! in the manifest come first, then the journal, so that the journal holds at least what they state.
@@ -17,8 +17,8 @@ use super::documents::{ParsedDocuments, RunDocuments};
 use super::fold::{EventReader, RunFold};
 use super::run::{OwnerView, RunKind, RunView, RunViewState};
 use super::{RunViewError, run};
-use crate::engine::RunError;
 use crate::engine::journal::{ReplayExtent, RunLayout, SegmentIndex};
+use crate::engine::{ObservedOwner, RunError};
 use crate::plan::JobPlan;
 
 /// The directory of a run, with the documents that were read when it was opened.
@@ -103,6 +103,10 @@ impl RunDirectory {
     ) -> Result<RunView, RunViewError> {
         let Self { layout, kind, parsed, is_copy, heartbeat_age } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
+        let heartbeat_age = match &owner {
+            Some(owner) if !is_copy => heartbeat_age.or_else(|| age_of_lock(&layout, owner)),
+            _ => heartbeat_age,
+        };
         let now = match (heartbeat_age, &owner) {
             // The time on the clock of the owner.
             (Some(age), Some(owner)) => {
@@ -147,6 +151,21 @@ impl RunDirectory {
 fn read_hint<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = read(path, Some(limits::LOCK_FILE_BYTES)).ok().flatten()?;
     serde_json::from_slice(&text).ok()
+}
+
+/// Time since the owner renewed its lock, by the clock of the file system, if that of its host and that
+/// of this one seem to differ. `None` if it is not needed, or nothing can be written to the directory.
+fn age_of_lock(layout: &RunLayout, owner: &ObservedOwner) -> Option<Duration> {
+    let shown = Timestamp::now().duration_since(owner.last_heartbeat_at());
+    let is_recent = Duration::try_from(shown).is_ok_and(|age| age <= limits::LOCK_STALE);
+    if is_recent || owner.is_dead() {
+        return None;
+    }
+    let renewed = std::fs::metadata(layout.lock_info()).ok()?.modified().ok()?;
+    // It has no name, so that no other process sees it.
+    let fresh = tempfile::tempfile_in(layout.root()).ok()?;
+    let now = fresh.metadata().ok()?.modified().ok()?;
+    Some(now.duration_since(renewed).unwrap_or_default())
 }
 
 /// Time since `at`. A clock that was set back shows none.

@@ -110,7 +110,8 @@ pub struct OwnerView {
     pub since: Timestamp,
     /// When it last sent a heartbeat, on its clock.
     pub last_heartbeat_at: Timestamp,
-    /// Seconds since then, on the reader's clock; for a run on a NATS server, since it answered.
+    /// Seconds since then, whatever the clock of its host shows; for a run on a NATS server, since it
+    /// answered.
     pub heartbeat_age_sec: f64,
     /// Whether the reader's host proves that it has ended.
     pub dead: bool,
