@@ -221,6 +221,59 @@ fn argument_that_is_no_text_is_its_text() {
     }
 }
 
+/// Text of an argument for a server that is another one for `docker compose`.
+#[test]
+fn number_as_argument_in_another_form_than_that_of_compose_is_refused() {
+    let of = |args: &str, dockerfile: &str| {
+        let compose = format!(
+            "services:\n  main: {{build: .}}\n  db: {{build: {{context: ., dockerfile: D2, args: \
+             {args}}}}}\n"
+        );
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", &*compose),
+            ("environment/Dockerfile", "FROM debian\n"),
+            ("environment/D2", dockerfile),
+        ];
+        found(&files, &ImageAccess::default())
+    };
+    let inner = "ARG A\nARG B\nARG C\nFROM $A$B$C/flmeta\n";
+    let untold = "a build of a place, or with an argument, that cannot be told";
+    for args in [
+        "{A: 1692e-1, B: 541e-1, C: 69254e-3}",
+        "{A: 101e-1, B: 1e-1, C: 1e-1}",
+        "{A: 1278e-1}",
+        "{A: 0x7f000001}",
+        "{A: 0o177, B: '.0.0.1'}",
+        "{A: 0177, B: '.0.0.1'}",
+        "{A: 0b1111111, B: '.0.0.1'}",
+        "{A: +127, B: '.0.0.1'}",
+        "{A: 1_6925e-2}",
+        "{A: 1_27, B: '.0.0.1'}",
+        "{A: -0X7F, B: x}",
+        "{A: 0.00001}",
+        "{A: 01.5}",
+        "{A: .5}",
+        "{A: .inf}",
+        "{A: 1234567890123456.5}",
+    ] {
+        assert_eq!(of(args, inner), [untold], "{args}");
+    }
+    // Each has the text that the program makes of it.
+    for (args, is_refused) in [
+        ("{A: 169.2, B: 54.1, C: 69.254}", true),
+        ("{A: 127.0, B: '.0.0.1'}", true),
+        ("{A: 3.10, B: 1, C: True}", false),
+        ("{A: '1692e-1', B: 'v1_2', C: 0b12ab34}", false),
+        ("[A=1692e-1, B=541e-1, C=69254e-3]", false),
+    ] {
+        let base = if is_refused { inner } else { "ARG A\nARG B\nARG C\nFROM debian:$A$B$C\n" };
+        let found = of(args, base);
+        assert_eq!(!found.is_empty(), is_refused, "{args}: {found:?}");
+        assert!(!found.iter().any(|one| one == untold), "{args}: {found:?}");
+    }
+}
+
 #[test]
 fn findings_and_files_of_a_task_have_a_limit() {
     let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
