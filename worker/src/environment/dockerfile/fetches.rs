@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::parse::{
-    Dockerfile, DockerfileInstruction, HeredocSupport, has_unclear_heredoc, split_flags,
+    Dockerfile, DockerfileInstruction, LineRules, has_unclear_heredoc, split_flags,
 };
 use super::words::{self, VariableLookup};
 
@@ -55,12 +55,12 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
 ];
 
 /// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
-/// value are empty, as during the build. Builders disagree about where here-documents end, so their
-/// lines count as instructions, too.
+/// value are empty, as during the build. Builders disagree about where here-documents end and about two
+/// escape characters at the end of a line, so the lines are read in each of these ways.
 pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
-    let ways = [HeredocSupport::Yes, HeredocSupport::No];
-    let found = ways.into_iter().flat_map(|heredocs| {
-        let file = Dockerfile::read_as(text, heredocs);
+    let ways = [LineRules::Current, LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
+    let found = ways.into_iter().flat_map(|rules| {
+        let file = Dockerfile::read_as(text, rules);
         fetches_of(&file, text, build_args)
     });
     found.collect::<BTreeSet<_>>().into_iter().collect()
@@ -122,7 +122,8 @@ fn images_of(
 }
 
 /// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all.
+/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all, two
+/// escape characters at its end.
 fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
     let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
     let mut words = instruction.rest.split_whitespace();
@@ -132,6 +133,7 @@ fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
         || (name == "ONBUILD" && words.next().is_some_and(is_nested))
         || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
         || has_unclear_heredoc(name, rest, escape)
+        || instruction.ends_in_two_escapes
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
@@ -368,6 +370,27 @@ mod tests {
             let found = fetches(&format!("FROM a\n{plain}"));
             assert_eq!(found.len(), 1, "{plain}: {found:?}");
         }
+    }
+
+    #[test]
+    fn line_that_ends_in_two_escape_characters_is_unclear() {
+        for text in [
+            "FROM scratch\nADD x \\\\\nhttp://127.0.0.1:18901/bs1 /\n",
+            "FROM scratch\nADD x \\\\\n  http://127.0.0.1:18901/bs2 /\n",
+            "FROM \\\\\n127.0.0.1:18901/bs3\n",
+            "FROM scratch\nCOPY \\\\\n--from=127.0.0.1:18901/bs4 / /\n",
+            "FROM scratch\nCOPY a \\\\ \t\n/b\n",
+            "# escape=`\nFROM scratch\nADD x ``\nhttp://127.0.0.1:18901/bs1 /\n",
+        ] {
+            let found = fetches(text);
+            assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{text}: {found:?}");
+        }
+        let joined = "FROM a\nRUN <<E\nADD x \\\\\nhttp://h/x /\nE\n";
+        let expected = [(Image, "a"), (Address, "\\http://h/x")];
+        let expected = expected.map(|(kind, source)| (kind, source.to_owned()));
+        assert_eq!(fetches(joined), expected, "lines of a here-document");
+        let plain = "FROM a\nRUN cat <<E > /x\na \\\\\nb\nE\nRUN echo \\\\ b && \\\n  true\n";
+        assert_eq!(fetches(plain).len(), 1, "{:?}", fetches(plain));
     }
 
     #[test]
