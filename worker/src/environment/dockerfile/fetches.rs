@@ -54,6 +54,9 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
     ("TARGETVARIANT", ""),
 ];
 
+/// The platform arguments that only some platforms have a value for, and the value.
+const VARIANTS: [(&str, &str); 2] = [("BUILDVARIANT", "v7"), ("TARGETVARIANT", "v7")];
+
 /// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
 /// value are empty, as during the build. Builders disagree about where here-documents end and about two
 /// escape characters at the end of a line, so the lines are read in each of these ways.
@@ -88,6 +91,15 @@ fn fetches_of(
     // A Dockerfile may give platform arguments another value.
     let without_platform = images_of(file, build_args);
     found.extend(without_platform.filter(|fetch| fetch.kind == BuildFetchKind::Image));
+    // An instruction may choose by whether they have a value.
+    if file.instructions.iter().any(|instruction| instruction.rest.contains("VARIANT")) {
+        for variants in [&VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]] {
+            let mut arguments = arguments.clone();
+            let set = variants.iter().filter(|(name, _)| !build_args.contains_key(*name));
+            arguments.extend(set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+            found.extend(images_of(file, &arguments));
+        }
+    }
     for instruction in &file.instructions {
         found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
             line: instruction.line,
@@ -261,6 +273,47 @@ mod tests {
         let text = "FROM a\nONBUILD COPY --from=h/b /x /y\nONBUILD ADD http://h/x /\n";
         let found = [(Image, "a"), (Image, "h/b"), (Address, "http://h/x")];
         assert_eq!(fetches(text), found.map(|(kind, source)| (kind, source.to_owned())));
+    }
+
+    #[test]
+    fn image_of_a_platform_with_a_variant_is_fetched() {
+        let inner = (Image, "127.0.0.1:18901/pfv/debian".to_owned());
+        for text in [
+            "FROM ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${BUILDVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "ARG A=${TARGETVARIANT:+127.0.0.1:18901/pfv/}\nFROM ${A}debian\n",
+            "FROM --platform=linux/arm/v7 ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${TARGETVAR\\\nIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${TARGETVARIANT:+${BUILDVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
+            "FROM ${BUILDVARIANT:+${TARGETVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
+            "FROM ${BUILDVARIANT:+${TARGETVARIANT:+127.0.0.1:18901/pfv/}}debian\n",
+        ] {
+            assert!(fetches(text).contains(&inner), "{text}: {:?}", fetches(text));
+        }
+        let variant =
+            |value: &str| BTreeMap::from([("TARGETVARIANT".to_owned(), value.to_owned())]);
+        let text = "ARG TARGETVARIANT\nFROM debian:12$TARGETVARIANT\n";
+        let images = |args: &BTreeMap<String, String>| {
+            build_fetches(text, args).into_iter().map(|fetch| fetch.source).collect::<Vec<_>>()
+        };
+        assert_eq!(images(&variant("")), ["debian:12"]);
+        assert_eq!(images(&variant("v8")), ["debian:12v8"]);
+        assert_eq!(images(&BTreeMap::new()), ["debian:12", "debian:12v7"]);
+    }
+
+    #[test]
+    fn stage_whose_name_builders_refuse_is_an_image() {
+        for text in [
+            "FROM scratch AS 127.0.0.1:18901/x\nFROM 127.0.0.1:18901/x\n",
+            "FROM scratch AS 127.0.0.1:18901/x\nCOPY --from=127.0.0.1:18901/x / /\n",
+            "FROM scratch AS 127.0.0.1:18901/x\nRUN --mount=from=127.0.0.1:18901/x,target=/x :\n",
+        ] {
+            assert_eq!(fetches(text), [(Image, "127.0.0.1:18901/x".to_owned())], "{text}");
+        }
+        let numbered = "FROM scratch AS 10.0.0.1\nFROM 10.0.0.1\n";
+        assert_eq!(fetches(numbered), [(Image, "10.0.0.1".to_owned())]);
+        let plain = "FROM scratch AS A-1_b.c\nFROM a-1_B.c\nCOPY --from=A-1_b.c /a /b\n";
+        assert!(fetches(plain).is_empty(), "{:?}", fetches(plain));
     }
 
     #[test]
