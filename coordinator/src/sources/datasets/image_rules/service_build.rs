@@ -141,7 +141,10 @@ fn is_number_of_compose(text: &str) -> bool {
         || (text.contains('_') && begins && digits.parse::<f64>().is_ok())
 }
 
-/// A path of a compose file, relative to the build context.
+/// A path of a compose file, relative to the build context. One that only begins with the name of the
+/// context, such as `${CONTEXT_DIR}b`, stays.
 pub(super) fn in_context(path: &str) -> &str {
-    path.strip_prefix(CONTEXT_PREFIX).map_or(path, |rest| rest.trim_start_matches('/'))
+    let below = path.strip_prefix(CONTEXT_PREFIX);
+    let below = below.filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    below.map_or(path, |rest| rest.trim_start_matches('/'))
 }

@@ -227,6 +227,8 @@ fn build_that_cannot_be_told_is_refused() {
         "{context: 'https://example.com/x.git'}",
         "'git@h:x'",
         "{context: '${WHERE}'}",
+        "'${CONTEXT_DIR}sub'",
+        "{context: '${CONTEXT_DIR}sub'}",
         "{context: sub, dockerfile: ''}",
         "{context: sub, dockerfile: null}",
         "{context: ''}",
@@ -356,6 +358,10 @@ fn compose_file_that_cannot_be_told_is_refused() {
         (
             "services: {a: {extends: {file: '${D}.yaml', service: a}}}\n",
             "the file `${D}.yaml`, which cannot be told",
+        ),
+        (
+            "services: {a: {extends: {file: '${CONTEXT_DIR}o.yaml', service: a}}}\n",
+            "the file `${CONTEXT_DIR}o.yaml`, which cannot be told",
         ),
         (
             "services: {a: {image: debian, image: debian}}\n",
