@@ -294,6 +294,8 @@ fn number_as_argument_in_another_form_than_that_of_compose_is_refused() {
         "{A: 1692e-1, B: 541e-1, C: 69254e-3}",
         "{A: 101e-1, B: 1e-1, C: 1e-1}",
         "{A: 1278e-1}",
+        "{A: !!float '1692e-1', B: '541e-1', C: 1}",
+        "{A: !!int '0x7f', B: '.0.0.1'}",
         "{A: 0x7f000001}",
         "{A: 0o177, B: '.0.0.1'}",
         "{A: 0177, B: '.0.0.1'}",
