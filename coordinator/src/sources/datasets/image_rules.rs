@@ -94,7 +94,7 @@ impl<'a> ImageRules<'a> {
             parts.steps.iter().map(|step| (&step.verifier_context, &step.verifier_compose));
         for (context, compose) in std::iter::once(own).chain(verifiers) {
             let Some(context) = context else { continue };
-            task.dockerfile(&context.join(DOCKERFILE), &BTreeMap::new());
+            task.dockerfile(context, Path::new(DOCKERFILE), &BTreeMap::new());
             if let Some(file) = compose {
                 task.compose(context, &context.join(file));
             }
@@ -180,11 +180,11 @@ impl TaskImages<'_> {
         }
     }
 
-    /// Checks a Dockerfile of the task, if it is there, and the one that some builders read in its place.
-    fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
-        self.one_dockerfile(path, args);
-        if let Some(other) = in_its_place(path) {
-            self.one_dockerfile(&other, args);
+    /// Checks a Dockerfile of a context, if it is there, and the one that some builders read in its place.
+    fn dockerfile(&mut self, context: &Path, file: &Path, args: &BTreeMap<String, String>) {
+        self.one_dockerfile(context, file, args);
+        if let Some(other) = in_its_place(file) {
+            self.one_dockerfile(context, &other, args);
         }
     }
 
@@ -194,7 +194,12 @@ impl TaskImages<'_> {
         is_there(path) || in_its_place(path).is_some_and(|other| is_there(&other))
     }
 
-    fn one_dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
+    fn one_dockerfile(&mut self, context: &Path, file: &Path, args: &BTreeMap<String, String>) {
+        let path = &context.join(file);
+        if self.root.has_file(path) && !self.has_inside(context, file) {
+            // A builder has the files of the context alone, and ends the link at one of them.
+            return self.refuse(path, "", None, "a Dockerfile through a link out of its context");
+        }
         if !self.begins(path, args) {
             return;
         }
@@ -208,6 +213,11 @@ impl TaskImages<'_> {
                 self.refuse(path, &refused.key, Some(fetch.line), &refused.refusal.to_string());
             }
         }
+    }
+
+    /// Whether a directory has a file, and no link on the way to the file leaves the directory.
+    fn has_inside(&self, directory: &Path, file: &Path) -> bool {
+        self.root.directory(directory).is_ok_and(|directory| directory.has_file(file))
     }
 
     /// Checks a compose file, and then those that it extends.
@@ -331,13 +341,13 @@ impl TaskImages<'_> {
             let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
             self.refuse(path, key, Some(line), &found);
         }
-        let files = BTreeSet::from([compose.context, compose.base()])
+        let contexts = BTreeSet::from([compose.context, compose.base()])
             .into_iter()
-            .map(|base| base.join(build.directory).join(build.file));
+            .map(|base| base.join(build.directory));
         let mut is_there = false;
-        for file in files {
-            is_there |= self.has_dockerfile(&file);
-            self.dockerfile(&file, &build.args);
+        for context in contexts {
+            is_there |= self.has_dockerfile(&context.join(build.file));
+            self.dockerfile(&context, Path::new(build.file), &build.args);
         }
         if !is_there {
             let found = format!("a build of `{}`, which is not there", build.file);

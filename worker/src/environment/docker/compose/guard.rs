@@ -134,14 +134,16 @@ impl ModelGuard<'_> {
         Ok(())
     }
 
-    /// The text of a Dockerfile, a regular file of the task in a directory of the task.
+    /// The text of a Dockerfile, a regular file in a directory of the task. No link on the way leaves that
+    /// directory: a builder has no other files, and ends such a link at one of them.
     fn dockerfile(&self, context: &Path, dockerfile: &str) -> Result<String, ModelRefusal> {
         let refused = |what: &str, error: std::io::Error| {
             ModelRefusal::new(format!("{what}, which cannot be read ({error})"))
         };
         let root = ConfinedDir::open(self.root).map_err(|e| refused("the task's files", e))?;
-        root.directory(context).map_err(|e| refused("a context", e))?;
-        root.read_text(&context.join(dockerfile), limits::CONFIG_FILE_BYTES)
+        let context = root.directory(context).map_err(|e| refused("a context", e))?;
+        context
+            .read_text(Path::new(dockerfile), limits::CONFIG_FILE_BYTES)
             .map_err(|e| refused(&format!("the Dockerfile `{dockerfile}`"), e))
     }
 }

@@ -132,6 +132,11 @@ fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
         (CHOSEN.to_owned(), json!({"BASE": INNER}), "127.0.0.1:18901"),
         (CHOSEN.to_owned(), json!({"BASE": ""}), "different ways"),
         ("ARG H\nFROM $H/x\n".to_owned(), json!({"H": 127.1}), "127.1"),
+        (
+            "ARG A\nARG B\nARG C\nFROM $A$B$C/flmeta\n".to_owned(),
+            json!({"A": "169.2", "B": "54.1", "C": "69.254"}),
+            "169.254.169.254",
+        ),
         ("FROM debian\n".to_owned(), json!({"BUILDKIT_SYNTAX": "a/b"}), "`BUILDKIT_SYNTAX`"),
     ] {
         let text = built(&dockerfile, &args).unwrap_or_else(|| panic!("{dockerfile} {args}"));
@@ -183,7 +188,11 @@ fn context_and_dockerfile_are_a_directory_and_a_regular_file_of_the_task() {
         ("Dockerfile", "FROM debian\n"),
         ("sub/Other", "FROM debian\n"),
         ("sub/Dockerfile/x", ""),
+        ("D2", "FROM scratch\nLABEL ok=1\n"),
+        ("b/D2", "FROM 127.0.0.1:18901/lkfrom\n"),
     ]);
+    symlink("../D2", root.join("b/Dockerfile")).expect("linked");
+    symlink("../sub", root.join("b/s")).expect("linked");
     symlink("/etc", root.join("out")).expect("linked");
     symlink("/etc/passwd", root.join("sub/Out")).expect("linked");
     symlink("Other", root.join("sub/Link")).expect("linked");
@@ -205,6 +214,8 @@ fn context_and_dockerfile_are_a_directory_and_a_regular_file_of_the_task() {
         ("ROOT/sub", "Dockerfile"),
         ("ROOT/sub", "Missing"),
         ("ROOT/sub", "Out"),
+        ("ROOT/b", "Dockerfile"),
+        ("ROOT/b", "s/Other"),
     ] {
         let refusal = of(context, dockerfile).expect_err(context);
         assert_eq!(refusal.kind, FailureKind::Refused, "{context} {dockerfile}");
