@@ -115,7 +115,8 @@ fn lfs_server_leads_to_no_server_of_the_inner_network() {
     let daemon = daemon_behind_proxy(&project, ("http", port), &[]);
     let repo = format!("http://{HOST}/tasks.git");
     let text = failure(&daemon, &project, &json!({ "repo": repo }));
-    assert!(server.requests().iter().any(|request| request == BATCH), "{text}");
+    let requests = server.requests();
+    assert!(requests.iter().any(|request| request == BATCH), "{text}: {requests:?}");
     assert!(text.contains("private network") && !text.contains(INNER), "{text}");
     assert_eq!(inner.requests(), [""; 0]);
     daemon.stop();
