@@ -114,9 +114,11 @@ fn registry_states_the_format_of_the_tasks_of_a_dataset() {
             assert_eq!(trial.result["format_doubt"], json!(null), "{name} {task}");
         }
     }
-    // `check` has no registry, and takes the format of its entry as an option.
+    // `check` has no registry, and takes the format of its entry as an option. An image is what
+    // the task lacks for a container.
     for format in ["rollout", "harbor"] {
-        let words = ["check", "repos/formats/tasks/bench", "--format", format];
+        let words =
+            ["check", "repos/formats/tasks/bench", "--format", format, "--environment", "process"];
         let checked = fixture.start(&words).wait(DEADLINE).expect_code(ExitCode::Success);
         let line = format!(": format {format}, as requested\n");
         assert!(checked.stdout.contains(&line), "{}", checked.stdout);

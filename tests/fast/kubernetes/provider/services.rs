@@ -311,7 +311,10 @@ async fn start_of_own_process_of_environment_is_observed() {
     let task = ServicesTask::new(
         "services: {main: {entrypoint: [sh, -c, 'sleep 1.5; echo > /tmp/ready; sleep 5000']}}",
     );
-    let environment = task.created().await;
+    // With a network it would have that of this host, whose sockets change all the time.
+    let closed = CreateRequest { network: NetworkPolicy::NoNetwork, ..task.request() };
+    let environment = task.fixture.provider.create(closed).await;
+    let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
     assert!(environment.has_own_programs());
     let printed = Arc::new(Captured::default());
     let observing = environment.exec(start::observation(), printed.clone());
