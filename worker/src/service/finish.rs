@@ -184,6 +184,8 @@ async fn report_unspooled(
 ) {
     let exec = execution.exec;
     tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
+    let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
+    let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
     let report = match finished.files.is_empty() {
         true => stored.await,
@@ -194,7 +196,7 @@ async fn report_unspooled(
     };
     note_end(shared, &execution, &report.body);
     send_last_report(shared, execution, report).await;
-    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+    let _left = unless_hung(shared, shared.spool.clear_unspooled(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.
