@@ -27,8 +27,8 @@ fn removed_entries_leave_no_message_when_purged() {
         let runs = [1, 2, 3, 4].map(|number| samples::offer(number, 1).run);
         let store = nats.kv_store();
         let write = async |run: RunId, revision| {
-            let written = store.write(&run.to_string(), Bytes::from_static(b"entry"), revision);
-            written.await.expect("reachable")
+            let (key, entry) = (run.to_string(), Bytes::from_static(b"entry"));
+            store.write(&key, entry, revision).await.expect("reachable")
         };
         let bound = entry_messages(&nats).await;
         for run in runs {
