@@ -36,7 +36,7 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// Pause after a connection that could not be accepted, for instance for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Port of requests that name none.
+/// Port of plain requests that name none.
 const HTTP_PORT: u16 = 80;
 
 type ProxyResponse = Response<Either<Full<Bytes>, ForwardedBody>>;
@@ -122,7 +122,8 @@ async fn answer(
     };
     let shown = format!("{host}:{port}");
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_tls = request.method() == Method::CONNECT;
+    // Some programs ask for tunnels to plain servers, too.
+    let is_tls = request.method() == Method::CONNECT && port != HTTP_PORT;
     let stream = match connect(context, host, port, is_tls).await {
         Ok(stream) => stream,
         Err(ConnectError::Refused(refusal)) => {
