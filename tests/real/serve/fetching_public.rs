@@ -194,9 +194,9 @@ fn public_repository_needs_a_certificate_that_the_server_trusts() {
         assert_eq!(server.requests(), [""; 0], "{host}");
         daemon.stop();
     };
-    refused(&other, HOST);
-    // The certificate is for another host.
+    // The certificate is for another host. A later server tries again, in vain: this comes first.
     refused(&trusted, OTHER_HOST);
+    refused(&other, HOST);
     // Git alone trusts it: the client of Git LFS does not.
     let repo = format!("https://{HOST}/tasks.git");
     let variables = [("SSL_CERT_FILE", other.as_path()), ("GIT_SSL_CAINFO", trusted.as_path())];

@@ -51,6 +51,10 @@ impl Unneeded {
 /// so those of ended runs are few; [`sweep_old`] looks through all.
 const OFFERS_LOOKED_AT: u64 = 10_000;
 
+/// Age at which what a removed entry has left is purged. NATS servers write what they removed to their disks
+/// every two minutes; those of a user may do it less often.
+const MARKER_AGE: Duration = Duration::from_hours(1);
+
 /// Removes the messages of runs that have completed or were removed. Lock entries stay, and so do offers
 /// while the queue is long.
 ///
@@ -98,7 +102,7 @@ pub async fn sweep_old(
         }
     }
     if !dry_run {
-        nats.purge_removed_entries().await?;
+        nats.purge_removed_entries(MARKER_AGE).await?;
     }
     for (run, messages) in counted {
         let is_removed = sweep.entries.contains(&run);
@@ -135,7 +139,6 @@ pub async fn forget_runs(
                 continue;
             }
         }
-        nats.purge_removed_entry(*run).await?;
         nats.remove_messages(*run, ends).await?;
     }
     Ok(())

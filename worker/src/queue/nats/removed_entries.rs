@@ -1,54 +1,43 @@
-//! Messages that removed entries of runs leave in their bucket, one for each: they are purged.
+//! Messages that removed entries of runs leave in their bucket, one for each: the old ones are purged.
 
-use rollout_protocol::id::RunId;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::client::{NatsClient, api_request, parse_api};
+use super::client::{api_request, parse_api};
 use super::connect::Nats;
 use super::error::NatsError;
-use super::stored_message::StoredMessage;
-use super::{kv_store, names, snapshot};
+use super::names;
+use super::snapshot::{self, AgedMessage};
 use crate::queue::traits::QueueError;
 
 impl Nats {
-    /// Purges what the entry of a run has left, if it was removed. A user that may not do that leaves it.
+    /// Purges what entries have left that were removed `age` ago or earlier. A user that may not do that
+    /// leaves it.
     ///
-    /// # Errors
-    /// [`QueueError`].
-    pub async fn purge_removed_entry(&self, run: RunId) -> Result<(), QueueError> {
-        let client = self.client();
-        let left = kv_store::read_key(client, &client.names.runs, &run.to_string()).await?;
-        Ok(purge_deletions(client, left).await?)
-    }
-
-    /// Purges what all removed entries have left. A user that may not do that leaves it.
+    /// What was removed just now must stay: a server that is killed within minutes of a purge forgets the
+    /// purge together with what came shortly before it, and would have the entry again.
     ///
     /// # Errors
     /// [`QueueError`]; some may have been purged.
-    pub async fn purge_removed_entries(&self) -> Result<(), QueueError> {
+    pub async fn purge_removed_entries(&self, age: Duration) -> Result<(), QueueError> {
         let client = self.client();
-        let found = snapshot::read_keys(client, &client.names.runs).await?;
-        Ok(purge_deletions(client, found.into_iter().map(|aged| aged.stored)).await?)
-    }
-}
-
-/// Purges those of these messages that are deletions. What was written later stays.
-async fn purge_deletions(
-    client: &NatsClient,
-    found: impl IntoIterator<Item = StoredMessage>,
-) -> Result<(), NatsError> {
-    let verb = format!("STREAM.PURGE.{}", names::bucket_stream(&client.names.runs));
-    let purge = |stored: StoredMessage| {
-        let which = json!({ "filter": stored.subject, "seq": stored.sequence.saturating_add(1) });
-        api_request(&verb, &which)
-    };
-    let deletions = found.into_iter().filter(|stored| stored.deletion);
-    for answer in client.request_all(deletions.map(purge).collect()).await? {
-        match answer.and_then(|answer| parse_api::<Value>(&answer.payload)) {
-            // The permissions are those of an earlier version. The client has warned.
-            Err(NatsError::Denied(_)) => return Ok(()),
-            purged => purged?,
+        let verb = format!("STREAM.PURGE.{}", names::bucket_stream(&client.names.runs));
+        let purge = |AgedMessage { stored, .. }: AgedMessage| {
+            // What was written later stays.
+            let which =
+                json!({ "filter": stored.subject, "seq": stored.sequence.saturating_add(1) });
+            api_request(&verb, &which)
         };
+        let found = snapshot::read_keys(client, &client.names.runs).await?.into_iter();
+        let old = found.filter(|found| found.stored.deletion && found.age >= age);
+        for answer in client.request_all(old.map(purge).collect()).await? {
+            match answer.and_then(|answer| parse_api::<Value>(&answer.payload)) {
+                // The permissions are those of an earlier version. The client has warned.
+                Err(NatsError::Denied(_)) => return Ok(()),
+                purged => purged?,
+            };
+        }
+        Ok(())
     }
-    Ok(())
 }
