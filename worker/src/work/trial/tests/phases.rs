@@ -19,7 +19,7 @@ use crate::environment::{FailureKind, Upload};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
-    let shown = command.env.iter().filter(|(name, _)| *name != "ROLLOUT_TASK_INSTRUCTION");
+    let shown = command.env.iter().filter(|(name, _)| !name.starts_with("ROLLOUT_"));
     shown.map(|(name, value)| format!("{name}={value}")).collect()
 }
 

@@ -125,7 +125,7 @@ async fn environment_files_unplaceable_fail_setup_with_reason() {
     let mut rig = TrialFixture::new().await;
     rig.task.environment.workdir_files = Some(rig.store_archive("input.txt", "42").await);
     rig.provider
-        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Gone));
+        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 0), FaultEffect::Fail(FailureKind::Gone));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::EnvironmentStartFailed);
     let message = &error(&finished).message;
