@@ -198,10 +198,19 @@ pub struct SampleResult {
     /// Other executions of this generation.
     #[serde(default, skip_serializing_if = "is_no_other")]
     pub other_executions: u32,
+    /// Model calls of all its executions for which the server gave no token ids, although it is asked
+    /// for them.
+    #[serde(default, skip_serializing_if = "is_no_call")]
+    pub calls_without_ids: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_no_other(count: &u32) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_no_call(count: &u64) -> bool {
     *count == 0
 }
 
@@ -216,6 +225,7 @@ impl SampleResult {
             error: None,
             execution: None,
             other_executions: 0,
+            calls_without_ids: 0,
         }
     }
 

@@ -60,6 +60,8 @@ class FarmTotals:
     """Samples that were lost and replaced."""
     late: int = 0
     """Results that came too late to count."""
+    calls_without_ids: int = 0
+    """Model calls for which a server with `capture: tokens` gave no token ids."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,14 @@ fn infrastructure() -> Verdict {
 
 /// A trial that failed once, was lost once, and passed at last.
 fn retried() -> Settlement {
-    let model_use = ModelUse { calls: 4, tokens: 900, cost: 0.5, unpriced_calls: 1, sec: 1.5 };
+    let model_use = ModelUse {
+        calls: 4,
+        tokens: 900,
+        cost: 0.5,
+        unpriced_calls: 1,
+        sec: 1.5,
+        ..ModelUse::NONE
+    };
     let verdict = Verdict { cost: 0.5, model_use, ..passed(1.0) };
     let mut settled = settlement(trial("base", "one", 1), 3, verdict);
     let last = settled.by.clone().expect("an execution");

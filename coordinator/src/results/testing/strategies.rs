@@ -94,7 +94,14 @@ pub(crate) fn execution_end() -> impl Strategy<Value = ExecutionEnd> {
     prop_oneof![
         verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
         (0.0..5.0).prop_map(|cost| {
-            let model_use = ModelUse { calls: 2, tokens: 30, cost, unpriced_calls: 1, sec: 0.5 };
+            let model_use = ModelUse {
+                calls: 2,
+                tokens: 30,
+                cost,
+                unpriced_calls: 1,
+                sec: 0.5,
+                ..ModelUse::NONE
+            };
             ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost, model_use }
         }),
         Just(ExecutionEnd::Open),

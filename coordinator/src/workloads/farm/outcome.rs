@@ -3,7 +3,7 @@
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::farm::{CancelReason, LossCause, SampleEnd, SampleExecution, SampleResult};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Execution, ItemOutcome, Verdict};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Verdict};
 
 use crate::engine::core::ItemSettlement;
 
@@ -11,6 +11,11 @@ use crate::engine::core::ItemSettlement;
 pub(super) fn sample_result(settled: &ItemSettlement) -> SampleResult {
     let ItemSettlement { by, verdict, superseded, .. } = settled;
     let Verdict { reward, rewards, cost, error, .. } = verdict.clone();
+    let without_ids = superseded.iter().map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => verdict.model_use.calls_without_ids,
+        ExecutionEnd::Lost { model_use, .. } => model_use.calls_without_ids,
+        ExecutionEnd::Open => 0,
+    });
     let has_verdict = verdict.outcome == ItemOutcome::Completed;
     SampleResult {
         end: sample_end(verdict),
@@ -20,6 +25,8 @@ pub(super) fn sample_result(settled: &ItemSettlement) -> SampleResult {
         error,
         execution: by.as_ref().map(execution),
         other_executions: u32::try_from(superseded.len()).unwrap_or(u32::MAX),
+        calls_without_ids: without_ids
+            .fold(verdict.model_use.calls_without_ids, u64::saturating_add),
     }
 }
 
@@ -56,6 +63,7 @@ mod tests {
     use rollout_protocol::Timestamp;
     use rollout_protocol::error::{ErrorCode, RetryClass};
     use rollout_protocol::id::ItemId;
+    use rollout_protocol::spec::budget::ModelUse;
 
     use super::*;
 
@@ -78,6 +86,15 @@ mod tests {
             assert_eq!(found.end, SampleEnd::NoResult { cause, phase });
             assert!(!found.is_usable() && found.reward.is_none());
         }
+    }
+
+    #[test]
+    fn calls_without_token_ids_of_sample_are_counted() {
+        let model_use = ModelUse { calls: 3, calls_without_ids: 2, ..ModelUse::NONE };
+        let found = result(Verdict { model_use, ..Verdict::completed(1.0) });
+        assert_eq!(found.calls_without_ids, 2);
+        let text = serde_json::to_string(&result(Verdict::completed(1.0))).expect("JSON");
+        assert!(!text.contains("without_ids"), "{text}");
     }
 
     #[test]

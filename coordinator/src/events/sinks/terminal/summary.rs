@@ -42,6 +42,7 @@ fn render_with(
     }
     let warnings = score::format_doubt(result).into_iter().chain(score::unreachable(result));
     let warnings = warnings.chain(score::without_reward(result));
+    let warnings = warnings.chain(score::without_token_ids(result));
     for warning in warnings.chain(score::not_installed(result)) {
         line(style.wrapped(&warning));
     }
