@@ -186,9 +186,9 @@ pub struct SampleResult {
     /// The verifier's numbers by their keys, if it gave several.
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
-    /// Cost of the environment, in the user's currency.
+    /// Cost of the execution, in the user's currency, as far as it is known; absent if nothing of it is.
     #[serde(default)]
-    pub cost: f64,
+    pub cost: Option<f64>,
     /// The first cause of failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TrialError>,
@@ -221,7 +221,7 @@ impl SampleResult {
             end: SampleEnd::Cancelled { reason },
             reward: None,
             rewards: Rewards::new(),
-            cost: 0.0,
+            cost: Some(0.0),
             error: None,
             execution: None,
             other_executions: 0,

@@ -93,7 +93,7 @@ pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
 pub(crate) fn execution_end() -> impl Strategy<Value = ExecutionEnd> {
     prop_oneof![
         verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
-        (0.0..5.0).prop_map(|cost| {
+        prop_oneof![Just(0.0), 0.001..5.0f64].prop_map(|cost| {
             let model_use = ModelUse {
                 calls: 2,
                 tokens: 30,

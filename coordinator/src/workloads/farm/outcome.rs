@@ -6,6 +6,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Verdict};
 
 use crate::engine::core::ItemSettlement;
+use crate::results::known_cost::known_cost;
 
 /// The result of the sample whose item has this settlement.
 pub(super) fn sample_result(settled: &ItemSettlement) -> SampleResult {
@@ -21,7 +22,7 @@ pub(super) fn sample_result(settled: &ItemSettlement) -> SampleResult {
         end: sample_end(verdict),
         reward: reward.filter(|_| has_verdict),
         rewards: if has_verdict { rewards } else { Default::default() },
-        cost,
+        cost: known_cost(cost, verdict.model_use.unpriced_calls),
         error,
         execution: by.as_ref().map(execution),
         other_executions: u32::try_from(superseded.len()).unwrap_or(u32::MAX),
@@ -95,6 +96,15 @@ mod tests {
         assert_eq!(found.calls_without_ids, 2);
         let text = serde_json::to_string(&result(Verdict::completed(1.0))).expect("JSON");
         assert!(!text.contains("without_ids"), "{text}");
+    }
+
+    #[test]
+    fn cost_of_sample_with_calls_without_price_is_unknown_or_a_lower_bound() {
+        for (cost, expected) in [(0.0, None), (0.5, Some(0.5))] {
+            let model_use = ModelUse { calls: 3, unpriced_calls: 2, cost, ..ModelUse::NONE };
+            let found = result(Verdict { model_use, cost, ..Verdict::completed(1.0) });
+            assert_eq!(found.cost, expected);
+        }
     }
 
     #[test]
