@@ -74,6 +74,7 @@ impl EvalRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: None,
+            told: None,
         };
         let redactor = self.attempt.redactor.clone();
         let installing = ScriptStage::Install { has_codes: script.has_codes() };

@@ -75,6 +75,7 @@ impl IdeasRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: None,
+            told: None,
         };
         let environment = self.attempt.running_environment();
         let ran = run_to_end(environment, planned, capture.clone(), pending()).await;

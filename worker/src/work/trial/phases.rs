@@ -15,7 +15,9 @@ use crate::agents::{self, AgentPlan};
 use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
-use crate::work::agent::{PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, run_agent_script};
+use crate::work::agent::{
+    PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, ToldLimits, run_agent_script,
+};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
@@ -33,6 +35,8 @@ impl TrialRun<'_> {
         let install = plan.install.take().filter(|_| !self.is_installed);
         let install = install.map(ScriptWork::Command);
         let install = self.agent_script(ctx.step(), install, seconds(limit));
+        // Only the agent itself plans its time.
+        let install = install.map(|script| PlannedScript { told: None, ..script });
         let has_codes = agents::has_install_codes(&ctx.agent.kind);
         self.run_agent_script(ScriptStage::Install { has_codes }, install).await?;
         if ctx.settings.install_only {
@@ -153,7 +157,8 @@ impl TrialRun<'_> {
     ) -> Option<PlannedScript> {
         let mut env = self.agent_env(step);
         let budget = self.ctx.settings.budget.as_ref();
-        env.extend(variables::limits_env(limit, Timestamp::now(), budget));
+        let told = ToldLimits::new(limit, Timestamp::now(), budget);
+        env.extend(told.variables());
         let script = |work| PlannedScript {
             work,
             env,
@@ -164,6 +169,7 @@ impl TrialRun<'_> {
             // One of its processes may be a service that is verified.
             keep_processes: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
             clock: self.models.clock(&self.ctx.execution),
+            told: Some(told),
         };
         work.map(script)
     }
