@@ -78,7 +78,11 @@ fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) ->
     let healthcheck =
         written.healthcheck.as_ref().map(|check| job.timeout_rules.healthcheck(check));
     let start_grace_sec = job.timeout_rules.start_grace_sec.or(written.start_grace_sec);
+    let mut env = written.env.clone();
+    let proxies = job.environment_changes.proxies();
+    env.extend(proxies.map(|(name, value)| (name.clone(), value.template.clone())));
     TaskEnvironment {
+        env,
         resources,
         build_sec,
         compose,

@@ -57,7 +57,8 @@ use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
-    ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
+    BuildProxies, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
+    Upload,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise;
@@ -359,6 +360,7 @@ impl ComposeCreation<'_> {
             force_build: false,
             timeout: IMAGES_WITHIN,
             log: None,
+            proxies: BuildProxies::of(&self.request.env),
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: self.request.labels.clone(),
         };
