@@ -186,7 +186,7 @@ pub struct SampleResult {
     /// The verifier's numbers by their keys, if it gave several.
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
-    /// Cost of the execution, in the user's currency, as far as it is known; absent if nothing of it is.
+    /// Cost of the execution, in the user's currency, as far as it is known; null if nothing of it is.
     #[serde(default)]
     pub cost: Option<f64>,
     /// The first cause of failure.

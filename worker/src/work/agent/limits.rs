@@ -10,16 +10,14 @@ use rollout_protocol::spec::budget::{BudgetLimits, TryBudget};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::script::PlannedScript;
 use crate::environment::{Environment, Failure, Upload};
-use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, with_timeout};
 
 /// The file with the limits as they are now.
-const LIMITS_FILE: &str = "/rollout/limits.json";
+pub(super) const LIMITS_FILE: &str = "/rollout/limits.json";
 
 /// Variable with the path of [`LIMITS_FILE`].
-const LIMITS_VARIABLE: &str = "ROLLOUT_LIMITS";
+pub(super) const LIMITS_VARIABLE: &str = "ROLLOUT_LIMITS";
 
 /// Pause before a file that could not be rewritten is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -76,7 +74,8 @@ impl ToldLimits {
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))
     }
 
-    const fn has_any(&self) -> bool {
+    /// Whether there is any limit.
+    pub(super) const fn has_any(&self) -> bool {
         let BudgetLimits { cost, tokens, calls, sec } = self.budget;
         let is_paid = cost.is_some() || tokens.is_some() || calls.is_some() || sec.is_some();
         self.timeout.is_some() || is_paid
@@ -94,7 +93,12 @@ impl ToldLimits {
         text.into()
     }
 
-    async fn place(&self, environment: &dyn Environment, stood: Duration) -> Result<(), Failure> {
+    /// Places the file, after the clock has stood still for a time.
+    pub(super) async fn place(
+        &self,
+        environment: &dyn Environment,
+        stood: Duration,
+    ) -> Result<(), Failure> {
         let (path, bytes) = (LIMITS_FILE.to_owned(), self.file(stood));
         let placing = environment.copy_to(vec![Upload::File { path, bytes, executable: false }]);
         with_timeout(COPY_LIMIT, "placing them", placing).await
@@ -104,19 +108,6 @@ impl ToldLimits {
 /// A time some seconds later, if it can be written.
 fn later(second: i64, by: Duration) -> Option<i64> {
     second.checked_add(i64::try_from(by.as_secs()).ok()?)
-}
-
-/// Places the file with the limits of an agent's script, if it is told any, and names it to the
-/// script.
-pub(in crate::work) async fn place_limits(
-    environment: &dyn Environment,
-    script: &mut PlannedScript,
-) -> Result<(), ScriptError> {
-    let Some(told) = script.told.filter(ToldLimits::has_any) else { return Ok(()) };
-    let placed = told.place(environment, Duration::ZERO).await;
-    placed.map_err(|failure| ScriptError::Place { what: "the agent's limits", failure })?;
-    script.env.insert(LIMITS_VARIABLE.to_owned(), LIMITS_FILE.to_owned());
-    Ok(())
 }
 
 /// Rewrites the file each time that the clock is found to have stood still for longer. Never ends.

@@ -17,12 +17,13 @@ mod shell;
 use std::collections::BTreeMap;
 
 pub(in crate::work) use self::install::{AgentInstallation, install_in_image};
-pub(in crate::work) use self::limits::{ToldLimits, place_limits};
+pub(in crate::work) use self::limits::ToldLimits;
 pub(in crate::work) use self::model_calls::{
     CALLS_DIRECTORY, CallsRequest, ModelCalls, blame_server,
 };
 pub(in crate::work) use self::script::{
-    PlannedScript, ScriptFailure, ScriptWork, run_agent_script, run_script, run_to_end,
+    PlannedScript, ScriptFailure, ScriptWork, place_limits, run_agent_script, run_script,
+    run_to_end,
 };
 pub(in crate::work) use self::shell::{KeptSession, ShellAgent};
 

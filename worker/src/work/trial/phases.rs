@@ -12,7 +12,10 @@ use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::{readiness, setup, variables};
 use crate::agents::{self, AgentPlan};
-use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
+use crate::environment::proxies;
+use crate::environment::{
+    BuildProxies, CommandExit, EnvironmentPurpose, Image, ImageSource, Provider,
+};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
 use crate::work::agent::{
@@ -121,9 +124,12 @@ impl TrialRun<'_> {
         let requested = RequestedImage { environment, settings: &self.ctx.settings.environment };
         let (source, part) = requested.source(&self.services.files).await?;
         self.parts.extend(part);
+        let env = variables::environment_env(&self.services.variables, environment);
+        let (proxies, labels) = (BuildProxies::of(&env), &self.ctx.execution.labels);
         let log = &mut self.outputs.build_log;
-        let image = requested.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
-        Ok((source, image))
+        let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
+        self.outputs.build_log.mask(&self.attempt.redactor);
+        Ok((source, prepared?))
     }
 
     /// Fetches the tests before the agent begins: a later outage of the store costs no agent's
@@ -179,7 +185,11 @@ impl TrialRun<'_> {
     fn agent_env(&self, step: &StepSpec) -> ScriptEnv {
         let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
-        env.extend(self.models.env());
+        let models = self.models.env();
+        if self.attempt.environment.network_env().is_empty() {
+            proxies::exempt(&mut env, models.values().map(String::as_str));
+        }
+        env.extend(models);
         let agent = &self.ctx.agent;
         let index = self.steps.len().saturating_sub(1);
         if agent.trajectory(index, step).is_some() {

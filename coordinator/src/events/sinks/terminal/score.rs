@@ -122,9 +122,8 @@ pub(super) fn without_token_ids(result: &JobResult) -> Option<String> {
     let count = result.model_use.calls_without_ids;
     (count > 0).then(|| {
         format!(
-            "no token ids in {} of {}, although the server is to give them (`capture: tokens`): nothing \
+            "no token ids in {count} of {}, although the server is to give them (`capture: tokens`): nothing \
              can be trained on them",
-            count,
             plural(result.model_use.calls, "model call"),
         )
     })
