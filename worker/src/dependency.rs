@@ -151,6 +151,15 @@ impl Dependency {
         !self.is_down()
     }
 
+    /// Waits for the end of the outage that lasts or comes next.
+    pub async fn wait_for_recovery(&self) {
+        let mut states = self.state.subscribe();
+        for is_down in [true, false] {
+            // The sender lives as long as this borrow of it.
+            drop(states.wait_for(|state| state.down_since.is_some() == is_down).await);
+        }
+    }
+
     /// Probes the service once without recording or logging an outage, for a caller that reports
     /// it.
     ///

@@ -36,7 +36,7 @@ pub(super) struct ItemDocument {
     /// Its error, without the message.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     error: Option<serde_json::Value>,
-    /// Cost of all its executions.
+    /// Cost of all its executions, as far as it is known; null if nothing of it is.
     cost: Option<f64>,
     /// The worker that ran it, or runs it.
     worker: Option<String>,

@@ -192,6 +192,10 @@ fn status_facts(status: &FarmStatus) -> Vec<(&'static str, String)> {
         ("samples", format!("{}{beside}", totals.samples)),
         ("to read", format!("{} completions not acknowledged", status.unacknowledged)),
     ];
+    if totals.calls_without_ids > 0 {
+        let calls = format!("{} model calls without token ids", totals.calls_without_ids);
+        facts.push(("warning", format!("{calls}: nothing can be trained on them")));
+    }
     facts.extend(status.pause.map(|pause| ("paused", format!("since {:.0}", pause.since))));
     facts.extend(status.model_calls.map(|calls| {
         let held = format!("{} in flight, {} held back", calls.in_flight, calls.held);
@@ -254,6 +258,9 @@ failure  no space
 opened   2026-05-01T10:00:00Z
 ";
         assert_eq!(text, expected);
+        farm["status"]["totals"]["calls_without_ids"] = 9.into();
+        let text = render(&farm, None).expect("readable");
+        assert!(text.contains("\nwarning  9 model calls without token ids: "), "{text}");
         farm["status"] = json!({"name": 1});
         assert!(render(&farm, None).is_err(), "a status that cannot be read is an error");
     }

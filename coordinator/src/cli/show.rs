@@ -273,7 +273,7 @@ fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usiz
         let rewards = verdict.numbers().map(|(key, value)| format!("{key} {}", number(value)));
         let rewards = rewards.collect::<Vec<_>>().join(", ");
         facts.push(("rewards", if rewards.is_empty() { "-".to_owned() } else { rewards }));
-        facts.push(("cost", number_or_dash(row.cost)));
+        facts.push(("cost", row.cost.map_or_else(|| "unknown".to_owned(), number)));
         if let Some(error) = &verdict.error {
             facts.push(("error", error.to_string()));
             facts.push(("", format!("code {}, phase {}", error.code, error.phase)));

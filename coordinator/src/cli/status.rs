@@ -221,6 +221,8 @@ fn cost(status: &RunStatus) -> String {
     let mut parts = vec![format::cost(status.total_cost, used.unpriced_calls)];
     let calls = || format!("model calls: {} ({} tokens)", used.calls, used.tokens);
     parts.extend((used.calls > 0).then(calls));
+    let without_ids = used.calls_without_ids;
+    parts.extend((without_ids > 0).then(|| format!("{without_ids} calls without token ids")));
     parts.extend((status.retries > 0).then(|| format!("{} executions retried", status.retries)));
     let lost = status.lost_executions;
     parts.extend((lost > 0).then(|| format!("{lost} executions lost")));

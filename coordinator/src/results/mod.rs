@@ -4,6 +4,7 @@
 pub mod escape;
 pub mod export;
 pub mod files;
+pub(crate) mod known_cost;
 pub mod metrics;
 pub mod report;
 mod rows;

@@ -186,9 +186,9 @@ pub struct SampleResult {
     /// The verifier's numbers by their keys, if it gave several.
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
-    /// Cost of the environment, in the user's currency.
+    /// Cost of the execution, in the user's currency, as far as it is known; null if nothing of it is.
     #[serde(default)]
-    pub cost: f64,
+    pub cost: Option<f64>,
     /// The first cause of failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TrialError>,
@@ -198,10 +198,19 @@ pub struct SampleResult {
     /// Other executions of this generation.
     #[serde(default, skip_serializing_if = "is_no_other")]
     pub other_executions: u32,
+    /// Model calls of all its executions for which the server gave no token ids, although it is asked
+    /// for them.
+    #[serde(default, skip_serializing_if = "is_no_call")]
+    pub calls_without_ids: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_no_other(count: &u32) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_no_call(count: &u64) -> bool {
     *count == 0
 }
 
@@ -212,10 +221,11 @@ impl SampleResult {
             end: SampleEnd::Cancelled { reason },
             reward: None,
             rewards: Rewards::new(),
-            cost: 0.0,
+            cost: Some(0.0),
             error: None,
             execution: None,
             other_executions: 0,
+            calls_without_ids: 0,
         }
     }
 

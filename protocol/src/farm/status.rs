@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::sample::{GroupEnd, SampleEnd};
+use super::sample::{GroupEnd, SampleEnd, SampleResult};
 use crate::Timestamp;
 use crate::sample_key::GroupId;
 
@@ -30,9 +30,16 @@ pub struct FarmTotals {
     pub refills: u64,
     /// Results that came too late to count.
     pub late: u64,
+    /// Model calls of all its samples for which a server with `capture: tokens` gave no token ids.
+    pub calls_without_ids: u64,
 }
 
 impl FarmTotals {
+    /// Counts the model calls of a sample, or of a generation that was replaced.
+    pub const fn add_calls(&mut self, result: &SampleResult) {
+        self.calls_without_ids = self.calls_without_ids.saturating_add(result.calls_without_ids);
+    }
+
     /// Counts the end of a sample.
     pub fn count(&mut self, end: &SampleEnd) {
         match end {

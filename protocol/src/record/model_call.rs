@@ -270,6 +270,10 @@ pub struct GatewaySummary {
     /// Calls whose cost is not known: their model has no price, or their reply has no token counts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unpriced_calls: u64,
+    /// Calls to servers with `capture: tokens` whose reply has no token ids: nothing can be trained on
+    /// them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub calls_without_ids: u64,
     /// Time in which calls were open, seconds; that of concurrent calls is added up.
     #[serde(default)]
     pub open_sec: f64,
@@ -292,6 +296,7 @@ impl GatewaySummary {
             tokens: self.usage.total(),
             cost: self.cost,
             unpriced_calls: self.unpriced_calls,
+            calls_without_ids: self.calls_without_ids,
             sec: self.open_sec,
         }
     }

@@ -20,6 +20,9 @@ pub struct ModelUse {
     /// Calls whose cost is not known, and not part of it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unpriced_calls: u64,
+    /// Calls to servers with `capture: tokens` whose reply has no token ids.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub calls_without_ids: u64,
     /// Time in which calls were open, seconds; that of concurrent calls is added up.
     #[serde(default, deserialize_with = "crate::cost::read")]
     pub sec: f64,
@@ -27,7 +30,8 @@ pub struct ModelUse {
 
 impl ModelUse {
     /// Nothing.
-    pub const NONE: Self = Self { calls: 0, tokens: 0, cost: 0.0, unpriced_calls: 0, sec: 0.0 };
+    pub const NONE: Self =
+        Self { calls: 0, tokens: 0, cost: 0.0, unpriced_calls: 0, calls_without_ids: 0, sec: 0.0 };
 
     /// Whether it is nothing at all.
     pub fn is_none(&self) -> bool {
@@ -42,6 +46,7 @@ impl ModelUse {
             tokens: self.tokens.saturating_add(other.tokens),
             cost: self.cost + other.cost,
             unpriced_calls: self.unpriced_calls.saturating_add(other.unpriced_calls),
+            calls_without_ids: self.calls_without_ids.saturating_add(other.calls_without_ids),
             sec: self.sec + other.sec,
         }
     }
@@ -54,6 +59,7 @@ impl ModelUse {
             tokens: self.tokens.saturating_sub(other.tokens),
             cost: (self.cost - other.cost).max(0.0),
             unpriced_calls: self.unpriced_calls.saturating_sub(other.unpriced_calls),
+            calls_without_ids: self.calls_without_ids.saturating_sub(other.calls_without_ids),
             sec: (self.sec - other.sec).max(0.0),
         }
     }
@@ -66,6 +72,7 @@ impl ModelUse {
             tokens: self.tokens.saturating_mul(times),
             cost: self.cost * times as f64,
             unpriced_calls: self.unpriced_calls.saturating_mul(times),
+            calls_without_ids: self.calls_without_ids.saturating_mul(times),
             sec: self.sec * times as f64,
         }
     }
@@ -125,6 +132,7 @@ impl BudgetLimits {
             tokens: self.tokens.unwrap_or_default(),
             cost: self.cost.unwrap_or_default(),
             unpriced_calls: 0,
+            calls_without_ids: 0,
             sec: self.sec.unwrap_or_default(),
         }
     }
@@ -163,8 +171,8 @@ mod tests {
     fn limits_name_the_first_amount_above_them() {
         let limits =
             BudgetLimits { cost: Some(0.3), tokens: Some(10), calls: Some(2), sec: Some(1.0) };
-        let unpriced_calls = 0;
-        let used = ModelUse { calls: 2, tokens: 10, cost: 0.1 + 0.2, unpriced_calls, sec: 1.0 };
+        let used =
+            ModelUse { calls: 2, tokens: 10, cost: 0.1 + 0.2, sec: 1.0, ..ModelUse::default() };
         assert_eq!(limits.exceeded_by(used), None, "the limit itself may be used");
         let more = |more: ModelUse| limits.exceeded_by(used.plus(more));
         let cost = more(ModelUse { cost: 0.01, ..ModelUse::default() });

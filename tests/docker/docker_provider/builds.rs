@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{FailureKind, Image, ImageRequest, ImageSource, Provider as _};
+use rollout_worker::environment::{
+    BuildProxies, FailureKind, Image, ImageRequest, ImageSource, Provider as _,
+};
 
 use crate::docker_provider::fixture::{BASE, DockerFixture, destroy, output};
 
@@ -112,6 +114,23 @@ async fn frontend_absent_is_logged_and_skipped() {
     assert!(failure.message.contains("exit code 4"), "{}", failure.message);
     let log = std::fs::read_to_string(log).expect("a log");
     assert!(log.contains("The frontend 127.0.0.1:1/frontend:1 cannot be used"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxies_reach_commands_of_build_and_stay_out_of_image() {
+    let Some(lab) = DockerFixture::open().await else { return };
+    let proxy = "http://user:secret-of-proxy@127.0.0.1:9";
+    let env = [("HTTPS_PROXY", proxy), ("OTHER", "x")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let lines =
+        format!("FROM {BASE}\nRUN printf '%s' \"[$HTTPS_PROXY][$OTHER]\" | wc -c > /length\n");
+    let source = lab.context(&[("Dockerfile", &lines)]);
+    let proxies = BuildProxies::of(&env.into());
+    let request = ImageRequest { proxies, ..lab.image_request(&source) };
+    let image = lab.provider.prepare(request).await.expect("built");
+    let script = "cat /length; echo \"[$HTTPS_PROXY]\"";
+    let expected = format!("{}\n[]\n", proxy.len() + 4);
+    assert_eq!(run_in_image(&lab, &image, script).await.trim_end(), expected.trim_end());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,8 +18,9 @@ use rollout_tests::ignored::report_ignored;
 use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
-    CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand, Failure, Image,
-    ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider as _, Upload,
+    BuildProxies, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
+    Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider as _,
+    Upload,
 };
 
 /// Image of all tests that need no other.
@@ -92,6 +93,7 @@ impl DockerFixture {
             force_build: false,
             timeout: Duration::from_secs(120),
             log: None,
+            proxies: BuildProxies::default(),
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: labels(),
         }

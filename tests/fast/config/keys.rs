@@ -257,6 +257,24 @@ const KEY_CASES: &[KeyCase] = &[
         json!("b")
     }),
     (
+        "environment.proxy.http",
+        "environment: {proxy: {http: 'http://p:3128'}}",
+        "/shown/config/environment/env/HTTP_PROXY",
+        || json!("http://p:3128"),
+    ),
+    (
+        "environment.proxy.https",
+        "environment: {proxy: {https: 'http://p:3128'}}",
+        "/shown/config/environment/env/https_proxy",
+        || json!("http://p:3128"),
+    ),
+    (
+        "environment.proxy.no_proxy",
+        "environment: {proxy: {no_proxy: a.example}}",
+        "/shown/config/environment/env/NO_PROXY",
+        || json!("a.example"),
+    ),
+    (
         "environment.extra_allowed_hosts",
         "environment: {extra_allowed_hosts: [a.example]}",
         "/shown/config/environment/extra_allowed_hosts/0",

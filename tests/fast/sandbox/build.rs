@@ -6,7 +6,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
 use rollout_worker::environment::{
-    CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
+    BuildProxies, CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
 };
 
 use crate::sandbox::SandboxFixture;
@@ -88,6 +88,7 @@ async fn image_in_sandbox_is_refused_unless_lenient() {
             force_build: false,
             timeout: crate::sandbox::WAIT_DEADLINE,
             log: None,
+            proxies: BuildProxies::default(),
             settings: ProviderSpec::Process(settings),
             labels: sandbox::labels(),
         })

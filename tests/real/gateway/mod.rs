@@ -11,6 +11,7 @@ mod limits;
 mod pods;
 mod records;
 mod selection;
+mod unknowns;
 
 use std::time::Duration;
 

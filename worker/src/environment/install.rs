@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderSpec;
 
-use super::EnvironmentLabels;
+use super::{BuildProxies, EnvironmentLabels};
 
 /// Request to install an agent in an image.
 #[derive(Debug, Clone)]
@@ -16,6 +16,8 @@ pub struct InstallRequest {
     pub env: BTreeMap<String, String>,
     /// Time limit.
     pub timeout: Duration,
+    /// Proxies for the script. They are not in the image.
+    pub proxies: BuildProxies,
     /// The provider's settings in the job.
     pub settings: ProviderSpec,
     /// Labels of the requester.

@@ -35,6 +35,7 @@ pub mod kubernetes;
 pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
+pub(crate) mod proxies;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod registry_failure;
 pub mod registry_lookups;
@@ -64,6 +65,7 @@ use tokio::io::AsyncRead;
 
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
+pub use self::proxies::BuildProxies;
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
@@ -368,6 +370,8 @@ pub struct ImageRequest {
     /// Path for the bounded log of a failed build; the directory may not exist yet. The log's tail
     /// is in the failure anyway.
     pub log: Option<PathBuf>,
+    /// Proxies for the commands of a build, where the provider can pass them on.
+    pub proxies: BuildProxies,
     /// The provider's settings in the job.
     pub settings: ProviderSpec,
     /// Labels of the requester.

@@ -1,5 +1,6 @@
 //! Images of environments: their source, their preparation, and the log of a build that failed.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
 use crate::dependency;
 use crate::environment::{
-    EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider, descriptor,
+    BuildProxies, EnvironmentLabels, Failure, FailureKind, Image, ImageRequest, ImageSource,
+    Provider, descriptor,
 };
+use crate::secrets::Redactor;
 
 /// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);
@@ -37,8 +40,27 @@ impl BuildLog {
     /// The file and size of the log of an unsuccessful build, if the provider wrote one.
     pub(crate) fn finished_file(&self) -> Option<(PathBuf, u64)> {
         let file = self.building.then(|| self.file.clone())?;
-        let found = std::fs::symlink_metadata(&file).ok()?;
+        let found = fs::symlink_metadata(&file).ok()?;
         found.is_file().then_some((file, found.len()))
+    }
+}
+
+impl BuildLog {
+    /// Masks secrets in the log of an unsuccessful build: its proxies may have some. A log that cannot be
+    /// masked is removed.
+    pub(crate) fn mask(&self, redactor: &Redactor) {
+        let Some((file, _)) = self.finished_file().filter(|_| !redactor.is_empty()) else { return };
+        let masked = fs::read(&file).and_then(|text| {
+            let mut clean = Vec::with_capacity(text.len());
+            redactor.bytes(&text, 0, &mut clean);
+            fs::write(&file, clean)
+        });
+        if let Err(error) = masked {
+            tracing::warn!("cannot mask the log of a build, which is left out: {error}");
+            if let Err(error) = fs::remove_file(&file) {
+                tracing::error!("cannot remove the log of a build: {error}");
+            }
+        }
     }
 }
 
@@ -77,11 +99,12 @@ impl RequestedImage<'_> {
         Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
     }
 
-    /// Pulls or builds the image.
+    /// Pulls or builds the image; `proxies` are those of the commands of a build.
     pub(crate) async fn prepare(
         &self,
         provider: &dyn Provider,
         source: &ImageSource,
+        proxies: BuildProxies,
         labels: &EnvironmentLabels,
         log: &mut BuildLog,
     ) -> Result<Image, SetupError> {
@@ -92,6 +115,7 @@ impl RequestedImage<'_> {
             force_build: self.settings.force_build,
             timeout: limit,
             log: Some(log.file.clone()),
+            proxies,
             settings: self.settings.provider.clone(),
             labels: labels.clone(),
         };

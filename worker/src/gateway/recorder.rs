@@ -92,6 +92,8 @@ pub(crate) struct NewCall<'a> {
     /// The request as it is sent.
     pub(crate) request: Bytes,
     pub(crate) added: Vec<String>,
+    /// Whether the server is to give token ids.
+    pub(crate) wants_ids: bool,
 }
 
 /// A call that was begun.
@@ -103,9 +105,30 @@ pub(crate) struct BegunCall {
     line_end: u64,
     endpoint: ModelEndpoint,
     digest: Digest,
+    /// Whether the server is to give token ids, and those of the prompt, too.
+    wanted_ids: Option<WantedIds>,
     items: RequestItems,
     /// Its place among the conversations, if it samples from a model.
     place: Option<RequestPlace>,
+}
+
+/// The token ids that a reply must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WantedIds {
+    /// Those of the reply: the request has those of the prompt.
+    Reply,
+    PromptAndReply,
+}
+
+impl BegunCall {
+    /// Whether a complete reply lacks token ids that the server is asked for.
+    pub(crate) fn lacks_ids(&self, end: CallEnd, status: Option<u16>, reply: &ParsedReply) -> bool {
+        let is_answered = end == CallEnd::Complete && status.is_some_and(|status| status < 400);
+        let Some(wanted) = self.wanted_ids.filter(|_| is_answered) else { return false };
+        let Some(tokens) = &reply.tokens else { return true };
+        let has_prompt = wanted == WantedIds::Reply || tokens.prompt_ids.is_some();
+        !has_prompt || tokens.choices.iter().all(|choice| choice.ids.is_none())
+    }
 }
 
 /// Content of a request that the merge of calls needs.
@@ -171,6 +194,11 @@ impl Recorder {
             repeats,
         };
         let items = self.read(call.endpoint, call.request).await;
+        let wanted_ids =
+            (call.wants_ids && dialect::samples(call.endpoint)).then(|| match items.prompt_ids {
+                Some(_) => WantedIds::Reply,
+                None => WantedIds::PromptAndReply,
+            });
         let (items, place) = self.state().place(call.endpoint, digest, items);
         let appended = self.log.append(&ModelCallLine::Begun(Box::new(begun))).await;
         let end = match appended {
@@ -181,7 +209,8 @@ impl Recorder {
             }
         };
         self.state().incomplete.insert(digest, number);
-        Ok(BegunCall { number, line_end: end, endpoint: call.endpoint, digest, items, place })
+        let endpoint = call.endpoint;
+        Ok(BegunCall { number, line_end: end, endpoint, digest, wanted_ids, items, place })
     }
 
     /// Reads a request for the merge of calls, unless it is too long.
@@ -267,6 +296,7 @@ impl Recorder {
         ended.tokens = self.recorded_tokens(reply.tokens.as_ref()).await?;
         let (end, status, policy) = (ended.end, ended.status, ended.policy);
         let cost = ended.cost;
+        let lacks_ids = call.lacks_ids(end, status, &reply);
         let line_end = self.log.append(&ModelCallLine::Ended(Box::new(ended))).await?;
         self.log.sync_to(line_end).await?;
         let mut state = self.state();
@@ -274,6 +304,7 @@ impl Recorder {
         state.count(end, status, reply.usage, cost, is_sample);
         let is_crossed = policy.is_some_and(|policy| policy.is_crossed());
         state.summary.crossed_calls += u64::from(is_crossed);
+        state.summary.calls_without_ids += u64::from(lacks_ids);
         if end == CallEnd::Complete {
             if state.incomplete.get(&call.digest) == Some(&call.number) {
                 state.incomplete.remove(&call.digest);

@@ -219,7 +219,7 @@ mod tests {
         metrics.register(&mut registry);
         metrics.delivered(1);
         metrics.delivered(3);
-        let model_use = ModelUse { calls: 3, tokens: 70, cost: 0.25, unpriced_calls: 0, sec: 1.5 };
+        let model_use = ModelUse { calls: 3, tokens: 70, cost: 0.25, sec: 1.5, ..ModelUse::NONE };
         let verdict = Verdict { model_use, ..Verdict::completed(1.0) };
         metrics.ended(OfferedWork::Eval, &result(verdict, 40.0));
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "a cause");

@@ -60,6 +60,8 @@ class FarmTotals:
     """Samples that were lost and replaced."""
     late: int = 0
     """Results that came too late to count."""
+    calls_without_ids: int = 0
+    """Model calls for which a server with `capture: tokens` gave no token ids."""
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,8 @@ class Completion:
     """The verifier's number; `None` without a verdict."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """The verifier's numbers by their keys, if it gave several."""
-    cost: float = 0.0
-    """Its cost."""
+    cost: float | None = None
+    """Its cost, as far as it is known; `None` if nothing of it is."""
     error: Mapping[str, Any] | None = None
     """The first cause of failure."""
     execution: Mapping[str, Any] | None = None

@@ -183,7 +183,7 @@ class Item:
     error: Mapping[str, Any] | None = None
     """Its error."""
     cost: float | None = None
-    """Cost of all its executions."""
+    """Cost of all its executions, as far as it is known; `None` if nothing of it is."""
     worker: str | None = None
     """The worker that ran it, or runs it."""
     total_sec: float | None = None

@@ -37,11 +37,14 @@ impl<P: Planner> Engine<P> {
                     self.live.settle(&settled.item);
                     let lane = settled.ordinal.and_then(|ordinal| self.planner.lane(ordinal));
                     self.backlog.settle(lane);
+                    let without_ids = settled.verdict.model_use.calls_without_ids;
                     let event = self.settled(*settled);
                     if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
                         settlements.push(Arc::clone(settlement));
                     }
+                    let warning = event.as_ref().and_then(|_| self.without_ids(without_ids));
                     events.extend(event);
+                    events.extend(warning);
                 }
                 CoreEffect::Retry(retry) => {
                     self.live.end(&retry.item, &retry.exec);
@@ -102,6 +105,19 @@ impl<P: Planner> Engine<P> {
         let commit = self.planner.commit(ordinal);
         let settlement = Arc::new(settlement(settled, name, commit));
         Some(EventKind::TrialSettled { ordinal, replayed: false, settlement })
+    }
+
+    /// Says once that calls have no token ids, although the job asks for them.
+    fn without_ids(&mut self, calls: u64) -> Option<EventKind> {
+        if calls == 0 || std::mem::replace(&mut self.said_without_ids, true) {
+            return None;
+        }
+        let message = format!(
+            "{calls} model calls of the first trial concerned have no token ids, which \
+             `capture: tokens` asks for: nothing can be trained on them. The server, or a router \
+             before it, does not know `return_token_ids`, or takes the ids out of its replies"
+        );
+        Some(EventKind::Warning { message })
     }
 
     fn reopened(&self, former: ItemSettlement) -> Option<EventKind> {

@@ -116,6 +116,8 @@ pub struct Engine<P> {
     hands_over: bool,
     is_leaving: bool,
     is_over_budget: bool,
+    /// Whether the user was told of model calls without token ids.
+    said_without_ids: bool,
     /// When a killed session ends although something may run on an unreachable worker.
     kill_deadline: Option<Instant>,
     /// Notified when the plan has grown.
@@ -192,6 +194,7 @@ impl<P: Planner> Engine<P> {
             hands_over: false,
             is_leaving: false,
             is_over_budget: false,
+            said_without_ids: false,
             kill_deadline: None,
             growth,
             limiter,

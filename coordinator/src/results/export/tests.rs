@@ -150,7 +150,14 @@ async fn run() -> TestRun {
     let several =
         Verdict { reward: None, rewards: numbers, error: Some(late), ..Verdict::completed(0.0) };
     let mut settled = settlement(name(1, 0, 2), several);
-    let model_use = ModelUse { calls: 3, tokens: 700, cost: 0.5, unpriced_calls: 1, sec: 2.5 };
+    let model_use = ModelUse {
+        calls: 3,
+        tokens: 700,
+        cost: 0.5,
+        unpriced_calls: 1,
+        sec: 2.5,
+        ..ModelUse::NONE
+    };
     let (reason, phase) = (LostReason::WorkerDied, None);
     let lost = ExecutionEnd::Lost { reason, phase, cost: 0.5, model_use };
     let former = Execution { end: lost, ..settled.by.clone().expect("an execution") };

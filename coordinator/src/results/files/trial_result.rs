@@ -13,7 +13,8 @@ use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
 
 use super::materialize::MaterializeMode;
-use crate::results::metrics::total_cost;
+use crate::results::known_cost;
+use crate::results::metrics::TrialScore;
 use crate::results::report::TaskFacts;
 
 /// Content of the file.
@@ -39,8 +40,11 @@ pub(super) struct TrialResult<'a> {
     /// Why the guessed format of the task decides the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     format_doubt: Option<FormatDoubt>,
-    /// Cost of all executions of the trial.
-    cost: f64,
+    /// Cost of all executions of the trial; `None` if nothing of it is known.
+    cost: Option<f64>,
+    /// Whether the cost of some model calls is not known: `cost` is a lower bound.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cost_is_lower_bound: bool,
     /// With outcome `completed`, an error beside the reward.
     error: Option<&'a TrialError>,
     durations: Durations,
@@ -74,7 +78,7 @@ pub(super) struct TrialResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     harness: Option<&'a HarnessRecord>,
     /// The calls to model servers, if the job has a gateway.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "known_cost::gateway")]
     gateway: Option<&'a GatewaySummary>,
     superseded: &'a [Execution],
     record: Option<&'a BlobRef>,
@@ -94,6 +98,7 @@ impl<'a> TrialResult<'a> {
         materialize: MaterializeMode,
     ) -> Self {
         let by = settlement.by.as_ref();
+        let score = TrialScore::from_settlement(settlement);
         let durations = record.map(|r| &r.durations).or(by.and_then(|by| by.durations.as_ref()));
         let timestamps = record.map(|r| &r.timestamps).or(by.and_then(|by| by.timestamps.as_ref()));
         Self {
@@ -108,7 +113,8 @@ impl<'a> TrialResult<'a> {
             passed: settlement.verdict.passed(),
             unverified_steps: &settlement.verdict.unverified_steps,
             format_doubt: settlement.verdict.format_doubt,
-            cost: total_cost(settlement),
+            cost: score.known_cost(),
+            cost_is_lower_bound: score.model_use.unpriced_calls > 0,
             error: settlement.verdict.error.as_ref(),
             durations: durations.cloned().unwrap_or_default(),
             timestamps: timestamps

@@ -8,6 +8,7 @@ use rollout_protocol::spec::metric::MetricKind;
 
 use super::failure::{FailureCounts, FailureParty};
 use super::sum::NeumaierSum;
+use crate::results::known_cost::known_cost;
 
 /// Contribution of one settled trial to the totals.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +27,7 @@ pub struct TrialScore {
     pub failure: Option<FailureParty>,
     /// Whether the task failed before the agent began: no verdict on the agent.
     pub before_agent: bool,
-    /// Cost of all its executions.
+    /// Cost of all its executions, as far as it is known.
     pub cost: f64,
     /// Use of the model calls of all its executions.
     pub model_use: ModelUse,
@@ -78,6 +79,11 @@ impl TrialScore {
             format_doubt: verdict.format_doubt.is_some(),
         }
     }
+
+    /// Cost of all its executions; `None` if nothing of it is known.
+    pub fn known_cost(&self) -> Option<f64> {
+        known_cost(self.cost, self.model_use.unpriced_calls)
+    }
 }
 
 /// The verdict of a trial and those of its earlier executions.
@@ -105,9 +111,10 @@ fn is_not_installed(verdict: &Verdict) -> bool {
     verdict.outcome == ItemOutcome::Failed && verdict.error.as_ref().is_some_and(is_of_install)
 }
 
-/// The cost of a trial: the reported costs of the execution that settled it and of earlier ones.
-pub fn total_cost(settlement: &Settlement) -> f64 {
-    cost_of(&settlement.verdict, &settlement.superseded)
+/// The cost of a trial: the reported costs of the execution that settled it and of earlier ones; `None`
+/// if it is not known.
+pub fn total_cost(settlement: &Settlement) -> Option<f64> {
+    TrialScore::from_settlement(settlement).known_cost()
 }
 
 fn cost_of(verdict: &Verdict, superseded: &[Execution]) -> f64 {
@@ -311,8 +318,13 @@ impl Tally {
         (self.completed > 0).then(|| self.passed as f64 / self.completed as f64)
     }
 
-    /// Cost of all executions.
+    /// Cost of all executions, as far as it is known.
     pub fn cost(&self) -> f64 {
         self.cost.value()
+    }
+
+    /// Cost of all executions; `None` if nothing of it is known.
+    pub fn known_cost(&self) -> Option<f64> {
+        known_cost(self.cost(), self.model_use.unpriced_calls)
     }
 }

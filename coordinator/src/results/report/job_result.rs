@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::facts::DatasetFacts;
 use super::ledger::Ledger;
+use crate::results::known_cost;
 use crate::results::metrics::{
     AgentTally, AgentTotal, FailureCounts, FailureParty, KeyRewards, Rewards, RunStats, Score,
     Tally,
@@ -51,10 +52,13 @@ pub struct JobResult {
     /// The headline score and failures by party.
     #[serde(flatten)]
     pub headline: Headline,
-    /// Sum of the costs that executions reported.
-    pub total_cost: f64,
+    /// Sum of the costs that executions reported; `None` if nothing of it is known.
+    pub total_cost: Option<f64>,
+    /// Whether the cost of some model calls is not known: `total_cost` is a lower bound.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub total_cost_is_lower_bound: bool,
     /// Use of model calls, if there were any.
-    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    #[serde(skip_serializing_if = "ModelUse::is_none", serialize_with = "known_cost::model_use")]
     pub model_use: ModelUse,
     /// Seconds from the start of the first session to the end of the last.
     pub total_duration_sec: f64,
@@ -139,10 +143,13 @@ pub struct AgentSummary {
     /// The headline score and failures by party.
     #[serde(flatten)]
     pub headline: Headline,
-    /// Sum of the costs that executions reported.
-    pub total_cost: f64,
+    /// Sum of the costs that executions reported; `None` if nothing of it is known.
+    pub total_cost: Option<f64>,
+    /// Whether the cost of some model calls is not known: `total_cost` is a lower bound.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub total_cost_is_lower_bound: bool,
     /// Use of model calls, if there were any.
-    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    #[serde(skip_serializing_if = "ModelUse::is_none", serialize_with = "known_cost::model_use")]
     pub model_use: ModelUse,
     /// Trials with an execution that has no verdict because a model server did not answer.
     #[serde(skip_serializing_if = "is_zero")]
@@ -288,7 +295,8 @@ impl JobResult {
             pass_rate: overall.pass_rate(),
             mean_reward: overall.rewards.mean(),
             headline: Headline::new(overall),
-            total_cost: overall.cost(),
+            total_cost: overall.known_cost(),
+            total_cost_is_lower_bound: overall.model_use.unpriced_calls > 0,
             model_use: overall.model_use,
             total_duration_sec: seconds_between(overview.started_at, overview.ended_at),
             started_at: overview.started_at,
@@ -354,7 +362,8 @@ impl AgentSummary {
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),
             headline: Headline::new(tally),
-            total_cost: tally.cost(),
+            total_cost: tally.known_cost(),
+            total_cost_is_lower_bound: tally.model_use.unpriced_calls > 0,
             model_use: tally.model_use,
             model_unreachable_trials: tally.unreachable,
             not_installed_trials: tally.not_installed,

@@ -66,7 +66,7 @@ impl Table for AgentSummaries {
         "primary_metric_name": Text = |row| row.of.primary.map(|metric| metric.name);
         "primary_metric_mean": Number =
             |row| row.of.primary.and_then(|metric| finite(metric.value));
-        "cost": Number = |row| finite(row.of.agent.tally.cost());
+        "cost": Number = |row| row.of.agent.tally.known_cost().and_then(finite);
         "retries": Integer = |row| count(row.of.agent.tally.retries);
         "lost_executions": Integer = |row| count(row.of.agent.tally.lost);
         "objective_name": Text = |row| row.of.harness.objective().map(|(name, _)| name);

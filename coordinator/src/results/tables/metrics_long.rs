@@ -128,7 +128,9 @@ pub(super) fn add_rows(trial: &TableTrial<'_>, sink: &mut impl TableSink) -> Res
             add(name.into(), MetricValue::Number(seconds), MetricSource::Duration)?;
         }
     }
-    add("cost".into(), MetricValue::Number(trial.score.cost), MetricSource::Cost)?;
+    if let Some(cost) = trial.score.known_cost() {
+        add("cost".into(), MetricValue::Number(cost), MetricSource::Cost)?;
+    }
     for (name, number) in model_use(trial) {
         add(name.into(), MetricValue::Number(number), MetricSource::Model)?;
     }

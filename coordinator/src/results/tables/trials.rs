@@ -33,7 +33,7 @@ impl Table for Trials {
         "error_message": Text = |row| error(row).map(|error| error.message.as_str());
         "unverified_steps": Text = |row| unverified_steps(row);
         "format_doubt": Text = |row| row.settlement.verdict.format_doubt.map(|doubt| doubt.as_str());
-        "cost": Number = |row| finite(row.score.cost);
+        "cost": Number = |row| row.score.known_cost().and_then(finite);
         "tries": Integer = |row| Some(row.tries());
         "retries": Integer = |row| Some(row.score.retries);
         "lost_executions": Integer = |row| Some(row.score.lost);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::TableSink;
 use super::settled_trial::{TableTrial, count, finite};
+use crate::results::known_cost::known_cost;
 use crate::results::rows::{Column, RowsError, Table, columns};
 
 /// The table.
@@ -47,7 +48,8 @@ impl Table for Tries {
         "error_class": Text = |row| row.error().map(|error| error.class.as_str());
         "error_phase": Text = |row| row.error().map(|error| error.phase.as_str());
         "error_message": Text = |row| row.error().map(|error| error.message.as_str());
-        "cost": Number = |row| finite(row.cost());
+        "cost": Number =
+            |row| known_cost(row.cost(), row.model_use().unpriced_calls).and_then(finite);
         "total_sec": Number = |row| row.execution.durations.as_ref().map(|d| d.total_sec);
         "environment_setup_sec": Number =
             |row| row.execution.durations.as_ref().and_then(|d| d.environment_setup_sec);

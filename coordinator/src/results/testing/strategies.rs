@@ -93,8 +93,15 @@ pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
 pub(crate) fn execution_end() -> impl Strategy<Value = ExecutionEnd> {
     prop_oneof![
         verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
-        (0.0..5.0).prop_map(|cost| {
-            let model_use = ModelUse { calls: 2, tokens: 30, cost, unpriced_calls: 1, sec: 0.5 };
+        prop_oneof![Just(0.0), 0.001..5.0f64].prop_map(|cost| {
+            let model_use = ModelUse {
+                calls: 2,
+                tokens: 30,
+                cost,
+                unpriced_calls: 1,
+                sec: 0.5,
+                ..ModelUse::NONE
+            };
             ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost, model_use }
         }),
         Just(ExecutionEnd::Open),

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::run::{ItemCounts, RunHeaderView, RunView};
 use crate::engine::QueueOutage;
+use crate::results::known_cost;
 use crate::results::report::Headline;
 
 /// State, counts and figures of a run.
@@ -36,10 +37,13 @@ pub struct RunStatus {
     /// The headline score and failures by party.
     #[serde(flatten)]
     pub headline: Headline,
-    /// Cost of all executions of settled items.
-    pub total_cost: f64,
+    /// Cost of all executions of settled items; `None` if nothing of it is known.
+    pub total_cost: Option<f64>,
+    /// Whether the cost of some model calls is not known: `total_cost` is a lower bound.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub total_cost_is_lower_bound: bool,
     /// Use of their model calls, if there were any.
-    #[serde(skip_serializing_if = "ModelUse::is_none")]
+    #[serde(skip_serializing_if = "ModelUse::is_none", serialize_with = "known_cost::model_use")]
     pub model_use: ModelUse,
     /// Executions of settled items that failed and were tried again.
     pub retries: u64,
@@ -63,7 +67,8 @@ impl RunStatus {
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),
             headline: Headline::new(tally),
-            total_cost: tally.cost(),
+            total_cost: tally.known_cost(),
+            total_cost_is_lower_bound: tally.model_use.unpriced_calls > 0,
             model_use: tally.model_use,
             retries: tally.retries,
             lost_executions: tally.lost,

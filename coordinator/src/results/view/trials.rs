@@ -70,7 +70,8 @@ pub struct TrialRow {
     pub reward: Option<f64>,
     /// Error.
     pub error: Option<ErrorSummary>,
-    /// Cost of all its executions; `None` unless it is settled.
+    /// Cost of all its executions, as far as it is known; `None` if nothing of it is, or it is not
+    /// settled.
     pub cost: Option<f64>,
     /// Worker of the execution that settled it, or that runs.
     pub worker: Option<String>,
@@ -203,7 +204,7 @@ impl RunView {
             passed: score.map(|score| score.passed),
             reward: score.and_then(|score| score.reward),
             error: settled.and_then(|settled| settled.error.as_deref().cloned()),
-            cost: score.map(|score| score.cost),
+            cost: score.and_then(|score| score.known_cost()),
             worker,
             total_sec: settled.and_then(|settled| settled.total_sec),
             settled_at: settled.map(|settled| settled.at),

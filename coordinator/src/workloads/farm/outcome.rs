@@ -3,23 +3,31 @@
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::farm::{CancelReason, LossCause, SampleEnd, SampleExecution, SampleResult};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Execution, ItemOutcome, Verdict};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Verdict};
 
 use crate::engine::core::ItemSettlement;
+use crate::results::known_cost::known_cost;
 
 /// The result of the sample whose item has this settlement.
 pub(super) fn sample_result(settled: &ItemSettlement) -> SampleResult {
     let ItemSettlement { by, verdict, superseded, .. } = settled;
     let Verdict { reward, rewards, cost, error, .. } = verdict.clone();
+    let without_ids = superseded.iter().map(|execution| match &execution.end {
+        ExecutionEnd::Reported { verdict } => verdict.model_use.calls_without_ids,
+        ExecutionEnd::Lost { model_use, .. } => model_use.calls_without_ids,
+        ExecutionEnd::Open => 0,
+    });
     let has_verdict = verdict.outcome == ItemOutcome::Completed;
     SampleResult {
         end: sample_end(verdict),
         reward: reward.filter(|_| has_verdict),
         rewards: if has_verdict { rewards } else { Default::default() },
-        cost,
+        cost: known_cost(cost, verdict.model_use.unpriced_calls),
         error,
         execution: by.as_ref().map(execution),
         other_executions: u32::try_from(superseded.len()).unwrap_or(u32::MAX),
+        calls_without_ids: without_ids
+            .fold(verdict.model_use.calls_without_ids, u64::saturating_add),
     }
 }
 
@@ -56,6 +64,7 @@ mod tests {
     use rollout_protocol::Timestamp;
     use rollout_protocol::error::{ErrorCode, RetryClass};
     use rollout_protocol::id::ItemId;
+    use rollout_protocol::spec::budget::ModelUse;
 
     use super::*;
 
@@ -77,6 +86,24 @@ mod tests {
             let (cause, phase) = (LossCause::Infrastructure, Phase::AgentExecution);
             assert_eq!(found.end, SampleEnd::NoResult { cause, phase });
             assert!(!found.is_usable() && found.reward.is_none());
+        }
+    }
+
+    #[test]
+    fn calls_without_token_ids_of_sample_are_counted() {
+        let model_use = ModelUse { calls: 3, calls_without_ids: 2, ..ModelUse::NONE };
+        let found = result(Verdict { model_use, ..Verdict::completed(1.0) });
+        assert_eq!(found.calls_without_ids, 2);
+        let text = serde_json::to_string(&result(Verdict::completed(1.0))).expect("JSON");
+        assert!(!text.contains("without_ids"), "{text}");
+    }
+
+    #[test]
+    fn cost_of_sample_with_calls_without_price_is_unknown_or_a_lower_bound() {
+        for (cost, expected) in [(0.0, None), (0.5, Some(0.5))] {
+            let model_use = ModelUse { calls: 3, unpriced_calls: 2, cost, ..ModelUse::NONE };
+            let found = result(Verdict { model_use, cost, ..Verdict::completed(1.0) });
+            assert_eq!(found.cost, expected);
         }
     }
 

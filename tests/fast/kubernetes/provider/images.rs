@@ -8,7 +8,7 @@ use rollout_protocol::digest::Digest;
 use rollout_tests::kube::RequestFault;
 use rollout_tests::wait;
 use rollout_worker::environment::kubernetes::BuilderOptions;
-use rollout_worker::environment::{FailureKind, ImageRequest};
+use rollout_worker::environment::{BuildProxies, FailureKind, ImageRequest};
 use rollout_worker::supervise::{self, Task};
 use serde_json::{Value, json};
 
@@ -76,6 +76,7 @@ impl BuildFixture {
             force_build: false,
             timeout: DEADLINE,
             log: None,
+            proxies: BuildProxies::default(),
             settings: request(IMAGE).settings,
             labels: labels(),
         }

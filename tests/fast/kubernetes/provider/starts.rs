@@ -174,6 +174,7 @@ async fn dockerfile_without_builder_is_unsupported() {
         force_build: false,
         timeout: DEADLINE,
         log: None,
+        proxies: rollout_worker::environment::BuildProxies::default(),
         settings: request(IMAGE).settings,
         labels: labels(),
     };

@@ -27,8 +27,9 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    CommandExit, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
-    Failure, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider, Upload,
+    BuildProxies, CommandExit, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
+    ExecCommand, Failure, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider,
+    Upload,
 };
 use crate::supervise::panic_message;
 
@@ -240,6 +241,7 @@ impl ProviderUnderTest {
             force_build: false,
             log: None,
             timeout: CHECK_LIMIT,
+            proxies: BuildProxies::default(),
             settings: self.settings.clone(),
             labels,
         }

@@ -110,6 +110,7 @@ impl ImageManager {
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
         build.is_guarded = base_triggers::are_checked(&request.settings);
+        build.proxies = request.proxies.clone();
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
             let images = match build.is_guarded {
@@ -394,6 +395,7 @@ mod tests {
     use rollout_protocol::digest::Digest;
 
     use super::*;
+    use crate::environment::BuildProxies;
 
     #[test]
     fn image_reference_splits_into_repository_and_tag() {
@@ -419,6 +421,10 @@ mod tests {
         assert_eq!(plain, recipe(&build(a, None), None));
         assert_ne!(plain, recipe(&build(b, None), None));
         assert_ne!(plain, recipe(&build(a, Some("linux/arm64")), None));
+        let proxy = [("HTTP_PROXY".to_owned(), "http://p:1".to_owned())];
+        let proxies = BuildProxies::of(&proxy.into());
+        let proxied = BuildSpec { proxies, ..build(a, None) };
+        assert_eq!(plain, recipe(&proxied, None), "a proxy changes no image");
         let staged = BuildSpec { target: Some("test".to_owned()), ..build(a, None) };
         let other = BuildSpec { dockerfile: "Other".to_owned(), ..build(a, None) };
         let (staged, other) = (recipe(&staged, None), recipe(&other, None));

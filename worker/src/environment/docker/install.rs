@@ -51,6 +51,7 @@ impl ImageManager {
             force_build: false,
             timeout: request.timeout,
             log: None,
+            proxies: request.proxies,
             settings: request.settings,
             labels: request.labels,
         };

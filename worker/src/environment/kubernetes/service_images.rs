@@ -15,7 +15,9 @@ use super::services::{self, ServiceImage, ServiceSetup, ServiceShares, ServicesP
 use super::settings::PodSettings;
 use crate::environment::build_context::{self, ContextKind};
 use crate::environment::dockerignore::Dockerignore;
-use crate::environment::{CreateRequest, Failure, FailureKind, ImageRequest, ImageSource};
+use crate::environment::{
+    BuildProxies, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
+};
 use crate::supervise;
 
 /// Timeout for the builds of all services of an environment.
@@ -115,6 +117,7 @@ impl Shared {
             force_build: false,
             timeout: IMAGES_WITHIN,
             log: None,
+            proxies: BuildProxies::of(&request.env),
             settings: request.settings.clone(),
             labels: request.labels.clone(),
         });

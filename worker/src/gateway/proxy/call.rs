@@ -13,7 +13,7 @@ use rollout_protocol::record::{
     CallBody, CallEnd, CallEnded, CallLatency, CallPolicy, ModelEndpoint, TokenUsage,
 };
 use rollout_protocol::spec::budget::ModelUse;
-use rollout_protocol::spec::gateway::ModelDialect;
+use rollout_protocol::spec::gateway::{CaptureMode, ModelDialect};
 use serde::de::IgnoredAny;
 use tokio::sync::{mpsc, oneshot};
 
@@ -105,6 +105,7 @@ impl Call {
             headers: recorded_headers(&self.headers),
             request: request.clone(),
             added: added.names(),
+            wants_ids: self.servers[0].spec().capture == CaptureMode::Tokens,
         });
         let begun = match begun.await {
             Ok(begun) => begun,
@@ -327,6 +328,10 @@ impl Call {
         let cost = parsed.usage.zip(prices).map(|(usage, prices)| usage.cost(prices));
         if let Some(mut reservation) = course.reservation.take() {
             reservation.set_used(self.used(&course, &outcome, parsed.usage, cost));
+        }
+        let status = outcome.status.map(|status| status.as_u16());
+        if begun.lacks_ids(outcome.end, status, &parsed) {
+            self.servers[course.place].note_missing_ids();
         }
         let request = outcome.request;
         let ended = CallEnded { cost, ..self.ended(course, begun.number, outcome) };

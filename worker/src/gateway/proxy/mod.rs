@@ -376,7 +376,8 @@ impl TryGateway for TryHandle {
         }
         let (mut summary, mut files) = self.opened.recorder.finish().await;
         let measured = self.opened.budget.used();
-        let used = ModelUse { unpriced_calls: summary.unpriced_calls, ..measured };
+        let (unpriced_calls, without_ids) = (summary.unpriced_calls, summary.calls_without_ids);
+        let used = ModelUse { unpriced_calls, calls_without_ids: without_ids, ..measured };
         summary.open_sec = used.sec;
         summary.session = match session.map(session::read) {
             Some(reading) => reading.await.unwrap_or_else(|error| {

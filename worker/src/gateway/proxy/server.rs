@@ -3,6 +3,7 @@
 mod held_places;
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(super) struct ModelServer {
     gate: watch::Sender<Gate>,
     connection: Arc<Dependency>,
     prober: Mutex<Option<Task<()>>>,
+    /// Whether a reply lacked the token ids that it was asked for.
+    lacked_ids: AtomicBool,
 }
 
 /// Limits of a server.
@@ -219,12 +222,24 @@ impl ModelServer {
             gate: watch::Sender::default(),
             connection: Arc::new(Dependency::new(name, Box::new(probe))),
             prober: Mutex::default(),
+            lacked_ids: AtomicBool::default(),
             spec,
         })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// Notes a reply without the token ids that it was asked for, and says so once.
+    pub(super) fn note_missing_ids(&self) {
+        if !self.lacked_ids.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the model server `{}` gives no token ids, which `capture: tokens` asks for: nothing can \
+                 be trained on its calls",
+                self.spec.name
+            );
+        }
     }
 
     pub(super) fn dialect(&self) -> ModelDialect {

@@ -12,6 +12,7 @@ fn new_call(request: &[u8]) -> NewCall<'static> {
         headers: BTreeMap::new(),
         request: Bytes::copy_from_slice(request),
         added: Vec::new(),
+        wants_ids: false,
     }
 }
 
@@ -64,7 +65,7 @@ async fn repeated_request_names_the_incomplete_call_only() {
     let directory = tempfile::tempdir().expect("a directory");
     let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
     for end in [CallEnd::Cut, CallEnd::Complete, CallEnd::Complete] {
-        record(&recorder, b"{}", end, ParsedReply::default()).await;
+        record(&recorder, any, end, ParsedReply::default()).await;
     }
     let (summary, files) = recorder.finish().await;
     let lines = lines(&files);
@@ -192,4 +193,39 @@ async fn answered_call_without_known_cost_counts_as_unpriced_and_refused_one_doe
     let (summary, _) = recorder.finish().await;
     assert_eq!((summary.unpriced_calls, summary.failed_calls), (1, 1));
     assert!((summary.cost - 0.25).abs() < 1e-12);
+}
+
+#[tokio::test]
+async fn answered_call_without_the_wanted_token_ids_is_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
+    let without_prompt = || {
+        let tokens =
+            reply(&[1], &[2]).tokens.map(|tokens| CallTokens { prompt_ids: None, ..tokens });
+        ParsedReply { tokens, ..reply(&[1], &[2]) }
+    };
+    let none = ParsedReply::default;
+    let any = &b"{}"[..];
+    let by_ids = &br#"{"prompt":[1,2]}"#[..];
+    let (chat, completions) = (ModelEndpoint::ChatCompletions, ModelEndpoint::Completions);
+    let complete = CallEnd::Complete;
+    for (wants_ids, endpoint, request, end, status, reply) in [
+        (true, chat, any, complete, 200, none()),
+        (true, chat, any, complete, 200, without_prompt()),
+        (true, completions, by_ids, complete, 200, without_prompt()),
+        (true, chat, any, complete, 200, reply(&[1], &[2])),
+        (true, chat, any, complete, 500, none()),
+        (true, chat, any, CallEnd::Cut, 200, none()),
+        (true, ModelEndpoint::CountTokens, any, complete, 200, none()),
+        (false, chat, any, complete, 200, none()),
+    ] {
+        let call = NewCall { wants_ids, endpoint, ..new_call(request) };
+        let begun = recorder.begin(call).await.expect("begun");
+        let ended = CallEnded { status: Some(status), ..ended(begun.number, end) };
+        let of_request = RequestEnd::of_status(status);
+        recorder.end(begun, of_request, ended, (0, None), reply).await.expect("ended");
+    }
+    let (summary, _) = recorder.finish().await;
+    assert_eq!((summary.calls, summary.calls_without_ids), (8, 2));
+    assert_eq!(summary.model_use().calls_without_ids, 2);
 }

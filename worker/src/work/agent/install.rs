@@ -9,7 +9,7 @@ use rollout_protocol::template::Template;
 
 use super::ScriptEnv;
 use crate::dependency;
-use crate::environment::{EnvironmentLabels, Image, InstallRequest, Provider};
+use crate::environment::{BuildProxies, EnvironmentLabels, Image, InstallRequest, Provider};
 
 /// The installation of an agent.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(in crate::work) struct AgentInstallation<'a> {
     pub(in crate::work) limit_sec: f64,
     /// The provider's settings.
     pub(in crate::work) settings: ProviderSpec,
+    /// Proxies for the script.
+    pub(in crate::work) proxies: BuildProxies,
     /// Labels of the execution.
     pub(in crate::work) labels: EnvironmentLabels,
 }
@@ -34,14 +36,15 @@ pub(in crate::work) async fn install_in_image(
     image: &Image,
     installation: AgentInstallation<'_>,
 ) -> Option<Image> {
-    let AgentInstallation { agent, env, limit_sec, settings, labels } = installation;
+    let AgentInstallation { agent, env, limit_sec, settings, proxies, labels } = installation;
     let AgentKind::Script { install: Some(script), .. } = &agent.kind else { return None };
     if !agent.install_once {
         return None;
     }
     let limit = seconds(limit_sec);
     let env = constants(env, script);
-    let request = InstallRequest { script: script.clone(), env, timeout: limit, settings, labels };
+    let (script, timeout) = (script.clone(), limit);
+    let request = InstallRequest { script, env, timeout, proxies, settings, labels };
     let installing = provider.install(image, request);
     match dependency::within(provider.dependency(), limit, installing).await {
         Some(Ok(installed)) => installed,

@@ -12,6 +12,7 @@ use rollout_protocol::record::GatewaySummary;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec, SessionFormat};
 use rollout_protocol::spec::budget::{ModelUse, TryBudget};
 use rollout_protocol::spec::gateway::{GatewaySpec, UpstreamSpec};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ScriptEnv;
@@ -38,6 +39,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shortest time between two looks at a clock that stands still.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Shortest time that the clock stood still, while it runs and while it stands, that is told: an agent
+/// reads a file about it.
+const MIN_TOLD_STOP: Duration = Duration::from_secs(1);
+const MIN_TOLD_STOP_NOW: Duration = Duration::from_secs(30);
 
 /// Why there is no verdict on an agent whose requests were not answered.
 const UNANSWERED: &str = "a model server does not answer";
@@ -286,11 +292,12 @@ pub(in crate::work) fn blame_server(failure: Option<CallFailure>, error: TrialEr
 
 impl AgentClock {
     /// Returns when the clock has reached the limit, or calls have exceeded the budget. Outages of the
-    /// environment's engine do not count either.
+    /// environment's engine do not count either. Tells `told` how long it stood still.
     pub(in crate::work) async fn wait_for_limit(
         &self,
         limit: Duration,
         engine: Option<&Dependency>,
+        told: &watch::Sender<Duration>,
     ) {
         let engine_time = || engine.map(Dependency::downtime).unwrap_or_default();
         let (began, engine_before) = (Instant::now(), engine_time());
@@ -308,6 +315,11 @@ impl AgentClock {
             (models, looked) = (models_now, now);
             let engine_stood = engine_time().saturating_sub(engine_before);
             let stood = stood.min(self.max_stop) + engine_stood;
+            let longer = if stopped { MIN_TOLD_STOP_NOW } else { MIN_TOLD_STOP };
+            let told_before = *told.borrow();
+            if stood >= told_before + longer && !engine.is_some_and(Dependency::is_down) {
+                told.send_replace(stood);
+            }
             let left = limit.saturating_sub((now - began).saturating_sub(stood));
             if left.is_zero() || self.gateway.exceeded_budget().is_some() {
                 return;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::ScriptEnv;
+use super::limits::{LIMITS_FILE, LIMITS_VARIABLE, ToldLimits, keep_current};
 use super::model_calls::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
 use crate::dependency::Dependency;
@@ -29,6 +30,8 @@ pub(in crate::work) struct PlannedScript {
     pub(in crate::work) keep_processes: bool,
     /// Measures its time limit, if model calls may stop its clock.
     pub(in crate::work) clock: Option<AgentClock>,
+    /// The limits that its file has, if it is the work of an agent.
+    pub(in crate::work) told: Option<ToldLimits>,
 }
 
 /// The work of a script.
@@ -52,15 +55,29 @@ impl From<ScriptError> for ScriptFailure {
     }
 }
 
-/// Runs a script of the agent and measures the storage when it has ended, before anything else
-/// runs: the agent's files are not charged to the verifier. The script is ended when `stop_ignored`
-/// gives the grace time that it had.
+/// Places the file with the limits of an agent's script, if it is told any, and names it to the
+/// script.
+pub(in crate::work) async fn place_limits(
+    environment: &dyn Environment,
+    script: &mut PlannedScript,
+) -> Result<(), ScriptError> {
+    let Some(told) = script.told.filter(ToldLimits::has_any) else { return Ok(()) };
+    let placed = told.place(environment, Duration::ZERO).await;
+    placed.map_err(|failure| ScriptError::Place { what: "the agent's limits", failure })?;
+    script.env.insert(LIMITS_VARIABLE.to_owned(), LIMITS_FILE.to_owned());
+    Ok(())
+}
+
+/// Runs a script of the agent, which finds its limits in a file, and measures the storage when it has
+/// ended, before anything else runs: the agent's files are not charged to the verifier. The script is
+/// ended when `stop_ignored` gives the grace time that it had.
 pub(in crate::work) async fn run_agent_script(
     environment: &dyn Environment,
-    agent: PlannedScript,
+    mut agent: PlannedScript,
     capture: Arc<Capture>,
     stop_ignored: impl Future<Output = Duration> + Send,
 ) -> Result<CommandExit, ScriptFailure> {
+    place_limits(environment, &mut agent).await?;
     let ended = Box::pin(run_script_until(environment, agent, capture, stop_ignored)).await;
     match environment.check_storage().await {
         Ok(()) => ended,
@@ -81,11 +98,24 @@ pub(in crate::work) async fn run_script(
     run_script_until(environment, script, capture, std::future::pending()).await
 }
 
-/// Returns when the clock of an agent has reached its limit; never without a clock of its own.
-async fn wait_for_limit(clock: Option<&AgentClock>, limit: Duration, engine: Option<&Dependency>) {
-    match clock {
-        Some(clock) => clock.wait_for_limit(limit, engine).await,
-        None => std::future::pending().await,
+/// Returns when the clock of an agent has reached its limit; never without a clock of its own. Either
+/// tells how long the script's time has stood still.
+async fn wait_for_limit(
+    clock: Option<&AgentClock>,
+    limit: Duration,
+    engine: Option<&Dependency>,
+    stood: &watch::Sender<Duration>,
+) {
+    match (clock, engine) {
+        (Some(clock), _) => clock.wait_for_limit(limit, engine, stood).await,
+        (None, Some(engine)) => {
+            let before = engine.downtime();
+            loop {
+                engine.wait_for_recovery().await;
+                stood.send_replace(engine.downtime().saturating_sub(before));
+            }
+        }
+        (None, None) => std::future::pending().await,
     }
 }
 
@@ -118,14 +148,18 @@ pub(in crate::work) async fn run_to_end(
     capture: Arc<Capture>,
     told_to_end: impl Future<Output = ()> + Send,
 ) -> ScriptRun {
-    let PlannedScript { work, env, workdir, user, limit, normal, keep_processes, clock } = script;
+    let PlannedScript { work, env, workdir, user, limit, normal, keep_processes, .. } = script;
+    let (clock, told) = (script.clock, script.told);
     let harmless = if keep_processes { NormalExit::AnyCode } else { normal };
     let stopped = watch::Sender::new(false);
+    let stood = watch::Sender::new(Duration::ZERO);
     let end = async {
-        let limit_passed = wait_for_limit(clock.as_ref(), limit, environment.dependency());
+        let engine = environment.dependency();
+        let limit_passed = wait_for_limit(clock.as_ref(), limit, engine, &stood);
         tokio::select! {
             () = told_to_end => {}
             () = limit_passed => {}
+            never = keep_current(told, environment, stood.subscribe()) => match never {},
         }
         stopped.send_replace(true);
     };

@@ -11,7 +11,7 @@ use super::decision::{self, Decision};
 use super::failure;
 use super::run::EvalRun;
 use super::variables::{self, IDEA, LOGS, REPOSITORY};
-use crate::environment::{Image, Provider};
+use crate::environment::{BuildProxies, Image, Provider};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
 use crate::work::agent::command::{self, CommandCalls, InstallScript, PromptValues};
@@ -40,6 +40,7 @@ impl EvalRun<'_> {
                 env: &command.env,
                 limit_sec: agent.install_sec(),
                 settings: ctx.eval.settings.provider.clone(),
+                proxies: BuildProxies::default(),
                 labels: ctx.execution.labels.clone(),
             };
             if let Some(installed) = install_in_image(provider, &image, installation).await {
@@ -74,6 +75,7 @@ impl EvalRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: None,
+            told: None,
         };
         let redactor = self.attempt.redactor.clone();
         let installing = ScriptStage::Install { has_codes: script.has_codes() };

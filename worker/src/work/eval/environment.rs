@@ -13,7 +13,7 @@ use super::checkout::Checkout;
 use super::run::EvalRun;
 use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
-use crate::environment::{CreateRequest, EnvironmentPurpose, Provider, Upload};
+use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{ManagedEnvironment, PhaseInterrupt, RequestedImage, TaskPart};
 use crate::secrets::Redactor;
@@ -173,7 +173,13 @@ impl<'a> EvalRun<'a> {
         let requested = RequestedImage { environment, settings };
         let (source, part) = requested.source(files).await?;
         let image = requested
-            .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
+            .prepare(
+                provider,
+                &source,
+                BuildProxies::default(),
+                &ctx.execution.labels,
+                &mut self.build_log,
+            )
             .await?;
         let image = match plan.purpose {
             EnvironmentPurpose::Agent => self.install_agents(provider, image).await,

@@ -27,7 +27,7 @@ use crate::executor::{
     self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,
     wait_for_stop, with_timeout,
 };
-use crate::work::agent::{self, PlannedScript};
+use crate::work::agent::{self, PlannedScript, ToldLimits};
 
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy)]
@@ -149,7 +149,10 @@ impl EvalRun<'_> {
         let redactor = self.attempt.redactor.clone();
         let limit = self.command_limit(command);
         let capture = self.start_capture(stage.as_str());
-        let script = self.planned_script(stage, command, limit.timeout)?;
+        let mut script = self.planned_script(stage, command, limit.timeout)?;
+        let environment = self.attempt.running_environment();
+        let placed = agent::place_limits(environment, &mut script).await;
+        placed.map_err(|error| failure::command_error(error, stage, &redactor))?;
         let (started_at, stopped_before) = (Timestamp::now(), self.stopped_time());
         let began = Instant::now();
         let environment = self.attempt.running_environment();
@@ -189,6 +192,10 @@ impl EvalRun<'_> {
         argv.extend(variables::arguments(eval, stage));
         let mut env = self.variables.for_stage(stage);
         env.extend(self.models.env());
+        let told = command.agent.as_ref();
+        let told =
+            told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));
+        env.extend(told.iter().flat_map(ToldLimits::variables));
         Ok(PlannedScript {
             work: agent::command::work(command, eval.gateway.as_ref(), &self.models, argv)?,
             env,
@@ -198,6 +205,7 @@ impl EvalRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: self.models.clock(&self.ctx.execution),
+            told,
         })
     }
 

@@ -9,7 +9,7 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::IdeasRun;
 use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
-use crate::environment::{Image, Provider};
+use crate::environment::{BuildProxies, Image, Provider};
 use crate::executor::errors::{ScriptError, ScriptStage};
 use crate::executor::{COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptLimit, with_timeout};
 use crate::work::agent::command::{self, CommandCalls, InstallScript, PromptValues};
@@ -35,6 +35,7 @@ impl IdeasRun<'_> {
             env: &command.env,
             limit_sec: agent.install_sec(),
             settings: ctx.ideas.settings.provider.clone(),
+            proxies: BuildProxies::default(),
             labels: ctx.execution.labels.clone(),
         };
         let installed = install_in_image(provider, &image, installation).await;
@@ -75,6 +76,7 @@ impl IdeasRun<'_> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: None,
+            told: None,
         };
         let environment = self.attempt.running_environment();
         let ran = run_to_end(environment, planned, capture.clone(), pending()).await;

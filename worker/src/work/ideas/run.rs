@@ -22,7 +22,7 @@ use crate::executor::{
     PhaseInterrupt, ScriptEnd, ScriptLimit, ScriptRun, WorkRecipe, cost, wait_for_stop,
 };
 use crate::gateway::CallFailure;
-use crate::work::agent::{self, ModelCalls, PlannedScript};
+use crate::work::agent::{self, ModelCalls, PlannedScript, ToldLimits};
 use crate::work::eval::{CheckoutSlot, Repositories, failure};
 
 /// The stage of the command, for permits and errors.
@@ -120,7 +120,11 @@ impl<'a> IdeasRun<'a> {
         let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
         let mut env = self.variables.command.clone();
         env.extend(self.models.env());
-        let script = PlannedScript {
+        let told = command.agent.as_ref();
+        let told =
+            told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));
+        env.extend(told.iter().flat_map(ToldLimits::variables));
+        let mut script = PlannedScript {
             work: agent::command::work(command, servers, &self.models, argv)?,
             env,
             workdir: Some(REPOSITORY.to_owned()),
@@ -129,7 +133,11 @@ impl<'a> IdeasRun<'a> {
             normal: NormalExit::Zero,
             keep_processes: false,
             clock: self.models.clock(&self.ctx.execution),
+            told,
         };
+        let environment = self.attempt.running_environment();
+        let placed = agent::place_limits(environment, &mut script).await;
+        placed.map_err(|error| failure::command_error(error, STAGE, &redactor))?;
         let started_at = Timestamp::now();
         let environment = self.attempt.running_environment();
         let ran = agent::run_to_end(environment, script, capture.clone(), pending()).await;

@@ -7,7 +7,7 @@ use rollout_protocol::name;
 use super::failure;
 use super::run::IdeasRun;
 use super::variables::{self, IDEAS, LOGS, PACK, REPOSITORY};
-use crate::environment::{CreateRequest, EnvironmentPurpose, Provider, Upload};
+use crate::environment::{BuildProxies, CreateRequest, EnvironmentPurpose, Provider, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, RequestedImage, TaskPart, cost};
 use crate::work::eval;
@@ -89,7 +89,13 @@ impl IdeasRun<'_> {
         let (source, part) = requested.source(&self.services.files).await?;
         parts.extend(part);
         let image = requested
-            .prepare(provider, &source, &ctx.execution.labels, &mut self.build_log)
+            .prepare(
+                provider,
+                &source,
+                BuildProxies::default(),
+                &ctx.execution.labels,
+                &mut self.build_log,
+            )
             .await?;
         let image = self.install_in_image(provider, image).await;
         Ok(CreateRequest {

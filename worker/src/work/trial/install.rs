@@ -1,7 +1,8 @@
 //! Installation of the agent in the image, once for all trials of a host.
 
 use super::run::TrialRun;
-use crate::environment::{Image, Provider};
+use super::variables;
+use crate::environment::{BuildProxies, Image, Provider};
 use crate::work::agent::{AgentInstallation, install_in_image};
 
 impl TrialRun<'_> {
@@ -9,11 +10,13 @@ impl TrialRun<'_> {
     /// image itself.
     pub(super) async fn install_agent(&mut self, provider: &dyn Provider, image: Image) -> Image {
         let ctx = self.ctx;
+        let env = variables::environment_env(&self.services.variables, &ctx.task.environment);
         let installation = AgentInstallation {
             agent: &ctx.agent,
             env: &ctx.agent.env,
             limit_sec: ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec),
             settings: ctx.settings.environment.provider.clone(),
+            proxies: BuildProxies::of(&env),
             labels: ctx.execution.labels.clone(),
         };
         let installed = install_in_image(provider, &image, installation).await;

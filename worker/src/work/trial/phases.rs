@@ -12,10 +12,15 @@ use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
 use super::{readiness, setup, variables};
 use crate::agents::{self, AgentPlan};
-use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
+use crate::environment::proxies;
+use crate::environment::{
+    BuildProxies, CommandExit, EnvironmentPurpose, Image, ImageSource, Provider,
+};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
 use crate::executor::{Capture, ManagedEnvironment, NormalExit, PhaseInterrupt, RequestedImage};
-use crate::work::agent::{PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, run_agent_script};
+use crate::work::agent::{
+    PlannedScript, ScriptEnv, ScriptFailure, ScriptWork, ToldLimits, run_agent_script,
+};
 
 impl TrialRun<'_> {
     /// Runs the phases up to the last verification.
@@ -33,6 +38,8 @@ impl TrialRun<'_> {
         let install = plan.install.take().filter(|_| !self.is_installed);
         let install = install.map(ScriptWork::Command);
         let install = self.agent_script(ctx.step(), install, seconds(limit));
+        // Only the agent itself plans its time.
+        let install = install.map(|script| PlannedScript { told: None, ..script });
         let has_codes = agents::has_install_codes(&ctx.agent.kind);
         self.run_agent_script(ScriptStage::Install { has_codes }, install).await?;
         if ctx.settings.install_only {
@@ -117,9 +124,12 @@ impl TrialRun<'_> {
         let requested = RequestedImage { environment, settings: &self.ctx.settings.environment };
         let (source, part) = requested.source(&self.services.files).await?;
         self.parts.extend(part);
+        let env = variables::environment_env(&self.services.variables, environment);
+        let (proxies, labels) = (BuildProxies::of(&env), &self.ctx.execution.labels);
         let log = &mut self.outputs.build_log;
-        let image = requested.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
-        Ok((source, image))
+        let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
+        self.outputs.build_log.mask(&self.attempt.redactor);
+        Ok((source, prepared?))
     }
 
     /// Fetches the tests before the agent begins: a later outage of the store costs no agent's
@@ -153,7 +163,8 @@ impl TrialRun<'_> {
     ) -> Option<PlannedScript> {
         let mut env = self.agent_env(step);
         let budget = self.ctx.settings.budget.as_ref();
-        env.extend(variables::limits_env(limit, Timestamp::now(), budget));
+        let told = ToldLimits::new(limit, Timestamp::now(), budget);
+        env.extend(told.variables());
         let script = |work| PlannedScript {
             work,
             env,
@@ -164,6 +175,7 @@ impl TrialRun<'_> {
             // One of its processes may be a service that is verified.
             keep_processes: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
             clock: self.models.clock(&self.ctx.execution),
+            told: Some(told),
         };
         work.map(script)
     }
@@ -173,7 +185,11 @@ impl TrialRun<'_> {
     fn agent_env(&self, step: &StepSpec) -> ScriptEnv {
         let mut env = variables::agent_env(self.ctx, &self.services.variables, step);
         env.extend(self.attempt.environment.sidecar_env());
-        env.extend(self.models.env());
+        let models = self.models.env();
+        if self.attempt.environment.network_env().is_empty() {
+            proxies::exempt(&mut env, models.values().map(String::as_str));
+        }
+        env.extend(models);
         let agent = &self.ctx.agent;
         let index = self.steps.len().saturating_sub(1);
         if agent.trajectory(index, step).is_some() {

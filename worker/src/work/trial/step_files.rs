@@ -95,6 +95,7 @@ impl TrialRun<'_> {
             normal,
             keep_processes: false,
             clock: None,
+            told: None,
         };
         let path = format!(
             "{}/{SETUP_SCRIPT}",

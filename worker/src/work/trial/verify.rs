@@ -48,6 +48,7 @@ pub(super) async fn run_tests(
         },
         keep_processes: false,
         clock: None,
+        told: None,
     };
     run_script(environment, tests, capture).await
 }

@@ -16,11 +16,11 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// A cost beside calls whose cost is not known: `unknown`, or a lower bound.
-pub(crate) fn cost(known: f64, unpriced_calls: u64) -> String {
-    match unpriced_calls {
-        0 => number(known),
-        _ if known > 0.0 => format!("at least {}", number(known)),
-        _ => "unknown".to_owned(),
+pub(crate) fn cost(known: Option<f64>, unpriced_calls: u64) -> String {
+    match (known, unpriced_calls) {
+        (None, _) => "unknown".to_owned(),
+        (Some(known), 0) => number(known),
+        (Some(known), _) => format!("at least {}", number(known)),
     }
 }
 

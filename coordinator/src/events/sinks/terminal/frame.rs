@@ -97,8 +97,9 @@ fn totals(view: &JobView, now: Instant) -> Vec<String> {
         }
     }
     let unpriced = tally.model_use.unpriced_calls;
-    if tally.cost() > 0.0 || unpriced > 0 {
-        parts.push(format!("cost {}", cost(tally.cost(), unpriced)));
+    let known = tally.known_cost();
+    if known.is_none_or(|known| known > 0.0) {
+        parts.push(format!("cost {}", cost(known, unpriced)));
     }
     if view.run.retries > 0 {
         parts.push(if view.run.retries == 1 {

@@ -117,6 +117,18 @@ pub(super) fn without_reward(result: &JobResult) -> Option<String> {
     })
 }
 
+/// The line about model calls without the token ids that the job asks for, if there are any.
+pub(super) fn without_token_ids(result: &JobResult) -> Option<String> {
+    let count = result.model_use.calls_without_ids;
+    (count > 0).then(|| {
+        format!(
+            "no token ids in {count} of {}, although the server is to give them (`capture: tokens`): nothing \
+             can be trained on them",
+            plural(result.model_use.calls, "model call"),
+        )
+    })
+}
+
 /// `3 failed`, with the number of failures that do not count; `before_agent` are those of tasks.
 pub(super) fn failed(count: u64, failures: &FailureCounts, before_agent: u64) -> String {
     let kinds = [

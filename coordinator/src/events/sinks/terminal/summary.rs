@@ -42,6 +42,7 @@ fn render_with(
     }
     let warnings = score::format_doubt(result).into_iter().chain(score::unreachable(result));
     let warnings = warnings.chain(score::without_reward(result));
+    let warnings = warnings.chain(score::without_token_ids(result));
     for warning in warnings.chain(score::not_installed(result)) {
         line(style.wrapped(&warning));
     }
@@ -130,7 +131,7 @@ fn agents(result: &JobResult, style: Style) -> String {
         ("mean", differs, |a| number_or_dash(a.mean_reward)),
         ("model calls", result.model_use.calls > 0, |a| a.model_use.calls.to_string()),
         ("tokens", result.model_use.tokens > 0, |a| a.model_use.tokens.to_string()),
-        ("cost", result.total_cost > 0.0 || result.model_use.unpriced_calls > 0, |a| {
+        ("cost", result.total_cost.is_none_or(|cost| cost > 0.0), |a| {
             cost(a.total_cost, a.model_use.unpriced_calls)
         }),
     ];

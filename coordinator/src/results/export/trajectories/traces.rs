@@ -23,7 +23,7 @@ struct TraceLine<'a> {
     reward: Option<f64>,
     rewards: Option<&'a Rewards>,
     error: Option<TraceError<'a>>,
-    cost: f64,
+    cost: Option<f64>,
     trajectory: Option<&'a RawValue>,
 }
 

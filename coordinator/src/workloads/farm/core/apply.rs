@@ -210,6 +210,7 @@ impl FarmCore {
         }
         self.open_samples -= 1;
         self.totals.usable += u64::from(*usable);
+        self.totals.add_calls(result);
         self.totals.count(&result.end);
         self.dequeue(ordinal);
         self.note_end(result, outage);
@@ -234,6 +235,7 @@ impl FarmCore {
         self.next_ordinal += 1;
         self.held_generations += 1;
         self.totals.refills += 1;
+        self.totals.add_calls(&lost.result);
         self.dequeue(former.ordinal);
         self.remove_slot(former.ordinal);
         self.add_slot(id, *index, generation, next);
@@ -258,6 +260,7 @@ impl FarmCore {
         // An execution that was cancelled in time is no late result.
         let is_result = !matches!(late.result.end, SampleEnd::Cancelled { .. });
         self.totals.late += u64::from(is_result);
+        self.totals.add_calls(&late.result);
         self.forget_if_finished(id, effects);
     }
 

@@ -34,7 +34,7 @@ use super::client::DockerClient;
 use super::labels;
 use crate::environment::dockerfile::{Dockerfile, with_images};
 use crate::environment::failed_builds::ImageFailure;
-use crate::environment::{Failure, FailureKind, registry_failure};
+use crate::environment::{BuildProxies, Failure, FailureKind, registry_failure};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
@@ -61,6 +61,8 @@ pub(super) struct BuildSpec {
     pub(super) dockerfile: String,
     /// Values of the build arguments.
     pub(super) args: BTreeMap<String, String>,
+    /// Proxies of its commands, which are no input of the build.
+    pub(super) proxies: BuildProxies,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
@@ -81,6 +83,7 @@ impl BuildSpec {
             platform,
             dockerfile: DOCKERFILE.to_owned(),
             args: BTreeMap::new(),
+            proxies: BuildProxies::default(),
             target: None,
             is_local: false,
             is_guarded: false,
@@ -110,9 +113,10 @@ impl BuildSpec {
             (labels::BUILD, how),
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value));
+        let args = self.proxies.with(&self.args);
         BuildImageOptions {
             dockerfile: self.dockerfile.clone(),
-            buildargs: (!self.args.is_empty()).then(|| self.args.clone().into_iter().collect()),
+            buildargs: (!args.is_empty()).then(|| args.into_iter().collect()),
             target: self.target.clone().unwrap_or_default(),
             t: Some(self.tag.clone()),
             nocache: no_cache,

@@ -60,7 +60,8 @@ use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{
-    ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
+    BuildProxies, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
+    Upload,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise;
@@ -369,6 +370,7 @@ impl ComposeCreation<'_> {
             force_build: false,
             timeout: IMAGES_WITHIN,
             log: None,
+            proxies: BuildProxies::of(&self.request.env),
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: self.request.labels.clone(),
         };

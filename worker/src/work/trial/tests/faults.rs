@@ -33,10 +33,11 @@ const KINDS: [FailureKind; 15] = [
 ];
 
 /// The calls of a successful trial, each with its phase.
-const CALLS: [(FakeCall, Phase); 8] = [
+const CALLS: [(FakeCall, Phase); 9] = [
     (FakeCall::Prepare, Phase::EnvironmentSetup),
     (FakeCall::Create, Phase::EnvironmentSetup),
     (FakeCall::Exec, Phase::AgentSetup),
+    (FakeCall::CopyTo, Phase::AgentExecution),
     (FakeCall::Exec, Phase::AgentExecution),
     (FakeCall::CopyTo, Phase::Verification),
     (FakeCall::Exec, Phase::Verification),
@@ -150,7 +151,7 @@ const ERRORS: [(usize, [&str; 15]); 5] = [
         ],
     ),
     (
-        3,
+        4,
         [
             "agent_execution_failed refused agent permanent",
             "agent_execution_failed provider_error infrastructure transient",
@@ -170,7 +171,7 @@ const ERRORS: [(usize, [&str; 15]); 5] = [
         ],
     ),
     (
-        4,
+        5,
         [
             "verifier_failed refused infrastructure permanent",
             "verifier_failed provider_error infrastructure transient",
@@ -190,7 +191,7 @@ const ERRORS: [(usize, [&str; 15]); 5] = [
         ],
     ),
     (
-        5,
+        6,
         [
             "verifier_failed refused verifier permanent",
             "verifier_failed provider_error infrastructure transient",

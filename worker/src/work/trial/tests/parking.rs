@@ -12,7 +12,7 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::time::Instant;
 
 use super::super::testing::TrialFixture;
-use super::{is_bare, verdict};
+use super::{is_bare, output, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
@@ -127,6 +127,36 @@ async fn agent_lost_in_engine_outage_runs_again() {
     assert_eq!(rig.phases.parked(), [Some(Kind::ContainerEngine), None]);
     assert_eq!(count(&rig, FakeCall::Create), 2);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_finds_later_end_in_file_after_engine_outage() {
+    let mut rig = rig().await;
+    let (engine, dependency) = with_engine(&mut rig);
+    rig.task.steps[0].agent.timeout_sec = Some(120.0);
+    let script = "echo $ROLLOUT_DEADLINE; cat $ROLLOUT_LIMITS; sleep 150; cat $ROLLOUT_LIMITS";
+    rig.set_scripts(None, Some(script));
+    let outage = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        engine.away.store(true, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        engine.away.store(false, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    };
+    let finished = tokio::select! {
+        finished = rig.run() => verdict(finished),
+        () = outage => unreachable!("it never ends"),
+    };
+    assert_eq!(dependency.outages(), 1);
+    assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
+    let printed = output(&finished, "command/stdout.txt");
+    let numbers: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [variable, first, last] = numbers.as_slice() else { panic!("{printed}") };
+    assert_eq!((&first["deadline"], &first["timeout_sec"]), (variable, &120.0.into()));
+    let moved = last["deadline"].as_i64().zip(variable.as_i64()).map(|(last, first)| last - first);
+    // The outage is counted from the last answer before it until the first one after it.
+    assert!(moved.is_some_and(|sec| (60..=65).contains(&sec)), "{printed}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,6 +34,7 @@ async fn trial_success_makes_expected_calls_and_outputs() {
         FakeCall::Prepare,
         FakeCall::Create,
         FakeCall::Exec,
+        FakeCall::CopyTo,
         FakeCall::Exec,
         FakeCall::CopyTo,
         FakeCall::Exec,
@@ -112,7 +113,8 @@ async fn tests_are_absent_during_agent_execution() {
         error_summary(error(&finished)),
         "agent_execution_failed non_zero_exit agent permanent"
     );
-    assert!(!rig.provider.calls().contains(&FakeCall::CopyTo));
+    let placed = rig.provider.calls().into_iter().filter(|call| *call == FakeCall::CopyTo);
+    assert_eq!(placed.count(), 1, "only the limits of the agent");
 }
 
 #[tokio::test]
@@ -338,16 +340,20 @@ async fn variables_reach_only_scripts_of_their_phase() {
     rig.agent.env.insert("SHARED".into(), Template::new("agent"));
     rig.agent.env.insert("AGENT_KEY".into(), Template::new("${KEY}"));
     run(&rig).await;
-    let agent = [
+    let install = [
         "AGENT_KEY=k-123",
         "FROM_TASK=t",
         "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md",
         "ROLLOUT_TIMEOUT_SEC=60",
         "SHARED=agent",
     ];
+    let [key, task, rest @ ..] = install;
+    let [instruction, timeout, shared] = rest;
+    let limits = "ROLLOUT_LIMITS=/rollout/limits.json";
+    let agent = [key, task, limits, instruction, timeout, shared];
     let verifier = ["FROM_TASK=t", "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md", "SHARED=task"];
     let commands = rig.provider.commands();
-    let expected = [&agent[..], &agent[..], &verifier[..]];
+    let expected = [&install[..], &agent[..], &verifier[..]];
     assert_eq!(commands.len(), expected.len());
     for (command, expected) in commands.iter().zip(expected) {
         let mut env = command.env.clone();

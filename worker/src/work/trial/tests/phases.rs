@@ -19,8 +19,7 @@ use crate::environment::{FailureKind, Upload};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
-    let others = ["ROLLOUT_TASK_INSTRUCTION", "ROLLOUT_DEADLINE", "ROLLOUT_TIMEOUT_SEC"];
-    let shown = command.env.iter().filter(|(name, _)| !others.contains(&name.as_str()));
+    let shown = command.env.iter().filter(|(name, _)| !name.starts_with("ROLLOUT_"));
     shown.map(|(name, value)| format!("{name}={value}")).collect()
 }
 

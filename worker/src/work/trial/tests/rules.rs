@@ -201,7 +201,7 @@ async fn agent_failure_with_verify_rule_is_verified() {
         assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(0.5)));
         assert_eq!(error(&finished).code.as_str(), code);
         let calls = rig.provider.calls();
-        let at = |call| calls.iter().position(|c| *c == call).expect("called");
+        let at = |call| calls.iter().rposition(|c| *c == call).expect("called");
         // A service that it started may be verified, unless it had to be killed.
         if code == "timed_out" {
             assert!(at(FakeCall::Kill) < at(FakeCall::CopyTo), "{calls:?}");
@@ -243,7 +243,7 @@ async fn verifier_error_after_agent_error_is_secondary() {
     assert_eq!(secondary_codes(&finished.record), ["reward_missing"]);
 
     rig.provider
-        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Unreachable));
+        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 3), FaultEffect::Fail(FailureKind::Unreachable));
     let finished = run(&rig).await;
     assert_eq!(
         error_summary(error(&finished)),

@@ -81,6 +81,7 @@ async fn separate_verifier_starts_after_agent_environment_stops() {
     let calls = [
         FakeCall::Prepare,
         FakeCall::Create,
+        FakeCall::CopyTo,
         FakeCall::Exec,
         FakeCall::Kill,
         FakeCall::CopyFrom,
@@ -138,7 +139,7 @@ async fn separate_verifier_with_any_failed_call_leaks_nothing() {
             let scored = verdict.outcome == ItemOutcome::Completed;
             // The collection of logs and the removal come after the verdict; an artifact that was
             // not requested may be missing.
-            assert_eq!(scored, at >= 11 && !(at == 11 && effect == FaultEffect::Panic), "{what}");
+            assert_eq!(scored, at >= 12 && !(at == 12 && effect == FaultEffect::Panic), "{what}");
             assert!(scored || verdict.error.is_some(), "{what}");
         }
     }

@@ -111,24 +111,26 @@ async fn stop_before_start_makes_no_call() {
 
 #[tokio::test(start_paused = true)]
 async fn kill_during_hanging_call_ends_trial() {
-    for (call, phase) in [
-        (FakeCall::Prepare, Phase::EnvironmentSetup),
-        (FakeCall::Create, Phase::EnvironmentSetup),
-        (FakeCall::CopyTo, Phase::Verification),
-        (FakeCall::CopyFrom, Phase::Verification),
+    for (call, nth, phase) in [
+        (FakeCall::Prepare, 0, Phase::EnvironmentSetup),
+        (FakeCall::Create, 0, Phase::EnvironmentSetup),
+        (FakeCall::CopyTo, 0, Phase::AgentExecution),
+        (FakeCall::CopyTo, 1, Phase::Verification),
+        (FakeCall::CopyFrom, 0, Phase::Verification),
     ] {
         let rig = TrialFixture::new().await;
-        rig.provider.fault(FaultTrigger::Every(call), FaultEffect::Hang);
+        rig.provider.fault(FaultTrigger::Nth(call, nth), FaultEffect::Hang);
         let services = rig.services();
         let running = super::super::run(rig.context(), &services);
+        let made = || rig.provider.calls().into_iter().filter(|made| *made == call).count();
         let killing = async {
-            while rig.provider.calls().last() != Some(&call) {
+            while made() <= nth {
                 tokio::task::yield_now().await;
             }
             rig.stop.send_replace(Some(StopLevel::Kill));
         };
         let (finished, ()) = tokio::join!(running, killing);
-        assert_eq!(finished.stopped, Some(phase), "{call:?}");
+        assert_eq!(finished.stopped, Some(phase), "{call:?} {nth}");
         assert_eq!(rig.provider.existing(), Vec::<String>::new());
     }
 }
