@@ -28,8 +28,8 @@ fn old_removed_entries_leave_no_message_when_purged() {
         let runs = [1, 2, 3, 4].map(|number| samples::offer(number, 1).run);
         let store = nats.kv_store();
         let write = async |run: RunId, revision| {
-            let written = store.write(&run.to_string(), Bytes::from_static(b"entry"), revision);
-            written.await.expect("reachable")
+            let (key, value) = (run.to_string(), Bytes::from_static(b"entry"));
+            store.write(&key, value, revision).await.expect("reachable")
         };
         let bound = entry_messages(&nats).await;
         for run in runs {
