@@ -65,7 +65,7 @@ async fn repeated_request_names_the_incomplete_call_only() {
     let directory = tempfile::tempdir().expect("a directory");
     let recorder = Recorder::create(directory.path(), Redactor::default()).await.expect("made");
     for end in [CallEnd::Cut, CallEnd::Complete, CallEnd::Complete] {
-        record(&recorder, any, end, ParsedReply::default()).await;
+        record(&recorder, b"{}", end, ParsedReply::default()).await;
     }
     let (summary, files) = recorder.finish().await;
     let lines = lines(&files);
