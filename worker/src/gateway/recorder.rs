@@ -195,7 +195,7 @@ impl Recorder {
         };
         let items = self.read(call.endpoint, call.request).await;
         let wanted_ids =
-            (call.wants_ids && dialect::samples(call.endpoint)).then(|| match items.prompt_ids {
+            (call.wants_ids && dialect::samples(call.endpoint)).then_some(match items.prompt_ids {
                 Some(_) => WantedIds::Reply,
                 None => WantedIds::PromptAndReply,
             });
