@@ -40,7 +40,7 @@ ENTRYPOINT ["/usr/bin/rollout"]
 CMD ["--help"]
 
 FROM ${BASE_IMAGE} AS full
-ARG PACKAGES="ca-certificates docker-compose git git-lfs"
+ARG PACKAGES="ca-certificates docker-compose git git-lfs iproute2 nftables"
 RUN set -eu; \
     if [ -n "$PACKAGES" ]; then \
       apt-get update; \

@@ -153,6 +153,13 @@ pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
 /// Largest trajectory that a task or job gives to agents.
 pub const TRAJECTORY_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Skills that a job gives to an agent.
+pub const SKILLS: usize = 100;
+/// Entries of such a skill.
+pub const SKILL_ENTRIES: u64 = 10_000;
+/// Content of such a skill: it is held in memory while a run is planned.
+pub const SKILL_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Age below which the collection of unneeded blobs keeps a blob, unless the command line says
 /// otherwise: longer than a worker takes from storing a result to having it reported, through an
 /// outage over night.
@@ -414,8 +421,12 @@ pub const SESSION_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 /// are in the records of the calls only.
 pub const TRAJECTORY_PROMPT_IDS: usize = 1024 * 1024;
 
-/// Longest name of a job, agent, dataset or task: it becomes a path component.
+/// Longest name of a job, agent or dataset: it becomes a path component.
 pub const NAME_BYTES: usize = 100;
+
+/// Longest name of a task: benchmarks name tasks by repository, commit and version. With the number of
+/// the attempt it is the name of a directory, for which file systems allow 255 bytes.
+pub const TASK_NAME_BYTES: usize = 240;
 
 /// Shortens `text` to at most `max` bytes at a character boundary, marking the cut.
 pub fn shorten(mut text: String, max: usize) -> String {

@@ -1,6 +1,6 @@
 //! Names that become path components: jobs, agents, datasets, tasks.
 
-use crate::limits::NAME_BYTES;
+use crate::limits::{NAME_BYTES, TASK_NAME_BYTES};
 
 /// Why a name cannot be a path component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -8,9 +8,9 @@ pub enum InvalidPathComponent {
     /// Empty.
     #[error("is empty")]
     Empty,
-    /// Longer than [`NAME_BYTES`].
-    #[error("is longer than 100 bytes")]
-    TooLong,
+    /// Longer than this number of bytes.
+    #[error("is longer than {0} bytes")]
+    TooLong(usize),
     /// Contains `/` or `\`.
     #[error("contains a path separator")]
     Separator,
@@ -41,28 +41,41 @@ const RESERVED: &[&str] = &[
     "tables",
 ];
 
-/// Checks that `name` can be an entry of a run directory on every supported system.
+/// Checks that the name of a job, agent or dataset can be an entry of a run directory on every
+/// supported system.
 ///
 /// # Errors
 /// The first violated rule.
 pub fn check(name: &str) -> Result<(), InvalidPathComponent> {
-    check_component(name)?;
+    check_entry(name, NAME_BYTES)
+}
+
+/// Like [`check`], for the name of a task.
+///
+/// # Errors
+/// The first violated rule.
+pub fn check_task(name: &str) -> Result<(), InvalidPathComponent> {
+    check_entry(name, TASK_NAME_BYTES)
+}
+
+fn check_entry(name: &str, most: usize) -> Result<(), InvalidPathComponent> {
+    check_component(name, most)?;
     if RESERVED.contains(&fold_case(name).as_str()) {
         return Err(InvalidPathComponent::Reserved);
     }
     Ok(())
 }
 
-/// Checks that `name` can be a path component on every supported system.
+/// Checks that `name` can be a path component of at most `most` bytes on every supported system.
 ///
 /// # Errors
 /// The first violated rule.
-pub fn check_component(name: &str) -> Result<(), InvalidPathComponent> {
+pub fn check_component(name: &str, most: usize) -> Result<(), InvalidPathComponent> {
     if name.is_empty() {
         return Err(InvalidPathComponent::Empty);
     }
-    if name.len() > NAME_BYTES {
-        return Err(InvalidPathComponent::TooLong);
+    if name.len() > most {
+        return Err(InvalidPathComponent::TooLong(most));
     }
     if name.contains(['/', '\\']) {
         return Err(InvalidPathComponent::Separator);
@@ -106,6 +119,16 @@ mod tests {
         ] {
             assert_eq!(check(bad), Err(why), "{bad}");
         }
-        assert_eq!(check(&"x".repeat(101)), Err(InvalidPathComponent::TooLong));
+        assert_eq!(check(&"x".repeat(101)), Err(InvalidPathComponent::TooLong(100)));
+    }
+
+    #[test]
+    fn task_name_leaves_room_for_number_of_attempt() {
+        let name = "x".repeat(240);
+        assert_eq!(check_task(&name), Ok(()));
+        assert!(format!("{name}__{}", u32::MAX).len() <= 255);
+        let why = check_task(&format!("{name}x")).expect_err("too long");
+        assert_eq!(why.to_string(), "is longer than 240 bytes");
+        assert_eq!(check_task("journal"), Err(InvalidPathComponent::Reserved));
     }
 }

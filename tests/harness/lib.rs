@@ -45,6 +45,7 @@ pub mod results;
 pub mod s3_process;
 pub mod s3_server;
 pub mod sandbox;
+pub mod screen;
 pub mod search;
 pub mod tcp_proxy;
 pub mod terminal;

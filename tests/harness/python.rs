@@ -2,11 +2,19 @@
 
 use std::path::PathBuf;
 
-use crate::ignored::report_ignored;
+use crate::ignored::or_ignored;
 
 /// The interpreter with the package `polars`; without one, the test is ignored.
 pub fn with_polars() -> Option<PathBuf> {
-    interpreter("ROLLOUT_TEST_PYTHON", "polars")
+    or_ignored(find_polars())
+}
+
+/// The interpreter with the package `polars`.
+///
+/// # Errors
+/// The reason, without one.
+pub fn find_polars() -> Result<PathBuf, String> {
+    find("ROLLOUT_TEST_PYTHON", "polars")
 }
 
 /// The interpreter with the package `helm-python-sdk`; without one, the test is ignored.
@@ -16,7 +24,15 @@ pub fn with_helm() -> Option<PathBuf> {
 
 /// The interpreter with the tools of the Python client; without one, the test is ignored.
 pub fn with_client_tools() -> Option<PathBuf> {
-    interpreter("ROLLOUT_TEST_PYTHON_CLIENT", "httpx, pytest, mypy, ruff and hatchling")
+    or_ignored(find_client_tools())
+}
+
+/// The interpreter with the tools of the Python client.
+///
+/// # Errors
+/// The reason, without one.
+pub fn find_client_tools() -> Result<PathBuf, String> {
+    find("ROLLOUT_TEST_PYTHON_CLIENT", "httpx, pytest, mypy, ruff and hatchling")
 }
 
 /// The interpreter with the package `schemathesis`; without one, the test is ignored.
@@ -38,11 +54,11 @@ pub fn with_trainer(adapter: &str) -> Option<PathBuf> {
 /// The interpreter that `variable` names, set by `tests/run`; with `no`, the test is
 /// ignored.
 fn interpreter(variable: &str, package: &str) -> Option<PathBuf> {
-    match std::env::var_os(variable) {
-        Some(program) if program != "no" => Some(program.into()),
-        _ => {
-            report_ignored(&format!("needs a Python with {package}, named by {variable}"));
-            None
-        }
-    }
+    or_ignored(find(variable, package))
+}
+
+fn find(variable: &str, package: &str) -> Result<PathBuf, String> {
+    let program = std::env::var_os(variable).filter(|program| program != "no");
+    let program = program.map(PathBuf::from);
+    program.ok_or_else(|| format!("needs a Python with {package}, named by {variable}"))
 }

@@ -10,7 +10,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::wait;
 
-/// A program on a terminal of 100 columns. Dropping it closes the terminal and kills the program.
+/// A program on a terminal. Dropping it closes the terminal and kills the program.
 #[derive(Debug)]
 pub struct Terminal {
     screen: Option<OwnedFd>,
@@ -18,16 +18,24 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program with the terminal as controlling terminal and as all three standard
-    /// streams.
+    /// Starts a program with a terminal of 100 columns as controlling terminal and as all three
+    /// standard streams.
     ///
     /// # Panics
     /// When there is no terminal, or the program `setsid` is missing.
     pub fn start(of_program: &Command) -> Self {
+        Self::with_columns(of_program, 100)
+    }
+
+    /// The same on a terminal of this width.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn with_columns(of_program: &Command, columns: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let screen = openpt(flags).expect("a terminal");
         grantpt(&screen).and_then(|()| unlockpt(&screen)).expect("a terminal");
-        let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: 30, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&screen, size).expect("a terminal has a size");
         // The program's writes must not block on the test.
         fcntl_setfl(&screen, OFlags::NONBLOCK).expect("settable");
@@ -57,9 +65,28 @@ impl Terminal {
         shown
     }
 
+    /// Types a text. Control characters act as the terminal's keys: `\u{3}` is Ctrl-C.
+    ///
+    /// # Panics
+    /// When the terminal is closed, or takes no more text.
+    pub fn type_text(&self, text: &str) {
+        let screen = self.screen.as_ref().expect("the terminal is open");
+        let written = rustix::io::write(screen, text.as_bytes()).expect("the terminal takes it");
+        assert_eq!(written, text.len(), "the terminal takes all of it");
+    }
+
     /// Closes the terminal.
     pub fn close(&mut self) {
         self.screen = None;
+    }
+
+    /// Exit code of the program if it has ended; -1 when a signal ended it.
+    ///
+    /// # Panics
+    /// When the program cannot be waited for.
+    pub fn ended(&mut self) -> Option<i32> {
+        let ended = self.program.try_wait().expect("a child can be waited for");
+        ended.map(|status| status.code().unwrap_or(-1))
     }
 
     /// Exit code of the program; `None` when a signal ended it.

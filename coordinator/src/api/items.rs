@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name::check_component;
 use rollout_worker::shared_limit::SharedPlace;
 use rollout_worker::store::BlobStore;
@@ -75,7 +76,7 @@ pub(super) struct ItemList {
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub(super) struct OutputQuery {
     /// Name of an output (`command/stdout.txt`), of a directory of outputs, or of a file in the logs;
-    /// every output with a header each by default.
+    /// the output of every script and build with a header each by default.
     name: Option<String>,
     /// The try; by default the one that settled the item, else the last one with output.
     #[serde(rename = "try", default, deserialize_with = "whole_number::query_option")]
@@ -226,7 +227,10 @@ pub(super) async fn logs(
         return Ok(text_stream(None, received, (sending, permit)));
     }
     let files = state.daemon.item_files(&user, &run, &item, number).await?;
-    let found = state.daemon.captured_files(&files, name.as_deref())?;
+    let mut found = state.daemon.captured_files(&files, name.as_deref())?;
+    if name.is_none() {
+        found.retain(CapturedFile::is_script_output);
+    }
     let sending = supervise::spawn("captured output", async move {
         send_files(&files.store, &found, &pieces).await
     });
@@ -265,7 +269,7 @@ async fn check_followed(
 
 /// Whether a name of an output, or of a directory of outputs, leads to no other place.
 fn is_inside(name: &str) -> bool {
-    name.trim_end_matches('/').split('/').all(|part| check_component(part).is_ok())
+    name.trim_end_matches('/').split('/').all(|part| check_component(part, NAME_BYTES).is_ok())
 }
 
 /// Sends files until the client goes.

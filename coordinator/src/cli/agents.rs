@@ -6,18 +6,21 @@ use std::process::Stdio;
 use clap::{Args, Subcommand};
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::gateway::ModelDialect;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::{AgentCatalogue, AgentEntry, SessionEntry, nearest};
+use crate::config::{
+    AgentCatalogue, AgentEntry, BUILT_IN_AGENTS, BuiltInAgent, SessionEntry, nearest,
+};
 use crate::events::sinks::terminal::table;
 
 /// Subcommands of `rollout agents`.
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
-    /// List the agents
+    /// List the agents: built-in ones and those of the catalogue
     List(AgentListArgs),
     /// Print an agent with its scripts
     Show(AgentShowArgs),
@@ -88,31 +91,52 @@ fn catalogue(source: &SourceArgs) -> Result<AgentCatalogue, CliError> {
 fn list(args: &AgentListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let catalogue = catalogue(&args.source)?;
     if args.json {
-        let entries: Vec<_> = catalogue.entries().map(document).collect();
+        let built_in = BUILT_IN_AGENTS.iter().map(built_in_document);
+        let entries: Vec<_> = built_in.chain(catalogue.entries().map(document)).collect();
         printer.json(&entries)?;
         return Ok(ExitCode::Success);
     }
+    let built_in = BUILT_IN_AGENTS.iter().map(|agent| {
+        let (name, summary) = (agent.name.to_owned(), agent.summary.to_owned());
+        vec![name, "built in".to_owned(), dialects(agent.dialects), summary]
+    });
     let row = |entry: &AgentEntry| {
         let tried = if entry.untried { ", untried" } else { "" };
         let version = entry.version.clone().unwrap_or_default();
-        vec![entry.name.clone(), version, dialects(entry), format!("{}{tried}", entry.summary)]
+        vec![
+            entry.name.clone(),
+            version,
+            dialects(&entry.dialects),
+            format!("{}{tried}", entry.summary),
+        ]
     };
-    let rows = catalogue.entries().map(row).collect();
-    printer
-        .data(&(table::aligned(&["agent", "version", "dialects", "summary"], rows, 4) + "\n"))?;
+    let rows = built_in.chain(catalogue.entries().map(row)).collect();
+    printer.data(
+        &(table::aligned(&["agent", "version", "dialects", "summary"], rows, 4, printer.out.width)
+            + "\n"),
+    )?;
     Ok(ExitCode::Success)
 }
 
-fn dialects(entry: &AgentEntry) -> String {
-    let dialects: Vec<_> = entry.dialects.iter().map(ToString::to_string).collect();
+fn dialects(dialects: &[ModelDialect]) -> String {
+    let dialects: Vec<_> = dialects.iter().map(ToString::to_string).collect();
     dialects.join(", ")
 }
 
 fn show(args: &AgentShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(agent) = BuiltInAgent::find(&args.name) {
+        match args.json {
+            true => printer.json(&built_in_document(agent))?,
+            false => printer.data(&built_in_text(agent))?,
+        }
+        return Ok(ExitCode::Success);
+    }
     let catalogue = catalogue(&args.source)?;
     let entry = catalogue.find(&args.name).ok_or_else(|| {
         let error = CliError::usage(format!("the catalogue has no agent `{}`", args.name));
-        match nearest(&args.name, catalogue.entries().map(|entry| entry.name.as_str())) {
+        let built_in = BUILT_IN_AGENTS.iter().map(|agent| agent.name);
+        let known = built_in.chain(catalogue.entries().map(|entry| entry.name.as_str()));
+        match nearest(&args.name, known) {
             Some(near) => error.hint(&format!("did you mean `{near}`?")),
             None => error.hint("`rollout agents list` lists them"),
         }
@@ -125,9 +149,40 @@ fn show(args: &AgentShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
+/// An agent that the program has itself, with the keys of an entry of the catalogue.
+fn built_in_document(agent: &BuiltInAgent) -> Value {
+    json!({
+        "name": agent.name,
+        "built_in": true,
+        "summary": agent.summary,
+        "homepage": null,
+        "version": null,
+        "untried": false,
+        "dialects": agent.dialects,
+        "accepts": agent.options,
+        "sessions": [],
+        "session_calls": null,
+        "env": {},
+        "install": null,
+        "execute": null,
+    })
+}
+
+fn built_in_text(agent: &BuiltInAgent) -> String {
+    let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+    let lines = [
+        format!("{}: {}", agent.name, agent.summary),
+        "version   built in".to_owned(),
+        format!("dialects  {}", none_if_empty(dialects(agent.dialects))),
+        format!("options   {}", none_if_empty(agent.options.join(", "))),
+    ];
+    lines.join("\n") + "\n"
+}
+
 fn document(entry: &AgentEntry) -> Value {
     json!({
         "name": entry.name,
+        "built_in": false,
         "summary": entry.summary,
         "homepage": entry.homepage,
         "version": entry.version,
@@ -153,7 +208,7 @@ fn text(entry: &AgentEntry) -> String {
         format!("{}: {}", entry.name, entry.summary),
         format!("homepage  {}", entry.homepage.as_deref().unwrap_or("none")),
         format!("version   {}", entry.version.as_deref().unwrap_or("none")),
-        format!("dialects  {}", dialects(entry)),
+        format!("dialects  {}", dialects(&entry.dialects)),
         format!("options   {}", list(&accepts)),
         format!("sessions  {}", list(&entry.sessions)),
         format!("variables {}", list(&env)),

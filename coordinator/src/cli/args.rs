@@ -69,7 +69,7 @@ pub(super) enum Command {
     /// Create tasks
     #[command(subcommand)]
     Task(super::task_init::TaskCommand),
-    /// List and check the agents of the catalogue
+    /// List, show and check agents
     #[command(subcommand)]
     Agents(super::agents::AgentsCommand),
     #[cfg(feature = "gateway")]
@@ -78,6 +78,9 @@ pub(super) enum Command {
     /// Search over the commits of a repository
     #[command(subcommand)]
     Tree(TreeCommand),
+    /// Show the farms of a server
+    #[command(subcommand)]
+    Farm(super::farm::FarmCommand),
     Export(super::export::ExportArgs),
     Repair(super::repair::RepairArgs),
     Completions(super::shell::CompletionsArgs),
@@ -100,6 +103,9 @@ pub(super) struct RunArgs {
     /// Job file, YAML or JSON; optional with `-p`, `-d` or `--repo`
     #[arg(required_unless_present_any = ["config", "path", "dataset", "repo"])]
     pub(super) job: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) keys: JobArgs,
 
     /// Job file, as an option
     #[arg(long, short = 'c', value_name = "JOB", conflicts_with = "job")]
@@ -177,7 +183,7 @@ pub(super) struct RunArgs {
     pub(super) yes: bool,
 
     /// Show errors only: no progress, no table
-    #[arg(long, short)]
+    #[arg(long, short, alias = "silent")]
     pub(super) quiet: bool,
 
     /// Log debug messages
@@ -212,9 +218,6 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     pub(super) log: LogArgs,
-
-    #[command(flatten)]
-    pub(super) keys: JobArgs,
 
     /// Settled trials that run again, by `rollout retry`.
     #[arg(skip)]
@@ -358,6 +361,7 @@ impl Cli {
             | Command::Repair(_)
             | Command::Agents(_)
             | Command::Keys(_)
+            | Command::Farm(_)
             | Command::Blob(_)
             | Command::Bench(_) => false,
             #[cfg(feature = "gateway")]
@@ -365,6 +369,19 @@ impl Cli {
             #[cfg(feature = "serve")]
             Command::Serve(_) | Command::Up(_) => false,
         }
+    }
+
+    /// Whether the command serves until it is stopped.
+    pub(super) fn runs_for_long(&self) -> bool {
+        #[cfg(feature = "serve")]
+        if matches!(self.command, Command::Serve(_) | Command::Up(_)) {
+            return true;
+        }
+        #[cfg(feature = "nats")]
+        if matches!(self.command, Command::Worker(_)) {
+            return true;
+        }
+        false
     }
 }
 

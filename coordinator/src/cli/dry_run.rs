@@ -32,14 +32,14 @@ pub(super) async fn show(
             .map_err(|error| CliError::failure("cannot write the plan as JSON", &error))?;
         text + "\n"
     } else {
-        render(&job, &shown)
+        render(&job, &shown, printer.out.width)
     };
     printer.data(&text)?;
     Ok(ExitCode::Success)
 }
 
 /// The plan as text.
-fn render(job: &Job, plan: &DryRun) -> String {
+fn render(job: &Job, plan: &DryRun, width: Option<usize>) -> String {
     let counts = &plan.counts;
     let of = |count: usize, noun: &str| {
         let s = if count == 1 { "" } else { "s" };
@@ -70,8 +70,8 @@ fn render(job: &Job, plan: &DryRun) -> String {
     let set = plan.provenance.iter().map(|KeyProvenance { key, source }| {
         vec![escape::line(key).into_owned(), escape::line(source).into_owned()]
     });
-    lines.push(table::aligned(&["key", "set by"], set.collect(), 2));
-    lines.push(tasks(&plan.tasks));
+    lines.push(table::aligned(&["key", "set by"], set.collect(), 2, width));
+    lines.push(tasks(&plan.tasks, width));
     lines.extend(formats(&plan.tasks));
     for task in &plan.tasks {
         if let Some(fault) = &task.fault {
@@ -105,7 +105,7 @@ fn agents(job: &Job) -> String {
     names.join(", ")
 }
 
-fn tasks(tasks: &[TaskView]) -> String {
+fn tasks(tasks: &[TaskView], width: Option<usize>) -> String {
     let header = [
         "task", "format", "image", "cpus", "memory", "storage", "build", "install", "agent",
         "verifier",
@@ -132,5 +132,5 @@ fn tasks(tasks: &[TaskView]) -> String {
         row.extend([Some(build_sec), Some(install_sec), agent_sec, Some(verifier_sec)].map(limit));
         row
     });
-    table::aligned(&header, rows.collect(), 3)
+    table::aligned(&header, rows.collect(), 3, width)
 }

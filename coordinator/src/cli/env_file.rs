@@ -1,4 +1,5 @@
-//! Files of variables (`--env-file`), one `NAME=VALUE` a line.
+//! Files of variables (`--env-file`): `NAME=VALUE`, each on a line of its own; quoted values may have
+//! several lines. A byte order mark is ignored.
 
 use std::path::Path;
 
@@ -19,47 +20,66 @@ pub(super) fn read(file: &Path) -> Result<Vec<(String, String)>, String> {
     })
 }
 
-/// Parses variables. The error is the number of a line that is not `NAME=VALUE`.
+/// Parses variables. The error is the number of a line that is not `NAME=VALUE`; of a quoted value
+/// without an end, the first.
 fn parse(text: &str) -> Result<Vec<(String, String)>, usize> {
-    let mut variables = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let rest = line.strip_prefix("export ").unwrap_or(line);
-        let (name, value) = rest.split_once('=').ok_or(index + 1)?;
-        let name = name.trim();
-        let value = self::value(value.trim()).filter(|value| !value.contains('\0'));
-        match value.filter(|_| is_variable_name(name)) {
-            Some(value) => variables.push((name.to_owned(), value)),
-            None => return Err(index + 1),
-        }
+    let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (mut variables, mut line) = (Vec::new(), 1);
+    while !rest.is_empty() {
+        let next = rest.trim_start_matches([' ', '\t']);
+        let (assignment, after) = if next.is_empty() || next.starts_with(['#', '\r', '\n']) {
+            (None, next)
+        } else {
+            let (variable, after) = assignment(next).ok_or(line)?;
+            (Some(variable), after)
+        };
+        // What follows a value is a comment.
+        let after = after.split_once('\n').map_or("", |(_, after)| after);
+        let read = &rest[..rest.len() - after.len()];
+        variables.extend(assignment);
+        line += read.matches('\n').count();
+        rest = after;
     }
     Ok(variables)
 }
 
-/// A value without its quotes. Single quotes keep every character literal. In double quotes `\n` is
-/// a line break, and a backslash makes any other character literal. An unquoted value ends before a
-/// comment.
-fn value(text: &str) -> Option<String> {
-    let rest_is_comment = |rest: &str| {
-        let rest = rest.trim_start();
-        rest.is_empty() || rest.starts_with('#')
-    };
-    if let Some(quoted) = text.strip_prefix('\'') {
-        let (value, rest) = quoted.split_once('\'')?;
-        return rest_is_comment(rest).then(|| value.to_owned());
+/// Reads `NAME=VALUE` at the beginning of `text`. Returns what follows it.
+fn assignment(text: &str) -> Option<((String, String), &str)> {
+    let text = text.strip_prefix("export ").unwrap_or(text);
+    let (name, after) = text.split_once('=')?;
+    let name = name.trim();
+    if !is_variable_name(name) {
+        return None;
     }
-    let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.find(" #").unwrap_or(text.len());
-        return Some(text[..end].trim_end().to_owned());
+    let (value, after) = value(after.trim_start_matches([' ', '\t']))?;
+    (!value.contains('\0')).then(|| ((name.to_owned(), value), after))
+}
+
+/// A value without its quotes, and what follows it. Quoted values may have several lines. Single quotes
+/// keep every character literal. In double quotes `\n` is a line break, and a backslash makes any other
+/// character literal. An unquoted value ends before a comment.
+fn value(text: &str) -> Option<(String, &str)> {
+    let (value, after) = if let Some(quoted) = text.strip_prefix('\'') {
+        let (value, after) = quoted.split_once('\'')?;
+        (value.to_owned(), after)
+    } else if let Some(quoted) = text.strip_prefix('"') {
+        double_quoted(quoted)?
+    } else {
+        let line = text.find('\n').map_or(text, |end| &text[..end]);
+        let end = line.find(" #").unwrap_or(line.len());
+        return Some((line[..end].trim().to_owned(), &text[line.len()..]));
     };
+    let rest = after.lines().next().unwrap_or_default().trim();
+    (rest.is_empty() || rest.starts_with('#')).then_some((value.replace("\r\n", "\n"), after))
+}
+
+/// A value after its opening quote, and what follows the closing one.
+fn double_quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
-    let mut chars = quoted.chars();
+    let mut chars = text.chars();
     loop {
         match chars.next()? {
-            '"' => return rest_is_comment(chars.as_str()).then_some(value),
+            '"' => return Some((value, chars.as_str())),
             '\\' => match chars.next()? {
                 'n' => value.push('\n'),
                 other => value.push(other),
@@ -87,6 +107,19 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(parse(text), Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn env_file_with_byte_order_mark_and_values_of_several_lines_is_read() {
+        let text =
+            "\u{feff}A=1\r\nKEY=\"-----BEGIN\r\nb # c\n-----END\"\nB='x\n\n#y' # note\n  C = 3\n";
+        let expected =
+            [("A", "1"), ("KEY", "-----BEGIN\nb # c\n-----END"), ("B", "x\n\n#y"), ("C", "3")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(parse(text), Ok(expected.to_vec()));
+        // Lines of values count.
+        assert_eq!(parse("A='x\ny'\nbad\n"), Err(3));
+        assert_eq!(parse("OK=1\nA=\"x\ny\n"), Err(2));
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub(super) struct Invocation {
     /// Options whose values are not kept.
     #[serde(default)]
     pub(super) left_out: Vec<String>,
+    /// Of a search: the repository, or the directory in one, that it began from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) repository: Option<PathBuf>,
 }
 
 /// The command of documents from before searches had them.
@@ -55,7 +58,7 @@ impl Invocation {
         let words: Option<Vec<String>> = words.map(|word| word.into_string().ok()).collect();
         let (arguments, left_out) = without_secrets(without_session_options(words?));
         let command = command.iter().map(|word| (*word).to_owned()).collect();
-        Some(Self { directory, command, arguments, left_out })
+        Some(Self { directory, command, arguments, left_out, repository: None })
     }
 
     /// The command line that a run directory records.

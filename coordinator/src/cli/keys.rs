@@ -48,13 +48,13 @@ pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliErr
     } else if args.markdown {
         reference.markdown()
     } else {
-        render(reference)
+        render(reference, printer.out.width)
     };
     printer.data(&text)?;
     Ok(ExitCode::Success)
 }
 
-fn render(reference: &KeyReference) -> String {
+fn render(reference: &KeyReference, width: Option<usize>) -> String {
     let has_formats = reference.keys.iter().any(|entry| entry.format.is_some());
     let mut header = vec!["key", "type", "default"];
     if has_formats {
@@ -69,5 +69,5 @@ fn render(reference: &KeyReference) -> String {
         row.push(entry.meaning);
         row.into_iter().map(str::to_owned).collect()
     });
-    table::aligned(&header, rows.collect(), header.len()) + "\n"
+    table::aligned(&header, rows.collect(), header.len(), width) + "\n"
 }

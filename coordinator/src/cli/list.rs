@@ -1,5 +1,6 @@
 //! `rollout list`.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "nats")]
 use std::time::Duration;
@@ -10,12 +11,14 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 #[cfg(feature = "nats")]
 use rollout_protocol::limits::LOCK_STALE;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
+use serde_json::Value;
 
 use super::error::CliError;
 #[cfg(feature = "nats")]
 use super::nats::{ServedRun, ServerAddress};
 use super::output::Printer;
+use super::remote_api::ServerUrl;
 use super::run_place::{self, CatalogAddress};
 #[cfg(feature = "nats")]
 use crate::engine::RunState;
@@ -23,27 +26,31 @@ use crate::events::sinks::terminal::format::percent;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::report::ScoreFigures;
-use crate::results::view::{self, RunFacts, RunKind, RunSummary, RunViewState};
+#[cfg(feature = "nats")]
+use crate::results::view::RunViewState;
+use crate::results::view::{self, RunFacts, RunKind, RunSummary};
 
 /// List the runs in a directory of jobs: state, progress, pass rate
 ///
 /// Works while runs are live. A run that cannot be read is listed with its error.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Directory of jobs, or of searches; the catalog of a store: `s3://bucket/prefix`; or
-    /// a server: `nats://host:4222`
-    #[arg(default_value = "jobs")]
-    jobs_dir: PathBuf,
+    /// Directory of jobs, or of searches [default: jobs]; the catalog of a store: `s3://bucket/prefix`;
+    /// or a server: `nats://host:4222`, `http://host:4280`
+    jobs_dir: Option<PathBuf>,
 
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
+/// The directory of jobs unless a command names another one.
+const JOBS_DIR: &str = "jobs";
+
 /// The document of `--json`.
 #[derive(Debug, Serialize)]
 struct ListDocument<'a> {
-    directory: &'a PathBuf,
+    directory: &'a Path,
     runs: Vec<ListedRun>,
 }
 
@@ -52,9 +59,12 @@ struct ListDocument<'a> {
 struct ListedRun {
     name: String,
     path: PathBuf,
+    /// On a server of `rollout serve`.
+    #[serde(skip)]
+    id: Option<String>,
     run: Option<RunId>,
-    kind: Option<RunKind>,
-    state: Option<RunViewState>,
+    kind: Option<Cow<'static, str>>,
+    state: Option<Cow<'static, str>>,
     total: Option<u64>,
     settled: Option<u64>,
     /// Of completed trials.
@@ -68,26 +78,71 @@ struct ListedRun {
 
 /// Runs the command.
 pub(super) async fn run(args: &ListArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let runs = runs(args).await?;
+    let directory = args.jobs_dir.as_deref().unwrap_or(Path::new(JOBS_DIR));
+    // Nothing has run yet where the directory that runs make does not exist.
+    let is_fresh = args.jobs_dir.is_none() && matches!(directory.try_exists(), Ok(false));
+    let runs = if is_fresh { Vec::new() } else { runs(directory).await? };
     if args.json {
-        printer.json(&ListDocument { directory: &args.jobs_dir, runs })?;
+        printer.json(&ListDocument { directory, runs })?;
     } else {
-        printer.data(&render(&runs))?;
+        printer.data(&render(&runs, printer.out.width))?;
+    }
+    if is_fresh && !args.json {
+        printer.hint(&format!(
+            "nothing has run in this directory: `{JOBS_DIR}` does not exist; `rollout list DIR` and \
+             `rollout list URL` list other runs"
+        ));
     }
     Ok(ExitCode::Success)
 }
 
-async fn runs(args: &ListArgs) -> Result<Vec<ListedRun>, CliError> {
+async fn runs(place: &Path) -> Result<Vec<ListedRun>, CliError> {
     #[cfg(feature = "nats")]
-    if let Some(address) = ServerAddress::parse(&args.jobs_dir) {
+    if let Some(address) = ServerAddress::parse(place) {
         return runs_of_server(&address).await;
     }
-    if let Some(address) = CatalogAddress::parse(&args.jobs_dir)? {
-        return runs_of_catalog(&address, &args.jobs_dir).await;
+    if let Some(server) = ServerUrl::parse(&place.to_string_lossy())? {
+        return runs_of_api_server(&server).await;
+    }
+    if let Some(address) = CatalogAddress::parse(place)? {
+        return runs_of_catalog(&address, place).await;
     }
     let mut runs = Vec::new();
-    view::list_runs(&args.jobs_dir, |summary| runs.push(listed(summary)))?;
+    view::list_runs(place, |summary| runs.push(listed(summary)))?;
     Ok(runs)
+}
+
+/// The runs of the user on a server of `rollout serve`.
+async fn runs_of_api_server(server: &ServerUrl) -> Result<Vec<ListedRun>, CliError> {
+    let runs = server.runs().await?;
+    Ok(runs.iter().map(|run| hosted(run, server)).collect())
+}
+
+/// A run of a list of a server.
+fn hosted(run: &Value, server: &ServerUrl) -> ListedRun {
+    let text = |key: &str| run[key].as_str().map(str::to_owned);
+    let id = text("id").unwrap_or_default();
+    let progress = &run["progress"];
+    let count = |key: &str| progress[key].as_u64();
+    let completed = count("completed").filter(|completed| *completed > 0);
+    let pass_rate = completed.zip(count("passed")).map(|(of, passed)| passed as f64 / of as f64);
+    ListedRun {
+        name: text("name").unwrap_or_else(|| id.clone()),
+        path: server.address("runs", &id),
+        run: progress["run"].as_str().and_then(|run| run.parse().ok()),
+        kind: text("kind").map(|kind| match kind.as_str() {
+            "tree" => Cow::Borrowed(RunKind::Search.as_str()),
+            _ => Cow::Owned(kind),
+        }),
+        state: text("state").map(Cow::Owned),
+        total: count("total"),
+        settled: count("settled"),
+        pass_rate,
+        scored: ScoreFigures::deserialize(&progress["scored"]).ok(),
+        updated_at: Timestamp::deserialize(&run["ended_at"]).ok(),
+        error: text("reason"),
+        id: Some(id),
+    }
 }
 
 /// The runs that a server knows, as their coordinators last stated.
@@ -98,9 +153,10 @@ async fn runs_of_server(address: &ServerAddress) -> Result<Vec<ListedRun>, CliEr
         address.runs(&nats).await?.into_iter().map(|ServedRun { run, entry, age }| ListedRun {
             path: PathBuf::from(address.of_run(run)),
             name: entry.job,
+            id: None,
             run: Some(run),
             kind: None,
-            state: Some(state_on_server(entry.state, age)),
+            state: Some(state_on_server(entry.state, age).as_str().into()),
             total: Some(entry.total),
             settled: Some(entry.settled),
             pass_rate: None,
@@ -152,9 +208,10 @@ fn listed(summary: RunSummary) -> ListedRun {
         Ok(facts) => ListedRun {
             name,
             path,
+            id: None,
             run: facts.run,
-            kind: Some(facts.kind),
-            state: Some(facts.state),
+            kind: Some(facts.kind.as_str().into()),
+            state: Some(facts.state.as_str().into()),
             total: Some(facts.total),
             settled: Some(facts.settled),
             pass_rate: facts.pass_rate,
@@ -169,39 +226,71 @@ fn listed(summary: RunSummary) -> ListedRun {
     }
 }
 
-fn render(runs: &[ListedRun]) -> String {
+fn render(runs: &[ListedRun], width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
     }
-    let header = ["name", "state", "updated", "total", "settled", "pass rate"];
+    let mut header = vec!["name", "state", "updated", "total", "settled", "pass rate"];
+    let has_ids = runs.iter().any(|run| run.id.is_some());
+    if has_ids {
+        header.insert(0, "run");
+    }
     let rows = runs.iter().map(|run| {
         let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        let state = run.state.map_or("unreadable", RunViewState::as_str);
-        let state = match run.kind {
-            Some(RunKind::Search) => format!("{state} (search)"),
+        let state = run.state.as_deref().unwrap_or("unreadable");
+        let state = match run.kind.as_deref() {
+            Some(kind) if kind == RunKind::Search.as_str() => format!("{state} (search)"),
             _ => state.to_owned(),
         };
         let updated = run.updated_at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0}"));
-        vec![
-            escape::line(&run.name).into_owned(),
+        let id = has_ids.then(|| run.id.clone().unwrap_or_default());
+        let facts = [
+            run.name.clone(),
             state,
             updated,
             count(run.total),
             count(run.settled),
             percent(run.scored.and_then(|scored| scored.pass_rate)),
-        ]
+        ];
+        let cells = id.into_iter().chain(facts);
+        cells.map(|cell| escape::line(&cell).into_owned()).collect()
     });
-    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 3));
+    let left = header.len() - 3;
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), left, width));
     for (name, error) in runs.iter().filter_map(|run| Some((&run.name, run.error.as_ref()?))) {
         text.push_str(&format!("{}: {}\n", escape::line(name), escape::line(error)));
     }
     text
 }
 
-#[cfg(all(test, feature = "nats"))]
+#[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    #[test]
+    fn run_of_server_is_listed_with_its_address_and_score() {
+        let server = ServerUrl::parse("http://h:1").expect("a URL").expect("a server");
+        let scored = json!({"trials": 4, "passed": 1, "pass_rate": 0.25, "mean_reward": 0.25});
+        let run = json!({
+            "id": "r1", "name": "demo", "kind": "tree", "state": "running",
+            "progress": {"total": 4, "settled": 3, "completed": 2, "passed": 1, "scored": scored},
+        });
+        let listed = hosted(&run, &server);
+        assert_eq!(listed.path, PathBuf::from("http://h:1/v1/runs/r1"));
+        assert_eq!((listed.total, listed.settled, listed.pass_rate), (Some(4), Some(3), Some(0.5)));
+        let text = render(&[listed], None);
+        let expected = "run  name  state             updated  total  settled  pass rate\n\
+                        r1   demo  running (search)  -            4        3        25%\n";
+        assert_eq!(text, expected);
+        let unreadable = hosted(&json!({"id": "r2", "reason": "damaged"}), &server);
+        let text = render(&[unreadable], None);
+        assert!(text.contains("r2   r2    unreadable"), "{text}");
+        assert!(text.ends_with("r2: damaged\n"), "{text}");
+    }
+
+    #[cfg(feature = "nats")]
     #[test]
     fn running_coordinator_is_silent_after_stale_time() {
         let second = Duration::from_secs(1);

@@ -60,13 +60,14 @@ fn directives(level: LogLevel) -> String {
         LogLevel::Warn | LogLevel::Info | LogLevel::Debug => "warn",
         LogLevel::Trace => "debug",
     };
-    // The client logs every failed connection attempt as an error; rollout reports outages itself.
+    // These clients log every failed connection as an error, and one of them does not say to what;
+    // rollout reports outages itself.
     let client = if level == LogLevel::Trace { "debug" } else { "off" };
     // So does this one, with whole requests in its warnings.
     let s3 = if level == LogLevel::Trace { "debug" } else { "error" };
     let ours = level.as_str();
     format!(
-        "{others},async_nats={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
+        "{others},async_nats={client},kube_client={client},aws={s3},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
     )
 }
 
@@ -103,5 +104,45 @@ impl Drop for LogMessage<'_> {
         if !self.text.is_empty() {
             self.screen.write(&self.text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// A text that was logged.
+    #[derive(Debug, Clone, Default)]
+    struct LoggedText(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for LoggedText {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn outage_is_logged_by_rollout_and_not_by_its_clients() {
+        let logged = LoggedText::default();
+        let writer = logged.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(directives(LogLevel::Info)))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::error!(target: "kube_client::client::builder", "failed with error x");
+            tracing::error!(target: "async_nats::connector", "failed to connect");
+            tracing::warn!(target: "rollout_worker::dependency", "it does not answer");
+        });
+        let text = logged.0.lock().expect("not poisoned").clone();
+        let text = String::from_utf8(text).expect("a text");
+        assert!(text.contains("it does not answer") && !text.contains("failed"), "{text}");
     }
 }

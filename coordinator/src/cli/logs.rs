@@ -13,10 +13,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::error::CliError;
-use super::output::Printer;
+use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{follow_logs, search_dir, store_url};
+use crate::events::sinks::terminal::format::plural;
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
@@ -31,9 +32,9 @@ const WAITING_PIECES: usize = 16;
 
 /// Print the captured output of a trial: install script, agent, verifier, image build
 ///
-/// Without NAME, every captured output with a header each. Output comes from the blob store, so it
-/// does not depend on the files of the run directory. It is escaped on a terminal, and printed as it
-/// is otherwise.
+/// Without NAME, the output of every script and build, with a header each; records, such as those of
+/// model calls, have to be named. Output comes from the blob store, so it does not depend on the files
+/// of the run directory. It is escaped on a terminal, and printed as it is otherwise.
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
     /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a run on a server:
@@ -113,7 +114,11 @@ struct PrintedFile {
 /// Runs the command.
 pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
-        return remote_api::logs(&run, &args.trial, &server_query(args)?, printer).await;
+        let query = server_query(args)?;
+        return match args.list {
+            true => list_on_server(&run, args, printer).await,
+            false => remote_api::logs(&run, &args.trial, &query, printer).await,
+        };
     }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("print the output of a trial of", place.directory(), SEARCH_HINT)?;
@@ -126,8 +131,13 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
     let detail = view.detail().expect("a trial of the plan is watched");
     let store = store_url::open_for_run(args.store.as_deref(), place.directory()).await?;
     let record = record(args, &detail, &*store).await?;
-    let files =
+    let mut files =
         view::captured_files(&record, args.name.as_deref()).map_err(|error| failed(&error))?;
+    let captured = files.len();
+    if args.name.is_none() && !args.list {
+        files.retain(CapturedFile::is_script_output);
+    }
+    let left_out = captured - files.len();
     let logs = match args.list {
         true => Some(view::list_logs(&*store, &record).await.map_err(|error| failed(&error))?),
         false => None,
@@ -140,18 +150,47 @@ pub(super) async fn run(args: &LogsArgs, printer: &Printer) -> Result<ExitCode, 
         }
         printer.json(&LogsDocument { name, try_id, exec, files: printed, logs })?;
     } else if let Some(logs) = logs {
-        printer.data(&render_list(&files, &logs))?;
+        let width = printer.out.width;
+        printer.data(&render_list(outputs_of(&files).chain(entries_of(&logs)), width))?;
     } else {
         print(&*store, &files, printer).await?;
     }
+    if left_out > 0 {
+        let run = quoted(&args.run_dir.to_string_lossy());
+        let (files, verb) =
+            (plural(left_out as u64, "record"), if left_out == 1 { "is" } else { "are" });
+        printer.hint(&format!(
+            "{files} {verb} not printed: `rollout logs {run} {} --list` lists them",
+            quoted(&args.trial)
+        ));
+    }
+    Ok(ExitCode::Success)
+}
+
+/// Lists the outputs of a trial on a server.
+async fn list_on_server(
+    run: &RunUrl,
+    args: &LogsArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let outputs = run.outputs(&args.trial).await?;
+    if args.json {
+        printer.json(&outputs)?;
+        return Ok(ExitCode::Success);
+    }
+    let entries = outputs.iter().map(|output| (output.path.as_str(), "output", output.size_bytes));
+    printer.data(&render_list(entries, printer.out.width))?;
     Ok(ExitCode::Success)
 }
 
 /// The parameters of the same question to a server of `rollout serve`.
 fn server_query(args: &LogsArgs) -> Result<Vec<(&'static str, String)>, CliError> {
-    if args.list || args.json || args.store.is_some() {
-        let what = "cannot use `--list`, `--json` or `--store` with a run on a server";
-        return Err(CliError::usage(what).hint("`rollout logs URL TRIAL` prints its output"));
+    if args.store.is_some() || args.json && !args.list || args.list && args.number.is_some() {
+        let what = "cannot use `--store`, `--json` without `--list`, or `--list` of one try with a \
+                    run on a server";
+        return Err(CliError::usage(what).hint(
+            "`rollout logs URL TRIAL` prints its output, and `--list` lists it, also with `--json`",
+        ));
     }
     let mut query = Vec::new();
     query.extend(args.name.clone().map(|name| ("name", name)));
@@ -284,21 +323,33 @@ async fn described(
     Ok(PrintedFile { path, digest, size_bytes, total_bytes, truncated, text, lossy })
 }
 
-fn render_list(files: &[CapturedFile], logs: &[LogFile]) -> String {
-    let outputs = files.iter().filter_map(|file| match &file.source {
-        CapturedSource::Blob(output) => Some((&file.path, "output", output.blob.size_bytes)),
+/// Path, type and size of captured outputs.
+fn outputs_of(files: &[CapturedFile]) -> impl Iterator<Item = (&str, &'static str, u64)> {
+    files.iter().filter_map(|file| match &file.source {
+        CapturedSource::Blob(output) => {
+            Some((file.path.as_str(), "output", output.blob.size_bytes))
+        }
         CapturedSource::Member { .. } => None,
-    });
-    let logs = logs.iter().map(|file| (&file.path, file.kind, file.size_bytes));
-    let rows: Vec<_> = outputs
-        .chain(logs)
+    })
+}
+
+/// Path, type and size of files and directories in the logs.
+fn entries_of(logs: &[LogFile]) -> impl Iterator<Item = (&str, &'static str, u64)> {
+    logs.iter().map(|file| (file.path.as_str(), file.kind, file.size_bytes))
+}
+
+fn render_list<'a>(
+    entries: impl Iterator<Item = (&'a str, &'static str, u64)>,
+    width: Option<usize>,
+) -> String {
+    let rows: Vec<_> = entries
         .map(|(path, kind, bytes)| {
             vec![escape::line(path).into_owned(), kind.to_owned(), bytes.to_string()]
         })
         .collect();
     match rows.is_empty() {
         true => "no files\n".to_owned(),
-        false => format!("{}\n", table::aligned(&["path", "type", "bytes"], rows, 2)),
+        false => format!("{}\n", table::aligned(&["path", "type", "bytes"], rows, 2, width)),
     }
 }
 

@@ -2,6 +2,7 @@
 //! knows exit codes.
 
 mod agents;
+mod arena_limit;
 mod args;
 mod bench;
 mod blob;
@@ -12,6 +13,7 @@ mod error;
 mod events;
 mod executor;
 mod export;
+mod farm;
 mod follow_logs;
 #[cfg(feature = "gateway")]
 mod gateway;
@@ -24,6 +26,8 @@ mod gc_queue;
 mod gc_store;
 #[cfg(feature = "serve")]
 mod gc_uploads;
+mod harbor_options;
+mod help;
 mod hint_command;
 mod hook_events;
 mod invocation;
@@ -69,7 +73,6 @@ use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
 use std::time::Duration;
 
-use clap::Parser as _;
 use rollout_protocol::exit::ExitCode;
 
 use args::{Cli, Command};
@@ -97,11 +100,14 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
     if arguments.get(1).is_some_and(|first| first == SANDBOX_COMMAND) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
-    rollout_worker::open_files::raise_limit();
-    let cli = match Cli::try_parse_from(args::with_run(arguments)) {
+    let cli = match help::parse(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if cli.runs_for_long() {
+        arena_limit::restart();
+    }
+    rollout_worker::open_files::raise_limit();
     let printer = Printer::from_environment(cli.is_quiet());
     let ran = runtime().and_then(|runtime| {
         let ran = runtime.block_on(dispatch(cli, decorate, &printer));
@@ -161,6 +167,7 @@ async fn dispatch(
         Command::Gateway(args) => Box::pin(gateway::run(args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
+        Command::Farm(what) => Box::pin(what.run(printer)).await,
         Command::Repair(args) => Box::pin(repair::run(args, printer)).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,
         Command::Blob(what) => Box::pin(what.run(printer)).await,

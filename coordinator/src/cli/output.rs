@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
+use console::Term;
 use rollout_protocol::exit::ExitCode;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -36,8 +37,8 @@ impl Printer {
         let err_is_terminal = io::stderr().is_terminal();
         Self {
             quiet,
-            out: Style { colours: may && out_is_terminal },
-            err: Style { colours: may && err_is_terminal },
+            out: Style { colours: may && out_is_terminal, width: width(&Term::stdout()) },
+            err: Style { colours: may && err_is_terminal, width: width(&Term::stderr()) },
             out_is_terminal,
             err_is_terminal: err_is_terminal && !dumb,
         }
@@ -106,21 +107,21 @@ impl Printer {
     /// Prints a warning.
     pub(super) fn warning(&self, message: &str) {
         if !self.quiet {
-            self.stderr(&format!("{} {}\n", self.err.warning("warning:"), escape::line(message)));
+            self.labelled(&self.err.warning("warning:"), message);
         }
     }
 
     /// Prints a fact that a user should know.
     pub(super) fn note(&self, message: &str) {
         if !self.quiet {
-            self.stderr(&format!("{} {}\n", self.err.heading("note:"), escape::line(message)));
+            self.labelled(&self.err.heading("note:"), message);
         }
     }
 
     /// Prints a suggested action.
     pub(super) fn hint(&self, message: &str) {
         if !self.quiet {
-            self.stderr(&format!("{} {}\n", self.err.heading("hint:"), escape::line(message)));
+            self.labelled(&self.err.heading("hint:"), message);
         }
     }
 
@@ -129,23 +130,35 @@ impl Printer {
         self.stderr(&render(error, self.err));
     }
 
+    fn labelled(&self, label: &str, message: &str) {
+        self.stderr(&line(self.err, &format!("{label} {}", escape::line(message))));
+    }
+
     fn stderr(&self, text: &str) {
         // A failure has nowhere to be reported.
         let _unwritten = io::stderr().write_all(text.as_bytes());
     }
 }
 
+/// Columns of a terminal; `None` for a file or a pipe.
+fn width(of: &Term) -> Option<usize> {
+    let (_, columns) = of.size_checked().filter(|_| of.is_term())?;
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
+}
+
 /// An error as text. A stop on request is not labelled as an error.
 pub(super) fn render(error: &CliError, style: Style) -> String {
     let word = if error.code == ExitCode::Cancelled { "stopped:" } else { "error:" };
-    let mut text = format!("{} {}\n", style.failure(word), escape::line(&error.message));
-    for line in &error.details {
-        text.push_str(&format!("  {}\n", escape::line(line)));
-    }
-    for hint in &error.hints {
-        text.push_str(&format!("{} {}\n", style.heading("hint:"), escape::line(hint)));
-    }
-    text
+    let message = format!("{} {}", style.failure(word), escape::line(&error.message));
+    let details = error.details.iter().map(|detail| format!("  {}", escape::line(detail)));
+    let hints = error.hints.iter();
+    let hints = hints.map(|hint| format!("{} {}", style.heading("hint:"), escape::line(hint)));
+    std::iter::once(message).chain(details).chain(hints).map(|text| line(style, &text)).collect()
+}
+
+/// A line of text, which a terminal may show as several.
+fn line(style: Style, text: &str) -> String {
+    format!("{}\n", style.wrapped(text))
 }
 
 /// A word of a shell command.

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::error::CliError;
+use super::harbor_options::HarborOptions;
 use crate::config::{CliDataset, CliSetting, read_extra_instruction};
 
 /// Keys of the job on the command line. They override the job file or replace it.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Keys of the job")]
+#[command(next_help_heading = "Other options")]
 pub(super) struct JobArgs {
     /// Directory of tasks, or of one task, instead of the job file's datasets
     #[arg(long, short = 'p', value_name = "DIR")]
@@ -73,7 +74,7 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "DIR")]
     agents: Option<String>,
 
-    /// Key of every agent, with its value in YAML: `--ak timeout_sec=60`
+    /// Key of every agent, with its value in YAML: `--ak override_timeout_sec=60`
     #[arg(long = "ak", alias = "agent-kwarg", value_name = "KEY=VALUE")]
     agent_key: Vec<String>,
 
@@ -100,10 +101,6 @@ pub(super) struct JobArgs {
     /// Variable of every agent; values with a secret's name are not stored
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
     agent_env: Vec<String>,
-
-    /// Variable of the test scripts; values with a secret's name are not stored
-    #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
-    verifier_env: Vec<String>,
 
     /// Variable of this process that task files may use
     #[arg(long, value_name = "NAME")]
@@ -189,6 +186,10 @@ pub(super) struct JobArgs {
     #[arg(long, value_name = "PATH")]
     artifact: Vec<String>,
 
+    /// Variable of the test scripts; values with a secret's name are not stored
+    #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
+    verifier_env: Vec<String>,
+
     /// Name of the run; another name is another run
     #[arg(long, visible_alias = "job-name")]
     name: Option<String>,
@@ -200,6 +201,9 @@ pub(super) struct JobArgs {
     /// Any key of the job, with its value in YAML: `--set environment.provider_config.network=none`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) harbor: HarborOptions,
 }
 
 impl JobArgs {
@@ -246,6 +250,7 @@ impl JobArgs {
         self.model_server(&mut settings);
         self.single(&mut settings);
         self.lists(&mut settings)?;
+        self.harbor.add_to(&mut settings)?;
         for text in &self.set {
             let (key, value) = pair("--set", text)?;
             // The value may be a secret.
@@ -420,7 +425,11 @@ impl JobArgs {
     }
 }
 
-fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
+/// The parts of the value of an option.
+///
+/// # Errors
+/// It is not `KEY=VALUE`.
+pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.ok_or_else(|| format!("{flag} expects KEY=VALUE"))
 }

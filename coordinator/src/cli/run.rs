@@ -13,7 +13,7 @@ use super::invocation::Invocation;
 use super::output::Printer;
 use super::remote_api::ServerSubmission;
 use super::{dry_run, env_file, executor, logging, remote_api, run_place, store_url, traces};
-use crate::config::{ConfigWarning, Job, JobOptions, LogLevel};
+use crate::config::{ConfigWarning, Job, JobOptions, LogLevel, job_document};
 use crate::engine::ReopenSelection;
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
@@ -40,6 +40,10 @@ pub(super) async fn run(mut args: RunArgs, printer: &Printer) -> Result<ExitCode
     let prepared = supervise::blocking(move || prepare(&read)).await?;
     for warning in ConfigWarning::grouped(&prepared.warnings) {
         printer.warning(&warning);
+    }
+    if args.keys.harbor.print_config {
+        printer.json(&job_document(&prepared.job))?;
+        return Ok(ExitCode::Success);
     }
     let screen = printer.screen();
     let level = level(&args, prepared.job.log_level);

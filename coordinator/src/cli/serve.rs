@@ -11,6 +11,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::HostRule;
 use rollout_worker::egress::AllowedHosts;
 use rollout_worker::environment::descriptor;
+use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::supervise;
 
 use super::error::CliError;
@@ -19,7 +20,7 @@ use super::output::Printer;
 use super::server_user::{ServerUser, ServerUsers};
 use super::{logging, store_url, value_parsers};
 use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
-use crate::config::{FetchNetwork, ImageAccess, LogLevel, env_vars};
+use crate::config::{FetchNetwork, LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
 use crate::launch::host::StateDir;
 use crate::launch::signals;
@@ -31,17 +32,18 @@ const USER: &str = "local";
 const USER_DISK: &str = "64g";
 
 /// Trials of a run unless an option says otherwise: each takes up to a kilobyte of memory while the
-/// run is open, and has a directory when it has ended.
+/// run is open.
 const MAX_TRIALS: u64 = 100_000;
 
 /// Beginning of errors before the server runs.
 pub(super) const CANNOT_START: &str = "cannot start the server";
 
-/// Runs jobs that are submitted over HTTP, many in one process
+/// Run jobs that are submitted over HTTP, many in one process, until a signal ends it
 ///
-/// Every run has the usual run directory, below `--dir`. A daemon that is started again, also after
-/// `kill -9`, continues every run that has not ended. The first SIGTERM or Ctrl-C lets running
-/// trials finish their phase; the second ends them at once.
+/// Every run has a directory below `--dir`, without directories of its trials: clients read their
+/// files over HTTP. A daemon that is started again, also after `kill -9`, continues every run that
+/// has not ended. The first SIGTERM or Ctrl-C lets running trials finish their phase; the second
+/// ends them at once.
 ///
 /// Without `--tokens` it has one user, an administrator, whose token it makes: `client.env` in its
 /// directory has the address and the token, and `. DIR/client.env` exports them for clients. The token
@@ -183,7 +185,7 @@ pub(super) struct ServeArgs {
 
 /// A kind of environment that this program was built with.
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
+    let found = descriptor::built_by_name(text);
     let names = || descriptor::built_descriptors().map(|found| found.name).collect::<Vec<_>>();
     found
         .map(|descriptor| descriptor.kind)
@@ -243,6 +245,9 @@ impl ServerSetup {
         let url = format!("{scheme}://{}", server.address());
         let announcement = supervise::blocking(move || users.announcement(&url)).await?;
         printer.data(&announcement)?;
+        if printer.prints_to_terminal() {
+            printer.hint("the server runs until Ctrl-C; use another shell for clients");
+        }
         daemon.run(stops).await;
         drop(server);
         leave()

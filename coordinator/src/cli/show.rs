@@ -8,15 +8,16 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ExecutionEnd;
 use rollout_worker::store::BlobStore;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::CliError;
 use super::hint_command::{self, HintedRun, RunAction};
 use super::output::{Printer, quoted};
+use super::remote_api::{self, RunUrl};
 use super::run_place::RunPlace;
 use super::{search_dir, store_url};
 use crate::engine::ReopenSelection;
-use crate::events::sinks::terminal::format::{number, number_or_dash};
+use crate::events::sinks::terminal::format::{number, number_or_dash, seconds};
 use crate::events::sinks::terminal::table;
 use crate::results::escape;
 use crate::results::view::{
@@ -33,8 +34,8 @@ const SEARCH_HINT: &str = "`rollout tree show DIR` shows a search";
 /// the run is live, and whatever `--materialize` the run had.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; or a live run
-    /// of a server: `nats://host:4222#RUN`
+    /// Run directory; a run in a catalog: `s3://bucket/prefix#RUN`; a live run of a server:
+    /// `nats://host:4222#RUN`; or a run on a server: `http://host:4280/v1/runs/ID`
     run_dir: PathBuf,
 
     /// The trial: `agent/dataset/task__attempt`, its item, or a part of its name that no other has
@@ -71,7 +72,7 @@ pub(super) struct ShowArgs {
 struct TrialsDocument {
     run: Option<RunId>,
     job: String,
-    state: RunViewState,
+    state: String,
     /// Trials that the filters select.
     selected: usize,
     /// The first of them.
@@ -81,7 +82,7 @@ struct TrialsDocument {
 }
 
 /// The document of `--json` with a trial.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct TrialDocument {
     #[serde(flatten)]
     detail: TrialDetail,
@@ -90,6 +91,9 @@ struct TrialDocument {
 
 /// Runs the command.
 pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if let Some(run) = RunUrl::parse(&args.run_dir.to_string_lossy())? {
+        return on_server(&run, args, printer).await;
+    }
     let place = RunPlace::open(&args.run_dir).await?;
     search_dir::refuse("show", place.directory(), SEARCH_HINT)?;
     let directory = place.read()?;
@@ -98,7 +102,7 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
         let document = trials(args, directory.view(None, None)?)?;
         match args.json {
             true => printer.json(&document)?,
-            false => printer.data(&render_trials(&document))?,
+            false => printer.data(&render_trials(&document, printer.out.width))?,
         }
         return Ok(ExitCode::Success);
     };
@@ -115,9 +119,70 @@ pub(super) async fn run(args: &ShowArgs, printer: &Printer) -> Result<ExitCode, 
     let document = TrialDocument { detail, executions };
     match args.json {
         true => printer.json(&document)?,
-        false => printer.data(&render_trial(&document, &args.run_dir, state))?,
+        false => {
+            let hints = hints(&document.detail.row, &args.run_dir, Some(state));
+            printer.data(&render_trial(&document, hints, printer.out.width))?;
+        }
     }
     Ok(ExitCode::Success)
+}
+
+/// Shows a run on a server of `rollout serve`, or a trial of it.
+async fn on_server(run: &RunUrl, args: &ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    if args.store.is_some() {
+        let what = "cannot use `--store` with a run on a server";
+        return Err(CliError::usage(what).hint("leave it out: the server reads its own store"));
+    }
+    let Some(key) = &args.trial else {
+        let shown = run.document().await?;
+        let rows = run.trials(&filter(args)).await?;
+        let document = TrialsDocument {
+            run: shown["progress"]["run"].as_str().and_then(|run| run.parse().ok()),
+            job: shown["name"].as_str().unwrap_or_default().to_owned(),
+            state: shown["state"].as_str().unwrap_or_default().to_owned(),
+            selected: rows.len(),
+            trials: rows.into_iter().take(args.limit.unwrap_or(usize::MAX)).collect(),
+            unplanned: 0,
+        };
+        match args.json {
+            true => printer.json(&document)?,
+            false => printer.data(&render_trials(&document, printer.out.width))?,
+        }
+        return Ok(ExitCode::Success);
+    };
+    let shown = run.trial(key).await?;
+    if args.json {
+        printer.json(&shown)?;
+        return Ok(ExitCode::Success);
+    }
+    let document: TrialDocument = remote_api::read(shown)?;
+    let hints = hints(&document.detail.row, &args.run_dir, None);
+    printer.data(&render_trial(&document, hints, printer.out.width))?;
+    Ok(ExitCode::Success)
+}
+
+fn filter(args: &ShowArgs) -> TrialFilter {
+    let ShowArgs { failed, agent, task, .. } = args;
+    TrialFilter { failed: *failed, agent: agent.clone(), task: task.clone() }
+}
+
+/// Commands about a failed trial. The state is that of a run that another command can retry.
+fn hints(row: &TrialRow, run_dir: &Path, state: Option<RunViewState>) -> Vec<String> {
+    if row.state != TrialState::Failed {
+        return Vec::new();
+    }
+    let shown = quoted(&run_dir.to_string_lossy());
+    let mut hints = vec![format!("`rollout logs {shown} {}` prints its output", quoted(&row.name))];
+    if let Some(state) = state {
+        let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
+        let run = HintedRun::named(run_dir);
+        let retry = match state {
+            RunViewState::Running => hint_command::live_command(&run, &trial),
+            _ => hint_command::command(&run, &trial, &[]),
+        };
+        hints.push(format!("`{retry}` runs it again"));
+    }
+    hints
 }
 
 /// The store of the records, if there are any. A store that is named must exist; without the run's
@@ -144,8 +209,7 @@ async fn open_store(
 }
 
 fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
-    let ShowArgs { failed, agent, task, .. } = args;
-    let filter = TrialFilter { failed: *failed, agent: agent.clone(), task: task.clone() };
+    let filter = filter(args);
     let rows = view.trials(&filter);
     let rows = rows.map_err(|bad| CliError::usage(format!("`{bad}` is not a valid pattern")))?;
     let (mut selected, mut trials) = (0, Vec::new());
@@ -156,11 +220,11 @@ fn trials(args: &ShowArgs, view: RunView) -> Result<TrialsDocument, CliError> {
         }
     }
     let (header, unplanned) = (view.header, view.counts.unplanned);
-    let (run, job, state) = (header.run, header.job, header.state);
+    let (run, job, state) = (header.run, header.job, header.state.as_str().to_owned());
     Ok(TrialsDocument { run, job, state, selected, unplanned, trials })
 }
 
-fn render_trials(document: &TrialsDocument) -> String {
+fn render_trials(document: &TrialsDocument, width: Option<usize>) -> String {
     let TrialsDocument { selected, unplanned, trials, .. } = document;
     let kept = match unplanned {
         0 => String::new(),
@@ -170,22 +234,25 @@ fn render_trials(document: &TrialsDocument) -> String {
         return format!("no trials\n{kept}");
     }
     let header = ["trial", "state", "error", "worker", "tries", "reward", "seconds", "cost"];
+    // On a terminal, the only worker needs no column.
+    let has_workers = width.is_none() || trials.iter().any(|row| row.worker != trials[0].worker);
     let rows = trials.iter().map(|row| {
         let error = row.error.as_ref();
         let error = error.map_or_else(String::new, |e| format!("{} ({})", e.kind, e.code));
+        let worker = row.worker.clone().filter(|_| has_workers);
         let cells = [
             row.name.clone(),
             row.state.as_str().to_owned(),
             error,
-            row.worker.clone().unwrap_or_default(),
+            worker.unwrap_or_default(),
             row.tries.to_string(),
             number_or_dash(row.reward),
-            row.total_sec.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}")),
+            row.total_sec.map_or_else(|| "-".to_owned(), seconds),
             number_or_dash(row.cost),
         ];
         cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
     });
-    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 4));
+    let mut text = format!("{}\n", table::aligned(&header, rows.collect(), 4, width));
     if *selected > trials.len() {
         text.push_str(&format!("{} more\n", selected - trials.len()));
     }
@@ -193,7 +260,7 @@ fn render_trials(document: &TrialsDocument) -> String {
     text
 }
 
-fn render_trial(document: &TrialDocument, run_dir: &Path, state: RunViewState) -> String {
+fn render_trial(document: &TrialDocument, hints: Vec<String>, width: Option<usize>) -> String {
     let TrialDocument { detail, executions } = document;
     let row = &detail.row;
     let mut facts = vec![
@@ -215,38 +282,28 @@ fn render_trial(document: &TrialDocument, run_dir: &Path, state: RunViewState) -
     let times = [("settled", row.settled_at), ("next try", row.next_try_at)];
     facts.extend(times.iter().filter_map(|(key, at)| Some((*key, format!("{:.0}", (*at)?)))));
     facts.extend(detail.task_git_commit_id.clone().map(|commit| ("commit", commit)));
-    if row.state == TrialState::Failed {
-        let shown = quoted(&run_dir.to_string_lossy());
-        let name = quoted(&row.name);
-        facts.push(("hint", format!("`rollout logs {shown} {name}` prints its output")));
-        let trial = RunAction::Retry(ReopenSelection::Trials(vec![row.name.clone()]));
-        let run = HintedRun::named(run_dir);
-        let retry = match state {
-            RunViewState::Running => hint_command::live_command(&run, &trial),
-            _ => hint_command::command(&run, &trial, &[]),
-        };
-        facts.push(("", format!("`{retry}` runs it again")));
-    }
+    let labels = std::iter::once("hint").chain(std::iter::repeat(""));
+    facts.extend(labels.zip(hints));
     let facts = facts.into_iter();
     let facts = facts.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
-    let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2));
+    let mut text = format!("{}\n", table::aligned(&[], facts.collect(), 2, width));
     if !executions.is_empty() {
-        text.push_str(&format!("\n{}\n", executions_table(executions)));
+        text.push_str(&format!("\n{}\n", executions_table(executions, width)));
     }
     for execution in executions {
-        text.push_str(&files(execution));
+        text.push_str(&files(execution, width));
     }
     text
 }
 
-fn executions_table(executions: &[RecordedExecution]) -> String {
+fn executions_table(executions: &[RecordedExecution], width: Option<usize>) -> String {
     let header = ["try", "execution", "role", "worker", "host", "started", "seconds", "end"];
     let rows = executions.iter().map(|recorded| {
         let execution = &recorded.view.execution;
         let started = execution.timestamps.as_ref();
         let started = started.map_or_else(|| "-".to_owned(), |t| format!("{:.0}", t.started_at));
-        let seconds = execution.durations.as_ref();
-        let seconds = seconds.map_or_else(|| "-".to_owned(), |d| format!("{:.1}", d.total_sec));
+        let durations = execution.durations.as_ref();
+        let total = durations.map_or_else(|| "-".to_owned(), |d| seconds(d.total_sec));
         let cells = [
             execution.try_id.n.to_string(),
             execution.exec.to_string(),
@@ -254,12 +311,12 @@ fn executions_table(executions: &[RecordedExecution]) -> String {
             execution.worker.to_string(),
             recorded.host.clone().unwrap_or_else(|| "-".to_owned()),
             started,
-            seconds,
+            total,
             end(recorded),
         ];
         cells.iter().map(|cell| escape::line(cell).into_owned()).collect()
     });
-    table::aligned(&header, rows.collect(), 8)
+    table::aligned(&header, rows.collect(), 8, width)
 }
 
 /// How an execution ended, and why it does not count.
@@ -273,14 +330,14 @@ fn end(recorded: &RecordedExecution) -> String {
         ExecutionEnd::Lost { phase: None, .. } => "lost".to_owned(),
         ExecutionEnd::Open => "open".to_owned(),
     };
-    match recorded.view.reason {
+    match &recorded.view.reason {
         Some(reason) => format!("{ended}; {reason}"),
         None => ended,
     }
 }
 
 /// The table of the files of an execution, its later errors, and why its record cannot be read.
-fn files(execution: &RecordedExecution) -> String {
+fn files(execution: &RecordedExecution, width: Option<usize>) -> String {
     let number = execution.view.execution.try_id.n;
     let mut text = String::new();
     if let Some(error) = &execution.record_error {
@@ -304,7 +361,7 @@ fn files(execution: &RecordedExecution) -> String {
     if !rows.is_empty() {
         let title = format!("files of try {number}");
         let header = [title.as_str(), "blob", "", "bytes"];
-        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 3)));
+        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 3, width)));
     }
     text
 }

@@ -14,6 +14,7 @@ use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
+use crate::engine::QueueOutage;
 use crate::events::sinks::terminal::format::{self, duration};
 use crate::events::sinks::terminal::{score, table};
 use crate::results::escape;
@@ -76,7 +77,7 @@ pub(super) async fn run(args: &StatusArgs, printer: &Printer) -> Result<ExitCode
         printer.json(&document)?;
     } else {
         let hint = is_pending.then(|| hint(&args.run_dir));
-        printer.data(&render(&document.status, hint))?;
+        printer.data(&render(&document.status, hint, printer.out.width))?;
     }
     Ok(ExitCode::Success)
 }
@@ -96,7 +97,7 @@ fn resume_from_catalog(address: &CatalogAddress) -> ResumeCommand {
     ResumeCommand { directory: None, command: command.to_vec(), left_out }
 }
 
-fn render(status: &RunStatus, resume: Option<String>) -> String {
+fn render(status: &RunStatus, resume: Option<String>, width: Option<usize>) -> String {
     let header = &status.header;
     let mut rows = vec![
         ("job", header.job.clone()),
@@ -105,6 +106,8 @@ fn render(status: &RunStatus, resume: Option<String>) -> String {
     ];
     let waiting = status.waiting_for_worker.iter().map(waiting_for_worker);
     rows.extend(waiting.map(|text| ("waiting", text)));
+    let outage = status.queue_outage.iter().map(queue_outage);
+    rows.extend(outage.map(|text| ("queue", text)));
     if header.kind == RunKind::Job && status.counts.settled > 0 {
         rows.push(("score", score::scored(&status.headline.scored)));
     }
@@ -124,7 +127,7 @@ fn render(status: &RunStatus, resume: Option<String>) -> String {
     rows.extend(resume.map(|hint| ("resume", hint)));
     let rows = rows.into_iter();
     let rows = rows.map(|(key, value)| vec![key.to_owned(), escape::line(&value).into_owned()]);
-    format!("{}\n", table::aligned(&[], rows.collect(), 2))
+    format!("{}\n", table::aligned(&[], rows.collect(), 2, width))
 }
 
 fn items(kind: RunKind) -> &'static str {
@@ -201,6 +204,12 @@ fn waiting_for_worker(waiting: &WaitingItems) -> String {
     format!("{items} for a worker with {needs} ({class}): {reason}; {limit}")
 }
 
+/// `no connection since 2026-11-30T06:00:00Z: not connected to the server: …`.
+fn queue_outage(outage: &QueueOutage) -> String {
+    let QueueOutage { since, reason } = outage;
+    format!("no connection since {since:.0}: {reason}")
+}
+
 /// The counts that are not 0, with their words.
 fn listed<'a>(counts: impl IntoIterator<Item = (u64, &'a str)>) -> String {
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
@@ -215,12 +224,21 @@ fn cost(status: &RunStatus) -> String {
     parts.extend((status.retries > 0).then(|| format!("{} executions retried", status.retries)));
     let lost = status.lost_executions;
     parts.extend((lost > 0).then(|| format!("{lost} executions lost")));
-    let rate = status.settled_per_hour.map(|rate| match rate {
-        100.0.. => format!("{rate:.0} settled per hour"),
-        _ => format!("{rate:.1} settled per hour"),
-    });
-    parts.extend(rate);
+    parts.extend(status.settled_per_hour.map(settled_rate));
     parts.join(", ")
+}
+
+/// A rate in the shortest unit with at least one item.
+fn settled_rate(per_hour: f64) -> String {
+    let (rate, unit) = match per_hour {
+        rate if rate >= 3600.0 => (rate / 3600.0, "second"),
+        rate if rate >= 60.0 => (rate / 60.0, "minute"),
+        rate => (rate, "hour"),
+    };
+    match rate {
+        100.0.. => format!("{rate:.0} settled per {unit}"),
+        _ => format!("{rate:.1} settled per {unit}"),
+    }
 }
 
 fn owner(owner: &OwnerView) -> String {
@@ -239,5 +257,19 @@ fn hint(run_dir: &Path) -> String {
     match run.is_resumable() {
         true => hint_command::command(&run, &RunAction::Resume, &[]),
         false => "the server or the program that started it resumes it when it starts".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_has_unit_of_its_size() {
+        let shown = [169_412.0, 10_420.0, 600.0, 12.0].map(settled_rate);
+        let expected =
+            ["47.1 settled per second", "2.9 settled per second", "10.0 settled per minute"];
+        assert_eq!(shown[..3], expected);
+        assert_eq!(shown[3], "12.0 settled per hour");
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn run(command: TaskCommand, printer: &Printer) -> Result<ExitC
     let absolute = std::path::absolute(&dir);
     let name = absolute.ok().and_then(|dir| dir.file_name()?.to_str().map(str::to_owned));
     let name = name.unwrap_or_default();
-    if let Err(why) = name::check(&name) {
+    if let Err(why) = name::check_task(&name) {
         return Err(CliError::usage(format!("{}: the name {why}", dir.display())));
     }
     let target = dir.clone();

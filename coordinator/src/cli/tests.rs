@@ -92,6 +92,68 @@ fn run_options_set_keys_of_job_config() {
 }
 
 #[test]
+fn other_options_of_harbor_set_keys_of_job_config() {
+    let words = "rollout run -p d -a oracle --override-memory-mb 512 --override-storage-mb 1024 \
+                 --delete --no-force-build --enable-verification --silent --print-config --ek \
+                 network=none --allow-environment-host a.example --allow-verifier-host b.example \
+                 --retry-include SSHAccessError --retry-exclude AgentTimeoutError";
+    let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
+    assert!(run.quiet && run.keys.harbor.print_config);
+    let settings = run.keys.settings().expect("settings");
+    let mut problems = crate::config::Diagnostics::default();
+    let options = crate::config::JobOptions {
+        settings,
+        ..crate::config::JobOptions::for_command_line(&|_| true)
+    };
+    let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
+    let (job, _) = problems.finish(job).expect("no faults");
+    let said = crate::config::job_document(&job);
+    assert_eq!(said["environment"]["override_memory_mb"], 512);
+    assert_eq!(said["environment"]["override_storage_mb"], 1024);
+    assert_eq!(said["environment"]["provider_config"]["network"], "none");
+    assert_eq!(said["environment"]["extra_allowed_hosts"], serde_json::json!(["a.example"]));
+    assert_eq!(said["verifier"]["extra_allowed_hosts"], serde_json::json!(["b.example"]));
+
+    for (option, name, said) in [
+        ("--retry-include", "AgentTimeoutError", "never an agent's"),
+        ("--retry-exclude", "SSHAccessError", "all of them"),
+    ] {
+        let run = parse(&["rollout", "run", "-p", "d", option, name]).expect("valid");
+        let error = run.keys.settings().expect_err("it cannot be chosen");
+        assert!(error.contains(said) && error.contains(name), "{error}");
+    }
+    for bad in [["--delete", "--no-delete"], ["--no-force-build", "--force-build"]] {
+        assert!(parse(&[&["rollout", "run", "-p", "d"][..], &bad].concat()).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn options_of_harbor_with_paths_and_install_only_set_keys_of_job_config() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (skill, compose) = (dir.path().join("zebra"), dir.path().join("more.yaml"));
+    std::fs::create_dir(&skill).expect("made");
+    std::fs::write(skill.join("SKILL.md"), "").expect("written");
+    std::fs::write(&compose, "services: {}\n").expect("written");
+    let [skill, compose] = [&skill, &compose].map(|path| path.to_str().expect("text"));
+    let words = ["rollout", "run", "-p", "d", "-a", "shell", "-m", "openai/m", "--install-only"];
+    let more = ["--skill", skill, "--extra-docker-compose", compose];
+    let run = parse(&[&words[..], &more[..]].concat()).expect("valid");
+    let settings = run.keys.settings().expect("settings");
+    let mut problems = crate::config::Diagnostics::default();
+    // No variable is set, not even the key of the model server.
+    let options = crate::config::JobOptions {
+        settings,
+        ..crate::config::JobOptions::for_command_line(&|_| false)
+    };
+    let job = crate::config::job_from_settings(&options, &mut problems).expect("a job");
+    let (job, _) = problems.finish(job).expect("no faults");
+    assert!(job.settings.install_only && job.settings.verifier.disable);
+    assert_eq!(job.settings.compose_overlays, ["services: {}\n"]);
+    let skills = &job.agents[0].spec.task_options.skills;
+    assert_eq!(skills.iter().map(|skill| skill.name.as_str()).collect::<Vec<_>>(), ["zebra"]);
+}
+
+#[test]
 fn harbor_options_set_keys_of_job_config() {
     let words = ["rollout", "run", "-p", "d", "-a", "oracle", "--debug", "-y"];
     let more = ["-r", "4", "--no-delete", "--ak", "description=every agent", "--env-file", "f"];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::image_access::ImageAccess;
 
 use super::error::CliError;
 use super::logging;
@@ -14,7 +15,7 @@ use super::logging::LogArgs;
 use super::output::Printer;
 use super::serve::{ServerSetup, default_directory, explain, processors};
 use super::server_user::{ServerUser, ServerUsers};
-use crate::config::{FetchNetwork, ImageAccess, LogLevel};
+use crate::config::{FetchNetwork, LogLevel};
 use crate::daemon::{DaemonOptions, DocumentPolicy};
 
 /// Name of the user.
@@ -26,7 +27,9 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(60);
 /// How long the tasks of a run may take to be fetched and read.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// Starts a server of this user on this host, with nothing else installed
+/// Start a server of this user on this host, with nothing else installed
+///
+/// It runs until Ctrl-C: use another shell for clients, or end the command with `&`.
 ///
 /// It is `rollout serve` with one user, for farms and jobs of the own host: documents may name
 /// directories below the current one, sandboxes of this host, settings of providers, every model

@@ -21,7 +21,7 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 
 /// A kind of environment that this program was built with.
 pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::built_descriptors().find(|descriptor| descriptor.name == text);
+    let found = descriptor::built_by_name(text);
     found.map(|descriptor| descriptor.kind).ok_or_else(|| {
         let names: Vec<_> =
             descriptor::built_descriptors().map(|found| format!("`{}`", found.name)).collect();

@@ -99,9 +99,14 @@ impl CliSetting {
         )
     }
 
-    /// Appends an item to the list at a key.
+    /// Appends an item to the list at a key, or at a key of a table: `verifier.extra_allowed_hosts`.
     pub fn item(flag: &str, key: &'static str, text: &str) -> Self {
-        Self::new(flag, CliSettingChange::Append(key, ConfigValue::String(text.to_owned())))
+        Self::entry(flag, key, ConfigValue::String(text.to_owned()))
+    }
+
+    /// Appends a value to the list at a key, as `item`.
+    pub(super) fn entry(flag: &str, key: &'static str, value: ConfigValue) -> Self {
+        Self::new(flag, CliSettingChange::Append(key, value))
     }
 
     /// Adds a dataset.
@@ -349,10 +354,34 @@ fn set_path(
 }
 
 fn append(root: &mut ConfigNode, key: &str, value: ConfigValue, line: usize) -> Result<(), String> {
+    if let Some((table, key)) = key.split_once('.') {
+        return append(inner_table(root, table, line)?, key, value, line);
+    }
     let at = list_len(root, key)?;
     let last = KeyPathSegment { text: at.to_string(), bracket: true };
     let path = [KeyPathSegment { text: key.to_owned(), bracket: false }, last];
     set_path(root, &path, at_line(value, line), line)
+}
+
+/// The table at a key, made if absent.
+fn inner_table<'a>(
+    root: &'a mut ConfigNode,
+    key: &str,
+    line: usize,
+) -> Result<&'a mut ConfigNode, String> {
+    if root.value == ConfigValue::Null {
+        root.value = ConfigValue::Mapping(Vec::new());
+    }
+    let described = root.describe();
+    let ConfigValue::Mapping(entries) = &mut root.value else {
+        return Err(format!("`{key}` below {described}"));
+    };
+    let at = entries.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
+        let node = ConfigNode { line, value: ConfigValue::Null };
+        entries.push(ConfigEntry { key: key.to_owned(), line, node });
+        entries.len() - 1
+    });
+    Ok(&mut entries[at].node)
 }
 
 fn list_len(root: &ConfigNode, key: &str) -> Result<usize, String> {
@@ -413,6 +442,20 @@ tasks: [{path: f}]
         };
         let faults = problems.finish(()).err().map(|errors| errors.lines()).unwrap_or_default();
         (job, faults)
+    }
+
+    #[test]
+    fn items_of_tables_are_appended() {
+        let hosts = |host: &str| CliSetting::item("-x", "verifier.extra_allowed_hosts", host);
+        let text = format!("{FILE}verifier: {{extra_allowed_hosts: [a.example]}}\n");
+        for (file, expected) in [
+            (FILE, ["b.example", "c.example"].as_slice()),
+            (&text, &["a.example", "b.example", "c.example"]),
+        ] {
+            let (job, faults) = read(Some(file), vec![hosts("b.example"), hosts("c.example")]);
+            assert_eq!(faults, [] as [&str; 0]);
+            assert_eq!(job.expect("a job").verifier_hosts, expected);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::elements::datasets::{
     DatasetRef, DatasetSource, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 use super::elements::environment::PRESERVE_POLICIES;
+use super::elements::variables;
 use super::elements::verifier::{AFTER_AGENT_ERROR_RULES, TEST_EXIT_CODE_RULES};
 use super::resolve::Job;
 
@@ -64,6 +65,9 @@ pub fn job_document(job: &Job) -> Value {
     if let (Value::Object(fields), false) = (&mut document, job.settings.secrets.is_empty()) {
         fields.insert("secrets".to_owned(), json!(job.settings.secrets));
     }
+    if let (Value::Object(fields), true) = (&mut document, job.settings.install_only) {
+        fields.insert("install_only".to_owned(), json!(true));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
 }
@@ -113,6 +117,7 @@ fn verifier(job: &Job) -> Value {
         "test_exit_code": keyword(TEST_EXIT_CODE_RULES, job.rule_overrides.test_exit),
         "after_agent_error": keyword(AFTER_AGENT_ERROR_RULES, job.rule_overrides.after_agent_error),
         "env": settings.env,
+        "extra_allowed_hosts": job.verifier_hosts,
     })
 }
 
@@ -165,7 +170,7 @@ fn environment(job: &Job) -> Value {
     if let (Value::Object(config), Value::Object(rates)) = (&mut config, json!(environment.rates)) {
         config.extend(rates);
     }
-    json!({
+    let mut document = json!({
         "type": kind,
         "force_build": environment.force_build,
         "preserve_env": keyword(PRESERVE_POLICIES, environment.preserve_env),
@@ -175,7 +180,15 @@ fn environment(job: &Job) -> Value {
         "override_storage_mb": job.resource_overrides.storage_mb,
         "override_gpus": job.resource_overrides.gpus,
         "max_starts_per_minute": job.worker_rate_limits.starts_per_minute,
-    })
+        "start_grace_sec": job.timeout_rules.start_grace_sec,
+        "env": variables::templates(job.environment_changes.env.clone()),
+        "extra_allowed_hosts": job.environment_changes.hosts,
+        "mcp_servers": job.environment_changes.mcp_servers,
+    });
+    if let (Value::Object(fields), false) = (&mut document, job.compose_overlays.is_empty()) {
+        fields.insert("extra_docker_compose".to_owned(), json!(job.compose_overlays));
+    }
+    document
 }
 
 /// The word of the format for a value.
@@ -199,7 +212,8 @@ fn agent(agent: &Agent) -> Value {
     if let (Value::Object(fields), AgentKind::Shell(shell)) = (&mut document, &agent.spec.kind) {
         fields.insert("agent".to_owned(), json!("shell"));
         fields.insert("max_turns".to_owned(), json!(shell.max_turns));
-        fields.insert("command_timeout_sec".to_owned(), json!(shell.command_sec));
+        let limit = agent.unscaled_command_sec.unwrap_or(shell.command_sec);
+        fields.insert("command_timeout_sec".to_owned(), json!(limit));
     }
     if let AgentKind::Shell(ShellSpec { system_prompt, .. }) = &agent.spec.kind {
         document = optional(document, [("system_prompt", system_prompt)]);

@@ -18,6 +18,12 @@ pub const LOG: EnvVar =
 pub const API_TOKEN: EnvVar =
     EnvVar { name: "ROLLOUT_API_TOKEN", help: "token for servers of `rollout serve`" };
 
+/// Address of the server of `rollout serve`.
+pub const API_URL: EnvVar = EnvVar {
+    name: "ROLLOUT_API_URL",
+    help: "server of `rollout farm`, for instance `http://127.0.0.1:4280`",
+};
+
 /// Format of log output.
 pub const LOG_FORMAT: EnvVar =
     EnvVar { name: "ROLLOUT_LOG_FORMAT", help: "format of log output: `text` or `json`" };
@@ -189,6 +195,7 @@ pub const ALL: &[EnvVar] = &[
     LOG,
     LOG_FORMAT,
     API_TOKEN,
+    API_URL,
     DOCKER_HOST,
     DOCKER_COMPOSE,
     DOCKERFILE_FRONTEND,

@@ -20,7 +20,8 @@ pub(super) fn extract(
 ) -> TrialVariables {
     let mut secrets = BTreeMap::new();
     let agents = job.agents.iter_mut().flat_map(|agent| agent.env.iter_mut());
-    for (name, variable) in agents.chain(job.verifier.env.iter_mut()) {
+    let scripts = job.verifier.env.iter_mut().chain(job.environment_changes.env.iter_mut());
+    for (name, variable) in agents.chain(scripts) {
         let Some(value) = inline_secret(name, variable) else { continue };
         if secrets.get(name).is_some_and(|other| *other != value) {
             let found = format!("a second value of {name}");

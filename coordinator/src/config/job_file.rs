@@ -20,8 +20,9 @@ use super::cli_overrides;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::AgentConfig;
 use super::elements::budget::BudgetConfig;
+use super::elements::compose_overlays::ComposeOverlays;
 use super::elements::datasets::{DatasetRef, TaskRef};
-use super::elements::environment::EnvironmentConfig;
+use super::elements::environment::EnvironmentChanges;
 use super::elements::extra_instructions::ExtraInstructionFields;
 use super::elements::gateway::GatewayConfig;
 use super::elements::resources::ResourceOverrides;
@@ -31,6 +32,7 @@ use super::elements::{
     agents, artifacts, budget, datasets, environment, gateway, guardrails, metrics, names, retry,
     timeouts, variables, verifier,
 };
+use super::harbor_job;
 use super::location::{COMMAND_LINE, SourceLocation};
 use super::provenance::{self, KeyProvenance};
 use super::read;
@@ -47,6 +49,8 @@ keys! {
         jobs_dir: HostOutput("path"), "jobs", "Parent of the run directory; relative to the current directory.";
         n_attempts: Value("integer"), "1", "Attempts of every agent on every task.";
         n_concurrent_trials: Value("integer"), "1", "Concurrent trials.";
+        install_only: Value("true|false"), "false",
+            "Install the agents and end: nothing attempts or verifies a task, and no key of a model server is needed.";
         n_concurrent_agents: Value("integer"), "no limit",
             "Concurrent agent executions on each worker; setup and verification are not limited.",
             "" => timeouts::MultiplierKeys::ALL;
@@ -110,6 +114,8 @@ pub struct JobFile {
     pub n_attempts: u32,
     /// `n_concurrent_trials`.
     pub n_concurrent_trials: u32,
+    /// `install_only`.
+    pub install_only: bool,
     /// `n_concurrent_agents` and `environment.max_starts_per_minute`.
     pub worker_rate_limits: RunRateLimits,
     /// The multipliers of time limits, and the time limits of `verifier`.
@@ -124,6 +130,10 @@ pub struct JobFile {
     pub extra_instructions: Vec<String>,
     /// `environment`, without the overrides.
     pub environment: EnvironmentSpec,
+    /// The changes of tasks' environments in `environment`.
+    pub environment_changes: EnvironmentChanges,
+    /// `environment.extra_docker_compose`.
+    pub compose_overlays: ComposeOverlays,
     /// The overrides in `environment`.
     pub resources: ResourceOverrides,
     /// `verifier`, without the time limits.
@@ -202,7 +212,10 @@ pub(super) fn read(
 ) -> Option<JobDocument> {
     let settings = options.settings.as_slice();
     let mut root = match file {
-        Some(file) => parse_document(file, &read::text(file, problems)?, problems)?,
+        Some(file) => {
+            let root = parse_document(file, &read::text(file, problems)?, problems)?;
+            harbor_job::translate(root, file, options.host, problems)
+        }
         None => {
             ConfigNode { line: flag_line(settings.len()), value: ConfigValue::Mapping(Vec::new()) }
         }
@@ -280,9 +293,10 @@ fn job(
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
     let mut timeouts = timeouts::read_multipliers(fields);
-    let environment = environment::read(&fields.take(JobKeys::environment));
-    let EnvironmentConfig { spec: environment, resources, starts_per_minute } = environment;
+    let environment = environment::read(&fields.take(JobKeys::environment), file);
+    timeouts.start_grace_sec = environment.start_grace_sec;
     let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), MAX_CONCURRENT_TRIALS);
+    let trials_at_once = count(&fields.take(JobKeys::n_concurrent_trials), MAX_CONCURRENT_TRIALS);
     let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
     let agents = fields.take(JobKeys::agents);
@@ -308,13 +322,10 @@ fn job(
             .unwrap_or_else(|| "jobs".to_owned())
             .into(),
         n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
-        n_concurrent_trials: count(
-            &fields.take(JobKeys::n_concurrent_trials),
-            MAX_CONCURRENT_TRIALS,
-        )
-        .unwrap_or(1),
+        n_concurrent_trials: trials_at_once.unwrap_or(1),
+        install_only: fields.take(JobKeys::install_only).bool().unwrap_or(false),
         worker_rate_limits: RunRateLimits {
-            starts_per_minute,
+            starts_per_minute: environment.starts_per_minute,
             agents_at_once,
             ..RunRateLimits::default()
         },
@@ -322,8 +333,10 @@ fn job(
         log_level: fields.take(JobKeys::log_level).keyword(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),
         extra_instructions: Vec::new(),
-        environment,
-        resources,
+        environment: environment.spec,
+        environment_changes: environment.changes,
+        compose_overlays: environment.overlays,
+        resources: environment.resources,
         verifier: verifier::read(&fields.take(JobKeys::verifier), &mut timeouts),
         timeouts,
         artifacts: artifacts::read(&fields.take(JobKeys::artifacts)),

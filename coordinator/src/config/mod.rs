@@ -20,18 +20,19 @@ mod fetch_access;
 mod file_diagnostics;
 #[cfg(feature = "gateway")]
 mod gateway_file;
+mod harbor_job;
 mod host_path;
-mod image_access;
 mod inline_secrets;
 mod job_file;
 mod location;
+mod mcp_file;
 mod profile;
 mod provenance;
 mod read;
 mod reader;
 pub mod reference;
-mod registry_lookups;
 mod resolve;
+mod skill_dirs;
 mod task;
 pub(crate) mod trajectory_file;
 mod tree_file;
@@ -53,12 +54,16 @@ pub(crate) use diagnostics::nearest;
 pub use diagnostics::{ConfigError, ConfigErrors, ConfigWarning, Diagnostics, ErrorKind};
 pub use document::job_document;
 pub use elements::agents::{Agent, AgentConfig};
+pub use elements::built_in::{BUILT_IN_AGENTS, BuiltInAgent};
+pub use elements::compose_overlays::ComposeOverlays;
 #[cfg(feature = "serve")]
 pub(crate) use elements::datasets::split_reference;
 pub use elements::datasets::{
     DatasetRef, DatasetSource, PatternLocations, RegistryRef, TaskRef, TaskSelection, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
+pub use elements::environment::EnvironmentChanges;
+pub(crate) use elements::environment::with_hosts;
 pub(crate) use elements::extra_instructions::read_file as read_extra_instruction;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
@@ -69,18 +74,20 @@ pub use fetch_access::{FetchAccess, FetchNetwork};
 pub(crate) use fetch_access::{RemoteHost, describe as describe_refusal};
 #[cfg(feature = "gateway")]
 pub use gateway_file::{GatewayFile, read_gateway};
+pub(crate) use harbor_job::retry_fault;
 pub use host_path::{HostAccess, HostPathRules, HostSource, SourceBounds};
-pub use image_access::ImageAccess;
 pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use location::SourceLocation;
+pub(crate) use mcp_file::mcp_settings;
 pub use profile::{
     ExploreRule, GradeThresholds, GuardedMetric, InvalidProfile, MetricDirection, ProfileError,
     ScoreMetric, ScoringProfile,
 };
 pub use provenance::KeyProvenance;
 pub(crate) use read::{outside_task, task_text as read_task_text};
-pub(crate) use registry_lookups::RegistryLookups;
 pub use resolve::{Job, JobOptions, job_from_settings, read_job};
+pub use skill_dirs::PackedSkill;
+pub(crate) use task::unreadable_task;
 pub use task::{
     Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TASK_REFERENCE,
     TaskFile, TaskMetadata, read_task,

@@ -1,10 +1,11 @@
 //! Reads typed values from a tree and records every error. A read returns `None` if the value is
 //! absent or wrong, so that the pass continues and finds the other errors of the file too.
 
+mod values;
+
 #[cfg(test)]
 use std::cell::RefCell;
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{ConfigError, ConfigWarning, Diagnostics, ErrorKind, nearest};
@@ -14,6 +15,8 @@ use super::keys::{Key, KeyKind};
 use super::location::SourceLocation;
 use super::reference::KeyReference;
 use super::value::{ConfigNode, ConfigValue, flag_index, quoted};
+
+pub(crate) use values::Scalar;
 
 /// Tables shown as the places of a misplaced key.
 const MAX_TABLES_SHOWN: usize = 3;
@@ -361,140 +364,6 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// Reads `true` or `false`.
-    pub(crate) fn bool(&self) -> Option<bool> {
-        match self.value()?.value {
-            ConfigValue::Bool { value, .. } => Some(value),
-            _ => self.wrong_type("true or false"),
-        }
-    }
-
-    /// Reads text.
-    pub(crate) fn string(&self) -> Option<String> {
-        match &self.value()?.value {
-            ConfigValue::String(text) => self.without_nul(text),
-            _ => self.wrong_type("text"),
-        }
-    }
-
-    /// Reads text that is not empty.
-    pub(crate) fn non_empty_string(&self) -> Option<String> {
-        let text = self.string()?;
-        if text.trim().is_empty() {
-            self.bad_value("text that is not empty");
-            return None;
-        }
-        Some(text)
-    }
-
-    /// Reads a path of a file or directory of this host.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
-        debug_assert!(self.kind.may_be_of_host(), "{}: declared as no path of the host", self.key);
-        let path = PathBuf::from(self.non_empty_string()?);
-        // A path typed on the command line is relative to the current directory, not to the file's.
-        let typed = flag_index(self.line).and_then(|_| std::path::absolute(&path).ok());
-        Some(typed.unwrap_or(path))
-    }
-
-    /// Reads a path of this host. Without one it is `default`, which the document must be allowed to
-    /// name, too.
-    pub(crate) fn path_or(&self, key: Key, default: &str) -> PathBuf {
-        if !self.is_present() {
-            self.refuse(key, default);
-        }
-        self.path().unwrap_or_else(|| default.into())
-    }
-
-    /// The address of a repository. A local one typed on the command line is relative to the
-    /// current directory.
-    pub(crate) fn typed_path(&self, address: &str) -> String {
-        let local = !address.contains("://") && !address.contains(':');
-        let typed = flag_index(self.line).filter(|_| local && !address.starts_with('-'));
-        let path = typed.and_then(|_| std::path::absolute(address).ok());
-        let text = path.and_then(|path| path.to_str().map(str::to_owned));
-        text.unwrap_or_else(|| address.to_owned())
-    }
-
-    /// Reads text, or a number or boolean as the text it was written as.
-    pub(crate) fn text(&self) -> Option<String> {
-        match &self.value()?.value {
-            ConfigValue::String(text)
-            | ConfigValue::Bool { text, .. }
-            | ConfigValue::Integer { text, .. }
-            | ConfigValue::Float { text, .. } => self.without_nul(text),
-            _ => self.wrong_type("text"),
-        }
-    }
-
-    fn without_nul(&self, text: &str) -> Option<String> {
-        if text.contains('\0') {
-            self.reject(ErrorKind::BadValue, "text with a NUL character", "text without one");
-            return None;
-        }
-        Some(text.to_owned())
-    }
-
-    /// Reads a whole number within `range`.
-    pub(crate) fn integer(&self, range: &RangeInclusive<u64>) -> Option<u64> {
-        let expected = || format!("a whole number from {} to {}", range.start(), range.end());
-        let ConfigValue::Integer { value, .. } = self.value()?.value else {
-            return self.wrong_type(&expected());
-        };
-        let value = u64::try_from(value).ok().filter(|v| range.contains(v));
-        if value.is_none() {
-            self.bad_value(&expected());
-        }
-        value
-    }
-
-    /// Reads a finite number that `accept` allows.
-    pub(crate) fn number(&self, expected: &str, accept: impl Fn(f64) -> bool) -> Option<f64> {
-        let value = match self.value()?.value {
-            ConfigValue::Integer { value, .. } => value as f64,
-            ConfigValue::Float { value, .. } => value,
-            _ => return self.wrong_type(expected),
-        };
-        if value.is_finite() && accept(value) {
-            return Some(value);
-        }
-        self.bad_value(expected);
-        None
-    }
-
-    /// Reads one of `words`.
-    pub(crate) fn keyword<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
-        let text = self.non_empty_string()?;
-        let found = words.iter().find(|(word, _)| *word == text);
-        if found.is_none() {
-            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.reject_unknown(&text, &known);
-        }
-        found.map(|(_, value)| *value)
-    }
-
-    /// Records that `text` is not one of `known`.
-    pub(crate) fn reject_unknown(&self, text: &str, known: &[&str]) {
-        let expected = format!("one of {}", known.join(", "));
-        match nearest(text, known.iter().copied()) {
-            Some(near) => {
-                let hint = format!("did you mean `{near}`?");
-                self.reject_with_hint(ErrorKind::BadValue, self.describe(), expected, hint);
-            }
-            None => self.reject(ErrorKind::BadValue, self.describe(), expected),
-        }
-    }
-
-    /// Reads a scalar, for values with several spellings.
-    pub(crate) fn scalar(&self) -> Option<Scalar<'a>> {
-        match &self.value()?.value {
-            ConfigValue::Bool { value, .. } => Some(Scalar::Bool(*value)),
-            ConfigValue::Integer { value, text } => Some(Scalar::Integer(*value, text)),
-            ConfigValue::Float { value, text } => Some(Scalar::Float(*value, text)),
-            ConfigValue::String(text) => Some(Scalar::Text(text)),
-            _ => self.wrong_type("a single value"),
-        }
-    }
-
     /// Reads the fields of a mapping.
     pub(crate) fn mapping(&self) -> Option<Fields<'a>> {
         let node = self.value().or(self.node.filter(|_| self.key.is_empty()))?;
@@ -549,13 +418,4 @@ impl<'a> Field<'a> {
         };
         Some(entries.iter().map(field).collect())
     }
-}
-
-/// A scalar as written.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Scalar<'a> {
-    Bool(bool),
-    Integer(i64, &'a str),
-    Float(f64, &'a str),
-    Text(&'a str),
 }

@@ -11,19 +11,20 @@ use rollout_protocol::spec::guardrail::Guardrail;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::RunRateLimits;
+use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::secrets::TrialVariables;
 
 use super::cli_overrides::CliSetting;
 use super::diagnostics::{Diagnostics, ErrorKind};
 use super::elements::agents::Agent;
 use super::elements::datasets::{DatasetRef, TaskRef};
+use super::elements::environment::EnvironmentChanges;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
 use super::fetch_access::{FetchAccess, FetchNetwork};
 use super::host_path::HostAccess;
-use super::image_access::ImageAccess;
 use super::inline_secrets;
 use super::job_file::{self, JobDocument, JobFile, LogLevel};
 use super::location::COMMAND_LINE;
@@ -64,6 +65,12 @@ pub struct Job {
     pub timeout_rules: TimeoutRules,
     /// Overrides of the tasks' resources.
     pub resource_overrides: ResourceOverrides,
+    /// Changes of the tasks' environments.
+    pub environment_changes: EnvironmentChanges,
+    /// Compose files for the agents' environments, as written; their texts are in `settings`.
+    pub compose_overlays: Vec<PathBuf>,
+    /// Hosts that test scripts may reach in tasks without network or with an allowlist.
+    pub verifier_hosts: Vec<String>,
     /// Overrides of the script rules of the tasks' formats.
     pub rule_overrides: RuleOverrides,
     /// The agents, in file order; names are distinct even if case is ignored.
@@ -76,6 +83,8 @@ pub struct Job {
     pub provenance: Vec<KeyProvenance>,
     /// Secrets typed on the command line; the agents and the verifier refer to them by name.
     pub inline_secrets: TrialVariables,
+    /// Whether tasks that cannot run are errors.
+    pub is_strict: bool,
 }
 
 /// Inputs to a job from the command line and the host.
@@ -90,7 +99,7 @@ pub struct JobOptions<'a> {
     pub variables: Vec<(String, String)>,
     /// Whether task files may use every host variable that they ask for.
     pub trust_tasks: bool,
-    /// Whether tasks that lack files or that the environment cannot run are errors.
+    /// Whether tasks that cannot be read, lack files, or that the environment cannot run are errors.
     pub strict: bool,
     /// The access of the job to paths of this host.
     pub host: HostAccess<'a>,
@@ -143,7 +152,9 @@ impl Job {
         let mut names: BTreeSet<String> = &self.task_env | &self.settings.secrets;
         let agents = self.agents.iter().flat_map(|agent| agent.spec.env.values());
         let keys = self.settings.gateway.iter().flat_map(GatewaySpec::keys);
-        for template in agents.chain(self.settings.verifier.env.values()).chain(keys) {
+        let changes = self.environment_changes.variables().map(|variable| &variable.template);
+        for template in agents.chain(self.settings.verifier.env.values()).chain(changes).chain(keys)
+        {
             names.extend(template.variables().into_iter().map(|(name, _)| name));
         }
         names
@@ -176,6 +187,11 @@ pub fn job_from_settings(options: &JobOptions<'_>, problems: &mut Diagnostics) -
 
 fn read(file: Option<&Path>, options: &JobOptions<'_>, problems: &mut Diagnostics) -> Option<Job> {
     let JobDocument { mut job, provenance } = job_file::read(file, options, problems)?;
+    if job.install_only {
+        // Nothing is verified, and nothing calls a model.
+        job.verifier.settings.disable = true;
+        job.gateway = None;
+    }
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let given = inline_secrets::extract(&mut job, file, problems);
     let inline_secrets = TrialVariables::new(options.variables.iter().cloned()).with(&given);
@@ -207,6 +223,8 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
             instruction_path: file_settings.instruction_path,
             environment: file_settings.environment,
             extra_instructions: file_settings.extra_instructions,
+            compose_overlays: file_settings.compose_overlays.texts,
+            install_only: file_settings.install_only,
             verifier: VerifierSettings {
                 env: variables::templates(file_settings.verifier.env),
                 ..file_settings.verifier.settings
@@ -218,12 +236,16 @@ fn resolve(file: &Path, file_settings: JobFile, options: &JobOptions<'_>) -> Job
         },
         timeout_rules: file_settings.timeouts,
         resource_overrides: file_settings.resources,
+        environment_changes: file_settings.environment_changes,
+        compose_overlays: file_settings.compose_overlays.paths,
+        verifier_hosts: file_settings.verifier.hosts,
         rule_overrides: file_settings.verifier.rules,
         agents: agents.map(|agent| Agent::new(agent, &file_settings.timeouts)).collect(),
         datasets: file_settings.datasets,
         tasks: file_settings.tasks,
         provenance: Vec::new(),
         inline_secrets: TrialVariables::default(),
+        is_strict: options.strict,
     }
 }
 
@@ -237,7 +259,8 @@ fn check_variables(
 ) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
     let keys = written.gateway.iter().flat_map(|gateway| &gateway.keys);
-    for variable in agents.chain(written.verifier.env.values()).chain(keys) {
+    let scripts = written.verifier.env.values().chain(written.environment_changes.variables());
+    for variable in agents.chain(scripts).chain(keys) {
         for (name, has_default) in variable.template.variables() {
             if !has_default && !is_set(&name) {
                 let found = format!("`${{{name}}}`, which is not set in the environment");

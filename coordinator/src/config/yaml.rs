@@ -246,11 +246,9 @@ fn scalar(
     line: usize,
 ) -> Result<ConfigValue, YamlError> {
     let suffix = core_tag(tag, line)?;
-    if style == ScalarStyle::Plain && suffix.is_none_or(|suffix| suffix != "str") {
-        Ok(parse_plain(&text))
-    } else {
-        Ok(ConfigValue::String(text.into_owned()))
-    }
+    // A tag makes a number of a text in quotes, too.
+    let is_typed = suffix.map_or(style == ScalarStyle::Plain, |suffix| suffix != "str");
+    if is_typed { Ok(parse_plain(&text)) } else { Ok(ConfigValue::String(text.into_owned())) }
 }
 
 /// Refuses tags of keys that make another key of the text for other readers.
@@ -309,5 +307,18 @@ mod tests {
         }
         let (tagged, _) = parse("{!!str <<: {a: 1}}").expect("valid");
         assert!(matches!(&tagged.value, ConfigValue::Mapping(own) if own[0].key == "<<"));
+    }
+
+    #[test]
+    fn tag_of_a_value_counts_before_its_quotes() {
+        for (tagged, plain) in [
+            ("a: !!float '1692e-1'\n", "a: 1692e-1\n"),
+            ("a: !!int \"0x7f\"\n", "a: 0x7f\n"),
+            ("a: !!str 1692e-1\n", "a: '1692e-1'\n"),
+            ("a: !!str '1'\n", "a: '1'\n"),
+        ] {
+            let (expected, _) = parse(plain).expect("valid");
+            assert_eq!(parse(tagged).expect(tagged).0, expected, "{tagged}");
+        }
     }
 }

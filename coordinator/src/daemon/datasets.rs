@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::limits::TASK_NAME_BYTES;
 use rollout_protocol::name;
 use rollout_worker::archive::{ArchiveLimits, extract_faithful};
 use rollout_worker::shared_limit::{LimitUser, SharedPlace};
@@ -208,8 +209,11 @@ impl Daemon {
         }
         match name {
             None => Some(directory),
-            Some(name) if name::check_component(name).is_ok() => Some(directory.join(name)),
-            Some(_) => None,
+            // The directory of a dataset, or of a single task.
+            Some(name) => {
+                let is_name = name::check_component(name, TASK_NAME_BYTES).is_ok();
+                is_name.then(|| directory.join(name))
+            }
         }
     }
 

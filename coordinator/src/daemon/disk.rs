@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -204,8 +205,16 @@ fn is_among(user: &str, places: &[SharedPlace]) -> bool {
     places.iter().any(|place| place.user().name == user)
 }
 
+/// Removes a file, which may be gone.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
+    if let Err(error) = remove_file(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());
     }
 }

@@ -26,6 +26,7 @@ use super::submit::{CheckFault, checked_job, is_set};
 use super::{Daemon, executor, run_size, search};
 use crate::config::{CliSetting, ErrorKind, FetchAccess, HostAccess, JobOptions};
 use crate::engine::{LockWaitPolicy, RunError};
+use crate::events::MaterializeMode;
 use crate::launch::LaunchError;
 use crate::launch::exit;
 #[cfg(feature = "nats")]
@@ -317,7 +318,8 @@ fn request(
         datasets,
         store: options.store.clone(),
         store_cache_mb: options.store_cache_mb,
-        materialize: None,
+        // Records and blobs have everything that a client can ask for.
+        materialize: Some(MaterializeMode::None),
         sink: None,
         invocation: None,
         sinks: vec![progress.sink()],

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::shared_limit::LimitUser;
-use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 #[cfg(feature = "openapi")]
@@ -21,6 +20,7 @@ use super::progress::{SessionProgress, SessionStage};
 use super::record::{
     HostedKind, HostedOutcome, HostedProgress, HostedRunRecord, RecordError, WantedState,
 };
+use super::record_writes::{self, RecordOwner, RecordWrites};
 use super::run_blobs::RunBlobs;
 use super::state_dir::DaemonDir;
 use crate::engine::journal::RunLayout;
@@ -59,8 +59,7 @@ pub struct HostedRun {
     inner: Mutex<RunInner>,
     wanted: watch::Sender<WantedState>,
     blobs: RunBlobs,
-    /// Held while the record is written.
-    writing: tokio::sync::Mutex<()>,
+    writes: RecordWrites,
 }
 
 #[derive(Debug)]
@@ -71,8 +70,6 @@ struct RunInner {
     has_place: bool,
     /// The executor of the session, once it takes calls.
     executor: Option<Arc<HostedExecutor>>,
-    /// Whether the file has an earlier record: what a session left could not be noted.
-    is_unwritten: bool,
 }
 
 /// A session of a run in this process.
@@ -105,14 +102,8 @@ impl HostedRun {
             feed: Arc::new(feed),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
-            inner: Mutex::new(RunInner {
-                record,
-                session: None,
-                has_place: false,
-                executor: None,
-                is_unwritten: false,
-            }),
-            writing: tokio::sync::Mutex::new(()),
+            inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
+            writes: RecordWrites::default(),
         }
     }
 
@@ -285,74 +276,32 @@ impl HostedRun {
         self.inner().record.progress.clone()
     }
 
-    /// Changes the record, durably; a change that `change` refuses has no effect.
-    ///
-    /// # Errors
-    /// The refusal, or that of the file system.
+    /// See [`record_writes::update`].
     pub(super) async fn update<E: From<RecordError> + Send + 'static>(
         &self,
         dir: &Arc<DaemonDir>,
         change: impl FnOnce(&mut HostedRunRecord) -> Result<(), E>,
     ) -> Result<(), E> {
-        let _turn = self.writing.lock().await;
-        let mut record = self.inner().record.clone();
-        change(&mut record)?;
-        if record == self.inner().record {
-            return Ok(());
-        }
-        write(dir, &record).await?;
-        self.replace_record(record, false);
-        Ok(())
+        record_writes::update(self, dir, change).await
     }
 
-    /// Notes what a session left. It holds in this process even if it cannot be written: a session that
-    /// failed must not begin again at once. [`HostedRun::write_noted`] writes it later.
-    ///
-    /// # Errors
-    /// That of the file system.
+    /// See [`record_writes::note`].
     pub(super) async fn note(
         &self,
         dir: &Arc<DaemonDir>,
         change: impl FnOnce(&mut HostedRunRecord),
     ) -> Result<(), RecordError> {
-        let _turn = self.writing.lock().await;
-        let mut record = self.inner().record.clone();
-        change(&mut record);
-        let written = write(dir, &record).await;
-        self.replace_record(record, written.is_err());
-        written
+        record_writes::note(self, dir, change).await
     }
 
     /// Whether something that a session left is not in the file.
     pub(super) fn is_unwritten(&self) -> bool {
-        self.inner().is_unwritten
+        self.writes.is_unwritten()
     }
 
-    /// Writes what could not be noted. A session that failed then failed with the same disk, as far as
-    /// is known: the run is tried again.
-    ///
-    /// # Errors
-    /// That of the file system.
+    /// See [`record_writes::write_noted`].
     pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<(), RecordError> {
-        let _turn = self.writing.lock().await;
-        if !self.is_unwritten() {
-            return Ok(());
-        }
-        let mut record = self.inner().record.clone();
-        if record.end.is_none() {
-            record.failure = None;
-        }
-        write(dir, &record).await?;
-        self.replace_record(record, false);
-        Ok(())
-    }
-
-    fn replace_record(&self, record: HostedRunRecord, is_unwritten: bool) {
-        let mut inner = self.inner();
-        inner.has_place &= record.wanted != WantedState::Paused;
-        inner.record = record;
-        inner.is_unwritten = is_unwritten;
-        self.tell(inner);
+        record_writes::write_noted(self, dir).await
     }
 
     /// Tells its session what it is to do, and readers that it may have another state.
@@ -369,10 +318,29 @@ impl HostedRun {
     }
 }
 
-/// Writes a record, durably.
-async fn write(dir: &Arc<DaemonDir>, record: &HostedRunRecord) -> Result<(), RecordError> {
-    let (dir, record) = (Arc::clone(dir), record.clone());
-    supervise::blocking(move || dir.write_record(&record)).await
+impl RecordOwner for HostedRun {
+    type Record = HostedRunRecord;
+
+    fn writes(&self) -> &RecordWrites {
+        &self.writes
+    }
+
+    fn copy_record(&self) -> HostedRunRecord {
+        self.inner().record.clone()
+    }
+
+    fn replace_record(&self, record: HostedRunRecord) {
+        let mut inner = self.inner();
+        inner.has_place &= record.wanted != WantedState::Paused;
+        inner.record = record;
+        self.tell(inner);
+    }
+
+    fn allow_retry(record: &mut HostedRunRecord) {
+        if record.end.is_none() {
+            record.failure = None;
+        }
+    }
 }
 
 impl RunInner {

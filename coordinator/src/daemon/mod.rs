@@ -2,7 +2,7 @@
 //! the submission is answered, and the usual run directory: every command reads it. A daemon that is
 //! started again continues every run that has not ended, as `rollout resume` does.
 //!
-//! * `state_dir`, `record`: files of the daemon
+//! * `state_dir`, `record`: files of the daemon; `record_writes`: changes of a record
 //! * `table`: the runs in memory; `hosted_run`: one of them; `schedule`: which run starts next
 //! * `submit`: acceptance of documents, with `policy` and `tree_policy`, the operator's rules for them,
 //!   and `run_size`, the limit on trials
@@ -43,6 +43,7 @@ mod policy;
 mod principal;
 mod progress;
 mod record;
+mod record_writes;
 mod run_blobs;
 mod run_removal;
 mod run_size;

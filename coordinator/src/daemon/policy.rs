@@ -5,11 +5,12 @@ use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_worker::environment::descriptor;
+use rollout_worker::environment::image_access::ImageAccess;
 
 use super::datasets::AllowedUploads;
 use super::principal::AllowedVariables;
 use crate::config::{
-    FetchNetwork, HostPathRules, HostSource, ImageAccess, Job, SourceBounds, is_remote_repository,
+    FetchNetwork, HostPathRules, HostSource, Job, SourceBounds, is_remote_repository,
     split_reference, without_secrets,
 };
 
@@ -61,12 +62,13 @@ impl DocumentPolicy {
     /// The violation of the pool that a document names, if workers run its trials.
     pub(super) fn pool(&self, name: Option<&str>) -> Option<String> {
         let name = name.filter(|name| *name != DEFAULT_POOL && !self.pools.contains(*name))?;
-        Some(format!("pool {name}: the operator does not allow it"))
+        Some(format!("pool {name}: the operator does not allow it (`--allow-pool`)"))
     }
 
     fn registry(&self, url: &str) -> Option<String> {
         let is_listed = self.registries.iter().any(|prefix| is_below_url(url, prefix));
-        (!is_listed).then(|| format!("registry {url}: the operator does not allow it"))
+        (!is_listed)
+            .then(|| format!("registry {url}: the operator does not allow it (`--allow-registry`)"))
     }
 
     fn path(&self, path: &Path) -> Option<String> {
@@ -108,25 +110,33 @@ impl DocumentPolicy {
         let path = url.strip_prefix("file://").unwrap_or(url);
         // Git would read what the configuration of an uploaded repository names.
         self.operators_path(Path::new(path)).map(|_| {
-            format!("repository {url}: it is on the server, and the operator does not allow it")
+            format!(
+                "repository {url}: it is on the server, and the operator does not allow it \
+                 (`--allow-path`)"
+            )
         })
     }
 
     pub(super) fn model_server(&self, url: &str) -> Option<String> {
         let is_listed = self.model_servers.iter().any(|prefix| is_below_url(url, prefix));
-        (!is_listed).then(|| format!("model server {url}: the operator does not allow it"))
+        (!is_listed).then(|| {
+            format!("model server {url}: the operator does not allow it (`--allow-model-server`)")
+        })
     }
 
     pub(super) fn environment(&self, provider: &ProviderSpec) -> Vec<String> {
         let kind = provider.kind();
         let mut found = Vec::new();
         if !ALWAYS_ALLOWED.contains(&kind) && !self.providers.contains(&kind) {
-            found.push(format!("environment.type {kind}: the operator does not allow it"));
+            found.push(format!(
+                "environment.type {kind}: the operator does not allow it (`--allow-provider {kind}`)"
+            ));
         }
         let is_default = *provider == descriptor::for_kind(kind).default_spec();
         if !self.provider_settings && !is_default {
             found.push(
-                "environment.provider_config: the operator does not allow settings of providers"
+                "environment.provider_config: the operator does not allow settings of providers \
+                 (`--allow-provider-settings`)"
                     .to_owned(),
             );
         }
@@ -165,7 +175,10 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 
 /// A missing path has the same answer as a forbidden one.
 fn refused(path: &Path) -> String {
-    format!("path {}: the operator does not allow it", path.display())
+    format!(
+        "path {}: the operator does not allow it (`--allow-path DIR`, for absolute paths below it)",
+        path.display()
+    )
 }
 
 /// Whether a URL is below a prefix that ends a host or a part of a path.
@@ -204,6 +217,10 @@ mod tests {
         found.join("\n")
     }
 
+    /// A key of `environment` with a variable.
+    const MCP_WITH_SECRET: &str =
+        "mcp_servers: [{name: m, url: 'http://m', headers: {X-Token: '${HIDDEN}'}}]";
+
     fn all_in(directory: &Path) -> AllowedUploads {
         AllowedUploads { directory: directory.to_owned(), names: None }
     }
@@ -229,6 +246,7 @@ mod tests {
             assert!(refused(path).contains("does not allow"), "{path}");
         }
         assert!(refused(&link.display().to_string()).contains("does not allow"));
+        assert!(refused("tasks").contains("`--allow-path DIR`"), "{}", refused("tasks"));
         let climbing = format!("{}/../x", allowed.path().display());
         assert!(refused(&climbing).contains("does not allow"));
     }
@@ -370,6 +388,12 @@ mod tests {
             ..DocumentPolicy::default()
         };
         assert_eq!(violations(&policy, &text, &["PLAIN", "SECRET"]), "");
+        for changes in ["env: {A: '${HIDDEN}'}", MCP_WITH_SECRET] {
+            let changed =
+                with(&format!("datasets: [{{repo: 'https://h/r'}}]\nenvironment: {{{changes}}}"));
+            let found = violations(&DocumentPolicy::default(), &changed, &[]);
+            assert!(found.contains("${HIDDEN}"), "{changes}: {found}");
+        }
         // A mask would tell whether a text is the value.
         let declared = with("secrets: [HIDDEN]\ndatasets: [{repo: 'https://h/r'}]");
         assert!(violations(&DocumentPolicy::default(), &declared, &[]).contains("${HIDDEN}"));
@@ -382,7 +406,8 @@ mod tests {
             assert_eq!(policy.pool(name), None, "{name:?}");
         }
         let refused = policy.pool(Some("private")).expect("not listed");
-        assert!(refused.contains("pool private: the operator does not allow it"), "{refused}");
+        let expected = "pool private: the operator does not allow it (`--allow-pool`)";
+        assert!(refused.contains(expected), "{refused}");
     }
 
     #[test]

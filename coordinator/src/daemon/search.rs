@@ -20,9 +20,7 @@ use super::principal::AllowedVariables;
 use super::record::WantedState;
 use super::submit::{CheckFault, is_set};
 use super::{Daemon, search_log};
-use crate::config::{
-    Diagnostics, HostAccess, ImageAccess, TreeFile, TreeOptions, TreeOverrides, read_tree,
-};
+use crate::config::{Diagnostics, HostAccess, TreeFile, TreeOptions, TreeOverrides, read_tree};
 use crate::engine::{LockWaitPolicy, RunError};
 use crate::launch::LaunchError;
 use crate::launch::search::{self, SearchRequest};
@@ -150,7 +148,7 @@ async fn prepare(daemon: &Daemon, run: &HostedRun) -> Result<TreeFile, PrepareFa
         // The operator's rules may have changed since the submission.
         let tree = checked_tree(&path, &policy, &variables, is_remote, Some(place));
         let mut tree = tree.map_err(|fault| PrepareFault::of_check(fault, explain, &path))?;
-        tree.commands.set_guards_builds(policy.images != ImageAccess::Everything);
+        tree.commands.set_build_guard(policy.images.listed());
         match check_baseline(&tree) {
             Ok(warnings) => {
                 for warning in warnings {

@@ -33,7 +33,7 @@ use super::record::{HostedKind, HostedRunRecord, RECORD_FORMAT, RecordError};
 use crate::engine::atomic_file;
 
 /// Directory of the users of datasets.
-const DATASET_USERS: &str = "dataset-users";
+pub(super) const DATASET_USERS: &str = "dataset-users";
 
 /// The directory of a daemon, locked while this lives.
 #[derive(Debug)]

@@ -288,7 +288,10 @@ impl CheckFault {
             let hint = format!("submit the {noun} again without the keys that name these files");
             ("it names files of the server, and no document may", hint)
         } else {
-            let hint = format!("ask the operator of the server to list what the {noun} needs");
+            let hint =
+                "the operator of the server allows them with the named options; `rollout run \
+                        JOB --remote-endpoint URL` sends directories of tasks with a job"
+                    .to_owned();
             ("the operator's rules forbid parts of it", hint)
         };
         let message = format!("cannot accept the {noun}: {reason}");

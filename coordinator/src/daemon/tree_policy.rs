@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use rollout_worker::environment::registry_lookups::RegistryLookups;
+
 use super::policy::DocumentPolicy;
 use super::principal::AllowedVariables;
-use crate::config::{FetchAccess, RegistryLookups, TreeFile};
+use crate::config::TreeFile;
 
 impl DocumentPolicy {
     /// The violations of a search, a line each, besides those of paths, which are refused when the
@@ -16,9 +18,11 @@ impl DocumentPolicy {
     ) -> Vec<String> {
         let mut found = Vec::new();
         let mut environments = BTreeSet::new();
-        let fetch = FetchAccess::default();
-        let lookups = RegistryLookups::new(&fetch);
-        let refusal = |image: &str| self.images.refusal(image, |name| lookups.addresses(name));
+        let lookups = RegistryLookups::new(|| false);
+        let refusal = |image: &str| {
+            let refusal = self.images.refusal(image, |name| lookups.addresses(name))?;
+            Some(refusal.to_string())
+        };
         let servers = tree.gateway.iter().flat_map(|gateway| &gateway.spec.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
         for (_, command) in tree.commands.named() {

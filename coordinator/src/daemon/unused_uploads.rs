@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::disk::bytes_in;
+use super::disk::{bytes_in, remove_file};
 use super::record::RecordError;
+use super::state_dir::DATASET_USERS;
 
 /// Digits of the name of a dataset.
 const NAME_DIGITS: usize = 64;
@@ -71,6 +72,9 @@ pub fn remove_unused_uploads(
         }
         let bytes = bytes_in(&path);
         if !dry_run {
+            // First: who uploads it meanwhile has it until it is gone, and then no one has.
+            let users = root.join(DATASET_USERS).join(&name);
+            remove_file(&users).map_err(RecordError::file("remove", &users))?;
             fs::remove_dir_all(&path).map_err(RecordError::file("remove", &path))?;
         }
         removal.removed.push(UnusedUpload { name, bytes });
@@ -132,6 +136,11 @@ mod tests {
         write("runs/1.json", r#"{"format":1}"#);
         write("farms/2.yaml", &format!("datasets: [{{path: /state/datasets/{ended}}}]"));
         write("farms/2.json", r#"{"end":{"at":"2026-01-01T00:00:00Z"}}"#);
+        let users = root.path().join(DATASET_USERS);
+        fs::create_dir(&users).expect("made");
+        for name in [&open, &ended] {
+            fs::write(users.join(name), "{}").expect("written");
+        }
         let remove = |hours: u64, dry_run| {
             let grace = Duration::from_secs(hours * 3600);
             remove_unused_uploads(root.path(), grace, dry_run).expect("readable")
@@ -144,5 +153,6 @@ mod tests {
         assert_eq!(remove(0, false), dry);
         let left = [&open, &ended, &unnamed].map(|name| uploads.join(name).exists());
         assert_eq!(left, [true, false, false]);
+        assert!(users.join(&open).exists() && !users.join(&ended).exists());
     }
 }

@@ -36,7 +36,7 @@ pub(crate) mod testing;
 
 pub use event_loop::{
     DurableState, DurableStateListener, Engine, EngineInputs, EngineMessage, EngineOutcome,
-    LiveExecution, PhaseHints, QueuePublisher, WorkerLocation,
+    LiveExecution, PhaseHints, QueueOutage, QueuePublisher, WorkerLocation,
 };
 pub use interruption::Interruption;
 pub use lock::{

@@ -126,7 +126,7 @@ pub async fn run<P: Planner + 'static>(
     let runner = Arc::new(HintingRunner::new(runner, hints_in));
     let owners = Arc::new(dirs.owners());
     let (clean, reaped) = oneshot::channel();
-    let reaping = reap(providers, Arc::clone(&owners), clean);
+    let reaping = reap(providers.clone(), Arc::clone(&owners), clean);
 
     let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
     let config = worker_config(&dirs, host::limit_executions(slots), tracer);
@@ -150,8 +150,9 @@ pub async fn run<P: Planner + 'static>(
     let engine = Engine::new(run, planner, publisher, listener, events);
     let outcome = engine.run(inputs).await;
     ControlSocket::close(control).await;
-    shutdown.send_replace(final_shutdown(&outcome));
+    let before = shutdown.send_replace(final_shutdown(&outcome));
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
+    host::remove_leftovers(&providers, before >= ShutdownLevel::Kill).await;
     let own = dirs.own;
     let clear = move |discard| remove_own_files(own, &layout, discard);
     let outcome = match outcome {

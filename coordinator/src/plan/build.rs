@@ -63,6 +63,9 @@ pub async fn build(
         if let Some(trajectory) = &agent.trajectory {
             sink.put(trajectory.clone(), MediaType::Json).await?;
         }
+        for skill in &agent.skills {
+            sink.put(skill.archive.clone(), MediaType::Tar).await?;
+        }
     }
     for agent in plan.agents() {
         store(sink, &agent.spec).await?;

@@ -109,10 +109,10 @@ pub fn compare(earlier: &JobPlan, later: &JobPlan) -> PlanChange {
     change
 }
 
-/// Settings without the one that a server adds, by which no result becomes invalid.
+/// Settings without those that a server adds, by which no result becomes invalid.
 fn written(settings: &TrialSettings) -> TrialSettings {
     let mut settings = settings.clone();
-    settings.environment.provider.set_guards_builds(false);
+    settings.environment.provider.set_build_guard(None);
     settings
 }
 

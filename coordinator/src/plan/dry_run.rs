@@ -134,7 +134,7 @@ fn task_view(job: &Job, spec: &TaskSpec, format: &FormatView, digest: Digest) ->
     let images = descriptor::for_kind(environment.provider.kind()).capabilities.images;
     let image = match &spec.environment.docker_image {
         _ if !images.is_supported() => ImageView::Host,
-        Some(reference) if !environment.force_build => {
+        Some(reference) if !environment.force_build || spec.environment.context.is_none() => {
             ImageView::Named { reference: reference.clone() }
         }
         _ => {

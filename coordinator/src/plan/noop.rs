@@ -30,6 +30,8 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), JobPlanError> {
         verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
         artifacts: Vec::new(),
         extra_instructions: Vec::new(),
+        compose_overlays: Vec::new(),
+        install_only: false,
         gateway: None,
         budget: None,
         secrets: BTreeSet::new(),

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::PLAN_FILE;
 use crate::config::{
-    ConfigErrors, ConfigWarning, Diagnostics, ImageAccess, Job, JobOptions, job_from_settings,
-    read_job,
+    ConfigErrors, ConfigWarning, Diagnostics, Job, JobOptions, job_from_settings, read_job,
 };
 use crate::sources::datasets::{self, Dataset};
 
@@ -32,8 +31,7 @@ pub fn read(file: Option<&Path>, options: &JobOptions<'_>) -> Result<PreparedJob
         None => job_from_settings(options, &mut problems),
     };
     let prepared = job.map(|mut job| {
-        let guards_builds = options.images != ImageAccess::Everything;
-        job.settings.environment.provider.set_guards_builds(guards_builds);
+        job.settings.environment.provider.set_build_guard(options.images.listed());
         let planned = datasets::read_planned_formats(&job.run_dir().join(PLAN_FILE));
         let datasets = datasets::load(&job, options, &planned, &mut problems);
         if options.trust_tasks {

@@ -28,6 +28,8 @@ fn settings() -> TrialSettings {
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         extra_instructions: Vec::new(),
+        compose_overlays: Vec::new(),
+        install_only: false,
         gateway: None,
         budget: None,
         secrets: BTreeSet::new(),
@@ -207,8 +209,10 @@ fn plan_document_damaged_or_newer_is_refused() {
 fn plan_diff_ignores_the_check_of_builds_that_a_server_adds() {
     let written = serde_json::to_string(&settings()).expect("plain data");
     assert!(!written.contains("guards_builds"), "{written}");
+    assert!(!written.contains("allowed_registries"), "{written}");
     let mut guarded = settings();
-    guarded.environment.provider.set_guards_builds(true);
+    let listed = ["h:5000".parse().expect("a rule")];
+    guarded.environment.provider.set_build_guard(Some(&listed));
     let of = |settings| {
         JobPlan::new(settings, vec![agent("one")], vec![task("a", "a0", "p")], 1).expect("a plan")
     };

@@ -69,6 +69,18 @@ pub struct AgentTaskOptions {
     /// The conversation that it continues in the first step, instead of that of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trajectory: Option<BlobRef>,
+    /// Skills of the job, beside those of the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<AgentSkill>,
+}
+
+/// A skill that a job gives to an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSkill {
+    /// Name of its directory among the skills.
+    pub name: String,
+    /// The content of its directory.
+    pub archive: BlobRef,
 }
 
 /// A feature of a task that agents use in their own way.

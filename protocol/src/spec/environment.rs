@@ -6,6 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::task::HostRule;
+
 /// The environment part of a trial's spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentSpec {
@@ -62,10 +64,14 @@ impl ProviderSpec {
         }
     }
 
-    /// Sets whether builds and addresses of providers that can check them are checked.
-    pub fn set_guards_builds(&mut self, guards_builds: bool) {
+    /// Sets whether images, builds and addresses of providers that can check them are checked: `None` if
+    /// not, else the registries that images may be of although their address is not public.
+    pub fn set_build_guard(&mut self, registries: Option<&[HostRule]>) {
         match self {
-            Self::Docker(settings) => settings.guards_builds = guards_builds,
+            Self::Docker(settings) => {
+                settings.guards_builds = registries.is_some();
+                settings.allowed_registries = registries.unwrap_or_default().to_vec();
+            }
             Self::Process(_) | Self::Kubernetes(_) => {}
         }
     }
@@ -110,9 +116,14 @@ pub struct DockerSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
     /// Refuse builds with base images whose triggers fetch something, and compose files with addresses
-    /// of networks. No document sets it: a server does for tasks of its users.
+    /// of networks, or with images or builds of other registries than public ones and
+    /// `allowed_registries`. No document sets it: a server does for tasks of its users.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guards_builds: bool,
+    /// The registries that images may be of although their address is not public. Set with
+    /// `guards_builds`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_registries: Vec<HostRule>,
 }
 
 /// Network of Docker containers.
@@ -243,8 +254,28 @@ impl EnvironmentRates {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::spec::resources::Resources;
+
+    #[test]
+    fn build_guard_of_docker_has_registries_and_is_read_without_them() {
+        let rules = ["h.example:5000", "10.0.0.0/8"].map(|rule| rule.parse().expect("a rule"));
+        let mut provider = ProviderSpec::Docker(DockerSettings::default());
+        provider.set_build_guard(Some(&rules));
+        let written = serde_json::to_value(&provider).expect("plain data");
+        assert_eq!(written["allowed_registries"], json!(["h.example:5000", "10.0.0.0/8"]));
+        assert_eq!(serde_json::from_value::<ProviderSpec>(written).expect("settings"), provider);
+        let earlier = json!({"type": "docker", "guards_builds": true});
+        let read = serde_json::from_value::<ProviderSpec>(earlier).expect("settings");
+        provider.set_build_guard(Some(&[]));
+        assert_eq!(read, provider);
+        provider.set_build_guard(None);
+        assert_eq!(provider, ProviderSpec::Docker(DockerSettings::default()));
+        let broken = json!({"type": "docker", "allowed_registries": ["http://h"]});
+        assert!(serde_json::from_value::<ProviderSpec>(broken).is_err());
+    }
 
     #[test]
     fn environment_cost_is_start_plus_hourly_rates() {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::BlobRef;
+use crate::limits::NAME_BYTES;
 use crate::name;
 use crate::spec::environment::EnvironmentSpec;
 use crate::spec::eval::{EvalCommand, RepositorySpec};
@@ -66,7 +67,7 @@ pub struct IdeasOrigin {
 
 /// Why a file with this name and content is not an idea; `None` when it is one.
 pub fn invalid_idea_reason(name: &str, content: &[u8]) -> Option<String> {
-    if let Err(why) = name::check_component(name) {
+    if let Err(why) = name::check_component(name, NAME_BYTES) {
         return Some(format!("its name {why}"));
     }
     let bytes = content.len() as u64;

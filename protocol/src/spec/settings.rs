@@ -26,6 +26,12 @@ pub struct TrialSettings {
     /// Texts after the instruction of every task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_instructions: Vec<String>,
+    /// Texts of compose files that are merged onto those of the agents' environments, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compose_overlays: Vec<String>,
+    /// Install the agents and end: nothing attempts or verifies a task.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub install_only: bool,
     /// The model servers that agents call through the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::{DockerEngine, find_compose_program};
 use rollout_tests::ignored::or_ignored;
+use rollout_tests::net::free_port;
 use rollout_tests::program::RunningProgram;
 use rollout_tests::project::{Project, repository};
 use rollout_tests::{nats, wait};
@@ -60,8 +61,8 @@ struct Stack {
 }
 
 impl Stack {
-    /// Builds the images; the test is ignored if something is missing.
-    fn open() -> Option<Self> {
+    /// Builds the images of the stack of a test; the test is ignored if something is missing.
+    fn open(test: &str) -> Option<Self> {
         let _engine = DockerEngine::available()?;
         let compose = or_ignored(find_compose_program())?;
         let [server, ..] = &nats::programs()[..] else { return None };
@@ -73,7 +74,7 @@ impl Stack {
                 or_ignored(path.ok_or_else(|| "needs an engine at a Unix socket".to_owned()))?
             }
         };
-        let mut images = Images::new("stack");
+        let mut images = Images::new(&format!("stack-{test}"));
         let under_test = images.program_under_test();
         let variables = vec![
             ("ROLLOUT_IMAGE", images.rollout("full", &under_test)),
@@ -82,7 +83,7 @@ impl Stack {
             ("DOCKER_SOCKET", socket.to_owned()),
             ("ROLLOUT_LEASE", LEASE.to_owned()),
         ];
-        let name = format!("rollout-test-{}", std::process::id());
+        let name = format!("rollout-test-{}-{test}", std::process::id());
         let project = Project::new(program().to_str().expect("UTF-8"));
         project.write_file(LABELS, &labels(&project));
         Some(Self { name, compose, variables, project, _images: images })
@@ -139,9 +140,9 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        let down =
-            ["--profile", "coordinator", "down", "--volumes", "--remove-orphans", "--timeout", "1"];
-        drop(self.output(&down));
+        let profiles = ["--profile", "coordinator", "--profile", "server"];
+        let down = ["down", "--volumes", "--remove-orphans", "--timeout", "1"];
+        drop(self.output(&[&profiles[..], &down[..]].concat()));
     }
 }
 
@@ -153,7 +154,7 @@ fn events(output: &str, kind: &str) -> Vec<Value> {
 
 #[test]
 fn stack_completes_run_when_worker_is_killed() {
-    let Some(stack) = Stack::open() else { return };
+    let Some(stack) = Stack::open("run") else { return };
     let _started = stack.run(&["up", "--detach"]);
     let attempts = ATTEMPTS.to_string();
     let job = ["run", "examples/docker/job.yaml", "--json", "-k", &attempts, "-n", "4"];
@@ -188,6 +189,41 @@ fn stack_completes_run_when_worker_is_killed() {
     workers_remove_containers_of_killed_one(&stack);
     let _gone = stack.run(&["--profile", "coordinator", "down", "--volumes", "--timeout", "20"]);
     assert_eq!(stack.objects(), Vec::<String>::new());
+}
+
+#[test]
+fn stack_serves_runs_over_http() {
+    let Some(mut stack) = Stack::open("server") else { return };
+    // Another test, or a user of this host, may have the usual one.
+    stack.variables.push(("SERVER_PORT", free_port().to_string()));
+    let _started = stack.run(&["--profile", "server", "up", "--detach"]);
+    let in_server = |script: &str| {
+        let words = ["--profile", "server", "exec", "-T", "server", "bash", "-euc", script];
+        stack.output(&words)
+    };
+    // It is written when the server listens.
+    let client = "/var/lib/rollout/server/client.env";
+    let listens = || in_server(&format!("test -s {client}")).status.success();
+    assert!(wait::holds_within(DEADLINE, listens), "{}", stack.logs());
+    let ran = in_server(&format!(
+        ". {client}; unset ROLLOUT_NATS_URL; rollout run examples/docker/job.yaml --executor remote --remote-endpoint \
+         \"$ROLLOUT_API_URL\" --json"
+    ));
+    let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{printed}{stderr}\n{}", stack.logs());
+    assert_eq!(events(&printed, "trial_settled").len(), 4, "{printed}");
+    // Its runs are in its volume.
+    let _restarted =
+        stack.run(&["--profile", "server", "up", "--detach", "--force-recreate", "server"]);
+    let listed = || {
+        let listing = in_server(&format!(
+            ". {client}; exec 3<>/dev/tcp/127.0.0.1/4280; printf 'GET /v1/runs HTTP/1.0\\r\\n\
+             authorization: Bearer %s\\r\\n\\r\\n' \"$ROLLOUT_API_TOKEN\" >&3; cat <&3"
+        ));
+        String::from_utf8_lossy(&listing.stdout).contains("\"completed\"")
+    };
+    assert!(wait::holds_within(DEADLINE, listed), "{}", stack.logs());
 }
 
 /// The remaining worker removes what the killed one left.

@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_tests::ignored::report_ignored;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
@@ -26,12 +25,12 @@ const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Li
     print $$c <F>; close $$c }'";
 
 /// Script that reads a service's answer.
-fn query_script(name: &str) -> String {
+pub(super) fn query_script(name: &str) -> String {
     format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
 }
 
 /// A fixture with `docker compose`; without, the test is ignored.
-async fn open() -> Option<DockerFixture> {
+pub(super) async fn open() -> Option<DockerFixture> {
     let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
     if named.as_deref() == Some("no") {
@@ -45,23 +44,27 @@ async fn open() -> Option<DockerFixture> {
 }
 
 /// A request for the environment described by these files.
-async fn request(lab: &DockerFixture, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
+pub(super) async fn request(
+    lab: &DockerFixture,
+    files: &[(&str, &str)],
+) -> Result<CreateRequest, Failure> {
     let source = lab.context(files);
     let ImageSource::Context { dir, .. } = source.clone() else { unreachable!("a context") };
     let image = lab.provider.prepare(lab.image_request(&source)).await?;
     let mut request = lab.request(image, Vec::new());
     request.source = source;
-    request.compose = Some(ComposeFile { dir, file: "docker-compose.yaml".into() });
+    request.compose = Some(ComposeFile::of_task(dir, "docker-compose.yaml"));
     Ok(request)
 }
 
-async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environment> {
+/// The environment of a request.
+pub(super) async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environment> {
     let made = lab.provider.create(request).await;
     made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
 }
 
 /// All objects of the engine with the label: containers, networks and volumes.
-async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
+pub(super) async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
     let filters = Some([("label".to_owned(), vec![label.to_owned()])].into());
     let mut found = lab.containers(label).await;
     let networks = bollard::query_parameters::ListNetworksOptions { filters: filters.clone() };
@@ -73,12 +76,13 @@ async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
     found
 }
 
-fn project_label(environment: &dyn Environment) -> String {
+/// The label of everything that an environment with services has in the engine.
+pub(super) fn project_label(environment: &dyn Environment) -> String {
     format!("dev.rollout.project={}", environment.id())
 }
 
 /// A file with the service `db`, with additional keys of the service and of the file.
-fn with_db(keys: &str, rest: &str) -> String {
+pub(super) fn with_db(keys: &str, rest: &str) -> String {
     format!(
         "services:\n  main:\n    depends_on: {{db: {{condition: service_healthy}}}}\n  db:\n    \
          image: {BASE}\n    command: [\"bash\", \"-c\", {SERVER:?}]\n    container_name: old-name\n    \
@@ -325,24 +329,6 @@ async fn compose_reads_no_file_of_the_task_itself() {
     let db = environment.service("db").expect("a service");
     assert_eq!(output(db, "echo \"<$UNCHECKED>\"").await, "<>\n");
     destroy(environment).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn compose_with_chosen_addresses_is_refused_for_users_of_a_server() {
-    let Some(lab) = open().await else { return };
-    let ranges = "{config: [{subnet: 10.231.30.0/24}]}";
-    let compose = format!(
-        "services:\n  main: {{image: {BASE}, networks: [labels]}}\nnetworks: {{labels: {{ipam: \
-         {ranges}}}}}\n"
-    );
-    let mut request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
-    let settings = DockerSettings { guards_builds: true, ..lab.settings.clone() };
-    request.settings = ProviderSpec::Docker(settings);
-    let label = format!("dev.rollout.exec={}", request.labels.exec);
-    let failure = lab.provider.create(request).await.expect_err(&compose);
-    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
-    assert!(failure.message.contains("`labels`: `ipam`"), "{}", failure.message);
-    assert!(labeled_objects(&lab, &label).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

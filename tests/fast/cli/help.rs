@@ -4,18 +4,16 @@ use rollout_protocol::exit::ExitCode;
 
 use crate::cli::{DEADLINE, assert_printed, project};
 
-/// Names of the commands that a help text lists.
+/// Names of the commands that a help text lists, in groups.
 fn commands(help: &str) -> Vec<String> {
-    let mut lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let mut names = Vec::new();
-    while let Some(line) = lines.next().filter(|line| !line.is_empty()) {
-        // Longer descriptions continue with more blanks.
-        if let Some(entry) = line.strip_prefix("  ").filter(|entry| !entry.starts_with(' ')) {
-            names.extend(entry.split_whitespace().next().map(str::to_owned));
-        }
-    }
-    names.retain(|name| name != "help");
-    names
+    let lines = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    // Options and arguments begin with a sign, and longer descriptions continue with more blanks.
+    let entry = |line: &str| {
+        let entry = line.strip_prefix("  ")?.split_whitespace().next()?.to_owned();
+        let is_name = line[2..].starts_with(|first: char| first.is_ascii_lowercase());
+        is_name.then_some(entry)
+    };
+    lines.filter_map(entry).filter(|name| name != "help").collect()
 }
 
 #[test]
@@ -33,4 +31,7 @@ fn help_of_every_command_is_as_reviewed() {
         let name = [&["help".to_owned()], path.as_slice()].concat().join("_");
         assert_printed(&name, &exit.stdout);
     }
+    let summary = project.rollout(&["run", "-h"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_printed("help_run_summary", &summary.stdout);
+    assert!(summary.stdout.lines().count() <= 60, "{}", summary.stdout);
 }

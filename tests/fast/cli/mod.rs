@@ -4,6 +4,7 @@
 //! `INSTA_UPDATE=always cargo test -p rollout-tests --test fast cli::` writes the snapshots anew;
 //! review the difference.
 
+mod agents;
 mod errors;
 mod help;
 mod logs;

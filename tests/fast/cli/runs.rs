@@ -31,8 +31,8 @@ fn plain(project: &Project, text: &str) -> String {
     let mut text = normalized(project, text);
     for (pattern, replacement) in [
         (r"(<host>|[a-z0-9-]+)-[0-9a-f]{12}\b", "<worker>"),
-        (r"\d+(\.\d)? settled per hour", "<n> settled per hour"),
-        (r"(?m)  \d+\.\d(  |$)", "  <seconds>$1"),
+        (r"\d+(\.\d)? settled per (second|minute|hour)", "<n> settled per <time>"),
+        (r"(?m)  \d+\.\d{1,3}(  |$)", "  <seconds>$1"),
         (r"(?m)^ +\d+  <time>", "<seq>  <time>"),
         (r"  +", "  "),
         (r"(?m) +$", ""),
@@ -41,6 +41,28 @@ fn plain(project: &Project, text: &str) -> String {
         text = pattern.replace_all(&text, replacement).into_owned();
     }
     text
+}
+
+#[test]
+fn run_without_name_has_local_time_of_named_zone() {
+    if !std::path::Path::new("/usr/share/zoneinfo/Pacific/Kiritimati").exists() {
+        rollout_tests::ignored::report_ignored_part("local times: this host has no time zones");
+        return;
+    }
+    let project = project().tasks(["faults/passes"], &[]);
+    let hour = |zone: &str| {
+        let words = ["run", "-p", "tasks", "-a", "nop", "-e", "process", "--dry-run", "--json"];
+        let mut command = project.command(&words);
+        command.env("TZ", zone);
+        let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
+        let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan");
+        let name = plan["config"]["name"].as_str().expect("a name").to_owned();
+        let (_, time) = name.split_once("__").expect("a date and a time");
+        time[..2].parse::<i32>().expect("an hour")
+    };
+    // 14 hours east of Greenwich, all year; the clock may strike between the two runs.
+    let ahead = (hour("Pacific/Kiritimati") - hour("UTC")).rem_euclid(24);
+    assert!([13, 14].contains(&ahead), "{ahead} hours");
 }
 
 #[test]
@@ -91,6 +113,17 @@ fn json_of_commands_that_read_run_is_as_reviewed() {
         let shape = serde_json::to_string_pretty(&shape(&document)).expect("JSON");
         assert_printed(&format!("run_{name}_json"), &shape);
     }
+}
+
+#[test]
+fn list_in_fresh_directory_has_no_runs_and_is_no_error() {
+    let project = project();
+    let exit = project.rollout(&["list"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(exit.stdout, "no runs\n");
+    assert!(exit.stderr.starts_with("hint: nothing has run in this directory"), "{}", exit.stderr);
+    let document: Value =
+        serde_json::from_str(&printed(&project, &["list", "--json"])).expect("one JSON document");
+    assert_eq!(document["runs"], Value::Array(Vec::new()));
 }
 
 #[test]

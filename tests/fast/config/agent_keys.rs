@@ -105,6 +105,12 @@ pub(crate) const AGENT_CASES: &[KeyCase] = &[
         || json!(52),
     ),
     (
+        "agents[].skills",
+        "agents: [{name: a, execute: 'true', skills: [skills]}]",
+        "/shown/config/agents/0/skills/0/name",
+        || json!("zebra"),
+    ),
+    (
         "agents[].session_calls.files",
         "agents: [{name: a, execute: 'true', session_calls: {files: 'a/*', output_tokens: [/o]}}]",
         "/shown/config/agents/0/session_calls/files",

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::config::agent_keys::{AGENT_CASES, OWN_AGENT};
 use crate::config::dataset_keys::DATASET_CASES;
 use crate::config::gateway_keys::GATEWAY_CASES;
+use crate::config::mcp_keys::MCP_CASES;
 
 /// A key, lines of a job file that set it, the JSON pointer of its effect, and the expected value.
 pub(crate) type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
@@ -252,6 +253,34 @@ const KEY_CASES: &[KeyCase] = &[
         "/shown/tasks/0/resources/gpus",
         || json!(1),
     ),
+    ("environment.env", "environment: {env: {A: b}}", "/shown/config/environment/env/A", || {
+        json!("b")
+    }),
+    (
+        "environment.extra_allowed_hosts",
+        "environment: {extra_allowed_hosts: [a.example]}",
+        "/shown/config/environment/extra_allowed_hosts/0",
+        || json!("a.example"),
+    ),
+    (
+        "verifier.extra_allowed_hosts",
+        "verifier: {extra_allowed_hosts: [a.example]}",
+        "/shown/config/verifier/extra_allowed_hosts/0",
+        || json!("a.example"),
+    ),
+    (
+        "environment.extra_docker_compose",
+        "environment: {extra_docker_compose: [more.yaml]}",
+        "/plan/settings/compose_overlays/0",
+        || json!("services: {db: {image: db}}\n"),
+    ),
+    ("install_only", "install_only: true", "/plan/settings/install_only", || json!(true)),
+    (
+        "environment.start_grace_sec",
+        "environment: {start_grace_sec: 2.5}",
+        "/shown/config/environment/start_grace_sec",
+        || json!(2.5),
+    ),
     (
         "verifier.override_timeout_sec",
         "verifier: {override_timeout_sec: 7}",
@@ -451,6 +480,8 @@ fn project() -> Project {
             );
     }
     let project = project.write("more.md", "Be kind.\n");
+    let project = project.write("skills/zebra/SKILL.md", "Count stripes.\n");
+    let project = project.write("more.yaml", "services: {db: {image: db}}\n");
     let earlier = r#"{"steps": [{"source": "user", "message": "hello"}]} "#;
     assert_eq!(earlier.len(), 52);
     let project = project.write("earlier.json", earlier);
@@ -486,7 +517,7 @@ fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> 
 }
 
 fn key_cases() -> impl Iterator<Item = &'static KeyCase> {
-    KEY_CASES.iter().chain(DATASET_CASES).chain(AGENT_CASES).chain(GATEWAY_CASES)
+    KEY_CASES.iter().chain(DATASET_CASES).chain(AGENT_CASES).chain(GATEWAY_CASES).chain(MCP_CASES)
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod agent_keys;
 mod dataset_keys;
 mod gateway_keys;
 mod keys;
+mod mcp_keys;
 mod reference;
 
 use std::path::Path;

@@ -129,8 +129,15 @@ async fn disruptions_end_pods_with_their_reasons() {
     wait_for(&pods, "evicted", "/status/reason", "Evicted").await;
     faults.out_of_memory("default", "killed");
     wait_for(&pods, "killed", &format!("{STATE}/terminated/reason"), "OOMKilled").await;
+    let has = async |kind: &str, status: &str| {
+        let lost = pods.get("lost").await.expect("there");
+        let conditions = lost.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|one| one.type_ == kind && one.status == status)
+    };
+    let ready = async || has("Ready", "True").await;
+    wait::until_async(Duration::from_secs(10), "it is ready", ready).await;
     faults.lose_node("default", "lost");
-    wait_for(&pods, "lost", "/status/reason", "NodeLost").await;
+    assert!(has("Ready", "False").await && has("ContainersReady", "True").await);
     faults.taint_lost_node("default", "lost");
     let lost = pods.get("lost").await.expect("there");
     assert!(lost.metadata.deletion_timestamp.is_some());

@@ -1,7 +1,7 @@
 //! Formats of tasks: the same for a directory, a repository and a registry.
 
 use rollout_protocol::exit::ExitCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::registry::fixture::{DEADLINE, RegistryFixture};
 
@@ -34,9 +34,14 @@ fn write_tasks(fixture: &RegistryFixture) {
     }
     fixture.git("formats", &["add", "-A"]);
     fixture.git("formats", &["commit", "-qm", "tasks"]);
-    let entry = |(name, ..): &(&str, &str, &str, &str)| json!({"git_url": fixture.url("formats"), "path": format!("tasks/{name}")});
-    let tasks: Vec<_> = TASKS.iter().map(entry).collect();
-    fixture.registry(&json!([{"name": "formats", "tasks": tasks}]));
+    fixture.registry(&json!([{"name": "formats", "tasks": entries(fixture)}]));
+}
+
+/// The tasks as entries of a registry.
+fn entries(fixture: &RegistryFixture) -> Vec<Value> {
+    let url = fixture.url("formats");
+    let entry = |name: &str| json!({"git_url": url, "path": format!("tasks/{name}")});
+    TASKS.iter().map(|(name, ..)| entry(name)).collect()
 }
 
 #[test]
@@ -74,4 +79,51 @@ fn task_has_one_verdict_whatever_its_source() {
         assert!(checked.stdout.contains(line), "{}", checked.stdout);
     }
     assert!(!checked.stdout.contains("stated: format rollout, guessed"), "{}", checked.stdout);
+}
+
+#[test]
+fn registry_states_the_format_of_the_tasks_of_a_dataset() {
+    let fixture = RegistryFixture::empty();
+    write_tasks(&fixture);
+    let tasks = entries(&fixture);
+    let dataset =
+        |name: &str, format: &str| json!({"name": name, "format": format, "tasks": tasks});
+    let known = [dataset("as-rollout", "rollout"), dataset("as-harbor", "harbor")];
+    fixture.registry(&json!(known));
+    let run = |dataset: &str, name: &str, more: &[&str]| {
+        let words = ["run", "-a", "nop", "-e", "process", "--name", name, "-d", dataset];
+        let words = [&words[..], &["--registry", "registry.json"], more].concat();
+        fixture.start(&words).wait(DEADLINE)
+    };
+    // The entry is stronger than the key of a task; the job is stronger than the entry.
+    for (dataset, more, format, outcome) in [
+        ("as-rollout", &[][..], "rollout", "failed"),
+        ("as-harbor", &[][..], "harbor", "completed"),
+        ("as-rollout", &["--format", "harbor"][..], "harbor", "completed"),
+    ] {
+        let name = format!("{dataset}-{format}");
+        let ended = run(dataset, &name, more).expect_code(ExitCode::Success);
+        let line = format!("dataset {dataset}: {} tasks, format {format}", TASKS.len());
+        let is_said = ended.stderr.contains(&line) && !ended.stderr.contains("guessed");
+        assert!(is_said, "{name}: {}", ended.stderr);
+        let results = fixture.project.results(&name);
+        for (task, ..) in TASKS {
+            let trial = results.trial("nop", task);
+            assert_eq!(trial.result["task"]["format"], format, "{name} {task}");
+            assert_eq!(trial.result["outcome"], outcome, "{name} {task}: {}", trial.message());
+            assert_eq!(trial.result["format_doubt"], json!(null), "{name} {task}");
+        }
+    }
+    // `check` has no registry, and takes the format of its entry as an option. An image is what
+    // the task lacks for a container.
+    for format in ["rollout", "harbor"] {
+        let words =
+            ["check", "repos/formats/tasks/bench", "--format", format, "--environment", "process"];
+        let checked = fixture.start(&words).wait(DEADLINE).expect_code(ExitCode::Success);
+        let line = format!(": format {format}, as requested\n");
+        assert!(checked.stdout.contains(&line), "{}", checked.stdout);
+    }
+    fixture.registry(&json!([dataset("other", "other")]));
+    let refused = run("other", "other", &[]).expect_code(ExitCode::Config);
+    assert!(refused.stderr.contains("cannot read the registry"), "{}", refused.stderr);
 }

@@ -7,3 +7,4 @@ mod fixture;
 mod formats;
 mod remote_registry;
 mod repositories;
+mod selection;

@@ -16,7 +16,12 @@ pub(super) fn check(
     verb: &str,
     resource: &str,
 ) -> Result<(), ApiError> {
-    if !cluster.with(|state| state.faults.denies(verb, resource)) {
+    let (starting, is_denied) =
+        cluster.with(|state| (state.faults.starting_code(), state.faults.denies(verb, resource)));
+    if starting == Some(401) {
+        return Err(ApiError::unauthorized());
+    }
+    if starting.is_none() && !is_denied {
         return Ok(());
     }
     let place = match asked.namespace.as_deref() {

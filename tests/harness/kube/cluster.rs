@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollout_worker::supervise::Task;
 use serde_json::{Value, json};
@@ -63,6 +63,8 @@ pub(super) struct ClusterState {
     pub(super) pods: HashMap<String, Arc<PodHandle>>,
     pub(super) peak_pods: usize,
     pub(super) address_count: u32,
+    /// Since when a network policy selects a pod, by uid.
+    pub(super) isolated_since: HashMap<String, Instant>,
 }
 
 impl Cluster {
@@ -79,6 +81,7 @@ impl Cluster {
                 pods: HashMap::new(),
                 peak_pods: 0,
                 address_count: 0,
+                isolated_since: HashMap::new(),
             }),
             version: watch::Sender::new(0),
             wake: watch::Sender::new(0),

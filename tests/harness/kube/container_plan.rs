@@ -124,16 +124,24 @@ fn user(pod: &Value, spec: &Value, image: &ImageFixture) -> Result<u32, PlanErro
         let own = &spec["securityContext"][field];
         if own.is_null() { pod["spec"]["securityContext"][field].clone() } else { own.clone() }
     };
-    let user = setting("runAsUser").as_u64().map_or(image.user, |user| user as u32);
-    if setting("runAsNonRoot") == true && user == 0 {
-        let name = spec["name"].as_str().unwrap_or_default();
-        let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        return Err(PlanError::Config(format!(
-            "container has runAsNonRoot and image will run as root (pod: \"{pod_name}\", container: \
-             {name})"
-        )));
+    let set = setting("runAsUser").as_u64();
+    let user = set.map_or(image.user, |user| user as u32);
+    let obstacle = match &image.user_name {
+        Some(name) if set.is_none() => {
+            Some(format!("image has non-numeric user ({name}), cannot verify user is non-root"))
+        }
+        _ => (user == 0).then(|| "image will run as root".to_owned()),
+    };
+    match obstacle.filter(|_| setting("runAsNonRoot") == true) {
+        None => Ok(user),
+        Some(obstacle) => {
+            let name = spec["name"].as_str().unwrap_or_default();
+            let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            Err(PlanError::Config(format!(
+                "container has runAsNonRoot and {obstacle} (pod: \"{pod_name}\", container: {name})"
+            )))
+        }
     }
-    Ok(user)
 }
 
 fn capabilities(wish: &Value) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Failures that the double shows on command.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::status::ApiError;
 
@@ -73,13 +73,19 @@ pub(super) struct FaultPlan {
     pub(super) schedule_delay: Duration,
     pub(super) admission_denial: Option<String>,
     pub(super) denied_access: Vec<(String, String)>,
+    /// Until when a server that starts has no rules, and with which code it refuses.
+    pub(super) without_rules: Option<(Instant, u16)>,
     pub(super) requests: Vec<FaultRule<RequestFault>>,
     pub(super) execs: Vec<FaultRule<ExecFault>>,
     pub(super) starts: Vec<FaultRule<StartFault>>,
     /// Protocols of exec that are offered; empty means all.
     pub(super) exec_protocols: Vec<&'static str>,
     pub(super) expired_form: ExpiredForm,
+    /// How long after the end of its containers a pod says why it was ended.
+    pub(super) reason_delay: Duration,
     pub(super) ignores_network_policies: bool,
+    /// How long after its selection a pod still has a network.
+    pub(super) network_policy_delay: Duration,
     /// By how much the clock that dates answers is behind.
     pub(super) clock_behind: Duration,
 }
@@ -107,6 +113,11 @@ impl FaultPlan {
     /// Whether network policies have an effect.
     pub(super) fn enforces_network_policies(&self) -> bool {
         !self.ignores_network_policies
+    }
+
+    /// The code with which a server that has not loaded its rules refuses everything.
+    pub(super) fn starting_code(&self) -> Option<u16> {
+        self.without_rules.filter(|(until, _)| Instant::now() < *until).map(|(_, code)| code)
     }
 
     /// Whether access is denied.

@@ -1,7 +1,7 @@
 //! Commands with which a test makes the cluster fail.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, ClusterState};
 use super::delete::delete_object;
@@ -105,6 +105,16 @@ impl KubeFaults {
         self.change(|state| state.faults.ignores_network_policies = true);
     }
 
+    /// Network policies take a pod's network away some time after they have selected it.
+    pub fn delay_network_policies(&self, delay: Duration) {
+        self.change(|state| state.faults.network_policy_delay = delay);
+    }
+
+    /// Nodes report the end of a pod's containers some time before why they ended it.
+    pub fn delay_reasons(&self, delay: Duration) {
+        self.change(|state| state.faults.reason_delay = delay);
+    }
+
     /// Forgets all changes so far: watches that begin or are in the past are expired.
     pub fn expire_watches(&self, form: ExpiredForm) {
         self.change(|state| {
@@ -129,6 +139,15 @@ impl KubeFaults {
     pub fn resume_listening(&self) {
         self.port.wanted.send_replace(true);
         self.port.wait_until(true);
+    }
+
+    /// The API server restarts. For a time it has not loaded its rules, and refuses every right with
+    /// a code: 403, or 401.
+    pub fn restart(&self, without_rules: Duration, code: u16) {
+        self.stop_listening();
+        let until = Instant::now() + without_rules;
+        self.change(|state| state.faults.without_rules = Some((until, code)));
+        self.resume_listening();
     }
 
     /// The node evicts a pod, with a message such as `The node was low on resource: memory.`
@@ -161,7 +180,8 @@ impl KubeFaults {
         drop(delete_object(&self.cluster, &key, None));
     }
 
-    /// The node of a pod is lost: its status is unknown, and nothing reaches its containers.
+    /// The node of a pod is lost: the pod is not ready, though its containers were when the node
+    /// reported last, and nothing reaches them.
     pub fn lose_node(&self, namespace: &str, pod: &str) {
         let key = ObjectKey::pod(namespace, pod);
         if let Some(handle) = self.cluster.handle_of(&key) {
@@ -169,12 +189,7 @@ impl KubeFaults {
         }
         self.change(|state| {
             state.objects.update(&key, |pod| {
-                let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-                let message =
-                    format!("Node {node} which was running pod {} is unresponsive", key.name);
-                pod["status"]["reason"] = "NodeLost".into();
-                pod["status"]["message"] = message.into();
-                set_condition(pod, "Ready", "Unknown", "NodeStatusUnknown", "");
+                set_condition(pod, "Ready", "False", "", "");
             });
         });
     }

@@ -27,6 +27,8 @@ pub struct ImageFixture {
     pub(super) env: BTreeMap<String, String>,
     pub(super) entrypoint: Vec<String>,
     pub(super) user: u32,
+    /// Its user by name, if it names one.
+    pub(super) user_name: Option<String>,
     pub(super) files: Vec<(PathBuf, Vec<u8>, u32)>,
     pub(super) pull: PullOutcome,
     pub(super) is_lazy: bool,
@@ -66,6 +68,12 @@ impl ImageFixture {
     pub fn user(mut self, user: u32) -> Self {
         self.user = user;
         self
+    }
+
+    /// Sets the user of its processes by name, whose ID nodes do not know.
+    #[must_use]
+    pub fn named_user(self, name: &str, user: u32) -> Self {
+        Self { user_name: Some(name.to_owned()), ..self.user(user) }
     }
 
     /// Adds a file at an absolute path.

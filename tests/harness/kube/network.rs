@@ -1,11 +1,14 @@
 //! Effect of network policies on pods.
 
+use std::time::Instant;
+
 use super::cluster::Cluster;
 use super::objects::ObjectKey;
 use super::selectors::label_selector_matches;
 
 /// Whether a pod has a network. A policy that selects it for egress and allows no destination takes
-/// it away; policies that allow some destinations leave it as it is.
+/// it away, perhaps some time after it is first looked at; policies that allow some destinations leave
+/// it as it is.
 pub(super) fn allows_egress(cluster: &Cluster, key: &ObjectKey) -> bool {
     cluster.with(|state| {
         let Some(pod) = state.objects.get(key) else { return true };
@@ -13,6 +16,7 @@ pub(super) fn allows_egress(cluster: &Cluster, key: &ObjectKey) -> bool {
             return true;
         }
         let labels = &pod["metadata"]["labels"];
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let mut is_selected = false;
         for (_, policy) in state.objects.list("networkpolicies", Some(&key.namespace)) {
             let spec = &policy["spec"];
@@ -26,6 +30,11 @@ pub(super) fn allows_egress(cluster: &Cluster, key: &ObjectKey) -> bool {
                 }
             }
         }
-        !is_selected
+        if !is_selected {
+            state.isolated_since.remove(&uid);
+            return true;
+        }
+        let since = state.isolated_since.entry(uid).or_insert_with(Instant::now);
+        since.elapsed() < state.faults.network_policy_delay
     })
 }

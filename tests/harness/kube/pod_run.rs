@@ -215,6 +215,14 @@ impl PodRun {
 
     async fn disrupted(&self, disruption: &Disruption) {
         let exits = self.stop(Duration::ZERO).await;
+        let delay = self.cluster.with(|state| state.faults.reason_delay);
+        if !delay.is_zero() {
+            self.update(|pod| {
+                terminate_all(pod, &exits, "");
+                pod["status"]["phase"] = "Failed".into();
+            });
+            tokio::time::sleep(delay).await;
+        }
         self.update(|pod| {
             let (pod_reason, message, container_reason) = match disruption {
                 Disruption::Evicted(message) => {

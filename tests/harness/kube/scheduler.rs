@@ -73,6 +73,13 @@ fn try_place(state: &mut ClusterState, key: &ObjectKey, pod: &Value) -> Result<(
     }
     let used: u64 = placed.iter().map(|pod| amount(pod, "requests", "cpu")).sum();
     let asked = amount(pod, "requests", "cpu");
+    if state.faults.cpu_capacity.is_some_and(|capacity| asked > capacity) {
+        // Since 1.31: no node could take it, even without other pods.
+        return Err(format!(
+            "0/{count} nodes are available: {count} Insufficient cpu. preemption: 0/{count} nodes are \
+             available: {count} Preemption is not helpful for scheduling."
+        ));
+    }
     if state.faults.cpu_capacity.is_some_and(|capacity| used + asked > capacity) {
         return Err(unavailable(&format!("{count} Insufficient cpu")));
     }

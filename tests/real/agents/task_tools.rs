@@ -203,6 +203,19 @@ fn shell_gets_skills_of_task_in_its_system_prompt_on_docker() {
 }
 
 #[test]
+fn shell_gets_skills_of_job_in_its_system_prompt_in_sandbox() {
+    let (run, server) =
+        (shell_in_sandbox(vec!["--skill", "skills"]), ModelServer::start_scripted(task()));
+    let project = run.project();
+    project.write_file("skills/zebra/SKILL.md", SKILL);
+    let trial = run.run_in(&project, &server, DEADLINE);
+    assert_passed(&trial, &server);
+    let text = request(&server, 0);
+    let place = "/rollout/skills/zebra/SKILL.md";
+    assert!(text.contains(place) && text.contains("Work with zebra"), "{text}");
+}
+
+#[test]
 fn task_with_mcp_servers_is_unsupported_by_shell() {
     let (run, server) = (shell_in_sandbox(Vec::new()), ModelServer::start_scripted(task()));
     let project = run.project();

@@ -15,7 +15,9 @@ fn values_in_documents_exist() {
     // `--set worker.tag=1` and `nats.enabled`: a path that begins with a table of the values.
     let tables: Vec<&str> =
         values.as_object().expect("a table").keys().map(String::as_str).collect();
-    let pattern = format!(r"(?:--set |`)((?:{})(?:\.[a-zA-Z]+)+)", tables.join("|"));
+    // A type of a secret (`kubernetes.io/tls`) is none.
+    let pattern =
+        format!(r"(?:--set |`)((?:{})(?:\.[a-zA-Z]+)+)(?:[^a-zA-Z./]|$)", tables.join("|"));
     let pattern = Regex::new(&pattern).expect("a pattern");
     let mut seen = 0;
     for name in ["docs/deployment.md", "charts/rollout/README.md"] {

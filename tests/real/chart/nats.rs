@@ -8,7 +8,7 @@ use rollout_tests::ignored::or_ignored_part;
 use rollout_tests::nats;
 use rollout_tests::project::repository;
 
-use crate::chart::render::{Case, cases};
+use crate::chart::render::{Case, cases, chart};
 
 /// Users and permissions of the server, with masked passwords.
 fn without_passwords(roles: &str) -> Vec<String> {
@@ -23,16 +23,25 @@ fn text(case: &Case, kind: &str, name: &str, key: &str) -> String {
     data[key].as_str().expect("a text").to_owned()
 }
 
+/// The pool of the workers of a case.
+fn pool(case: &Case) -> String {
+    let file = chart().join(format!("ci/{}-values.yaml", case.name));
+    let values = fs::read_to_string(file).expect("readable");
+    let values: serde_json::Value = serde_saphyr::from_str(&values).expect("YAML");
+    values["worker"]["pool"].as_str().unwrap_or("default").to_owned()
+}
+
 #[test]
 fn users_of_bundled_server_are_those_of_example() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let written = Command::new(repository().join("examples/nats/roles"))
-        .arg(directory.path())
-        .status()
-        .expect("started");
-    assert!(written.success());
-    let expected = fs::read_to_string(directory.path().join("roles.conf")).expect("written");
     for case in cases().iter().filter(|case| case.name != "external") {
+        let directory = tempfile::tempdir().expect("a directory");
+        let written = Command::new(repository().join("examples/nats/roles"))
+            .arg(directory.path())
+            .args(["rollout", &pool(case)])
+            .status()
+            .expect("started");
+        assert!(written.success());
+        let expected = fs::read_to_string(directory.path().join("roles.conf")).expect("written");
         let roles = text(case, "Secret", "demo-rollout-nats-server", "roles.conf");
         assert_eq!(without_passwords(&roles), without_passwords(&expected), "{}", case.name);
     }

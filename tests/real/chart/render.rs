@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Values that the tests render the chart with: files `<name>-values.yaml` in `charts/rollout/ci`.
-pub(crate) const CASES: [&str; 3] = ["minimal", "nats", "external"];
+pub(crate) const CASES: [&str; 4] = ["minimal", "nats", "external", "server"];
 
 /// Directory of the chart.
 pub(crate) fn chart() -> PathBuf {
@@ -114,10 +114,13 @@ pub(crate) fn cases() -> &'static [Case] {
     })
 }
 
-/// Replaces random passwords, which have 40 letters and digits.
+/// Replaces random passwords and tokens, which have 40 letters and digits, and digests of them.
 fn without_passwords(text: &str) -> String {
-    let password = Regex::new(r#"(password: "|cluster:)[A-Za-z0-9]{40}\b"#).expect("a pattern");
-    password.replace_all(text, "${1}<password>").into_owned()
+    let password = r#"((?:password|token): "|cluster:)[A-Za-z0-9]{40}\b"#;
+    let password = Regex::new(password).expect("a pattern");
+    let digest = Regex::new(r#"sha256 = "[0-9a-f]{64}""#).expect("a pattern");
+    let text = password.replace_all(text, "${1}<password>");
+    digest.replace_all(&text, "sha256 = \"<digest>\"").into_owned()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Rules on the objects of the chart: users, rights, secrets, and time to drain.
 
+use rollout_protocol::digest::Digest;
 use serde_json::Value;
 
 use crate::chart::render::{Case, Rendered, cases, render_text};
@@ -148,6 +149,69 @@ fn workers_and_coordinators_read_only_the_secret_of_their_role() {
             assert_eq!(named, None, "{}: {component}", case.name);
         }
     }
+}
+
+#[test]
+fn server_has_users_a_volume_and_a_service() {
+    for case in cases().iter().filter(|case| case.name == "server") {
+        let server = case.object("StatefulSet", "demo-rollout-server");
+        let pod = pod_spec(&server).expect("pods");
+        let container = &pod["containers"][0];
+        let arguments = list(&container["args"]);
+        assert_eq!(arguments[0], "serve");
+        for argument in [
+            "--dir=/var/lib/rollout/server",
+            "--listen=0.0.0.0:4280",
+            "--tokens=/etc/rollout/tokens/tokens.toml",
+            "--tls-cert=/etc/rollout/tls/tls.crt",
+            "--allow-pool=shared",
+            "--allow-git-host=git.example.org",
+        ] {
+            assert!(arguments.contains(&argument), "{argument}: {arguments:?}");
+        }
+        let volume = |name: &str| {
+            let volumes = pod["volumes"].as_array().into_iter().flatten();
+            volumes.into_iter().find(|volume| volume["name"] == name).cloned().expect("a volume")
+        };
+        assert_eq!(volume("tokens")["secret"]["secretName"], "rollout-users");
+        assert_eq!(volume("tls")["secret"]["secretName"], "rollout-tls");
+        let state = volume("state");
+        let claim = state["persistentVolumeClaim"]["claimName"].as_str().expect("a name");
+        let claim = case.object("PersistentVolumeClaim", claim);
+        assert_eq!(claim["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+        let service = case.object("Service", "demo-rollout-server");
+        assert_eq!(service["spec"]["selector"], server["spec"]["selector"]["matchLabels"]);
+        assert_eq!(service["spec"]["ports"][0]["targetPort"], container["ports"][0]["name"]);
+        assert_eq!(container["readinessProbe"]["httpGet"]["scheme"], "HTTPS");
+        let policy = case.object("NetworkPolicy", "demo-rollout-server");
+        assert_eq!(policy["spec"]["podSelector"], server["spec"]["selector"]);
+    }
+}
+
+#[test]
+fn server_without_users_has_an_administrator() {
+    let values = "store: {url: 's3://b/p'}\nserver: {enabled: true}\n";
+    let Some(Rendered::Manifests { manifests, .. }) = render_text(values) else { return };
+    let case = Case { name: "administrator", manifests, findings: Vec::new() };
+    let secret = case.object("Secret", "demo-rollout-server-tokens");
+    let text = |key: &str| secret["stringData"][key].as_str().unwrap_or_default().to_owned();
+    let token = text("token");
+    assert_eq!(token.len(), 40, "{token}");
+    let users: toml::Table = text("tokens.toml").parse().expect("TOML");
+    let user = &users["tokens"][0];
+    assert_eq!(user["role"].as_str(), Some("admin"));
+    let digest = Digest::sha256(token.as_bytes()).hex();
+    assert_eq!(user["sha256"].as_str(), Some(digest.as_str()));
+    let leaked = |object: &Value| texts(object).iter().any(|text| text.contains(&token));
+    for object in case.objects().iter().filter(|object| object["kind"] != "Secret") {
+        assert!(!leaked(object), "{}", object["metadata"]);
+    }
+    let policy = case.object("NetworkPolicy", "demo-rollout-server");
+    let peer = &policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchExpressions"][0];
+    assert_eq!(
+        (peer["operator"].as_str(), list(&peer["values"])),
+        (Some("NotIn"), vec!["rollout"])
+    );
 }
 
 #[test]

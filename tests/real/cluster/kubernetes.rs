@@ -136,6 +136,25 @@ fn pods_of_deleted_worker_pod_are_removed_by_cluster() {
 }
 
 #[test]
+fn coordinator_in_a_pod_warns_of_no_engine_that_it_does_not_use() {
+    let Some(cluster) = cluster() else { return };
+    let (double, counter) = (KubeDouble::start(), LiveCounter::start());
+    let load = in_pods(Load::new("quiet", 2, (0.1, 0.2)), &double);
+    load.write(&cluster.project, &counter);
+    let worker = worker(&cluster, &double, "a", 2).started();
+    // As in the chart: the address of the API and no token, and no socket of an engine.
+    let mut coordinator = cluster
+        .coordinator(&load.file())
+        .with_variable("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        .with_variable("KUBERNETES_SERVICE_PORT", "1")
+        .with_variable("DOCKER_HOST", "unix:///nowhere/docker.sock")
+        .started();
+    let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert!(!ended.stderr.contains("leftovers"), "{}", ended.stderr);
+    assert_no_leaks(&cluster, &["quiet"], [worker]);
+}
+
+#[test]
 fn run_without_server_reads_operators_file() {
     const IMAGE: &str = "registry.test/load:1";
     let Some(cluster) = cluster() else { return };

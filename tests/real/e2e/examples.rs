@@ -81,3 +81,15 @@ fn verifier_disabled_leaves_trials_unverified() {
     assert_eq!(results.count("unverified_trials"), 4);
     assert!(results.job()["mean_reward"].is_null());
 }
+
+#[test]
+fn install_only_runs_no_attempt_and_no_test() {
+    let project = with_examples();
+    let run = project.rollout(&["run", "examples/quickstart/job.yaml", "--install-only"]);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
+    let results = project.results("quickstart");
+    assert_adds_up(&results, 4);
+    assert_eq!(results.count("unverified_trials"), 4);
+    let config = std::fs::read_to_string(project.path().join("jobs/quickstart/config.json"));
+    assert!(config.expect("a document").contains("\"install_only\""));
+}

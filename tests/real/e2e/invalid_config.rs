@@ -26,13 +26,36 @@ fn job_file_invalid_starts_nothing() {
 }
 
 #[test]
-fn task_file_invalid_starts_nothing() {
+fn task_file_invalid_starts_nothing_alone_or_in_strict_run() {
+    for (name, texts) in ExpectedTrials::read().invalid_tasks {
+        let invalid = format!("bad-toml/{name}");
+        let alone = project().tasks([invalid.as_str()], &[]);
+        let beside = project().tasks(["faults/passes", &invalid], &[]);
+        for (project, options) in [(alone, &[][..]), (beside, &["--strict"])] {
+            let project = project.job("faults.yaml", &[("PROVIDER", "process")]);
+            let arguments = [&["run", "job.yaml"], options].concat();
+            let ended = project.rollout(&arguments).wait(DEADLINE);
+            assert_refused(&project, ended, &texts);
+        }
+    }
+}
+
+#[test]
+fn task_file_invalid_fails_its_trial_and_others_run() {
     for (name, texts) in ExpectedTrials::read().invalid_tasks {
         let project = project()
             .tasks(["faults/passes", &format!("bad-toml/{name}")], &[])
             .job("faults.yaml", &[("PROVIDER", "process")]);
         let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
-        assert_refused(&project, ended, &texts);
+        let ended = ended.expect_code(ExitCode::Success);
+        let results = project.results("faults");
+        assert_eq!(results.trial("note", "passes").reward(), Some(1.0));
+        let invalid = results.trial("note", &name);
+        assert_eq!((invalid.error(), invalid.reward()), (Some("task_invalid"), None));
+        for text in texts {
+            assert!(invalid.message().contains(&text), "{}", invalid.message());
+            assert!(ended.stderr.contains(&text), "no {text:?} in:\n{}", ended.stderr);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod blobs;
 mod catalog;
 mod changed_plan;
 mod damage;
+mod entrypoints;
 mod examples;
 mod fail_under;
 mod faults;
@@ -33,6 +34,7 @@ mod s3;
 mod secrets;
 mod tables;
 mod task_commit;
+mod terminal;
 mod traces;
 mod workspace_diffs;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::model_calls::{assert_equal_log, lines, of_type};
 use rollout_tests::model_server::{ModelAnswer, ModelServer};
+use rollout_tests::project::Project;
 
 use crate::gateway::DEADLINE;
 use crate::gateway::fixture::{DIALECTS, project, start};
@@ -72,7 +73,25 @@ fn records_equal_log_of_server_call_by_call_in_sandbox() {
         assert_replies(&ended);
         assert_summary(&trial, &ended);
         assert_trajectories(&trial);
+        assert_records_are_printed_by_name_only(&project);
     }
+}
+
+/// Fails unless `rollout logs` prints the records of calls only if they are named.
+#[track_caller]
+fn assert_records_are_printed_by_name_only(project: &Project) {
+    let printed = |more: &[&str]| {
+        let words = [&["logs", "jobs/calls", "caller"], more].concat();
+        project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success)
+    };
+    let output = printed(&[]);
+    assert!(output.stdout.contains("==> command/stdout.txt <=="), "{}", output.stdout);
+    assert!(!output.stdout.contains("gateway/"), "{}", output.stdout);
+    let hint = "not printed: `rollout logs jobs/calls caller --list` lists them";
+    assert!(output.stderr.contains(hint), "{}", output.stderr);
+    assert!(printed(&["--list"]).stdout.contains("gateway/calls.jsonl"));
+    let calls = printed(&["gateway/calls.jsonl"]).stdout;
+    assert!(calls.lines().count() > 1, "{calls}");
 }
 
 /// Fails unless the calls with tools say what their servers said.

@@ -97,14 +97,21 @@ fn tls_certificate_unknown_is_refused() {
     });
 }
 
-fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+/// A new authority, which signs certificates.
+pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut parameters = CertificateParams::new(vec![name.to_owned()]).expect("a name");
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
     CertifiedIssuer::self_signed(parameters, key).expect("a certificate")
 }
 
-fn certificate(by: &CertifiedIssuer<'static, KeyPair>, names: &[&str], to: &Path, file: &str) {
+/// Writes a certificate for these names and its key: `<file>.pem`, `<file>.key`.
+pub(crate) fn certificate(
+    by: &CertifiedIssuer<'static, KeyPair>,
+    names: &[&str],
+    to: &Path,
+    file: &str,
+) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let key = KeyPair::generate().expect("a key");
     let parameters = CertificateParams::new(names).expect("names");

@@ -1,7 +1,7 @@
 //! Tests of the queue over real nats-servers: the contract of all queues, and features of servers.
 //! Without a server these tests are ignored.
 
-mod authentication;
+pub(crate) mod authentication;
 mod contract;
 mod ended_pulls;
 mod fixture;

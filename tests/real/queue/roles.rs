@@ -227,6 +227,7 @@ fn worker_role_cannot_change_streams() {
             "$JS.API.STREAM.DELETE.LAB_WORK",
             "$JS.API.STREAM.PURGE.LAB_WORK",
             "$JS.API.STREAM.PURGE.LAB_REPORTS",
+            "$JS.API.STREAM.PURGE.KV_LAB_RUNS",
             "$JS.API.STREAM.UPDATE.LAB_WORK",
             "$JS.API.STREAM.CREATE.MINE",
             "$JS.API.STREAM.MSG.DELETE.LAB_REPORTS",
@@ -252,7 +253,7 @@ fn worker_role_cannot_change_streams() {
 
 /// Uses the plain client for requests that the adapter never sends.
 #[test]
-fn coordinator_role_cannot_delete_streams_or_purge_buckets() {
+fn coordinator_role_cannot_delete_streams_or_purge_heartbeats() {
     with_every_server(async |program| {
         let roles = RolesFixture::new(&program);
         let coordinator = roles.connect("coordinator").await;
@@ -260,10 +261,12 @@ fn coordinator_role_cannot_delete_streams_or_purge_buckets() {
         let client = roles.bare_client("coordinator").await;
         let info = client.request("$JS.API.STREAM.INFO.LAB_WORK", "{}".into()).await;
         assert!(info.is_ok(), "the client works: {info:?}");
+        let filter = "{\"filter\":\"$KV.LAB_RUNS.removed\"}";
+        let purged = client.request("$JS.API.STREAM.PURGE.KV_LAB_RUNS", filter.into()).await;
+        assert!(purged.is_ok(), "removed entries are purged: {purged:?}");
         for subject in [
             "$JS.API.STREAM.DELETE.LAB_WORK",
             "$JS.API.STREAM.DELETE.KV_LAB_RUNS",
-            "$JS.API.STREAM.PURGE.KV_LAB_RUNS",
             "$JS.API.STREAM.PURGE.KV_LAB_WORKERS",
             "$JS.API.STREAM.CREATE.MINE",
             "$JS.API.STREAM.MSG.DELETE.LAB_REPORTS",

@@ -1,17 +1,20 @@
 //! Uploaded datasets: each is for those who uploaded it.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use rollout_protocol::digest::Digest;
 use rollout_tests::http::{HttpAnswer, HttpClient};
+use rollout_tests::leak_check::directory_entries;
 use rollout_tests::project::Project;
+use rollout_tests::wait;
 use rollout_worker::archive::{self, ArchiveLimits, FilterDecision};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::serve::tokens::{WITH_USERS, with_users};
-use crate::serve::{DEADLINE, DaemonProcess, submission};
+use crate::serve::{DEADLINE, DaemonProcess, project, submission};
 
 /// Beginning of the name of an uploaded dataset in a document.
 const DATASET: &str = "dataset:";
@@ -115,5 +118,28 @@ fn dataset_of_a_user_looks_absent_to_others_until_they_upload_it() {
     assert_eq!(of_ada, answers(&user(&daemon, "ada-token"), &project, &absent));
     let path = format!("/v1/datasets/{}", &dataset[DATASET.len()..]);
     let _there = user(&daemon, "root-token").get(&path).expect(204);
+    daemon.stop();
+}
+
+#[test]
+fn upload_during_which_the_server_is_killed_leaves_nothing_and_is_sent_again() {
+    let project = project().tasks(["slow/second"], &[]);
+    let mut daemon = DaemonProcess::start(&project, &[]);
+    let uploads = project.path().join("state/datasets");
+    let path = format!("/v1/datasets/{}", "1".repeat(64));
+    let mut upload = daemon.client.begin("PUT", &path, &[("content-length", "1048576")]);
+    upload.write_all(&vec![b'x'; 512 * 1024]).expect("sent");
+    wait::until(DEADLINE, "a part of the upload on the disk", || {
+        let mut parts = directory_entries(&uploads).into_iter();
+        parts.any(|part| part.metadata().is_ok_and(|part| part.is_dir() || part.len() > 0))
+    });
+    daemon.process.signal(Signal::KILL);
+    let _killed = daemon.process.wait(DEADLINE);
+    let daemon = DaemonProcess::start(&project, &[]);
+    assert!(directory_entries(&uploads).is_empty(), "{:?}", directory_entries(&uploads));
+    let _absent = daemon.client.get(&path).expect(404);
+    let dataset = uploaded(&daemon.client, &project, &project.path().join("tasks"));
+    let of_owner = answers(&daemon.client, &project, &dataset);
+    assert!(of_owner.iter().all(|(status, _)| [201, 204].contains(status)), "{of_owner:#?}");
     daemon.stop();
 }

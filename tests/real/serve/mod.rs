@@ -1,6 +1,7 @@
 //! The real daemon: `rollout serve` on a free port, over HTTP.
 
 mod abuse;
+mod addresses;
 mod cluster;
 mod datasets;
 mod disk_faults;
@@ -15,6 +16,8 @@ pub(crate) mod farm_kills;
 mod farm_workers;
 pub(crate) mod farms;
 mod fetching;
+mod fetching_fixture;
+mod fetching_public;
 mod host_paths;
 mod images;
 mod items;
@@ -30,6 +33,7 @@ mod scores;
 pub(crate) mod search;
 mod share;
 mod shares;
+mod soak;
 mod stops;
 mod task_formats;
 mod tls;

@@ -6,7 +6,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::serve::{DEADLINE, DaemonProcess, client_variables, project};
 
@@ -144,12 +144,18 @@ fn run_on_a_server_ends_as_a_run_on_this_host() {
     let jobs = project.path().join("state/jobs");
     let mut found = fs::read_dir(&jobs).expect("runs").map(|run| run.expect("readable").path());
     let run = found.find(|run| run.join("result.json").is_file()).expect("a run");
-    let trial = run.join("oracle/tasks/second__1/result.json");
-    let of_server = fs::read(&trial).expect("a result");
-    let of_server: serde_json::Value = serde_json::from_slice(&of_server).expect("JSON");
+    let run = run.display().to_string();
+    let printed = |words: &[&str]| -> Value {
+        let ended = project.rollout(words).wait(DEADLINE).expect_code(ExitCode::Success);
+        serde_json::from_str(&ended.stdout).expect("JSON")
+    };
+    let of_server = printed(&["show", &run, "second", "--json"]);
+    let record = of_server["executions"][0]["record"]["digest"].as_str().expect("a record");
+    let record = printed(&["blob", "get", record, "--run", &run]);
     // The same files, agent and settings, and the same commit.
     assert!(of_host["task_git_commit_id"].is_string(), "{of_host:#}");
-    for key in ["spec", "task_git_commit_id", "reward"] {
+    assert_eq!(record["spec"], of_host["spec"]);
+    for key in ["task_git_commit_id", "reward"] {
         assert_eq!(of_server[key], of_host[key], "{key}");
     }
 }

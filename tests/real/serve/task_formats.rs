@@ -1,7 +1,7 @@
 //! Formats of uploaded tasks: the same as those of the directory.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::results::Results;
+use serde_json::Value;
 
 use crate::serve::{DEADLINE, DaemonProcess, project};
 
@@ -27,12 +27,14 @@ fn uploaded_task_has_the_verdict_of_its_directory() {
     let runs = daemon.client.get("/v1/runs").expect(200).json();
     let id = runs["runs"][0]["id"].as_str().expect("an id").to_owned();
     daemon.stop();
-    let remote = Results::new(project.path().join("state/jobs").join(id));
-    for results in [project.results("j"), remote] {
-        for (task, outcome) in [("comment", "failed"), ("bench", "completed")] {
-            let trial = results.trial("nop", task);
-            assert_eq!(trial.result["outcome"], outcome, "{:#}", trial.result);
-            assert_eq!(trial.result["format_doubt"], "test_exit", "{:#}", trial.result);
+    for (task, outcome) in [("comment", "failed"), ("bench", "completed")] {
+        let local = project.results("j").trial("nop", task).result;
+        let show = ["show", &format!("state/jobs/{id}"), task, "--json"];
+        let remote = project.rollout(&show).wait(DEADLINE).expect_code(ExitCode::Success);
+        let remote: Value = serde_json::from_str(&remote.stdout).expect("JSON");
+        for verdict in [&local, &remote["verdict"]] {
+            assert_eq!(verdict["outcome"], outcome, "{verdict:#}");
+            assert_eq!(verdict["format_doubt"], "test_exit", "{verdict:#}");
         }
     }
 }

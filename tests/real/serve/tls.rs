@@ -49,6 +49,9 @@ fn certificate_is_read_again_when_it_changes() {
     assert!(!is_trusted(&project, port, "first.pem"));
     let plain = daemon.client.send("GET", "/healthz", &[], b"").expect("an answer").expect(400);
     assert!(plain.text().contains("https://"), "{}", plain.text());
+    let run = format!("http://localhost:{port}/v1/runs/r1");
+    let refused = project.rollout(&["status", &run]).wait(wait::LONG_DEADLINE);
+    let _refused = refused.expect_code(ExitCode::Failure).expect_stderr("give it as https://");
 }
 
 #[test]

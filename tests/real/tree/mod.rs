@@ -2,6 +2,7 @@
 
 mod agents;
 mod baseline;
+mod best;
 mod chaos;
 mod damage;
 mod dry_run;

@@ -24,7 +24,9 @@ pub use self::prior::{
 pub use self::shell::{
     BoundedOutput, OUTPUT_BYTES, ShellCommand, ShellRequest, ShellSession, ShellStep, UnknownReply,
 };
-pub use self::tools::{MCP_FILE, MCP_VARIABLE, RESUME_VARIABLE, SKILLS_VARIABLE, mcp_config};
+pub use self::tools::{
+    MCP_FILE, MCP_VARIABLE, RESUME_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, mcp_config,
+};
 
 /// Directory of an inline agent's scripts inside the environment.
 pub const SCRIPT_DIR: &str = "/rollout";

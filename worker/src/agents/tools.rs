@@ -11,8 +11,11 @@ pub const MCP_FILE: &str = "/rollout/mcp.json";
 /// Variable with the path of [`MCP_FILE`], set if there are servers.
 pub const MCP_VARIABLE: &str = "ROLLOUT_MCP_CONFIG";
 
-/// Variable with the path of the task's skills directory, if there is one.
+/// Variable with the path of the directory with skills, if there is one.
 pub const SKILLS_VARIABLE: &str = "ROLLOUT_SKILLS_DIR";
+
+/// Directory of the skills of a job, in tasks without a skills directory of their own.
+pub const SKILLS_DIR: &str = "/rollout/skills";
 
 /// Variable that is set to `1` when an agent is to continue its conversation of the step before.
 pub const RESUME_VARIABLE: &str = "ROLLOUT_RESUME";

@@ -6,6 +6,11 @@ use std::net::IpAddr;
 use rollout_protocol::spec::task::{HostRule, InvalidHostRule, normal_name};
 
 use super::addresses::is_public;
+use super::led::LedNetwork;
+
+/// A port that stands for all ports of a name.
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+const ANY_PORT: u16 = 443;
 
 /// The hosts that may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +81,11 @@ impl AllowedHosts {
         Self { rules, is_public: true }
     }
 
+    /// Its rules.
+    pub fn rules(&self) -> &[HostRule] {
+        &self.rules
+    }
+
     /// The same hosts, and those of another rule.
     #[must_use]
     pub fn with(mut self, rule: HostRule) -> Self {
@@ -138,6 +148,24 @@ impl AllowedHosts {
     #[cfg(feature = "gateway")]
     pub(super) fn hides_name(&self, name: &str, port: u16) -> bool {
         self.is_public && !self.lists_name(name, port)
+    }
+
+    /// A port of a name that a rule has; `None` without one.
+    #[cfg(all(feature = "gateway", target_os = "linux"))]
+    pub(super) fn port_of_name(&self, name: &str) -> Option<u16> {
+        self.rules.iter().find_map(|rule| {
+            let port = rule.port().unwrap_or(ANY_PORT);
+            rule.allows_name(name, port).then_some(port)
+        })
+    }
+
+    /// The IPv4 networks of its rules.
+    pub fn networks(&self) -> Vec<LedNetwork> {
+        let network = |rule: &HostRule| match rule.network()? {
+            (IpAddr::V4(address), bits) => Some(LedNetwork { address, bits, port: rule.port() }),
+            (IpAddr::V6(_), _) => None,
+        };
+        self.rules.iter().filter_map(network).collect()
     }
 
     fn lists_name(&self, name: &str, port: u16) -> bool {

@@ -5,18 +5,27 @@
 //!
 //! * `hosts`: the decision which hosts and addresses are allowed; `addresses`: those that are public;
 //! * `server`: the proxy; `connect`: its connections to hosts; `forward`: requests without a tunnel;
+//! * `transparent`: connections that lead to this process without a proxy; `names`, `dns`: the names that
+//!   they use;
 //! * `upstream`: proxies of this host on the way to them;
 //! * `refused`: the hosts that were refused.
 
 mod addresses;
 #[cfg(feature = "gateway")]
 mod connect;
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+mod dns;
 #[cfg(feature = "gateway")]
 mod forward;
 mod hosts;
+mod led;
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+mod names;
 mod refused;
 #[cfg(feature = "gateway")]
 mod server;
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+mod transparent;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -26,6 +35,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
+pub use self::led::{LedNetwork, LedSockets};
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+use self::names::NameAddresses;
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
 use self::upstream::UpstreamProxies;
 use crate::supervise::Task;
@@ -40,6 +52,16 @@ pub struct EgressProxy {
     context: Arc<ProxyContext>,
     /// Its listeners, the latest last.
     listeners: Vec<(SocketAddr, Task<Infallible>)>,
+    /// The tasks that serve connections and names of an environment whose connections lead here.
+    led: Vec<[Task<Infallible>; 2]>,
+}
+
+/// Addresses that stand for names in one environment. Its later proxies keep them: programs remember
+/// addresses longer than a phase.
+#[derive(Debug, Clone, Default)]
+pub struct EgressNames {
+    #[cfg(all(feature = "gateway", target_os = "linux"))]
+    addresses: Arc<NameAddresses>,
 }
 
 /// State of a proxy that its connections share.
@@ -49,27 +71,42 @@ struct ProxyContext {
     allowed: AllowedHosts,
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
+    #[cfg_attr(
+        all(feature = "gateway", not(target_os = "linux")),
+        expect(dead_code, reason = "only connections that are led here have such addresses")
+    )]
+    names: EgressNames,
 }
 
 impl EgressProxy {
     /// A proxy that does not listen yet. Refused hosts are added to `refused`.
     pub fn new(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
-        Self::through(UpstreamProxies::default(), allowed, refused)
+        Self::of_environment(allowed, refused, EgressNames::default())
+    }
+
+    /// Such a proxy for an environment that had proxies before.
+    pub fn of_environment(
+        allowed: AllowedHosts,
+        refused: Arc<RefusedHosts>,
+        names: EgressNames,
+    ) -> Self {
+        Self::through(UpstreamProxies::default(), allowed, refused, names)
     }
 
     /// Such a proxy for this process, which connects through the proxies of its own environment.
     pub fn of_host(allowed: AllowedHosts, refused: Arc<RefusedHosts>) -> Self {
         let upstream = UpstreamProxies::from_variables(|name| std::env::var(name).ok());
-        Self::through(upstream, allowed, refused)
+        Self::through(upstream, allowed, refused, EgressNames::default())
     }
 
     fn through(
         upstream: UpstreamProxies,
         allowed: AllowedHosts,
         refused: Arc<RefusedHosts>,
+        names: EgressNames,
     ) -> Self {
-        let context = Arc::new(ProxyContext { allowed, refused, upstream });
-        Self { context, listeners: Vec::new() }
+        let context = Arc::new(ProxyContext { allowed, refused, upstream, names });
+        Self { context, listeners: Vec::new(), led: Vec::new() }
     }
 
     /// Takes over a listener; earlier ones stay.
@@ -78,6 +115,21 @@ impl EgressProxy {
     /// Those of the system; without the feature `gateway` this is unsupported.
     pub fn listen(&mut self, socket: TcpListener) -> io::Result<()> {
         self.listeners.push(start(socket, Arc::clone(&self.context))?);
+        Ok(())
+    }
+
+    /// The networks of its list, to which connections may lead here.
+    pub fn networks(&self) -> Vec<LedNetwork> {
+        self.context.allowed.networks()
+    }
+
+    /// Takes over sockets to which connections lead.
+    ///
+    /// # Errors
+    /// Those of the system; without the feature `gateway`, and on other systems than Linux, this is
+    /// unsupported.
+    pub fn lead(&mut self, sockets: LedSockets) -> io::Result<()> {
+        self.led.push(lead(sockets, &self.context)?);
         Ok(())
     }
 
@@ -95,6 +147,16 @@ impl EgressProxy {
         });
         both.collect()
     }
+}
+
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+fn lead(sockets: LedSockets, context: &Arc<ProxyContext>) -> io::Result<[Task<Infallible>; 2]> {
+    transparent::start(sockets, context)
+}
+
+#[cfg(not(all(feature = "gateway", target_os = "linux")))]
+fn lead(_: LedSockets, _: &Arc<ProxyContext>) -> io::Result<[Task<Infallible>; 2]> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this program cannot serve them"))
 }
 
 #[cfg(feature = "gateway")]

@@ -36,7 +36,7 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// Pause after a connection that could not be accepted, for instance for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Port of requests that name none.
+/// Port of plain requests that name none.
 const HTTP_PORT: u16 = 80;
 
 type ProxyResponse = Response<Either<Full<Bytes>, ForwardedBody>>;
@@ -52,17 +52,21 @@ pub(super) fn start(
     socket.set_nonblocking(true)?;
     let socket = TcpListener::from_std(socket)?;
     let address = socket.local_addr()?;
-    Ok((address, supervise::spawn("egress-listener", accept(socket, context))))
+    let serve = move |stream| serve(stream, Arc::clone(&context));
+    Ok((address, supervise::spawn("egress-listener", accept(socket, serve))))
 }
 
-async fn accept(socket: TcpListener, context: Arc<ProxyContext>) -> Infallible {
+/// Serves the connections of a listener, each by `serve`.
+pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
+    socket: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) -> Infallible {
     let mut connections = FuturesUnordered::new();
     loop {
         tokio::select! {
             accepted = socket.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    let served = serve(stream, Arc::clone(&context));
-                    connections.push(supervise::spawn("egress-connection", served));
+                    connections.push(supervise::spawn("egress-connection", serve(stream)));
                 }
                 Err(error) => {
                     tracing::warn!("cannot accept a connection to an allowed host: {error}");
@@ -118,7 +122,8 @@ async fn answer(
     };
     let shown = format!("{host}:{port}");
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_tls = request.method() == Method::CONNECT;
+    // Some programs ask for tunnels to plain servers, too.
+    let is_tls = request.method() == Method::CONNECT && port != HTTP_PORT;
     let stream = match connect(context, host, port, is_tls).await {
         Ok(stream) => stream,
         Err(ConnectError::Refused(refusal)) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rollout_protocol::spec::resources::Resources;
 use serde_json::Value;
-use serde_saphyr::DuplicateKeyPolicy;
+use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 /// The service that is the environment.
 pub(super) const MAIN: &str = "main";
@@ -43,7 +43,18 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
         strict_booleans: true,
         reject_unsupported_tags: true,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| message(&error))
+}
+
+/// The message of a fault. For a key that is there twice, that of the reader of YAML names its own options.
+fn message(error: &Error) -> String {
+    let mut inner = error;
+    while let Error::AliasError { error, .. } | Error::WithSnippet { error, .. } = inner {
+        inner = error;
+    }
+    let Error::DuplicateMappingKey { key, location } = inner else { return error.to_string() };
+    let key = key.as_ref().map_or_else(|| "a key".to_owned(), |key| format!("the key `{key}`"));
+    format!("line {}: {key} is there twice", location.line())
 }
 
 /// Whether a context has no Dockerfile, so that its compose file names the environment's image.
@@ -219,6 +230,18 @@ mod tests {
     fn file_that_readers_take_in_different_ways_is_refused() {
         for text in ["a: !reset null", "a: !override [1]", "a: 1\na: 2", "a: 1\n---\na: 2"] {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn key_that_is_there_twice_is_named_with_its_line() {
+        for (text, words) in [
+            ("a: 1\nb: 2\na: 3\n", "line 3: the key `a` is there twice"),
+            ("x: &x\n  1: a\n  0x1: b\ny: *x\n", "line 3: the key `0x1` is there twice"),
+        ] {
+            let refused = parse(text).expect_err(text);
+            assert!(refused.starts_with(words), "{refused}");
+            assert!(!refused.contains("Policy"), "{refused}");
         }
     }
 }

@@ -19,8 +19,8 @@ pub const NAMES: &str = "docker|process|kubernetes";
 /// Key of the provider's name in its stored settings.
 const TYPE_KEY: &str = "type";
 
-/// Key of a setting that no document has: a server sets it.
-const SERVER_KEY: &str = "guards_builds";
+/// Keys of settings that no document has: a server sets them.
+const SERVER_KEYS: [&str; 2] = ["guards_builds", "allowed_registries"];
 
 /// A kind of provider.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +118,8 @@ pub struct ProviderCapabilities {
     pub gpus: CapabilitySupport,
     /// Services beside the environment.
     pub services: CapabilitySupport,
+    /// Compose files of a job, which change the environment and its services.
+    pub compose_overlays: CapabilitySupport,
 }
 
 /// Paths and programs of the host that providers use.
@@ -181,6 +183,7 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
         allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::Yes,
     },
     #[cfg(feature = "docker")]
     make: Some(|paths| {
@@ -212,6 +215,7 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
         allowlists: ALLOWLISTS,
         gpus: CapabilitySupport::No("a process sandbox has none"),
         services: CapabilitySupport::No("a process sandbox has none"),
+        compose_overlays: CapabilitySupport::No("a process sandbox has no services"),
     },
     #[cfg(feature = "process")]
     make: Some(|paths| {
@@ -264,6 +268,9 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
         ),
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::No(
+            "the services of a pod are those of its task; use `environment.type: docker`",
+        ),
     },
     #[cfg(feature = "kubernetes")]
     make: Some(|paths| {
@@ -301,9 +308,19 @@ pub fn for_kind(kind: ProviderKind) -> &'static ProviderDescriptor {
     found.expect("every kind has a descriptor")
 }
 
+/// Other names of kinds in files and options: messages and results have the name of the descriptor.
+const OTHER_NAMES: &[(&str, ProviderKind)] = &[("k8s", ProviderKind::Kubernetes)];
+
 /// The descriptor of the kind that files and options call `name`.
 pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
-    public_descriptors().find(|descriptor| descriptor.name == name)
+    let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, kind)| *kind);
+    public_descriptors()
+        .find(|descriptor| descriptor.name == name || other == Some(descriptor.kind))
+}
+
+/// The same, if this program was built with the kind.
+pub fn built_by_name(name: &str) -> Option<&'static ProviderDescriptor> {
+    by_name(name).filter(|descriptor| descriptor.make.is_some())
 }
 
 /// The names of kinds in a sentence: `docker, process or kubernetes`.
@@ -320,7 +337,9 @@ pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
     let document = serde_json::to_value(spec).expect("settings have only text keys");
     let Value::Object(mut settings) = document else { unreachable!("a spec is an object") };
     settings.remove(TYPE_KEY);
-    settings.remove(SERVER_KEY);
+    for key in SERVER_KEYS {
+        settings.remove(key);
+    }
     settings
 }
 
@@ -374,6 +393,7 @@ mod tests {
         }
         assert_eq!(names().replace(", ", "|").replace(" or ", "|"), NAMES);
         assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
+        assert_eq!(by_name("k8s").map(|found| found.name), Some("kubernetes"));
     }
 
     #[test]

@@ -25,8 +25,10 @@ pub mod dockerfile;
 pub mod dockerignore;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod failed_builds;
+mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod image_access;
 mod install;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
@@ -35,8 +37,10 @@ pub mod null;
 pub mod process;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod registry_failure;
+pub mod registry_lookups;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
+pub mod start;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod upload;
 
@@ -58,10 +62,11 @@ use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
+pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 use crate::dependency::Dependency;
+use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
-use crate::shortage::Shortage;
 
 /// Creates environments.
 #[async_trait]
@@ -138,6 +143,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// built afterwards use these digests.
     fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         drop((run, digests));
+    }
+
+    /// Makes the images of an environment's services present, before its creation, which cannot be
+    /// interrupted.
+    ///
+    /// # Errors
+    /// [`Failure`], as in the creation.
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        let _has_none = request;
+        Ok(())
     }
 
     /// Longest time to create and start an environment. Docker needs a fifth of a second, and a minute
@@ -248,6 +263,26 @@ pub trait Environment: Send + Sync + fmt::Debug {
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         let text = "processes of this kind of environment cannot reach a listener of the worker";
         Err(Failure::new(FailureKind::Unsupported, text))
+    }
+
+    /// Leads connections of its processes to sockets of this process: those to `networks`, and those to
+    /// names, whose queries lead there too. Everything else is refused. Only for an environment
+    /// without a network; replaces what an earlier call set up. `None` where that is not possible.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        let _nowhere = networks;
+        Ok(None)
+    }
+
+    /// Whether programs of its image or its task run in it from its start, which may still be
+    /// starting when it has been created.
+    fn has_own_programs(&self) -> bool {
+        false
     }
 
     /// Whether the memory limit has killed a process so far.
@@ -414,8 +449,42 @@ pub enum EnvironmentPurpose {
 pub struct ComposeFile {
     /// The unpacked build context. Also set if the environment's own image is named.
     pub dir: PathBuf,
-    /// The file, relative to it.
-    pub file: PathBuf,
+    /// The task's file, relative to it; none if the services are those of the job alone.
+    pub file: Option<PathBuf>,
+    /// Texts of files of the job, which are merged onto the task's in this order. Paths in them are
+    /// relative to the build context.
+    pub overlays: Vec<String>,
+}
+
+impl ComposeFile {
+    /// The file of a task alone.
+    pub fn of_task(dir: impl Into<PathBuf>, file: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), file: Some(file.into()), overlays: Vec::new() }
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> String {
+        match &self.file {
+            Some(file) => file.display().to_string(),
+            None => "the compose files of the job".to_owned(),
+        }
+    }
+}
+
+/// Why a text is no compose file; `None` if it is one as far as that is known without a task.
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+pub fn compose_fault(text: &str) -> Option<String> {
+    match compose::parse(text) {
+        Ok(serde_json::Value::Object(_)) => None,
+        Ok(_) => Some("it is not a map".to_owned()),
+        Err(why) => Some(why),
+    }
+}
+
+/// As in a program that reads compose files; this one reads none.
+#[cfg(not(any(feature = "docker", feature = "kubernetes")))]
+pub const fn compose_fault(_text: &str) -> Option<String> {
+    None
 }
 
 /// Labels that identify the owner of an object, set in the call that creates it.
@@ -506,93 +575,4 @@ pub struct ExecCommand {
 pub struct CommandExit {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i32,
-}
-
-/// Failure of a provider or environment.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    /// Its kind.
-    pub kind: FailureKind,
-    /// The operation, its object and the other side's message.
-    pub message: String,
-    /// The cause, if it is a separate error.
-    #[source]
-    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-/// Kinds of [`Failure`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// The request itself is permanently wrong: a Dockerfile that does not build, an image that
-    /// does not exist or is denied, an instruction that is not supported.
-    Refused,
-    /// The task needs something that this kind of environment, or its platform, does not have.
-    Unsupported,
-    /// The request exceeds the platform's resources.
-    Resources,
-    /// The host has no open files, memory or processes left at present.
-    Exhausted,
-    /// The environment stopped after its start, or a command could not be started in it.
-    NotStarted,
-    /// The environment no longer exists.
-    Gone,
-    /// The kernel or the platform forbids a required operation.
-    NotPermitted,
-    /// A disk of the host is full.
-    DiskFull,
-    /// Processes in the environment wrote more than its own storage limit allows.
-    StorageExceeded,
-    /// Content of the environment that a task or an agent put there cannot be used: a service that
-    /// ended, a file where a directory is needed.
-    Unusable,
-    /// No answer: the service may be down.
-    Unreachable,
-    /// The timeout in the request expired before the work was done.
-    TimedOut,
-    /// An answer that reports a problem of the service itself.
-    Service,
-    /// An object that should have been removed is left.
-    LeftBehind,
-    /// A bug in this program.
-    Bug,
-}
-
-impl FailureKind {
-    /// The kind of a failure caused by a shortage of the host.
-    pub fn from_shortage(shortage: Option<Shortage>) -> Option<Self> {
-        shortage.map(|shortage| match shortage {
-            Shortage::Disk => Self::DiskFull,
-            Shortage::Host => Self::Exhausted,
-        })
-    }
-}
-
-impl Failure {
-    /// A failure without a separate cause.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
-    }
-
-    /// A failure caused by a local error: a shortage, else of `kind`.
-    pub fn local(kind: FailureKind, message: impl Into<String>, error: std::io::Error) -> Self {
-        let kind = FailureKind::from_shortage(Shortage::from_io_error(&error)).unwrap_or(kind);
-        Self::new(kind, message).with_source(error)
-    }
-
-    /// Adds the cause.
-    #[must_use]
-    pub fn with_source(
-        mut self,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// The message with the chain of causes, without repetitions.
-    pub fn chain(&self) -> String {
-        let source = self.source.as_deref().map(|source| source as _);
-        crate::backoff::with_causes(self.message.clone(), source)
-    }
 }

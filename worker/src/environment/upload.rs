@@ -76,8 +76,11 @@ pub(super) fn write_content(uploads: &[Upload], to: impl Write) -> io::Result<()
             Upload::File { path, bytes, executable } => {
                 file(&mut tar, path, bytes, *executable)?;
             }
-            Upload::Archive { path, tar: archive } | Upload::Merge { path, tar: archive } => {
+            Upload::Archive { path, tar: archive } => {
                 below(&mut tar, relative(path)?, archive)?;
+            }
+            Upload::Merge { path, tar: archive } => {
+                below(&mut tar, path.trim_matches('/'), archive)?;
             }
         }
     }

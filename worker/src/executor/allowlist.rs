@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use crate::egress::{AllowedHosts, EgressProxy, RefusedHosts};
+use crate::egress::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
 use crate::environment::{Environment, Failure, FailureKind, ListenerRoute};
 
 /// The access of one environment.
@@ -16,6 +16,8 @@ pub(super) struct AllowlistAccess {
     pub(super) is_denied: bool,
     /// The hosts that were refused.
     pub(super) refused: Arc<RefusedHosts>,
+    /// Addresses that stand for names in all phases.
+    names: EgressNames,
     /// The proxy of the list in force.
     proxy: Option<EgressProxy>,
 }
@@ -46,10 +48,18 @@ impl AllowlistAccess {
             Failure::new(FailureKind::Refused, format!("cannot use the allowlist: {error}"))
         })?;
         let refused = || Arc::clone(&self.refused);
-        let proxy = self.proxy.get_or_insert_with(|| EgressProxy::new(allowed, refused()));
-        proxy.listen(socket).map_err(|error| {
-            Failure::local(FailureKind::Service, "cannot serve the allowed hosts", error)
-        })
+        let names = || self.names.clone();
+        let proxy = self
+            .proxy
+            .get_or_insert_with(|| EgressProxy::of_environment(allowed, refused(), names()));
+        let cannot =
+            |error| Failure::local(FailureKind::Service, "cannot serve the allowed hosts", error);
+        proxy.listen(socket).map_err(cannot)?;
+        match environment.lead_connections(&proxy.networks()).await? {
+            Some(sockets) => proxy.lead(sockets).map_err(cannot),
+            // Programs must use the proxy.
+            None => Ok(()),
+        }
     }
 
     /// Variables of scripts.

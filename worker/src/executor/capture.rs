@@ -13,7 +13,12 @@ use std::sync::{Mutex, MutexGuard};
 use rollout_protocol::limits;
 
 use crate::environment::{OutputSink, OutputStream};
+use crate::fs_make::make_directory;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
+
+/// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
+/// something moved or removed the directory of the run or of the worker.
+const DIRECTORIES_ABOVE: u32 = 3;
 
 /// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
@@ -214,7 +219,7 @@ fn create_file(path: &Path) -> io::Result<File> {
     match File::create(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().ok_or(error)?;
-            std::fs::create_dir_all(directory)?;
+            make_directory(directory, DIRECTORIES_ABOVE)?;
             File::create(path)
         }
         other => other,
@@ -250,7 +255,11 @@ pub fn stderr_summary(capture: &Capture) -> String {
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(3)..];
-    last.join(" / ").chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let said = last.join(" / ");
+    // A shell quotes a CR or prints it before its message; progress bars have others.
+    let has_cr = ["$'\\r'", "^M", "\r:", "\r'"].iter().any(|shown| said.contains(shown));
+    let note = if has_cr { " (a line of a script ends with CR, as on Windows)" } else { "" };
+    said.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>() + note
 }
 
 #[cfg(test)]
@@ -267,6 +276,23 @@ mod tests {
     }
 
     #[test]
+    fn summary_of_standard_error_explains_carriage_returns() {
+        let note = " (a line of a script ends with CR, as on Windows)";
+        for (said, has_note) in [
+            ("/tests/test.sh: line 2: $'\\r': command not found\n", true),
+            ("bash: /bin/bash^M: bad interpreter\n", true),
+            ("set: -\r: invalid option\n", true),
+            (" 10%\r 20%\r100%\n", false),
+            ("oops\r\n", false),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let capture = bounded_capture(dir.path(), 1000, 1000);
+            capture.write(OutputStream::Stderr, said.as_bytes());
+            assert_eq!(stderr_summary(&capture).ends_with(note), has_note, "{said:?}");
+        }
+    }
+
+    #[test]
     fn capture_keeps_stdout_and_stderr_separate() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = bounded_capture(dir.path(), 100, 100);
@@ -278,6 +304,28 @@ mod tests {
         assert_eq!(std::fs::read(&stdout.file).expect("readable"), b"one two");
         assert_eq!((stdout.total_bytes, stdout.truncated), (7, false));
         assert_eq!(std::fs::read(&stderr.file).expect("readable"), b"");
+    }
+
+    #[test]
+    fn output_of_a_run_whose_directory_is_gone_makes_no_new_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let scratch = dir.path().join("run/.work/workers/w-1/scratch/exec");
+        std::fs::create_dir_all(&scratch).expect("made");
+        let redactor = Redactor::new([("PASSWORD", SECRET)]);
+        let output = |directory: &str| {
+            let [stdout, stderr] =
+                ["stdout.txt", "stderr.txt"].map(|name| scratch.join(directory).join(name));
+            let capture = Capture::new(stdout, stderr, &redactor);
+            capture.write(OutputStream::Stdout, b"said");
+            capture.finish()
+        };
+        assert!(output("steps/first/logs/verifier").is_ok(), "the deepest directory");
+        std::fs::rename(dir.path().join("run"), dir.path().join("moved")).expect("moved");
+        for directory in ["command", "steps/first/logs/verifier"] {
+            let error = output(directory).expect_err("its directory is gone");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{directory}");
+            assert!(!dir.path().join("run").exists(), "{directory}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::archive::{
     SecretMembers,
 };
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
+use crate::fs_make::make_scratch_directory;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 use crate::shown_path::shown;
@@ -137,7 +138,7 @@ async fn sanitize_into(
     reading: &mut DirectoryReading,
 ) {
     if let Some(directory) = file.parent()
-        && let Err(error) = tokio::fs::create_dir_all(directory).await
+        && let Err(error) = make_scratch_directory(directory).await
     {
         let why = format!("{path}: {}: {error}", shown(directory));
         return reading.set_failure((why, Shortage::from_io_error(&error)));

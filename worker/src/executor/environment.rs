@@ -114,7 +114,7 @@ impl ManagedEnvironment {
         mut request: CreateRequest,
         services: Vec<Box<dyn Sidecar>>,
     ) -> Result<(), CreationFailure> {
-        let created = match self.sidecars.start(services, &mut request).await {
+        let created = match self.prepare_beside(provider.as_ref(), services, &mut request).await {
             Ok(()) => self.create_alone(provider, request).await,
             Err(failure) => Err(CreationFailure::Failed(failure)),
         };
@@ -128,6 +128,19 @@ impl ManagedEnvironment {
             tracing::warn!("cannot stop a service yet: {}", failure.chain());
         }
         created
+    }
+
+    /// Starts services, and makes present what the creation needs for those that the provider runs. The
+    /// creation itself cannot be interrupted, and this may take long.
+    async fn prepare_beside(
+        &mut self,
+        provider: &dyn Provider,
+        services: Vec<Box<dyn Sidecar>>,
+        request: &mut CreateRequest,
+    ) -> Result<(), Failure> {
+        self.sidecars.start(services, request).await?;
+        let action = "making the images of services present";
+        with_timeout(provider.start_limit(), action, provider.prepare_services(request)).await
     }
 
     async fn create_alone(
@@ -159,6 +172,7 @@ impl ManagedEnvironment {
                 image_made: image.made,
                 image_build: image.build,
                 limits: environment.limits(),
+                start_wait: None,
                 preserved: None,
             });
         }

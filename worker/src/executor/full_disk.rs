@@ -1,13 +1,13 @@
 //! Full and failed disks of this host. A failure during which one was full or took no writes does not
 //! count against the agent, unless the execution itself filled the disk beyond its own limit.
 
-use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::error::{ErrorCode, TrialError};
 use tokio::time::Instant;
 
 use super::capture::Capture;
+use super::host_fault::FaultedExecution;
 use crate::disk::DiskWatch;
 use crate::environment::Environment;
-use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
 /// Evidence of a full disk in an execution.
@@ -64,36 +64,12 @@ impl FullDisk {
         self.excess.is_some()
     }
 
-    /// The error of an execution. `work` names its kind and `cause` is its first error. Without a
-    /// cause, the type is `otherwise` and the message ends with `without_cause`.
-    pub(crate) fn into_error(
-        self,
-        work: &str,
-        cause: Option<&TrialError>,
-        otherwise: ErrorType,
-        without_cause: &str,
-        redactor: &Redactor,
-    ) -> TrialError {
-        let kind = cause.map_or(otherwise, |error| error.kind);
-        let phase = cause.map_or(kind.phase(), |error| error.phase);
-        let error = match self.excess {
-            Some(excess) => TrialError::new(
-                kind,
-                ErrorCode::STORAGE_EXCEEDED,
-                ErrorClass::Agent,
-                RetryClass::Permanent,
-                redactor.text(&excess),
-            ),
-            None => {
-                let rest = cause.map_or_else(
-                    || without_cause.to_owned(),
-                    |error| format!(": {}", error.message),
-                );
-                let message = format!("{} while the {work} ran{rest}", self.disk);
-                TrialError::transient(kind, self.code, redactor.text(&message))
-            }
-        };
-        error.in_phase(phase)
+    /// The error of an execution.
+    pub(crate) fn error(&self, execution: FaultedExecution<'_>) -> TrialError {
+        match &self.excess {
+            Some(excess) => execution.blame_agent(excess),
+            None => execution.blame_host(&self.disk, self.code.clone()),
+        }
     }
 }
 
@@ -108,7 +84,10 @@ impl DiskFullEvidence<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::error::{ErrorClass, ErrorType};
+
     use super::*;
+    use crate::secrets::Redactor;
 
     #[test]
     fn disk_full_is_retryable_unless_storage_limit_exceeded() {
@@ -116,13 +95,13 @@ mod tests {
         let error = |excess: Option<&str>, cause: Option<&TrialError>| {
             let (disk, code) = ("/ was full".to_owned(), ErrorCode::DISK_FULL);
             let full = FullDisk { disk, code, excess: excess.map(str::to_owned) };
-            full.into_error(
-                "eval",
+            full.error(FaultedExecution {
+                work: "eval",
                 cause,
-                ErrorType::AgentExecutionFailed,
-                ": no change",
-                &redactor,
-            )
+                otherwise: ErrorType::AgentExecutionFailed,
+                without_cause: ": no change",
+                redactor: &redactor,
+            })
         };
         let late = TrialError::transient(ErrorType::VerifierTimeout, ErrorCode::TIMED_OUT, "late");
         let excuse = error(None, Some(&late));

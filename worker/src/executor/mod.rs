@@ -12,7 +12,7 @@
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit and its output;
 //! * `full_disk`: disks of this host that were full during an execution; `removed_environment`:
-//!   environments that were removed from outside;
+//!   environments that were removed from outside; `host_fault`: the error of both;
 //! * `live_output`: output of an execution that runs;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
@@ -36,6 +36,7 @@ mod event_log;
 mod files;
 mod finished;
 mod full_disk;
+mod host_fault;
 mod image;
 mod live_output;
 mod parking;
@@ -62,6 +63,7 @@ pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{
     ArchiveCounts, FileRole, Finished, HarnessPart, RecordFile, RecordWithFiles,
 };
+pub(crate) use self::host_fault::FaultedExecution;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, RequestedImage};
 pub(crate) use self::live_output::note_capture;

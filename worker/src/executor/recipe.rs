@@ -15,6 +15,7 @@ use super::environment::{ManagedEnvironment, RemovalOutcome};
 use super::errors;
 use super::finished::Finished;
 use super::full_disk::{DiskFullEvidence, FullDisk, is_conclusive};
+use super::host_fault::FaultedExecution;
 use super::removed_environment::RemovedEnvironment;
 use super::timing::Timing;
 use crate::environment::Environment;
@@ -196,16 +197,20 @@ impl AttemptState {
             return false;
         }
         let removed = self.removed_environment(None).await;
-        let (cause, otherwise) = (self.first_error.as_ref(), ErrorType::AgentExecutionFailed);
+        let execution = FaultedExecution {
+            work,
+            cause: self.first_error.as_ref(),
+            otherwise: ErrorType::AgentExecutionFailed,
+            without_cause,
+            redactor: &self.redactor,
+        };
         let error = match removed {
-            Some(removed) => {
-                removed.into_error(work, cause, otherwise, without_cause, &self.redactor)
-            }
+            Some(removed) => removed.error(execution),
             None => {
                 let Some(disk) = self.full_disk(services, captures, None).await else {
                     return false;
                 };
-                disk.into_error(work, cause, otherwise, without_cause, &self.redactor)
+                disk.error(execution)
             }
         };
         self.record_first_error(error);

@@ -1,10 +1,10 @@
 //! Environments that something outside removed while an execution ran. A script that failed in one says
 //! nothing about the agent.
 
-use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::error::{ErrorCode, TrialError};
 
+use super::host_fault::FaultedExecution;
 use crate::environment::{Environment, Failure};
-use crate::secrets::Redactor;
 
 /// An environment that was removed.
 #[derive(Debug)]
@@ -21,22 +21,8 @@ impl RemovedEnvironment {
         None
     }
 
-    /// The error of an execution. `work` names its kind and `cause` is its first error. Without a
-    /// cause, the type is `otherwise` and the message ends with `without_cause`.
-    pub(crate) fn into_error(
-        self,
-        work: &str,
-        cause: Option<&TrialError>,
-        otherwise: ErrorType,
-        without_cause: &str,
-        redactor: &Redactor,
-    ) -> TrialError {
-        let kind = cause.map_or(otherwise, |error| error.kind);
-        let phase = cause.map_or(kind.phase(), |error| error.phase);
-        let rest =
-            cause.map_or_else(|| without_cause.to_owned(), |error| format!(": {}", error.message));
-        let message = format!("{} while the {work} ran{rest}", self.0.chain());
-        TrialError::transient(kind, ErrorCode::ENVIRONMENT_LOST, redactor.text(&message))
-            .in_phase(phase)
+    /// The error of an execution.
+    pub(crate) fn error(&self, execution: FaultedExecution<'_>) -> TrialError {
+        execution.blame_host(&self.0.chain(), ErrorCode::ENVIRONMENT_LOST)
     }
 }

@@ -1,13 +1,14 @@
 //! The file of the calls of a try: lines that are only appended, and synced before anything depends
 //! on them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::record::ModelCallLine;
 
+use crate::fs_make::{SCRATCH_DEPTH, make_directory};
 use crate::{durable, supervise};
 
 /// Name of the file.
@@ -33,7 +34,7 @@ impl CallLog {
         let (directory, path) = (directory.to_owned(), directory.join(CALLS_FILE));
         let created = path.clone();
         let file = supervise::blocking(move || {
-            fs::create_dir_all(&directory)?;
+            make_directory(&directory, SCRATCH_DEPTH)?;
             let file = File::options().create(true).write(true).truncate(true).open(created)?;
             // The entry of the file must be on disk as well.
             durable::sync_directory(&directory)?;
@@ -125,7 +126,7 @@ mod tests {
             }
         };
         futures_util::future::join_all((0..40).map(append)).await;
-        let text = fs::read_to_string(log.path()).expect("the file");
+        let text = std::fs::read_to_string(log.path()).expect("the file");
         assert_eq!(text.len() as u64, log.bytes());
         let mut calls: Vec<u64> = text
             .lines()

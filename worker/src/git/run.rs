@@ -67,8 +67,8 @@ impl Git {
         Self::at(RepositoryLocation::Own(git_dir.into()))
     }
 
-    /// The repository that a directory of the user belongs to. Only for reading: the user's
-    /// configuration applies, except for settings that would run programs.
+    /// The repository that a directory of the user belongs to. Only for reading, and for patches that
+    /// the user applies: the user's configuration applies, except for settings that would run programs.
     pub fn user_repository(dir: impl Into<PathBuf>) -> Self {
         Self::at(RepositoryLocation::User(dir.into()))
     }

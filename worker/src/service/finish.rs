@@ -1,5 +1,6 @@
 //! The end of an execution: its spool entry and its last report.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,8 +141,8 @@ async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, fini
     let _left = unless_hung(shared, shared.spool.remove(entry)).await;
 }
 
-/// Spools an execution; `None` if that is not possible for too long. A host that lacks space, open files
-/// or memory may have some soon, but a disk that takes no writes may never do again.
+/// Spools an execution; `None` if that is not possible for too long. A host that lacks open files or
+/// memory will have some soon, but a disk that is full or takes no writes may stay so for ever.
 async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Option<SpoolEntry> {
     let (mut backoff, began) = (shared.spool_outage.backoff(), Instant::now());
     loop {
@@ -151,8 +152,7 @@ async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Opti
                 return Some(entry);
             }
             Err(error) => {
-                let is_shortage = Shortage::from_io_error(&error).is_some();
-                if !is_shortage && began.elapsed() >= spool_limit(shared) {
+                if !passes(&error) && began.elapsed() >= spool_limit(shared) {
                     return None;
                 }
                 shared.disks.suspect();
@@ -160,6 +160,11 @@ async fn spool(shared: &WorkerShared, finished: &Finished, marker: bool) -> Opti
             }
         }
     }
+}
+
+/// Whether the cause of an error goes without anybody's doing, and keeps files from being read, too.
+fn passes(error: &io::Error) -> bool {
+    Shortage::from_io_error(error) == Some(Shortage::Host)
 }
 
 fn spool_limit(shared: &WorkerShared) -> Duration {
@@ -179,6 +184,8 @@ async fn report_unspooled(
 ) {
     let exec = execution.exec;
     tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
+    let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
+    let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
     let report = match finished.files.is_empty() {
         true => stored.await,
@@ -189,7 +196,7 @@ async fn report_unspooled(
     };
     note_end(shared, &execution, &report.body);
     send_last_report(shared, execution, report).await;
-    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+    let _left = unless_hung(shared, shared.spool.clear_unspooled(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.
@@ -241,4 +248,22 @@ fn failed_body(execution: &Execution, error: TrialError) -> ReportBody {
         timestamps: Timestamps { started_at, ..Timestamps::instant(ended_at) },
         record: None,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn host_without_open_files_is_waited_for_and_full_disk_is_not() {
+        let passes = |errno: Errno| passes(&io::Error::from_raw_os_error(errno.raw_os_error()));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(passes(errno), "{errno}");
+        }
+        for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO] {
+            assert!(!passes(errno), "{errno}");
+        }
+    }
 }

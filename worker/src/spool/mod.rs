@@ -85,6 +85,17 @@ impl Spool {
         Ok(entry)
     }
 
+    /// The execution with its files where [`persist`](Self::persist) has left them when it failed.
+    pub(crate) async fn locate_files(&self, finished: &Finished) -> Finished {
+        let finished = finished.clone();
+        if finished.files.is_empty() {
+            return finished;
+        }
+        let (.., exec) = finished.record.ids();
+        let dir = self.entry_dir(exec);
+        supervise::blocking(move || persist::locate_files(&dir, finished)).await
+    }
+
     /// Removes the entry of an execution whose report is acknowledged.
     pub(crate) async fn remove(&self, entry: SpoolEntry) {
         let SpoolEntry { dir, bytes, .. } = entry;
@@ -96,6 +107,17 @@ impl Spool {
     pub(crate) async fn clear_scratch(&self, exec: ExecId) {
         let scratch = self.scratch(exec);
         supervise::blocking(move || discard(&scratch)).await;
+    }
+
+    /// Removes what an execution that could not be spooled has left: its scratch directory, and a part
+    /// of an entry.
+    pub(crate) async fn clear_unspooled(&self, exec: ExecId) {
+        let dirs = [self.entry_dir(exec), self.scratch(exec)];
+        supervise::blocking(move || dirs.iter().for_each(|dir| discard(dir))).await;
+    }
+
+    fn entry_dir(&self, exec: ExecId) -> PathBuf {
+        self.worker_dir.join(SPOOL_DIR).join(exec.to_string())
     }
 }
 

@@ -39,6 +39,25 @@ pub(super) fn persist(
     Ok(entry)
 }
 
+/// The execution with its files where a `persist` that failed has left them: some may be in the entry.
+pub(super) fn locate_files(entry_dir: &Path, mut finished: Finished) -> Finished {
+    let mut index = 0;
+    for RecordFile { file, .. } in &mut finished.files {
+        let moved = entry_file_path(entry_dir, index);
+        if file.exists() {
+            index += 1;
+        } else if moved.exists() {
+            *file = moved;
+            index += 1;
+        }
+    }
+    finished
+}
+
+fn entry_file_path(entry_dir: &Path, index: usize) -> PathBuf {
+    entry_dir.join(index.to_string())
+}
+
 /// The entry, and the steps that write it.
 pub(super) fn persist_plan(
     worker_dir: &Path,
@@ -61,7 +80,7 @@ pub(super) fn persist_plan(
         bytes: 0,
     };
     for RecordFile { file, media_type, role, digest } in files {
-        let to = dir.join(entry.files.len().to_string());
+        let to = entry_file_path(&dir, entry.files.len());
         if !file.exists() && !to.exists() {
             entry.record.add_error(missing_file_error(&file));
             continue;

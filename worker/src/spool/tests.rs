@@ -264,6 +264,25 @@ async fn spool_write_failed_at_any_step_is_repeated() {
     }
 }
 
+#[tokio::test]
+async fn spool_write_given_up_at_any_step_loses_no_result() {
+    let scene = SpoolFixture::new().await;
+    let steps = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned").1.len();
+    // The last step removes the scratch directory of a complete entry.
+    for failed_after in 0..steps {
+        let scene = SpoolFixture::new().await;
+        let (_, planned) = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned");
+        planned.iter().take(failed_after).for_each(|step| step.perform().expect("performed"));
+        let spool = Spool::new(scene.dir.path().to_owned());
+        let located = spool.locate_files(&scene.finished()).await;
+        let outage = crate::backoff::OutageLog::new("store");
+        let report = publish_unspooled(&*scene.store, &outage, &located, true).await;
+        scene.assert_published(&report).await;
+        spool.clear_unspooled(scene.context.execution.labels.exec).await;
+        assert!(scene.is_clean(), "after {failed_after} steps");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn spool_recovery_killed_at_any_store_call_is_repeated() {
     for calls in 0..6 {

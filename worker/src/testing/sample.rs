@@ -42,6 +42,8 @@ impl SampleRun {
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
             extra_instructions: Vec::new(),
+            compose_overlays: Vec::new(),
+            install_only: false,
             gateway: None,
             budget: None,
             secrets: BTreeSet::new(),

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::WorkspaceDiffError;
+use crate::fs_make::{SCRATCH_DEPTH, make_directory};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -21,7 +22,8 @@ pub(super) struct ContentFile {
 impl ContentFile {
     /// An empty one in this directory, which is created.
     pub(super) fn create(scratch: &Path) -> Result<Self, WorkspaceDiffError> {
-        let made = std::fs::create_dir_all(scratch).and_then(|()| tempfile::tempfile_in(scratch));
+        let made = make_directory(scratch, SCRATCH_DEPTH);
+        let made = made.and_then(|()| tempfile::tempfile_in(scratch));
         match made {
             Ok(file) => Ok(Self { file, length: 0, scratch: scratch.to_owned() }),
             Err(source) => {

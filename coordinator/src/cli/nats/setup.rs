@@ -1,16 +1,22 @@
 //! `rollout setup`.
 
+use std::time::Duration;
+
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::nats::{NatsName, PoolElasticity};
+use rollout_worker::queue::nats::{ConnectError, Nats, NatsName, PoolElasticity};
 use rollout_worker::store;
+use tokio::time::Instant;
 
 use super::{POOL, RequiredNatsArgs};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::{store_url, value_parsers};
 use crate::config::env_vars;
+
+/// Pause between two attempts to connect.
+const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Create what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
@@ -47,6 +53,10 @@ pub(in crate::cli) struct SetupArgs {
     /// option the pool stays as it is; a new one is not elastic.
     #[arg(long, value_name = "yes|no|TIME", value_parser = elasticity)]
     elastic: Option<PoolElasticity>,
+
+    /// How long to wait for a server that cannot be reached yet [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::duration)]
+    wait: Option<Duration>,
 }
 
 fn elasticity(text: &str) -> Result<PoolElasticity, String> {
@@ -63,12 +73,28 @@ fn elasticity(text: &str) -> Result<PoolElasticity, String> {
     }
 }
 
+/// Connects, and waits for a server that starts.
+async fn connect(args: &SetupArgs) -> Result<Nats, CliError> {
+    let options = args.nats.options()?;
+    let deadline = Instant::now() + args.wait.unwrap_or_default();
+    loop {
+        match Nats::connect(options.clone()).await {
+            Err(ConnectError::Unreachable { .. } | ConnectError::NoJetStream { .. })
+                if Instant::now() < deadline =>
+            {
+                tokio::time::sleep(CONNECT_PAUSE).await;
+            }
+            connected => return Ok(connected?),
+        }
+    }
+}
+
 /// Runs the command.
 pub(in crate::cli) async fn setup(
     args: &SetupArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let nats = args.nats.connect().await?;
+    let nats = connect(args).await?;
     nats.prepare(&args.pool, &[SizeClass::default(), SizeClass::SOLO]).await?;
     let mut text = format!("pool {} is set up on {}\n", args.pool, nats.options().address());
     if let Some(copies) = nats.options().replicas {

@@ -48,7 +48,10 @@ pub(in crate::cli) async fn workers(
         key(a).cmp(&key(b))
     });
     let silence = limits::worker_silence(args.nats.access.lease);
-    let text = if args.json { render_json(&seen) } else { render_table(&seen, silence) };
+    let text = match args.json {
+        true => render_json(&seen),
+        false => render_table(&seen, silence, printer.out.width),
+    };
     printer.data(&text)?;
     if not_set_up {
         printer.hint(NOT_SET_UP_HINT);
@@ -80,7 +83,11 @@ fn worker_state(heartbeat: &Heartbeat) -> &'static str {
     }
 }
 
-fn render_table(seen: &[ReceivedHeartbeat], silence_limit: Duration) -> String {
+fn render_table(
+    seen: &[ReceivedHeartbeat],
+    silence_limit: Duration,
+    width: Option<usize>,
+) -> String {
     if seen.is_empty() {
         return "no workers\n".to_owned();
     }
@@ -107,5 +114,5 @@ fn render_table(seen: &[ReceivedHeartbeat], silence_limit: Duration) -> String {
         // Every sender of heartbeats chooses these texts.
         rows.push(row.iter().map(|text| escape::line(text).into_owned()).collect());
     }
-    format!("{}\n", table::aligned(&header, rows, 6))
+    format!("{}\n", table::aligned(&header, rows, 6, width))
 }

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::shorten;
 use rollout_worker::supervise;
 use serde_json::Value;
+use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
@@ -21,6 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Largest document of an answer, bytes.
 const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
+
+/// Longest text of a server in a message, bytes.
+const MAX_LINE_BYTES: usize = 200;
 
 /// A server, with the token of its user.
 #[derive(Debug, Clone)]
@@ -47,6 +52,11 @@ pub(in crate::cli) struct RunUrl {
 /// Whether a text is the address of a server of `rollout serve`, or of a run on one.
 pub(in crate::cli) fn is_api_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// Whether a part of a URL can be an id.
+pub(super) fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 fn agent(limit: Option<Duration>) -> Agent {
@@ -175,17 +185,39 @@ impl ApiServerClient {
             return Ok(answer);
         }
         let status = answer.status();
-        let problem = document_of(answer).unwrap_or_default();
-        Err(problem_error(status.as_u16(), &problem))
+        let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let is_text = kind.is_some_and(|kind| kind.starts_with("text/plain"));
+        let body = body_of(answer).unwrap_or_default();
+        let problem = serde_json::from_slice(&body).unwrap_or_default();
+        let mut error = problem_error(status.as_u16(), &problem);
+        if is_text && let Some(line) = first_line(&body) {
+            error.message = format!("{}: {line}", error.message);
+        }
+        Err(error)
     }
 }
 
+/// What a failure to read an answer prevents.
+const UNREADABLE: &str = "cannot read the answer of the server";
+
 /// The document in an answer.
-fn document_of(mut answer: Response<Body>) -> Result<Value, CliError> {
-    let what = "cannot read the answer of the server";
-    let text = answer.body_mut().with_config().limit(MAX_DOCUMENT).read_to_vec();
-    let text = text.map_err(|error| CliError::from_cause(ExitCode::OutOfReach, what, &error))?;
-    serde_json::from_slice(&text).map_err(|error| CliError::failure(what, &error))
+fn document_of(answer: Response<Body>) -> Result<Value, CliError> {
+    let text = body_of(answer)?;
+    serde_json::from_slice(&text).map_err(|error| CliError::failure(UNREADABLE, &error))
+}
+
+/// The bytes of an answer.
+fn body_of(mut answer: Response<Body>) -> Result<Vec<u8>, CliError> {
+    let body = answer.body_mut().with_config().limit(MAX_DOCUMENT).read_to_vec();
+    body.map_err(|error| CliError::from_cause(ExitCode::OutOfReach, UNREADABLE, &error))
+}
+
+/// The first line of a text of a server, fit for a message; `None` if it is empty.
+fn first_line(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let line = text.trim().lines().next()?;
+    let line = line.chars().filter(|c| !c.is_control()).collect();
+    Some(shorten(line, MAX_LINE_BYTES))
 }
 
 /// The error that a server states, with its code.
@@ -220,8 +252,7 @@ impl RunUrl {
             return Ok(None);
         }
         let parts = text.trim_end_matches('/').split_once("/v1/runs/");
-        let parts =
-            parts.filter(|(_, id)| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric()));
+        let parts = parts.filter(|(_, id)| is_id(id));
         let Some((base, id)) = parts else {
             return Err(CliError::usage(format!(
                 "cannot use `{text}`: it is not the URL of a run"
@@ -302,5 +333,14 @@ mod tests {
         assert_eq!((error.details.len(), error.hints.len()), (2, 1));
         let unknown = problem_error(502, &Value::Null);
         assert_eq!(unknown.message, "the server answered 502");
+    }
+
+    #[test]
+    fn text_of_a_server_is_quoted_by_its_first_line() {
+        let quoted = |text: &str| first_line(text.as_bytes());
+        assert_eq!(quoted(" \n use https\u{1b}://\r\nmore\n").as_deref(), Some("use https://"));
+        assert_eq!(quoted("\n "), None);
+        let long = quoted(&"x".repeat(5000)).expect("a line");
+        assert!(long.len() <= MAX_LINE_BYTES && long.starts_with("xxx"), "{long}");
     }
 }

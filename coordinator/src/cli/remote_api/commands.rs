@@ -31,7 +31,7 @@ pub(in crate::cli) async fn status(
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let shown = run.server.document(&run.path("")).await?;
+    let shown = run.document().await?;
     match json {
         true => printer.json(&shown)?,
         false => printer.data(&summary(&shown))?,
@@ -103,7 +103,7 @@ pub(in crate::cli) async fn logs(
 }
 
 /// A part of a URL: every byte that could have a meaning there is written in hexadecimal digits.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         match byte {

@@ -67,6 +67,19 @@ const DOCUMENT: &[&str] = &[
     "override_memory",
     "override_storage",
     "override_gpus",
+    "override_memory_mb",
+    "override_storage_mb",
+    "delete",
+    "no_force_build",
+    "enable_verification",
+    "effort",
+    "environment_key",
+    "allow_environment_host",
+    "allow_verifier_host",
+    "mcp_config",
+    "install_only",
+    "retry_include",
+    "retry_exclude",
     "timeout_multiplier",
     "agent_timeout_multiplier",
     "verifier_timeout_multiplier",
@@ -83,6 +96,7 @@ const DOCUMENT: &[&str] = &[
 /// Options with an effect in this command.
 const HERE: &[&str] = &[
     "dry_run",
+    "print_config",
     "json",
     "fail_under",
     "strict",
@@ -116,6 +130,10 @@ fn use_of(id: &str) -> Option<OptionUse> {
         "load_trajectory" => {
             OptionUse::Refused("put the conversation into `trajectory.json` of a task")
         }
+        "skill" => OptionUse::Refused(
+            "put the skills into the images of tasks, and name their directory in `environment.skills_dir`",
+        ),
+        "extra_docker_compose" => OptionUse::Refused("put a compose file into each task"),
         _ => return None,
     })
 }
@@ -181,6 +199,8 @@ mod tests {
             ("--accept-changed", "--accept-changed"),
             ("--listen 127.0.0.1:1", "--listen"),
             ("--load-trajectory t.json", "--load-trajectory"),
+            ("--skill s", "--skill"),
+            ("--extra-docker-compose c.yaml", "--extra-docker-compose"),
             ("--fail-under 0.5 --detach", "--fail-under"),
             ("--set jobs_dir=out", "--set jobs_dir"),
         ] {

@@ -190,7 +190,7 @@ profile:
 budgets:
   step: {{calls: 100}}
 
-# A sandbox on this host; `docker` with an `image` isolates the commands.
+# A sandbox on this host; `docker` with a `docker_image` isolates the commands.
 environment: {{type: process}}
 
 # The prompts are shipped; `prompt: FILE` is one of your own.

@@ -1,5 +1,6 @@
 //! Commands of tree searches.
 
+mod best;
 mod error;
 mod gc;
 mod init;
@@ -34,6 +35,8 @@ pub(super) enum TreeCommand {
     Resume(Box<TreeRunArgs>),
     Report(report::ReportArgs),
     Show(show::ShowArgs),
+    Best(best::BestArgs),
+    Apply(best::ApplyArgs),
     Validate(validate::ValidateArgs),
     Score(score::ScoreArgs),
     Gc(gc::TreeGcArgs),
@@ -53,6 +56,8 @@ impl TreeCommand {
             Self::Resume(args) => Box::pin(run::run(*args, true, printer)).await,
             Self::Report(args) => report::report(args, printer).await,
             Self::Show(args) => show::show(args, printer).await,
+            Self::Best(args) => best::best(args, printer).await,
+            Self::Apply(args) => best::apply(args, printer).await,
             Self::Validate(args) => validate::validate(args, printer).await,
             Self::Score(args) => score::score(args, printer).await,
             Self::Gc(args) => Box::pin(gc::gc(args, printer)).await,

@@ -8,7 +8,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
 use super::options::KeyOptions;
-use super::{run_search, show, validate};
+use super::{best, run_search, show, validate};
 use crate::cli::error::CliError;
 use crate::cli::hint_command::{self, HintedRun, RunAction};
 use crate::cli::listen::ListenArgs;
@@ -165,9 +165,10 @@ pub(in crate::cli) async fn run(
     let result = run_search::run_search(tree, &args, screen, printer).await;
     let manifest = result.map_err(|error| error.for_run(&run).for_this_command(&named))?;
     if !args.json {
-        printer.data(&show::text(&manifest, false)?)?;
+        printer.data(&show::text(&manifest, false, printer.out.width)?)?;
         let page = run_dir.join("tree.html");
         printer.hint(&format!("open {} to see the tree as a drawing", page.display()));
+        best::hint_after_search(&manifest, &run_dir, printer);
     }
     Ok(exit_code(&manifest, printer))
 }

@@ -41,7 +41,7 @@ pub(super) async fn run_search(
         false => traces::for_run(&mut sinks),
     };
     let _monitoring = args.listen.for_run(&mut sinks, &traces).await?;
-    let invocation = invocation(args, &tree.name);
+    let invocation = invocation(args, &tree);
     let options = SearchOpenOptions {
         tree,
         dry_run: args.dry_run,
@@ -71,18 +71,19 @@ pub(super) async fn run_search(
 
 /// The command line of the search, for `rollout resume` and `retry`, which do not replace it. It names
 /// the search, whose name may come from the clock. Equal simulations leave equal files, and none.
-fn invocation(args: &TreeRunArgs, name: &str) -> Option<serde_json::Value> {
+fn invocation(args: &TreeRunArgs, tree: &TreeFile) -> Option<serde_json::Value> {
     if args.dry_run || args.again.is_some() {
         return None;
     }
     let mut invocation = Invocation::of_process(&["tree", "run"])?;
     if !args.keys.has_name() {
-        invocation.add("--tree-run-id", name);
+        invocation.add("--tree-run-id", &tree.name);
     }
     #[cfg(feature = "nats")]
     if let Some(url) = args.remote.url() {
         invocation.add_server(url);
     }
+    invocation.repository = std::path::absolute(tree.resolve_path(&tree.repository)).ok();
     serde_json::to_value(invocation).ok()
 }
 

@@ -46,12 +46,13 @@ pub(in crate::cli) async fn score(
     args: ScoreArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let text = supervise::blocking(move || compare_files(&args)).await?;
+    let width = printer.out.width;
+    let text = supervise::blocking(move || compare_files(&args, width)).await?;
     printer.data(&text)?;
     Ok(ExitCode::Success)
 }
 
-fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
+fn compare_files(args: &ScoreArgs, width: Option<usize>) -> Result<String, CliError> {
     let profile = ScoringProfile::load(&args.profile).map_err(|error| {
         CliError::from_cause(ExitCode::Config, "cannot load the scoring profile", &error)
     })?;
@@ -69,7 +70,7 @@ fn compare_files(args: &ScoreArgs) -> Result<String, CliError> {
             .map_err(|error| CliError::failure("cannot write the score as JSON", &error))?;
         return Ok(format!("{document}\n"));
     }
-    Ok(render(&comparison, &candidate, &profile))
+    Ok(render(&comparison, &candidate, &profile, width))
 }
 
 fn document(
@@ -92,6 +93,7 @@ fn render(
     comparison: &SweepComparison,
     candidate: &SweepSummary,
     profile: &ScoringProfile,
+    width: Option<usize>,
 ) -> String {
     let recommendation = &comparison.recommendation;
     let explore = if recommendation.should_explore { "explore" } else { "do not explore" };
@@ -134,7 +136,7 @@ fn render(
     let rows: Vec<_> = counted.collect();
     if !rows.is_empty() {
         let header = ["metric", "weight", "baseline", "candidate", "delta"];
-        lines.extend([String::new(), table::aligned(&header, rows, 1)]);
+        lines.extend([String::new(), table::aligned(&header, rows, 1, width)]);
     }
     lines.push(String::new());
     lines.join("\n")

@@ -27,22 +27,26 @@ pub(in crate::cli) struct ShowArgs {
 /// Runs the command.
 pub(in crate::cli) async fn show(args: ShowArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let manifest = with_search(args.run_dir, |_, manifest| Ok(manifest)).await?;
-    printer.data(&text(&manifest, args.json)?)?;
+    printer.data(&text(&manifest, args.json, printer.out.width)?)?;
     Ok(ExitCode::Success)
 }
 
 /// A search as text.
-pub(super) fn text(manifest: &SearchManifest, json: bool) -> Result<String, CliError> {
+pub(super) fn text(
+    manifest: &SearchManifest,
+    json: bool,
+    width: Option<usize>,
+) -> Result<String, CliError> {
     let overview = SearchOverview::from_manifest(manifest);
     if json {
         let text = serde_json::to_string_pretty(&overview)
             .map_err(|error| CliError::failure("cannot write the search as JSON", &error))?;
         return Ok(text + "\n");
     }
-    Ok(render(&overview))
+    Ok(render(&overview, width))
 }
 
-fn render(overview: &SearchOverview) -> String {
+fn render(overview: &SearchOverview, width: Option<usize>) -> String {
     let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let ended = overview.stop_reason.and_then(|reason| serde_json::to_value(reason).ok());
     let state = match ended {
@@ -73,18 +77,18 @@ fn render(overview: &SearchOverview) -> String {
         "primary/root",
         "primary/parent",
     ];
-    text.push_str(&format!("\n{}\n", table::aligned(&header, best, 4)));
+    text.push_str(&format!("\n{}\n", table::aligned(&header, best, 4, width)));
     if !overview.ideas.is_empty() {
-        ideas(overview, &mut text);
+        ideas(overview, width, &mut text);
     }
     if !overview.spending.is_nothing() {
-        spending(overview, &mut text);
+        spending(overview, width, &mut text);
     }
     text
 }
 
 /// The cost of the search, of its depths and of its nodes, and the model calls of its agents.
-fn spending(overview: &SearchOverview, text: &mut String) {
+fn spending(overview: &SearchOverview, width: Option<usize>, text: &mut String) {
     let header = ["cost of", "cost", "calls", "input tokens", "cached", "output tokens"];
     let mut rows = vec![spending_row("search", &overview.spending)];
     for (depth, spending) in overview.spending_by_depth.iter().enumerate() {
@@ -97,7 +101,7 @@ fn spending(overview: &SearchOverview, text: &mut String) {
             rows.push(calls_row(&name, calls.cost, calls));
         }
     }
-    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 1)));
+    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 1, width)));
 }
 
 fn spending_row(name: &str, spending: &SpendingSummary) -> Vec<String> {
@@ -111,7 +115,7 @@ fn calls_row(name: &str, cost: f64, calls: &StepCalls) -> Vec<String> {
 }
 
 /// The tables of all ideas, and the reasons of their outcomes.
-fn ideas(overview: &SearchOverview, text: &mut String) {
+fn ideas(overview: &SearchOverview, width: Option<usize>, text: &mut String) {
     let header = [
         "eval",
         "depth",
@@ -127,7 +131,7 @@ fn ideas(overview: &SearchOverview, text: &mut String) {
         "primary/parent",
     ];
     let rows = overview.ideas.iter().map(row).collect();
-    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 9)));
+    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 9, width)));
     let metric = escape::line(&overview.primary_metric);
     text.push_str(&format!(
         "\nroot: relative to the root's results; parent: relative to those of the node that the \
@@ -136,11 +140,12 @@ fn ideas(overview: &SearchOverview, text: &mut String) {
     let known = overview.ideas.iter().filter_map(|idea| Some((idea, idea.why.as_deref()?)));
     let reasons: Vec<_> = known.map(|(idea, why)| reason(idea, why)).collect();
     if !reasons.is_empty() {
-        text.push_str(&format!("\n{}\n", table::aligned(&["eval", "idea", "reason"], reasons, 3)));
+        let header = ["eval", "idea", "reason"];
+        text.push_str(&format!("\n{}\n", table::aligned(&header, reasons, 3, width)));
     }
     let header = ["eval", "commit", "baseline/parent", "results"];
     let files = overview.ideas.iter().map(files).collect();
-    text.push_str(&format!("\n{}\n", table::aligned(&header, files, 4)));
+    text.push_str(&format!("\n{}\n", table::aligned(&header, files, 4, width)));
 }
 
 fn step(step: &BestStep) -> Vec<String> {

@@ -13,14 +13,8 @@ use super::super::diagnostics::{ErrorKind, nearest};
 use super::super::reader::{Field, Fields};
 use super::agent_tasks::TaskSupport;
 use super::agents::AgentKeys;
+use super::built_in::{BUILT_IN_AGENTS, BuiltInAgent};
 use super::harness;
-
-/// Dialects of the built-in agent `shell`, the preferred one first.
-const SHELL_DIALECTS: &[ModelDialect] =
-    &[ModelDialect::Openai, ModelDialect::Anthropic, ModelDialect::Gemini];
-
-/// Names of the built-in agents.
-const BUILT_IN_NAMES: &[&str] = &["oracle", "nop", "shell"];
 
 /// The fields with an agent's own scripts.
 pub(super) struct Scripts<'a> {
@@ -87,7 +81,7 @@ impl<'a> OptionFields<'a> {
 
 /// Where an agent comes from.
 pub(super) enum AgentSource<'a> {
-    BuiltIn(&'static str),
+    BuiltIn(&'static BuiltInAgent),
     OwnScripts,
     Catalogue { entry: &'a AgentEntry, version: Option<String> },
 }
@@ -117,12 +111,11 @@ impl<'a> AgentSource<'a> {
         catalogue: &'a AgentCatalogue,
     ) -> Option<Self> {
         let has_scripts = scripts.all().iter().any(|field| field.is_present());
-        let built_in = BUILT_IN_NAMES.iter().find(|built_in| Some(**built_in) == name);
-        if let Some(built_in) = built_in {
+        if let Some(built_in) = name.and_then(BuiltInAgent::find) {
             for script in scripts.all().into_iter().filter(|script| script.is_present()) {
                 script.reject_with_hint(
                     ErrorKind::Conflict,
-                    format!("a script for the built-in agent `{built_in}`"),
+                    format!("a script for the built-in agent `{}`", built_in.name),
                     "no script",
                     "give the agent another name to use your own scripts",
                 );
@@ -148,7 +141,7 @@ impl<'a> AgentSource<'a> {
         catalogue: &'a AgentCatalogue,
         others: &str,
     ) -> Option<Self> {
-        if let Some(built_in) = BUILT_IN_NAMES.iter().find(|built_in| **built_in == name) {
+        if let Some(built_in) = BuiltInAgent::find(name) {
             return Some(Self::BuiltIn(built_in));
         }
         let (plain, version) = match name.split_once('@') {
@@ -179,17 +172,14 @@ impl<'a> AgentSource<'a> {
             session: None,
         };
         match self {
-            Self::BuiltIn("shell") => {
-                options.reject_others(
-                    "the agent `shell`",
-                    &["system_prompt", "max_turns", "command_timeout_sec"],
-                );
-                Some(plain(AgentKind::Shell(shell(options)), SHELL_DIALECTS, true))
-            }
-            Self::BuiltIn(name) => {
-                options.reject_others(&format!("the agent `{name}`"), &[]);
-                let kind = if name == "oracle" { AgentKind::Oracle } else { AgentKind::Nop };
-                Some(plain(kind, &[], false))
+            Self::BuiltIn(agent) => {
+                options.reject_others(&format!("the agent `{}`", agent.name), agent.options);
+                let kind = match agent.name {
+                    "oracle" => AgentKind::Oracle,
+                    "nop" => AgentKind::Nop,
+                    _ => AgentKind::Shell(shell(options)),
+                };
+                Some(plain(kind, agent.dialects, !agent.dialects.is_empty()))
             }
             Self::OwnScripts => {
                 options.reject_others("an agent with scripts of its own", &[]);
@@ -262,7 +252,8 @@ fn catalogued(
 
 fn reject_unknown(item: &Field<'_>, name: &str, catalogue: &AgentCatalogue, others: &str) {
     let catalogued = catalogue.entries().map(|entry| entry.name.as_str());
-    let known: Vec<&str> = BUILT_IN_NAMES.iter().copied().chain(catalogued).collect();
+    let known: Vec<&str> =
+        BUILT_IN_AGENTS.iter().map(|agent| agent.name).chain(catalogued).collect();
     let found = format!("no agent with the name `{name}`, and no scripts");
     let expected = format!("{others}one of {}", known.join(", "));
     match nearest(name, known.iter().copied()) {

@@ -1,14 +1,17 @@
 //! Keys of agents about tasks: features of tasks that they use, hosts, continued conversations.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
+use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, AgentTaskOptions, TaskFeature};
 use rollout_worker::shown_path::shown;
 
 use super::super::catalogue::{AgentEntry, AgentOption};
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::{Field, Fields};
+use super::super::skill_dirs::{self, PackedSkill};
 use super::super::task::read_host;
 use super::super::trajectory_file;
 use super::agents::AgentKeys;
@@ -52,6 +55,7 @@ pub(super) struct TaskOptionFields<'a> {
     resume: Field<'a>,
     unsupported: Field<'a>,
     trajectory: Field<'a>,
+    skills: Field<'a>,
 }
 
 impl<'a> TaskOptionFields<'a> {
@@ -61,6 +65,7 @@ impl<'a> TaskOptionFields<'a> {
             resume: fields.take(AgentKeys::resume_trajectory),
             unsupported: fields.take(AgentKeys::unsupported),
             trajectory: fields.take(AgentKeys::load_trajectory),
+            skills: fields.take(AgentKeys::skills),
         }
     }
 
@@ -90,7 +95,53 @@ impl<'a> TaskOptionFields<'a> {
         };
         let hosts = self.hosts.items().unwrap_or_default();
         let extra_allowed_hosts = hosts.iter().filter_map(read_host).collect();
-        AgentTaskOptions { unsupported, extra_allowed_hosts, resume_trajectory, trajectory: None }
+        AgentTaskOptions {
+            unsupported,
+            extra_allowed_hosts,
+            resume_trajectory,
+            trajectory: None,
+            skills: Vec::new(),
+        }
+    }
+
+    /// Reads the skills that the job `file` gives to the agent, by name. Of two with one name, the last
+    /// one counts. Errors are recorded.
+    pub(super) fn skills(
+        &self,
+        agent: Option<&str>,
+        kind: &AgentKind,
+        options: &AgentTaskOptions,
+        file: &Path,
+    ) -> Vec<PackedSkill> {
+        let items = self.skills.items().unwrap_or_default();
+        let is_reader = kind.calls_models() && !options.unsupported.contains(&TaskFeature::Skills);
+        if !items.is_empty() && !is_reader {
+            let found =
+                format!("skills, which the agent `{}` cannot use", agent.unwrap_or("of this name"));
+            let expected = "`shell`, or an agent with scripts of its own that read them";
+            self.skills.reject(ErrorKind::Unsupported, found, expected);
+            return Vec::new();
+        }
+        let base = file.parent().unwrap_or(Path::new(""));
+        let mut skills = BTreeMap::new();
+        for item in items {
+            let Some(path) = item.path() else { continue };
+            match skill_dirs::read(&base.join(&path)) {
+                Ok(found) => {
+                    skills.extend(found.into_iter().map(|skill| (skill.name.clone(), skill)));
+                }
+                Err(why) => {
+                    let found = format!("`{}`, which cannot be used: {why}", shown(&path));
+                    let expected = "a directory with the file SKILL.md, or one of such directories";
+                    item.reject(ErrorKind::BadValue, found, expected);
+                }
+            }
+        }
+        if skills.len() > limits::SKILLS {
+            let (found, most) = (format!("{} skills", skills.len()), limits::SKILLS);
+            self.skills.reject(ErrorKind::TooLarge, found, format!("at most {most}"));
+        }
+        skills.into_values().collect()
     }
 
     /// Reads the conversation that the agent continues, if the job `file` names one; errors are
@@ -158,19 +209,22 @@ mod tests {
             extra_allowed_hosts: vec!["*.a.b".into(), "10.0.0.0/8".into()],
             resume_trajectory: true,
             trajectory: None,
+            skills: Vec::new(),
         };
         assert_eq!(found, [expected]);
     }
 
     #[test]
     fn options_that_agent_cannot_have_are_refused() {
-        let text = "[{name: oracle, resume_trajectory: true}, {name: aider, model: openai/m, resume_trajectory: true}, {name: nop, unsupported: [mcp]}, {name: s, execute: x, unsupported: [tools], extra_allowed_hosts: ['http://a']}]";
+        let text = "[{name: oracle, resume_trajectory: true}, {name: aider, model: openai/m, resume_trajectory: true}, {name: nop, unsupported: [mcp]}, {name: s, execute: x, unsupported: [tools], extra_allowed_hosts: ['http://a']}, {name: aider-2, agent: aider, model: openai/m, skills: [/absent]}, {name: t, execute: x, skills: [/absent]}]";
         let expected = [
             ("x[0].resume_trajectory", ErrorKind::Unsupported),
             ("x[1].resume_trajectory", ErrorKind::Unsupported),
             ("x[2].unsupported", ErrorKind::Conflict),
             ("x[3].unsupported[0]", ErrorKind::BadValue),
             ("x[3].extra_allowed_hosts[0]", ErrorKind::BadValue),
+            ("x[4].skills", ErrorKind::Unsupported),
+            ("x[5].skills[0]", ErrorKind::BadValue),
         ];
         assert_eq!(options(text).1, expected.map(|(key, kind)| (key.to_owned(), kind)));
     }

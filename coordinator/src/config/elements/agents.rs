@@ -15,6 +15,7 @@ use super::super::catalogue::AgentCatalogue;
 use super::super::diagnostics::ErrorKind;
 use super::super::location::SourceLocation;
 use super::super::reader::Field;
+use super::super::skill_dirs::PackedSkill;
 use super::agent_model::{AgentModelChoice, ModelFields};
 use super::agent_source::{AgentSource, Definition, OptionFields, Scripts};
 use super::agent_tasks::TaskOptionFields;
@@ -58,6 +59,10 @@ keys! {
             "Continue its conversation in the next step of a task instead of beginning a new one.";
         load_trajectory: HostFile("path", "put a `trajectory.json` into each task"), "that of the task",
             "File with a conversation that it continues in the first step of each task; relative to the file.";
+        skills: HostFile("list of paths", "put the skills into the images of tasks, and name their directory in \
+            `environment.skills_dir`"), "none",
+            "Directories with skills for it, beside those of tasks: with a file SKILL.md, or of such directories; \
+             relative to the file.";
         unsupported: Value("list of mcp|mcp_sse|skills|trajectory"), "of the catalogue, else none",
             "Features of tasks that its scripts cannot use: tasks that have them are unsupported.";
         session_calls: Value("table"), "of the catalogue, else none",
@@ -93,6 +98,8 @@ pub struct AgentConfig {
     pub task_options: AgentTaskOptions,
     /// The content of `load_trajectory`.
     pub trajectory: Option<Bytes>,
+    /// The content of `skills`.
+    pub skills: Vec<PackedSkill>,
     /// How its own session files count its model calls.
     pub session: Option<SessionFormat>,
 }
@@ -106,8 +113,12 @@ pub struct Agent {
     pub description: Option<String>,
     /// Its time limits as written, without the job's multipliers.
     pub unscaled_limits: AgentLimits,
+    /// The same for each command of `shell`, seconds.
+    pub unscaled_command_sec: Option<f64>,
     /// The conversation that it continues; its blob is in `spec`.
     pub trajectory: Option<Bytes>,
+    /// The skills that the job gives to it; their blobs are in `spec`.
+    pub skills: Vec<PackedSkill>,
 }
 
 impl Agent {
@@ -118,22 +129,31 @@ impl Agent {
             execute_sec: file.limits.execute_sec.map(|limit| rules.agent(limit)),
             execute_max_sec: file.limits.execute_max_sec.map(|limit| rules.agent(limit)),
         };
+        let mut kind = file.kind;
+        let mut unscaled_command_sec = None;
+        if let AgentKind::Shell(shell) = &mut kind {
+            unscaled_command_sec = Some(shell.command_sec);
+            shell.command_sec = rules.agent(shell.command_sec);
+        }
         let blob = |bytes: &Bytes| BlobRef::for_bytes(bytes, MediaType::Json);
         let trajectory = file.trajectory.as_ref().map(blob);
+        let skills = file.skills.iter().map(PackedSkill::spec).collect();
         Self {
             spec: AgentSpec {
                 name: file.name,
-                kind: file.kind,
+                kind,
                 env: variables::templates(file.env),
                 limits,
                 install_once: file.install_once,
                 model: file.model,
-                task_options: AgentTaskOptions { trajectory, ..file.task_options },
+                task_options: AgentTaskOptions { trajectory, skills, ..file.task_options },
                 session_calls: file.session.map(Box::new),
             },
             trajectory: file.trajectory,
+            skills: file.skills,
             description: file.description,
             unscaled_limits: file.limits,
+            unscaled_command_sec,
         }
     }
 }
@@ -203,6 +223,7 @@ fn agent(
     let session = session::read(&session_field, &kind).or(session);
     let task_options = task_fields.read(&kind, task_support);
     let trajectory = task_fields.trajectory(named.as_deref(), &kind, &task_options, file);
+    let skills = task_fields.skills(named.as_deref(), &kind, &task_options, file);
     let model = model_fields.read(item, &dialects, needs_model, gateway)?;
     let location = name_field.location();
     let own = model.iter().flat_map(AgentModelChoice::variables);
@@ -218,9 +239,8 @@ fn agent(
         install_once_field.reject(ErrorKind::Conflict, found, "an `install` script");
     }
     let install_once = install_once_field.bool().unwrap_or(install_once);
-    let name = name?;
     Some(AgentConfig {
-        name,
+        name: name?,
         description,
         kind,
         env,
@@ -229,6 +249,7 @@ fn agent(
         model,
         task_options,
         trajectory,
+        skills,
         session,
     })
 }
@@ -248,6 +269,8 @@ fn check_unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Source
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::spec::agent::ShellSpec;
+
     use super::super::testing::{agents as read, read_field};
     use super::{Agent, AgentKind, AgentLimits, ErrorKind, TimeoutRules};
 
@@ -274,6 +297,22 @@ mod tests {
         let capped = AgentLimits { execute_sec: None, ..limits };
         assert_eq!(capped.execute(Some(rules.agent(100.0))), Some(60.0), "the task's, capped");
         assert_eq!(capped.execute(None), Some(60.0));
+    }
+
+    #[test]
+    fn command_timeout_of_shell_follows_multiplier_of_agents() {
+        let (agents, faults, _) = read_field("[{name: oracle}]", read);
+        assert_eq!(faults, []);
+        let mut file = agents[0].clone();
+        file.kind = AgentKind::Shell(ShellSpec::default());
+        let twice = TimeoutRules { multiplier: 2.0, ..TimeoutRules::default() };
+        let half = TimeoutRules { agent_multiplier: Some(0.5), ..twice };
+        for (rules, expected) in [(twice, 600.0), (half, 150.0)] {
+            let agent = Agent::new(file.clone(), &rules);
+            let AgentKind::Shell(shell) = agent.spec.kind else { panic!("it is `shell`") };
+            // Documents of the job have the value as it was written.
+            assert_eq!((shell.command_sec, agent.unscaled_command_sec), (expected, Some(300.0)));
+        }
     }
 
     #[test]

@@ -31,12 +31,18 @@ const TYPES: &[(&str, ArtifactType)] = &[
 
 /// The artifacts in file order, each a path or a mapping.
 pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
-    field.items().unwrap_or_default().iter().filter_map(artifact).collect()
+    read_of_task(field, &|_| false)
 }
 
-fn artifact(item: &Field<'_>) -> Option<Artifact> {
+/// The artifacts of a task. Its environment may have further absolute paths.
+pub(crate) fn read_of_task(field: &Field<'_>, is_absolute: &dyn Fn(&str) -> bool) -> Vec<Artifact> {
+    let items = field.items().unwrap_or_default();
+    items.iter().filter_map(|item| artifact(item, is_absolute)).collect()
+}
+
+fn artifact(item: &Field<'_>, is_absolute: &dyn Fn(&str) -> bool) -> Option<Artifact> {
     if item.is_text() {
-        let source = source(item)?;
+        let source = source(item, is_absolute)?;
         return Some(Artifact {
             source,
             destination: None,
@@ -66,17 +72,33 @@ fn artifact(item: &Field<'_>) -> Option<Artifact> {
         kind.bad_value("`workspace_diff`, the type of every artifact with `changes_of`");
     }
     fields.finish();
-    let source = source(if changes { &changes_of } else { &from })?;
+    let source = source(if changes { &changes_of } else { &from }, is_absolute)?;
     Some(Artifact { source, destination, exclude, service, changes, artifact_type })
 }
 
-fn source(field: &Field<'_>) -> Option<String> {
+/// Reads the path of an artifact in the environment. In formats shared with other tools a relative one
+/// begins at the root, where these copy it from.
+fn source(field: &Field<'_>, is_absolute: &dyn Fn(&str) -> bool) -> Option<String> {
     let path = field.non_empty_string()?;
-    let good = path.strip_prefix('/').is_some_and(|rest| is_plain(rest.trim_end_matches('/')));
-    if !good {
-        field.bad_value("an absolute path inside the environment, without `.`, `..` or `//`");
+    let is_good = |path: &str| {
+        path.strip_prefix('/').is_some_and(|rest| is_plain(rest.trim_end_matches('/')))
+    };
+    if is_good(&path) || is_absolute(&path) {
+        return Some(path);
     }
-    good.then_some(path)
+    let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let from_root: String = parts.flat_map(|part| ["/", part]).collect();
+    if field.is_shared() && !has_drive(&path) && is_good(&from_root) {
+        field.warn(format!("read as `{from_root}`: relative paths begin at the root"));
+        return Some(from_root);
+    }
+    field.bad_value("an absolute path inside the environment, without `.`, `..` or `//`");
+    None
+}
+
+/// Whether a path begins with a drive of Windows.
+pub(crate) fn has_drive(path: &str) -> bool {
+    matches!(path.as_bytes(), [drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic())
 }
 
 /// A path below the trial's own directory, never outside it.

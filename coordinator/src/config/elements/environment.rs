@@ -1,15 +1,24 @@
 //! `environment`: provider, provider settings, prices and cleanup policy.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
+use rollout_protocol::spec::task::{McpServer, NetworkPolicy};
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::diagnostics::ErrorKind;
 use super::super::keys::KeyTableEntry;
 use super::super::reader::{Field, Fields, Scalar};
+use super::super::task::{McpKeys, read_host, read_mcp_servers};
+use super::compose_overlays::{self, ComposeOverlays};
+use super::mcp_secrets;
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
+use super::timeouts;
+use super::variables::{self, Variable};
 
 keys! {
     /// The keys of `environment` in job files.
@@ -27,6 +36,19 @@ keys! {
             "" => OverrideKeys::ALL;
         max_starts_per_minute: Value("integer"), "no limit",
             "Environment starts per minute on each worker.";
+        env: Value("table NAME = text"), "",
+            "Variables of every script, which override those of tasks' environments; `${NAME:-default}`.";
+        extra_allowed_hosts: Value("list of hosts"), "none",
+            "Hosts that tasks without network or with an allowlist may reach, as `allowed_hosts` of tasks.";
+        extra_docker_compose: HostFile("list of paths", "put a compose file into each task"), "none",
+            "Docker: compose files that are merged onto those of tasks, for agents' environments; relative to the file, \
+             and paths in them to the `environment/` of the task.";
+        mcp_servers: Value("list"), "none",
+            "MCP servers for agents, instead of those of tasks with the same names.",
+            "mcp_servers[]" => McpKeys::ALL;
+        start_grace_sec: Value("seconds"), "the task's",
+            "Time between the start of an environment and its first command, for every task without \
+             healthcheck.";
     }
 
     /// The keys of `provider_config`.
@@ -85,10 +107,60 @@ pub(crate) struct EnvironmentConfig {
     pub(crate) resources: ResourceOverrides,
     /// Environment starts per minute on each worker.
     pub(crate) starts_per_minute: Option<u32>,
+    /// Time between the start of an environment and its first command, seconds.
+    pub(crate) start_grace_sec: Option<f64>,
+    /// Changes of the tasks' environments.
+    pub(crate) changes: EnvironmentChanges,
+    /// Compose files for the agents' environments.
+    pub(crate) overlays: ComposeOverlays,
 }
 
-/// Reads the environment.
-pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
+/// Changes that a job makes to the environments of its tasks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EnvironmentChanges {
+    /// Variables, over those of the tasks.
+    pub env: BTreeMap<String, Variable>,
+    /// Hosts that may be reached in tasks without network or with an allowlist.
+    pub hosts: Vec<String>,
+    /// MCP servers for agents, instead of those of tasks with the same names.
+    pub mcp_servers: Vec<McpServer>,
+    /// The headers of `mcp_servers`.
+    pub headers: Vec<Variable>,
+}
+
+impl EnvironmentChanges {
+    /// All values that may refer to variables.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.env.values().chain(&self.headers)
+    }
+
+    /// The servers of a task in the job.
+    pub(crate) fn servers(&self, of_task: &[McpServer]) -> Vec<McpServer> {
+        let is_named = |name: &str| self.mcp_servers.iter().any(|server| server.name == name);
+        let kept = of_task.iter().filter(|server| !is_named(&server.name));
+        kept.chain(&self.mcp_servers).cloned().collect()
+    }
+}
+
+/// A policy that also allows these hosts.
+pub(crate) fn with_hosts(policy: &NetworkPolicy, hosts: &[String]) -> NetworkPolicy {
+    match policy {
+        closed if hosts.is_empty() => closed.clone(),
+        NetworkPolicy::Public => NetworkPolicy::Public,
+        NetworkPolicy::NoNetwork => NetworkPolicy::Allowlist(hosts.to_vec()),
+        NetworkPolicy::Allowlist(listed) => {
+            NetworkPolicy::Allowlist(listed.iter().chain(hosts).cloned().collect())
+        }
+    }
+}
+
+/// Reads the hosts of an allowlist.
+pub(crate) fn read_hosts(field: &Field<'_>) -> Vec<String> {
+    field.items().unwrap_or_default().iter().filter_map(read_host).collect()
+}
+
+/// Reads the environment of the job `file`.
+pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     let mut spec = EnvironmentSpec {
         provider: default_provider(),
         force_build: false,
@@ -97,7 +169,14 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     };
     let Some(mut fields) = field.mapping() else {
         let resources = ResourceOverrides::default();
-        return EnvironmentConfig { spec, resources, starts_per_minute: None };
+        return EnvironmentConfig {
+            spec,
+            resources,
+            starts_per_minute: None,
+            start_grace_sec: None,
+            changes: EnvironmentChanges::default(),
+            overlays: ComposeOverlays::default(),
+        };
     };
     let kind = provider(&fields.take(EnvironmentKeys::kind));
     let config = fields.take(EnvironmentKeys::provider_config);
@@ -109,9 +188,23 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentConfig {
     let resources = read_overrides(&mut fields);
     let starts =
         fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=MAX_STARTS_PER_MINUTE));
+    let start_grace_sec =
+        timeouts::read_start_grace(&fields.take(EnvironmentKeys::start_grace_sec));
+    let overlays = fields.take(EnvironmentKeys::extra_docker_compose);
+    let overlays = compose_overlays::read(&overlays, kind, file);
+    let mut headers = Vec::new();
+    let servers = fields.take(EnvironmentKeys::mcp_servers);
+    let mcp_servers = read_mcp_servers(&servers, &mut headers);
+    mcp_secrets::reject(&servers, &mcp_servers);
+    let changes = EnvironmentChanges {
+        mcp_servers,
+        headers,
+        env: variables::read(&fields.take(EnvironmentKeys::env)),
+        hosts: read_hosts(&fields.take(EnvironmentKeys::extra_allowed_hosts)),
+    };
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
-    EnvironmentConfig { spec, resources, starts_per_minute }
+    EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec, changes, overlays }
 }
 
 /// The provider of an environment that names none.
@@ -130,9 +223,12 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
         field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
-    let words: Vec<_> =
-        descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
-    field.keyword(&words)
+    let found = descriptor::by_name(&word);
+    if found.is_none() {
+        let known: Vec<_> = descriptor::public_descriptors().map(|found| found.name).collect();
+        field.reject_unknown(&word, &known);
+    }
+    found.map(|found| found.kind)
 }
 
 /// Reads the settings of a provider, and prices.
@@ -225,13 +321,17 @@ mod tests {
     use super::super::testing::read_field;
     use super::*;
 
+    fn read(field: &Field<'_>) -> EnvironmentConfig {
+        super::read(field, Path::new("job.yaml"))
+    }
+
     fn faults(text: &str) -> Vec<(String, ErrorKind)> {
         read_field(text, read).1
     }
 
     #[test]
     fn environment_without_type_defaults_to_docker() {
-        let (EnvironmentConfig { spec, resources, starts_per_minute }, faults, _) =
+        let (EnvironmentConfig { spec, resources, starts_per_minute, .. }, faults, _) =
             read_field("~", read);
         assert_eq!((faults, starts_per_minute), (Vec::new(), None));
         assert_eq!(spec.provider, ProviderSpec::Docker(DockerSettings::default()));

@@ -5,7 +5,7 @@ use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use super::super::diagnostics::ErrorKind;
 use super::super::reader::{Field, Fields, Scalar};
 use super::units::{
-    EXPECTED_CPUS, EXPECTED_MEBIBYTES, MAX_CPUS, MAX_MIB, cpus, mebibytes, whole_cpus,
+    AmountError, EXPECTED_CPUS, EXPECTED_MEBIBYTES, MAX_CPUS, MAX_MIB, cpus, quantity, whole_cpus,
 };
 
 keys! {
@@ -174,10 +174,24 @@ fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<
     let value = value.filter(|n| *n <= MAX_CPUS);
     match value {
         None => field.bad_value(EXPECTED_CPUS),
-        Some(_) if matches!(scalar, Scalar::Integer(..)) => {}
+        Some(whole) if is_whole(&scalar, whole) => {}
         Some(_) => on_quantity(field),
     }
     value
+}
+
+/// Whether a number of CPUs is written as the whole number `cpus`: nothing was rounded.
+fn is_whole(written: &Scalar<'_>, cpus: u32) -> bool {
+    let number = match written {
+        Scalar::Integer(..) => return true,
+        Scalar::Float(value, _) => Some(*value),
+        Scalar::Text(text) => match text.trim().strip_suffix('m') {
+            Some(thousandths) => thousandths.parse::<f64>().ok().map(|number| number / 1000.0),
+            None => text.trim().parse::<f64>().ok(),
+        },
+        Scalar::Bool(_) => None,
+    };
+    number.is_some_and(|number| number >= f64::from(cpus))
 }
 
 fn read_amount(field: &Field<'_>) -> Option<u64> {
@@ -187,9 +201,18 @@ fn read_amount(field: &Field<'_>) -> Option<u64> {
         field.bad_value(EXPECTED_MEBIBYTES);
         return None;
     };
-    let Some(amount) = mebibytes(text) else {
-        field.bad_value(EXPECTED_MEBIBYTES);
-        return None;
+    let amount = match quantity(text) {
+        Ok(amount) => amount,
+        Err(AmountError::Invalid) => {
+            field.bad_value(EXPECTED_MEBIBYTES);
+            return None;
+        }
+        Err(AmountError::UnderMebibyte) => {
+            let found = format!("{}, less than a MiB", field.describe());
+            let expected = "at least 1Mi; `Mi` is a MiB, `m` a thousandth of a byte";
+            field.reject(ErrorKind::BadValue, found, expected);
+            return None;
+        }
     };
     if amount.guessed {
         field.warn(format!("a small number without unit is taken as MiB: {} MiB", amount.mib));
@@ -213,10 +236,14 @@ mod tests {
         for (text, expected, warnings) in [
             ("{}", (1, 2048, 10_240), 0),
             ("{cpus: 4, memory_mb: 512, storage_mb: 1}", (4, 512, 1), 0),
-            ("{cpus: '2', memory: '2G', storage: '30G'}", (2, 2048, 30_720), 3),
+            ("{cpus: '2', memory: '2G', storage: '30G'}", (2, 2048, 30_720), 2),
+            ("{cpus: '1'}", (1, 2048, 10_240), 0),
+            ("{cpus: 2.0}", (2, 2048, 10_240), 0),
             ("{cpus: '500m', memory: 2147483648}", (1, 2048, 10_240), 2),
+            ("{cpus: '2000m'}", (2, 2048, 10_240), 0),
             ("{cpus: 1.5, memory: '2048'}", (2, 2048, 10_240), 3),
             ("{memory_mb: 512, memory: junk}", (1, 512, 10_240), 1),
+            ("{memory: 1e9, storage: '128974848000m'}", (1, 954, 123), 2),
         ] {
             assert_eq!(task(text), (expected, Vec::new(), warnings), "{text}");
         }
@@ -228,6 +255,7 @@ mod tests {
             ("{memory_mb: 0}", "memory_mb"),
             ("{memory_mb: -1, memory: 2G}", "memory_mb"),
             ("{memory: '0'}", "memory"),
+            ("{memory: 500m}", "memory"),
             ("{memory: -1}", "memory"),
             ("{storage: plenty}", "storage"),
             ("{cpus: 0}", "cpus"),

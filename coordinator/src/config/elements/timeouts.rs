@@ -24,6 +24,9 @@ keys! {
 /// Longest time limit, seconds: 31 years, so that products stay far from infinity.
 pub(crate) const MAX_TIMEOUT_SEC: f64 = 1e9;
 
+/// Longest time between the start of an environment and its first command, seconds.
+const MAX_START_GRACE_SEC: f64 = 3600.0;
+
 /// Largest multiplier.
 const MAX_MULTIPLIER: f64 = 1e6;
 
@@ -63,6 +66,8 @@ pub struct TimeoutRules {
     pub verifier_override_sec: Option<f64>,
     /// Ceiling of the verifier's time limit; zero or less means unset.
     pub verifier_max_sec: Option<f64>,
+    /// Replaces the tasks' `start_grace_sec`.
+    pub start_grace_sec: Option<f64>,
 }
 
 impl Default for TimeoutRules {
@@ -75,6 +80,7 @@ impl Default for TimeoutRules {
             verifier_multiplier: None,
             verifier_override_sec: None,
             verifier_max_sec: None,
+            start_grace_sec: None,
         }
     }
 }
@@ -129,6 +135,11 @@ impl TimeoutRules {
             self.verifier_max_sec,
         )
     }
+}
+
+/// Reads the time between the start of an environment and its first command.
+pub(crate) fn read_start_grace(field: &Field<'_>) -> Option<f64> {
+    field.number("a number of seconds from 0 to 3600", |v| (0.0..=MAX_START_GRACE_SEC).contains(&v))
 }
 
 /// Reads a time limit of a task file.

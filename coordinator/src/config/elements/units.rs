@@ -1,7 +1,7 @@
 //! Amounts of memory, storage and CPUs, as text with a unit or as bare numbers.
 
-/// Largest amount of memory or storage, MiB: a pebibyte, above any host.
-pub(crate) const MAX_MIB: u64 = 1 << 30;
+/// Largest amount of memory or storage, MiB: an exbibyte, which still fits in bytes.
+pub(crate) const MAX_MIB: u64 = 1 << 40;
 
 /// Largest number of CPUs.
 pub(crate) const MAX_CPUS: u32 = 65_536;
@@ -25,28 +25,74 @@ pub(crate) struct Mebibytes {
 pub(crate) const EXPECTED_MEBIBYTES: &str =
     "an amount above 0 with the unit B, K, M, G or T (`2G`, `512Mi`), or a number of MiB";
 
+/// Why an amount of a key is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AmountError {
+    /// It is no amount.
+    Invalid,
+    /// It is less than a MiB: most likely another unit is meant.
+    UnderMebibyte,
+}
+
 /// Values that [`cpus`] accepts, for messages.
 pub(crate) const EXPECTED_CPUS: &str =
     "a number of CPUs above 0, at most 65536 (`2`, `1.5`, `500m`)";
 
-/// Reads an amount of memory or storage. Units count in powers of 1024 whether written `G`, `GB`,
-/// `Gi` or `GiB`, in any case.
+/// Reads an amount of memory or storage of an option, as Docker does. Units count in powers of 1024
+/// whether written `G`, `GB`, `Gi` or `GiB`, in any case.
 pub(crate) fn mebibytes(text: &str) -> Option<Mebibytes> {
     let (number, unit) = split(text)?;
-    let (bytes, guessed) = match unit.to_ascii_lowercase().as_str() {
-        "" if number >= MIN_BARE_BYTES => (number, false),
-        "" => (number * MIB, true),
-        "b" => (number, false),
-        unit => {
-            let power = "kmgt".find(unit.get(..1)?)? as i32 + 1;
-            if !matches!(unit.get(1..)?, "" | "b" | "i" | "ib") {
-                return None;
-            }
-            (number * 1024f64.powi(power), false)
-        }
+    let (bytes, guessed) = match unit {
+        "" => bare_bytes(number),
+        unit => (number * unit_bytes(unit)?, false),
     };
+    whole_mebibytes(bytes).map(|mib| Mebibytes { mib, guessed })
+}
+
+/// Reads an amount of memory or storage of a key, also as Kubernetes writes it: with an exponent
+/// (`1e9` bytes), or in thousandths of a byte (`128974848000m`). Other units are those of options.
+pub(crate) fn quantity(text: &str) -> Result<Mebibytes, AmountError> {
+    let (number, unit) = split(text).ok_or(AmountError::Invalid)?;
+    let (number, unit, has_exponent) = match exponent(unit) {
+        Some(power) => (number * 10f64.powi(power), "", true),
+        None => (number, unit, false),
+    };
+    let (bytes, guessed) = match unit {
+        "" if has_exponent => (number, false),
+        "" => bare_bytes(number),
+        "m" => (number / 1000.0, false),
+        unit => (number * unit_bytes(unit).ok_or(AmountError::Invalid)?, false),
+    };
+    let mib = whole_mebibytes(bytes).ok_or(AmountError::Invalid)?;
+    if bytes < MIB { Err(AmountError::UnderMebibyte) } else { Ok(Mebibytes { mib, guessed }) }
+}
+
+/// The bytes of a number without unit, and whether it was taken as MiB.
+fn bare_bytes(number: f64) -> (f64, bool) {
+    if number >= MIN_BARE_BYTES { (number, false) } else { (number * MIB, true) }
+}
+
+/// Bytes of a unit.
+fn unit_bytes(unit: &str) -> Option<f64> {
+    let unit = unit.to_ascii_lowercase();
+    if unit == "b" {
+        return Some(1.0);
+    }
+    let power = "kmgtpe".find(unit.get(..1)?)? as i32 + 1;
+    matches!(unit.get(1..)?, "" | "b" | "i" | "ib").then(|| 1024f64.powi(power))
+}
+
+/// The power of ten that follows a number: `e9`, `E-3`.
+fn exponent(unit: &str) -> Option<i32> {
+    let digits = unit.strip_prefix(['e', 'E'])?;
+    let is_number = digits.trim_start_matches(['+', '-']).starts_with(|c: char| c.is_ascii_digit());
+    digits.parse::<i32>().ok().filter(|_| is_number)
+}
+
+/// Bytes as MiB, rounded up.
+fn whole_mebibytes(bytes: f64) -> Option<u64> {
     let mib = (bytes / MIB).ceil();
-    (number > 0.0 && mib <= MAX_MIB as f64).then(|| Mebibytes { mib: (mib as u64).max(1), guessed })
+    (bytes > 0.0 && mib <= MAX_MIB as f64).then_some((mib as u64).max(1))
 }
 
 /// Reads a number of CPUs, rounded up to a whole number. `m` means thousandths.
@@ -103,8 +149,9 @@ mod tests {
             ("1K", Some((1, false))),
             ("1B", Some((1, false))),
             ("1T", Some((1_048_576, false))),
-            ("1024T", Some((MAX_MIB, false))),
-            ("1025T", None),
+            ("1024T", Some((1 << 30, false))),
+            ("1Ei", Some((MAX_MIB, false))),
+            ("1025Pi", None),
             ("0", None),
             ("0G", None),
             ("-1", None),
@@ -122,6 +169,40 @@ mod tests {
             ("99999999999999999999999999999", None),
         ] {
             let got = mebibytes(text).map(|m| (m.mib, m.guessed));
+            assert_eq!(got, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_of_keys_is_read_as_kubernetes_writes_it() {
+        let ok = |mib| Ok((mib, false));
+        for (text, expected) in [
+            ("1e9", ok(954)),
+            ("1E9", ok(954)),
+            ("1.5e+9", ok(1431)),
+            ("128974848000m", ok(123)),
+            ("1Ei", ok(MAX_MIB)),
+            ("2P", ok(2 << 30)),
+            ("129M", ok(129)),
+            ("123Mi", ok(123)),
+            ("2G", ok(2048)),
+            ("2048", Ok((2048, true))),
+            ("2147483648", ok(2048)),
+            ("500m", Err(AmountError::UnderMebibyte)),
+            ("1e3", Err(AmountError::UnderMebibyte)),
+            ("1K", Err(AmountError::UnderMebibyte)),
+            ("512B", Err(AmountError::UnderMebibyte)),
+            ("1e-9", Err(AmountError::UnderMebibyte)),
+            ("2Ei", Err(AmountError::Invalid)),
+            ("1e99", Err(AmountError::Invalid)),
+            ("1e9Mi", Err(AmountError::Invalid)),
+            ("1e+", Err(AmountError::Invalid)),
+            ("0", Err(AmountError::Invalid)),
+            ("0m", Err(AmountError::Invalid)),
+            ("-1Gi", Err(AmountError::Invalid)),
+            ("lots", Err(AmountError::Invalid)),
+        ] {
+            let got = quantity(text).map(|amount| (amount.mib, amount.guessed));
             assert_eq!(got, expected, "{text}");
         }
     }
@@ -166,6 +247,7 @@ mod tests {
         #[test]
         fn quantity_of_arbitrary_text_never_panics_or_is_zero(text in "\\PC*") {
             prop_assert!(mebibytes(&text).is_none_or(|m| (1..=MAX_MIB).contains(&m.mib)));
+            prop_assert!(quantity(&text).ok().is_none_or(|m| (1..=MAX_MIB).contains(&m.mib)));
             prop_assert!(cpus(&text).is_none_or(|n| (1..=MAX_CPUS).contains(&n)));
         }
     }

@@ -6,6 +6,7 @@ use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::spec::task::{AfterAgentError, ScriptRules, TestExit};
 
 use super::super::reader::Field;
+use super::environment::read_hosts;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
@@ -26,6 +27,8 @@ keys! {
             "Action after an agent fails or times out; by format: end in Rollout, verify in Harbor.";
         env: Value("table NAME = text"), "",
             "Variables of test scripts, which override the tasks'; `${NAME:-default}`.";
+        extra_allowed_hosts: Value("list of hosts"), "none",
+            "Hosts that test scripts may reach in tasks without network or with an allowlist.";
     }
 }
 
@@ -71,6 +74,8 @@ pub struct VerifierConfig {
     pub env: BTreeMap<String, Variable>,
     /// `test_exit_code` and `after_agent_error`.
     pub rules: RuleOverrides,
+    /// `extra_allowed_hosts`.
+    pub hosts: Vec<String>,
 }
 
 /// Reads the settings, and adds the time limits to `timeouts`.
@@ -97,8 +102,9 @@ pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierCo
             .flatten(),
     };
     let env = variables::read(&fields.take(VerifierKeys::env));
+    let hosts = read_hosts(&fields.take(VerifierKeys::extra_allowed_hosts));
     fields.finish();
-    VerifierConfig { settings, env, rules }
+    VerifierConfig { settings, env, rules, hosts }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ const JOBS: &[&str] = &[
     "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}, session_calls: {}}]\ndatasets: [{registry: {}}]\n\
      tasks: [{}]\nartifacts: [{}]\ngateway: {upstreams: [{prices: {}}]}\n\
      budget: {try: {}, agent: {}, run: {}}\n\
-     environment: {type: docker, provider_config: {}}\n",
+     environment: {type: docker, provider_config: {}, mcp_servers: [{}]}\n",
     "environment: {type: process, provider_config: {}}\n",
     "environment: {type: kubernetes, provider_config: {}}\n",
 ];
@@ -161,6 +161,7 @@ fn job_file_defaults_match_reference() {
         "tasks": [{ "path": "t" }],
         "artifacts": [{ "source": "/a" }],
         "gateway": { "upstreams": [{ "url": "http://h/v1" }] },
+        "environment": { "mcp_servers": [{ "name": "m", "url": "http://m" }] },
     });
     let read = |file: &Path| {
         let job =

@@ -19,7 +19,7 @@ keys! {
             "Accepted GPU types if `gpus` is above 0; unsupported: no type can be chosen.";
         tpu (Harbor): Value("table"), "absent", "TPUs; unsupported.",
             "tpu" => TpuKeys::ALL;
-        os (Harbor): Value("linux|windows"), "linux", "Operating system; windows is unsupported.";
+        os (Harbor): Value("linux|windows"), "linux", "Operating system, in upper or lower case; windows is unsupported.";
         env: Value("table NAME = text"), "empty",
             "Variables of every script; `${NAME:-default}` refers to a host variable listed in the job's `task_env`.";
         workdir (Harbor): EnvironmentPath("absolute path"), "image default", "Directory that scripts run in.";
@@ -31,6 +31,8 @@ keys! {
             "Older spelling of `network_mode`: false is `no-network`.";
         healthcheck (Harbor): Value("table"), "absent", "Check that the environment is ready.",
             "healthcheck" => healthcheck::HealthcheckKeys::ALL;
+        start_grace_sec: Value("seconds"), "until its own programs have settled",
+            "Time between the start of the environment and its first command, without `healthcheck`.";
         skills_dir (Harbor): EnvironmentPath("absolute path"), "none",
             "Directory with skills for agents, in the environment.";
         mcp_servers (Harbor): Value("list"), "empty", "MCP servers for agents.",
@@ -67,8 +69,9 @@ pub(super) fn read_main(field: &Field<'_>, context: &mut TaskReadContext) -> Mai
         };
     };
     let task = read(&mut fields, context);
-    let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), context);
-    let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir));
+    let mcp_servers =
+        mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), &mut context.variables);
+    let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir), context);
     fields.finish();
     MainEnvironment { task, mcp_servers, skills_dir }
 }
@@ -104,6 +107,7 @@ fn read(fields: &mut Fields<'_>, context: &mut TaskReadContext) -> TaskEnvironme
     // Tools write an empty text for no image.
     let named = image.string().filter(|image| !image.is_empty());
     let docker_image = named.and_then(|_| docker_image(&image));
+    operating_system(fields, context);
     let mut resources = resources::read_task(fields, context.defaults.ceilings);
     let gpus = fields.take(TaskEnvironmentKeys::gpus);
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
@@ -115,14 +119,26 @@ fn read(fields: &mut Fields<'_>, context: &mut TaskReadContext) -> TaskEnvironme
         build_sec: timeouts::read(&build, context.defaults.build_sec),
         resources,
         env: context.env(&fields.take(TaskEnvironmentKeys::env)),
-        workdir: absolute(&fields.take(TaskEnvironmentKeys::workdir)),
+        workdir: absolute(&fields.take(TaskEnvironmentKeys::workdir), context),
         network,
         healthcheck: healthcheck::read(&fields.take(TaskEnvironmentKeys::healthcheck)),
+        start_grace_sec: timeouts::read_start_grace(
+            &fields.take(TaskEnvironmentKeys::start_grace_sec),
+        ),
         ..TaskEnvironment::default()
     }
 }
 
-/// Reads hardware and system demands. GPU types matter only if GPUs are asked for.
+/// Reads the operating system.
+fn operating_system(fields: &mut Fields<'_>, context: &mut TaskReadContext) {
+    let os = fields.take(TaskEnvironmentKeys::os);
+    if os.keyword_in_any_case(&[("linux", false), ("windows", true)]) == Some(true) {
+        context.demand(DemandKind::Windows, &os);
+        context.is_windows = true;
+    }
+}
+
+/// Reads hardware demands. GPU types matter only if GPUs are asked for.
 fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, context: &mut TaskReadContext) {
     let types = fields.take(TaskEnvironmentKeys::gpu_types);
     let names = types.items().unwrap_or_default();
@@ -132,10 +148,6 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, context: &mut
         if !names.is_empty() {
             context.demand(DemandKind::GpuTypes(names), &types);
         }
-    }
-    let os = fields.take(TaskEnvironmentKeys::os);
-    if os.keyword(&[("linux", false), ("windows", true)]) == Some(true) {
-        context.demand(DemandKind::Windows, &os);
     }
     let tpu = fields.take(TaskEnvironmentKeys::tpu);
     if let Some(mut keys) = tpu.mapping() {
@@ -157,9 +169,10 @@ pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
 }
 
 /// Reads an absolute path inside the environment.
-fn absolute(field: &Field<'_>) -> Option<String> {
+fn absolute(field: &Field<'_>, context: &TaskReadContext) -> Option<String> {
     let path = field.non_empty_string()?;
-    if !path.starts_with('/') || path.chars().any(char::is_control) {
+    let is_absolute = path.starts_with('/') || context.is_windows_path(&path);
+    if !is_absolute || path.chars().any(char::is_control) {
         field.bad_value("an absolute path inside the environment");
         return None;
     }

@@ -14,7 +14,7 @@ keys! {
         start_period_sec: Value("seconds"), "0", "Time in which failures do not count.";
         start_interval_sec: Value("seconds"), "5",
             "Interval between checks during `start_period_sec`.";
-        retries: Value("integer"), "3", "Consecutive failures after which the environment is unhealthy.";
+        retries: Value("integer"), "3", "Consecutive failures after which the environment is unhealthy; 0 means 1.";
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Healthcheck> {
     let timeout_sec = seconds(HealthcheckKeys::timeout_sec, 30.0, f64::MIN_POSITIVE);
     let start_period_sec = seconds(HealthcheckKeys::start_period_sec, 0.0, 0.0);
     let start_interval_sec = seconds(HealthcheckKeys::start_interval_sec, 5.0, 0.0);
-    let retries = fields.take(HealthcheckKeys::retries).integer(&(1..=MAX_RETRIES));
+    let retries = fields.take(HealthcheckKeys::retries).integer(&(0..=MAX_RETRIES));
     fields.finish();
     Some(Healthcheck {
         command: command.non_empty_string()?,

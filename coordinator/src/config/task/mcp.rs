@@ -8,7 +8,6 @@ use rollout_protocol::template::Template;
 use super::super::diagnostics::ErrorKind;
 use super::super::elements::variables::Variable;
 use super::super::reader::{Field, Fields};
-use super::TaskReadContext;
 
 keys! {
     /// The keys of an MCP server.
@@ -41,20 +40,20 @@ const TRANSPORTS: &[(&str, McpTransportKind)] = &[
 const CREDENTIAL_HEADER_WORDS: &[&str] =
     &["authorization", "cookie", "token", "secret", "password", "credential", "api-key", "apikey"];
 
-/// The servers, in file order.
-pub(super) fn read(field: &Field<'_>, context: &mut TaskReadContext) -> Vec<McpServer> {
+/// The servers, in file order. Their headers are added to the variables.
+pub(crate) fn read(field: &Field<'_>, variables: &mut Vec<Variable>) -> Vec<McpServer> {
     let items = field.items().unwrap_or_default();
-    items.iter().filter_map(|item| server(item, context)).collect()
+    items.iter().filter_map(|item| server(item, variables)).collect()
 }
 
-fn server(item: &Field<'_>, context: &mut TaskReadContext) -> Option<McpServer> {
+fn server(item: &Field<'_>, variables: &mut Vec<Variable>) -> Option<McpServer> {
     let mut fields = item.mapping()?;
     let name = fields.take(McpKeys::name);
     name.required("a name for the server");
     let word = fields.take(McpKeys::transport);
     let word =
         if word.is_present() { word.keyword(TRANSPORTS) } else { Some(McpTransportKind::Sse) };
-    let transport = transport(word, &mut fields, context);
+    let transport = transport(word, &mut fields, variables);
     fields.finish();
     Some(McpServer { name: name.non_empty_string()?, transport: transport? })
 }
@@ -62,12 +61,12 @@ fn server(item: &Field<'_>, context: &mut TaskReadContext) -> Option<McpServer> 
 fn transport(
     word: Option<McpTransportKind>,
     fields: &mut Fields<'_>,
-    reading: &mut TaskReadContext,
+    variables: &mut Vec<Variable>,
 ) -> Option<McpTransport> {
     let (command, args) = (fields.take(McpKeys::command), fields.take(McpKeys::args));
     let (url, headers) = (fields.take(McpKeys::url), fields.take(McpKeys::headers));
     let args = args.items().unwrap_or_default().iter().filter_map(Field::string).collect();
-    let headers = read_headers(&headers, reading);
+    let headers = read_headers(&headers, variables);
     match word? {
         McpTransportKind::Stdio => {
             command.required("the program to start");
@@ -85,15 +84,15 @@ fn address(field: &Field<'_>) -> Option<String> {
     field.non_empty_string()
 }
 
-fn read_headers(field: &Field<'_>, context: &mut TaskReadContext) -> BTreeMap<String, Template> {
+fn read_headers(field: &Field<'_>, variables: &mut Vec<Variable>) -> BTreeMap<String, Template> {
     let entries = field.entries().unwrap_or_default();
-    entries.into_iter().filter_map(|(name, value)| header(name, &value, context)).collect()
+    entries.into_iter().filter_map(|(name, value)| header(name, &value, variables)).collect()
 }
 
 fn header(
     name: &str,
     field: &Field<'_>,
-    reading: &mut TaskReadContext,
+    variables: &mut Vec<Variable>,
 ) -> Option<(String, Template)> {
     let template = Template::new(field.text()?);
     // The value may be a secret: only the error message is shown.
@@ -109,6 +108,6 @@ fn header(
         field.reject(ErrorKind::BadValue, found, "a reference to a variable, `${NAME}`");
         return None;
     }
-    reading.variables.push(Variable { template: template.clone(), location: field.location() });
+    variables.push(Variable { template: template.clone(), location: field.location() });
     Some((name.to_owned(), template))
 }

@@ -21,7 +21,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
+use rollout_protocol::spec::task::{
+    Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment, TaskFormat,
+};
 use rollout_protocol::template::Template;
 use rollout_worker::confined::leads_outside;
 
@@ -32,8 +34,10 @@ use super::location::SourceLocation;
 use super::read;
 use super::reader::{ConfigReader, Field, Fields, UnknownKeys};
 use super::reference::KeyReference;
+use super::value::{ConfigNode, ConfigValue};
 pub(super) use environment::docker_image;
 use format::FormatDefaults;
+pub(super) use mcp::{McpKeys, read as read_mcp_servers};
 pub(super) use network::host as read_host;
 
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
@@ -141,6 +145,8 @@ struct TaskReadContext {
     defaults: FormatDefaults,
     variables: Vec<Variable>,
     demands: Vec<Demand>,
+    /// Whether an environment is of Windows: the task is unsupported as a whole.
+    is_windows: bool,
 }
 
 /// Reads a task file in the format that the hints, its keys or the files beside it determine.
@@ -184,9 +190,27 @@ pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Diagnostics) ->
     task
 }
 
+/// Stands for a task file that cannot be read: the defaults of the format that the readable part of
+/// the file determines.
+pub(crate) fn unreadable_task(file: &Path, hints: FormatHints) -> TaskFile {
+    let dir = file.parent().unwrap_or(Path::new(""));
+    let name = Path::new(file.file_name().unwrap_or_default());
+    let text = read::task_text(dir, name, &mut Diagnostics::default()).unwrap_or_default();
+    let root = toml::parse_readable_part(&text);
+    let guess = |_| FormatChoice { format: TaskFormat::Rollout, reason: FormatReason::NoEvidence };
+    let format = FormatChoice::detect(&root, hints, dir).unwrap_or_else(guess);
+    let empty = ConfigNode { line: 1, value: ConfigValue::Mapping(Vec::new()) };
+    let reader = ConfigReader::new(file, UnknownKeys::Warnings);
+    let mut fields = reader.root(&empty).expect("an empty table is a table");
+    let file = task(format, &mut fields);
+    fields.finish();
+    file
+}
+
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let defaults = FormatDefaults::for_format(format.format);
-    let mut context = TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new() };
+    let mut context =
+        TaskReadContext { defaults, variables: Vec::new(), demands: Vec::new(), is_windows: false };
     format::version(&format, fields);
     let metadata = metadata::read(fields);
     let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut context);
@@ -229,6 +253,11 @@ impl TaskReadContext {
         self.demands.push(Demand { kind, location: field.location() });
     }
 
+    /// Whether a path is an absolute one of Windows in a task of Windows, where it is no error.
+    fn is_windows_path(&self, path: &str) -> bool {
+        self.is_windows && artifacts::has_drive(path)
+    }
+
     /// Reads variables whose values are needed under every agent.
     fn env(&mut self, field: &Field<'_>) -> BTreeMap<String, Template> {
         let variables = variables::read(field);
@@ -261,7 +290,7 @@ impl TaskReadContext {
 
     /// Reads the artifacts.
     fn artifacts(&mut self, field: &Field<'_>) -> Vec<Artifact> {
-        let mut artifacts = artifacts::read(field);
+        let mut artifacts = artifacts::read_of_task(field, &|path| self.is_windows_path(path));
         for artifact in &mut artifacts {
             artifact.service = self.service(artifact.service.take(), field);
             if artifact.destination.as_deref() == Some("manifest.json") {

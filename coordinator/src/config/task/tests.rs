@@ -342,6 +342,41 @@ fn step_settings_inherit_from_task_unless_overridden() {
 }
 
 #[test]
+fn task_values_in_other_spellings_of_harbor_are_parsed() {
+    let (task, faults, warnings) = read(
+        "artifacts = ['out.txt', './a//b/', '/c']\n[agent]\ntimeout_sec = '90'\n[environment]\n\
+         os = 'Linux'\nmemory_mb = 2048.0\nstorage_mb = '512'\ngpus = 1.0\nallow_internet = \
+         'False'\n[environment.healthcheck]\ncommand = 'true'\nretries = 0\n",
+        None,
+    );
+    assert_eq!(faults, []);
+    assert!(
+        ["artifacts[0]", "artifacts[1]"].iter().all(|key| warnings.contains(&(*key).to_owned()))
+    );
+    let task = task.expect("a task");
+    let environment = &task.environment;
+    let resources = environment.resources;
+    assert_eq!((resources.memory_mb, resources.storage_mb, resources.gpus), (2048, 512, 1));
+    assert_eq!(environment.network, NetworkPolicy::NoNetwork);
+    assert_eq!(environment.healthcheck.as_ref().map(|check| check.retries), Some(0));
+    assert_eq!(task.steps[0].agent.timeout_sec, Some(90.0));
+    let sources: Vec<_> = task.steps[0].artifacts.iter().map(|a| a.source.as_str()).collect();
+    assert_eq!(sources, ["/out.txt", "/a/b", "/c"]);
+    assert_eq!(task.demands.len(), 1, "GPUs alone: {:?}", task.demands);
+}
+
+#[test]
+fn task_of_windows_with_its_paths_is_unsupported_only() {
+    let task = read_valid(
+        "artifacts = ['C:/out']\n[environment]\nos = 'Windows'\nworkdir = 'C:\\app'\nskills_dir = \
+         'D:/skills'\n",
+    );
+    assert_eq!(task.environment.workdir.as_deref(), Some("C:\\app"));
+    assert_eq!(task.demands.len(), 1);
+    assert_eq!(task.demands[0].kind, DemandKind::Windows);
+}
+
+#[test]
 fn task_file_with_invalid_value_is_refused() {
     use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey, WrongType};
     let steps = |first: &str, second: &str| {
@@ -357,7 +392,18 @@ fn task_file_with_invalid_value_is_refused() {
         ("agent.user = '-u'", "agent.user", BadValue),
         ("agent.user = ['a']", "agent.user", WrongType),
         ("agent.timeout_sec = 0", "agent.timeout_sec", BadValue),
-        ("artifacts = ['relative']", "artifacts[0]", BadValue),
+        ("artifacts = ['relative/../up']", "artifacts[0]", BadValue),
+        ("artifacts = ['./']", "artifacts[0]", BadValue),
+        ("artifacts = ['C:\\out']", "artifacts[0]", BadValue),
+        ("environment.workdir = 'C:\\app'", "environment.workdir", BadValue),
+        ("environment.memory_mb = 2048.5", "environment.memory_mb", WrongType),
+        ("environment.memory_mb = '2G'", "environment.memory_mb", WrongType),
+        ("environment.allow_internet = 'maybe'", "environment.allow_internet", WrongType),
+        (
+            "[environment.healthcheck]\ncommand = 'true'\nretries = -1",
+            "environment.healthcheck.retries",
+            BadValue,
+        ),
         (
             "artifacts = [{ source = '/a', destination = '../b' }]",
             "artifacts[0].destination",

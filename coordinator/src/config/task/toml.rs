@@ -34,6 +34,13 @@ pub(in super::super) fn parse(text: &str) -> Result<ConfigNode, Vec<TomlSyntaxEr
         .collect())
 }
 
+/// The part of a document before and between its syntax errors.
+pub(in super::super) fn parse_readable_part(text: &str) -> ConfigNode {
+    let (table, _errors) = DeTable::parse_recoverable(text);
+    let entries = entries(table.get_ref(), &LineIndex::new(text));
+    ConfigNode { line: 1, value: ConfigValue::Mapping(entries) }
+}
+
 fn entries(table: &DeTable<'_>, lines: &LineIndex) -> Vec<ConfigEntry> {
     table
         .iter()

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::eval::{CommandKind, EvalStage};
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::HostRule;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::diagnostics::ErrorKind;
@@ -113,12 +114,13 @@ impl SearchCommands {
         .filter_map(|(name, command)| Some((name, command?)))
     }
 
-    /// Sets whether the builds of their environments are checked, for providers that can.
-    pub fn set_guards_builds(&mut self, guards_builds: bool) {
+    /// Sets whether images and builds of their environments are checked, for providers that can, and the
+    /// registries that are listed then.
+    pub fn set_build_guard(&mut self, registries: Option<&[HostRule]>) {
         let Self { ideas, implement, tests, review, sweep } = self;
         let optional = tests.iter_mut().chain(review.iter_mut());
         for command in [ideas, implement, sweep].into_iter().chain(optional) {
-            command.environment.provider.set_guards_builds(guards_builds);
+            command.environment.provider.set_build_guard(registries);
         }
     }
 }

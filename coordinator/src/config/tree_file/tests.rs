@@ -170,11 +170,12 @@ fn search_builds_are_guarded_in_every_environment() {
     let text = MINIMAL_TREE.replace("{type: process}", "{docker_image: a}");
     let mut commands = read_valid(&text).commands;
     commands.tests = Some(commands.sweep.clone());
-    commands.set_guards_builds(true);
+    commands.set_build_guard(Some(&["h:5000".parse().expect("a rule")]));
     assert_eq!(commands.named().count(), 4);
     for (name, command) in commands.named() {
         let provider = serde_json::to_value(&command.environment.provider).expect("plain data");
         assert_eq!(provider["guards_builds"], true, "{name}");
+        assert_eq!(provider["allowed_registries"][0], "h:5000", "{name}");
     }
 }
 

@@ -1,13 +1,12 @@
 //! A farm of the daemon: its record and its session.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::farm::FarmStatus;
 use rollout_worker::shared_limit::LimitUser;
-use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -19,6 +18,7 @@ use super::record::HostedFarmRecord;
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::limit_user;
 use crate::daemon::record::RecordError;
+use crate::daemon::record_writes::{self, RecordOwner, RecordWrites};
 use crate::daemon::state_dir::DaemonDir;
 use crate::launch::farm::FarmSession;
 
@@ -84,11 +84,7 @@ pub struct HostedFarm {
     stage: watch::Sender<FarmStage>,
     /// Bytes that it held when its last session ended.
     last_held: AtomicU64,
-    /// Whether the file has an earlier record: what a session left could not be noted. Changed by the
-    /// holder of `writing`.
-    is_unwritten: AtomicBool,
-    /// Held while the record is written.
-    writing: tokio::sync::Mutex<()>,
+    writes: RecordWrites,
 }
 
 /// A snapshot of a farm.
@@ -111,8 +107,7 @@ impl HostedFarm {
             record: Mutex::new(record),
             stage: watch::Sender::new(FarmStage::Idle),
             last_held: AtomicU64::new(0),
-            is_unwritten: AtomicBool::new(false),
-            writing: tokio::sync::Mutex::new(()),
+            writes: RecordWrites::default(),
         }
     }
 
@@ -255,72 +250,35 @@ impl HostedFarm {
         }
     }
 
-    /// Changes the record, durably; a change that `change` refuses has no effect.
-    ///
-    /// # Errors
-    /// The refusal, or that of the file system.
+    /// See [`record_writes::update`].
     pub(super) async fn update<E: From<RecordError> + Send + 'static>(
         &self,
         dir: &Arc<DaemonDir>,
         change: impl FnOnce(&mut HostedFarmRecord) -> Result<(), E>,
     ) -> Result<(), E> {
-        let _turn = self.writing.lock().await;
-        let mut record = self.record().clone();
-        change(&mut record)?;
-        if record == *self.record() {
-            return Ok(());
-        }
-        write(dir, &record).await?;
-        self.replace_record(record, false);
-        Ok(())
+        record_writes::update(self, dir, change).await
     }
 
-    /// Notes what a session left. It holds in this process even if it cannot be written: a session that
-    /// failed must not begin again at once. [`HostedFarm::write_noted`] writes it later.
-    ///
-    /// # Errors
-    /// That of the file system.
+    /// See [`record_writes::note`].
     pub(super) async fn note(
         &self,
         dir: &Arc<DaemonDir>,
         change: impl FnOnce(&mut HostedFarmRecord),
     ) -> Result<(), RecordError> {
-        let _turn = self.writing.lock().await;
-        let mut record = self.record().clone();
-        change(&mut record);
-        let written = write(dir, &record).await;
-        self.replace_record(record, written.is_err());
-        written
+        record_writes::note(self, dir, change).await
     }
 
     /// Whether something that a session left is not in the file.
     pub(super) fn is_unwritten(&self) -> bool {
-        self.is_unwritten.load(Ordering::Relaxed)
+        self.writes.is_unwritten()
     }
 
-    /// Writes what could not be noted. A session that failed then failed with the same disk, as far as
-    /// is known: the farm is opened again.
-    ///
-    /// # Errors
-    /// That of the file system.
+    /// See [`record_writes::write_noted`].
     pub(in crate::daemon) async fn write_noted(
         &self,
         dir: &Arc<DaemonDir>,
     ) -> Result<(), RecordError> {
-        let _turn = self.writing.lock().await;
-        if !self.is_unwritten() {
-            return Ok(());
-        }
-        let mut record = self.record().clone();
-        record.failure = None;
-        write(dir, &record).await?;
-        self.replace_record(record, false);
-        Ok(())
-    }
-
-    fn replace_record(&self, record: HostedFarmRecord, is_unwritten: bool) {
-        *self.record() = record;
-        self.is_unwritten.store(is_unwritten, Ordering::Relaxed);
+        record_writes::write_noted(self, dir).await
     }
 
     pub(super) fn record(&self) -> MutexGuard<'_, HostedFarmRecord> {
@@ -328,10 +286,24 @@ impl HostedFarm {
     }
 }
 
-/// Writes a record, durably.
-async fn write(dir: &Arc<DaemonDir>, record: &HostedFarmRecord) -> Result<(), RecordError> {
-    let (dir, record) = (Arc::clone(dir), record.clone());
-    supervise::blocking(move || dir.write_record(&record)).await
+impl RecordOwner for HostedFarm {
+    type Record = HostedFarmRecord;
+
+    fn writes(&self) -> &RecordWrites {
+        &self.writes
+    }
+
+    fn copy_record(&self) -> HostedFarmRecord {
+        self.record().clone()
+    }
+
+    fn replace_record(&self, record: HostedFarmRecord) {
+        *self.record() = record;
+    }
+
+    fn allow_retry(record: &mut HostedFarmRecord) {
+        record.failure = None;
+    }
 }
 
 /// The state of a farm with this record; `status` is that of its session.

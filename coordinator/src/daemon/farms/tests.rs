@@ -122,3 +122,39 @@ async fn failed_farm_whose_end_cannot_be_noted_is_opened_when_writes_are_possibl
     assert_eq!(farm.view().state, HostedFarmState::Queued);
     assert!(farm.is_due(false));
 }
+
+#[tokio::test]
+async fn farm_accepted_earlier_is_opened_by_the_rules_of_today_only() {
+    let document = |more: &str, dataset: &str| {
+        format!("agents: [{{name: oracle}}]\n{more}datasets: [{{{dataset}}}]\n")
+    };
+    let repo = "repo: 'https://host/r'";
+    // As an earlier program, or an operator with other options, accepted them.
+    for (document, expected) in [
+        (document("prices: /proc/self/environ\n", repo), "it names files of the server"),
+        (document("agents_dir: /root\n", repo), "it names files of the server"),
+        (document("", "path: /etc"), "the operator's rules forbid parts of it"),
+        (document("environment: {type: process}\n", repo), "the operator's rules forbid parts"),
+        (document("", "repo: 'http://127.0.0.1:1/r'"), "the operator's rules forbid parts"),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let ada = user("ada", Role::Submit);
+        let id = {
+            let daemon = farms(directory.path());
+            accepted(daemon.submit_farm(&ada, farm(None, JOB)).await).id().clone()
+        };
+        let kept = directory.path().join("farms").join(format!("{id}.yaml"));
+        std::fs::write(kept, &document).expect("written");
+        let daemon = farms(directory.path());
+        let farm = daemon.find_farm(&ada, &id).expect("her farm");
+        assert!(farm.is_due(false), "{document}");
+        super::driver::drive(&daemon, &farm).await;
+        farm.set_stage(super::FarmStage::Idle);
+        let view = farm.view();
+        assert_eq!(view.state, HostedFarmState::Failed, "{document}");
+        let failure = view.record.failure.expect("a failure");
+        assert!(failure.message.contains(expected), "{document}: {failure:?}");
+        assert!(!farm.is_due(false), "{document}: it is opened again and again");
+        assert!(!farm.directory().exists(), "{document}: its session began");
+    }
+}

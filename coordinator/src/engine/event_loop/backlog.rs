@@ -2,13 +2,10 @@
 //! worker of the pool could run. It is shown as an event, and in the run directory for readers.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 
 use rollout_protocol::event::{EventKind, WaitingItems};
-use rollout_worker::backoff::error_chain;
 
 use super::{Engine, WorkerLocation};
-use crate::engine::atomic_file;
 use crate::engine::core::NewItem;
 use crate::engine::{Planner, RunError};
 
@@ -109,23 +106,10 @@ impl<P: Planner> Engine<P> {
             self.backlog.is_unwritten = false;
             return Ok(());
         }
-        self.run.fence.check().map_err(RunError::LockLost)?;
-        let path = self.run.layout.waiting();
-        let written = match waiting.is_empty() {
-            true => match std::fs::remove_file(&path) {
-                Err(source) if source.kind() != ErrorKind::NotFound => {
-                    Err(RunError::File { action: "remove", path, source })
-                }
-                _ => Ok(()),
-            },
-            false => atomic_file::write_json(&path, &waiting),
-        };
-        match written {
-            Ok(()) => {
-                self.backlog.is_in_directory = !waiting.is_empty();
-                self.backlog.is_unwritten = false;
-            }
-            Err(error) => tracing::warn!("{}; it is tried again", error_chain(&error)),
+        let content = (!waiting.is_empty()).then_some(waiting);
+        if self.write_hint(self.run.layout.waiting(), content)? {
+            self.backlog.is_in_directory = !waiting.is_empty();
+            self.backlog.is_unwritten = false;
         }
         Ok(())
     }

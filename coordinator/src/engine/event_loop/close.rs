@@ -128,6 +128,7 @@ impl<P: Planner> Engine<P> {
         self.durable_position = self.run.core.position();
         self.listener.notify_closed(self.durable_state());
         self.write_waiting(&[])?;
+        self.end_queue_outage()?;
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed: pending }]).await;
         let state = if cancelled { RunState::Stopped } else { RunState::Completed };
         let manifest = self.manifest(state, RecordsFileSet::default());

@@ -11,7 +11,7 @@ use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 use tokio::sync::{mpsc, oneshot};
 
-use super::PhaseHints;
+use super::{PhaseHints, QueueOutage};
 use crate::engine::RunError;
 use crate::engine::reconcile::PoolCapacity;
 
@@ -58,6 +58,8 @@ pub enum EngineMessage {
     Heartbeats(Vec<ReceivedHeartbeat>, Duration),
     /// The capacity of the workers.
     Capacity(PoolCapacity),
+    /// The outage of the queue, if there is one now. It is repeated.
+    QueueOutage(Option<QueueOutage>),
     /// The queue was unreachable.
     Reconnected,
     /// A reconciliation round ended.

@@ -32,6 +32,7 @@ impl<P: Planner> Engine<P> {
                 self.handle(CoreInput::Unplaceable(unplaceable));
                 self.refresh_backlog().await?;
             }
+            EngineMessage::QueueOutage(outage) => self.show_queue_outage(outage)?,
             EngineMessage::Reconnected => self.handle(CoreInput::Reconnected),
             EngineMessage::Observed(listed) => self.handle(CoreInput::Observed(listed)),
             EngineMessage::Found { item, reports } => {

@@ -13,6 +13,7 @@ mod inputs;
 mod live;
 mod messages;
 mod publisher;
+mod queue_outage;
 mod retries;
 mod run_files;
 mod session_clock;
@@ -39,6 +40,8 @@ pub use self::inputs::{EngineInputs, EngineMessage, WorkerLocation};
 use self::live::LiveExecutions;
 pub use self::live::{LiveExecution, PhaseHints};
 pub use self::publisher::QueuePublisher;
+use self::queue_outage::OutageFile;
+pub use self::queue_outage::QueueOutage;
 use self::retries::Retries;
 use self::session_clock::SessionClock;
 use super::concurrency::ConcurrencyLimiter;
@@ -104,6 +107,7 @@ pub struct Engine<P> {
     /// The executions that events show as running.
     live: LiveExecutions,
     backlog: Backlog,
+    outage_file: OutageFile,
     manifest_due: Instant,
     quiesced: bool,
     recovered: bool,
@@ -180,6 +184,7 @@ impl<P: Planner> Engine<P> {
             handled: watch::Sender::new(position.map(|at| at.cursor())),
             live: LiveExecutions::default(),
             backlog: Backlog::default(),
+            outage_file: OutageFile::default(),
             manifest_due: now,
             quiesced: false,
             recovered: false,

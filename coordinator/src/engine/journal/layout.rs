@@ -77,6 +77,11 @@ impl RunLayout {
         self.root.join("waiting.json")
     }
 
+    /// Since when and why the queue is out of reach, while it is.
+    pub fn queue_outage(&self) -> PathBuf {
+        self.root.join("outage.json")
+    }
+
     /// Aggregated results.
     pub fn result(&self) -> PathBuf {
         self.root.join("result.json")

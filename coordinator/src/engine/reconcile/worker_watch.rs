@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::OutageLog;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::capacity::{self, PoolCapacity};
 use crate::engine::WorkerRequirements;
-use crate::engine::event_loop::EngineMessage;
+use crate::engine::event_loop::{EngineMessage, QueueOutage};
 
 /// How often heartbeats are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,13 +60,20 @@ impl WorkerWatch {
         while !self.to.is_closed() {
             ticks.tick().await;
             let up = contact.borrow().up;
-            if let Some(mut warning) = contact_told.update(up, Instant::now()) {
-                // A queue that is not connected says why at once.
-                if !up && let Err(error) = self.dispatch.incarnation().await {
-                    warning.push_str(&format!(" ({error})"));
+            let warning = contact_told.update(up, Instant::now());
+            // A queue that is not connected says why at once. The reason may change.
+            let fault = match contact_told.warned {
+                true => self.dispatch.incarnation().await.err().map(|error| error.to_string()),
+                false => None,
+            };
+            if let Some(mut warning) = warning {
+                if let Some(fault) = &fault {
+                    warning.push_str(&format!(" ({fault})"));
                 }
                 self.send(EngineMessage::Warning(warning)).await;
             }
+            let lost = contact_told.outage(fault, Timestamp::now());
+            self.send(EngineMessage::QueueOutage(lost)).await;
             let heartbeats = match self.dispatch.heartbeats().await {
                 Ok(heartbeats) => heartbeats,
                 Err(error) => {
@@ -105,6 +113,8 @@ impl WorkerWatch {
 struct ContactWarnings {
     lost: Option<Instant>,
     warned: bool,
+    /// When it was lost, by the wall clock; known while the outage is shown.
+    shown_since: Option<Timestamp>,
 }
 
 impl ContactWarnings {
@@ -130,6 +140,18 @@ impl ContactWarnings {
             }
             _ => None,
         }
+    }
+
+    /// The outage to show, from the first warning on until the server is back.
+    fn outage(&mut self, fault: Option<String>, now: Timestamp) -> Option<QueueOutage> {
+        if !self.warned {
+            self.shown_since = None;
+            return None;
+        }
+        let away = self.lost.map(|lost| lost.elapsed()).unwrap_or_default();
+        let since = *self.shown_since.get_or_insert_with(|| now - away);
+        let reason = fault.unwrap_or_else(|| "the NATS server gives no answer".to_owned());
+        Some(QueueOutage { since, reason })
     }
 }
 
@@ -259,6 +281,24 @@ mod tests {
         let said = warnings.disk_warning(&worker).expect("a warning");
         assert!(said.ends_with("can write to its disk again"), "{said}");
         assert_eq!(warnings.disk_warning(&worker), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_outage_is_shown_with_its_begin_and_the_latest_reason() {
+        let (mut told, began) = (ContactWarnings::default(), Timestamp::UNIX_EPOCH);
+        let shown = |told: &mut ContactWarnings, up, fault: Option<&str>, second| {
+            let _warning = told.update(up, Instant::now());
+            let now = began + Duration::from_secs(second);
+            told.outage(fault.map(str::to_owned), now)
+        };
+        assert_eq!(shown(&mut told, false, Some("refused"), 10), None, "it may be short");
+        tokio::time::advance(CONTACT_WARNING_DELAY).await;
+        let since = began + Duration::from_secs(10);
+        let outage = |reason: &str| Some(QueueOutage { since, reason: reason.to_owned() });
+        assert_eq!(shown(&mut told, false, Some("refused"), 12), outage("refused"));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(shown(&mut told, false, Some("unknown CA"), 72), outage("unknown CA"));
+        assert_eq!(shown(&mut told, true, None, 73), None);
     }
 
     #[test]

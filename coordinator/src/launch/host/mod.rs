@@ -16,7 +16,7 @@ use rollout_worker::open_files;
 
 pub use self::process::{SANDBOX_COMMAND, environment};
 pub use self::providers::{answering, check_services, provider, runner};
-pub use self::recovery::{HostRecovery, reap, recover_dead_workers};
+pub use self::recovery::{HostRecovery, reap, recover_dead_workers, remove_leftovers};
 pub use self::state_dir::StateDir;
 pub use self::user_dirs::{fetched_tasks, image_locks};
 pub use self::worker::{RunnerDecorator, WorkerProcess};

@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::dependency::Dependency;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::queue::traits::WorkSource;
@@ -19,6 +20,12 @@ use rollout_worker::supervise;
 
 /// Time between two recoveries.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Longest time for the removal of leftovers of one provider at the end of a process.
+const LEFTOVERS_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same after a kill, and how long a removal is waited for without a word.
+const SHORT_LEFTOVERS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Directories that are recovered at the same time.
 const CONCURRENT_RECOVERIES: usize = 4;
@@ -150,6 +157,33 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
     }
 }
 
+/// Removes what removals of this process have left, before it ends. Without this, only a later process
+/// would remove it. After a kill the process ends soon all the same.
+pub async fn remove_leftovers(providers: &[Arc<dyn Provider>], is_killed: bool) {
+    let limit = if is_killed { SHORT_LEFTOVERS_LIMIT } else { LEFTOVERS_LIMIT };
+    let removals = providers.iter().cloned().map(|provider| remove_left(provider, limit));
+    futures_util::future::join_all(removals).await;
+}
+
+async fn remove_left(provider: Arc<dyn Provider>, limit: Duration) {
+    if provider.dependency().is_some_and(Dependency::is_down) {
+        return;
+    }
+    let kind = provider.kind();
+    let mut removing = provider.remove_deferred();
+    if tokio::time::timeout(SHORT_LEFTOVERS_LIMIT, &mut removing).await.is_ok() {
+        return;
+    }
+    let rest = limit.saturating_sub(SHORT_LEFTOVERS_LIMIT);
+    if !rest.is_zero() {
+        tracing::info!("waiting at most {rest:?} for the removal of environments of `{kind}`");
+        if tokio::time::timeout(rest, removing).await.is_ok() {
+            return;
+        }
+    }
+    tracing::warn!("not everything of `{kind}` was removed in time");
+}
+
 /// Removes unneeded directories of dead workers of any deployment.
 pub(super) fn sweep(workers: &Path) {
     let Some(all) = workers.parent() else { return };
@@ -166,5 +200,56 @@ pub(super) fn sweep(workers: &Path) {
 fn remove(dir: WorkerDir) {
     if let Err(error) = dir.remove() {
         tracing::warn!("{}", error_chain(&error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use rollout_protocol::spec::environment::ProviderKind;
+    use rollout_worker::environment::null::NullProvider;
+    use rollout_worker::environment::{
+        CreateRequest, DeadOwners, Environment, Failure, Image, ImageRequest, ReapReport,
+    };
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A provider whose removals never end.
+    #[derive(Debug)]
+    struct StuckProvider(NullProvider);
+
+    #[async_trait]
+    impl Provider for StuckProvider {
+        fn kind(&self) -> ProviderKind {
+            self.0.kind()
+        }
+
+        async fn remove_deferred(&self) {
+            std::future::pending::<()>().await;
+        }
+
+        async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
+            self.0.prepare(request).await
+        }
+
+        async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+            self.0.create(request).await
+        }
+
+        async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+            self.0.reap(dead).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removals_that_hang_delay_the_end_once_and_a_kill_hardly() {
+        let stuck = |kind| Arc::new(StuckProvider(NullProvider(kind))) as Arc<dyn Provider>;
+        let providers = [stuck(ProviderKind::Docker), stuck(ProviderKind::Kubernetes)];
+        for (is_killed, limit) in [(true, SHORT_LEFTOVERS_LIMIT), (false, LEFTOVERS_LIMIT)] {
+            let begun = Instant::now();
+            remove_leftovers(&providers, is_killed).await;
+            assert_eq!(begun.elapsed().as_secs(), limit.as_secs(), "killed: {is_killed}");
+        }
     }
 }

@@ -25,7 +25,7 @@ use rollout_worker::traces::Tracer;
 use tokio::sync::{mpsc, watch};
 
 use super::provider_probe::{ProviderMap, ProviderProbe};
-use super::recovery::{HostRecovery, sweep};
+use super::recovery::{HostRecovery, remove_leftovers, sweep};
 use super::{HostPaths, SPOOL_BYTES, limit_executions, provider, runner};
 use crate::engine::RunError;
 
@@ -97,6 +97,7 @@ impl WorkerProcess {
         };
         log_start(&dir, &self, &profile.borrow());
         let _probing = supervise::spawn("providers", probe.run());
+        let own_providers: Vec<_> = providers.values().cloned().collect();
         let recovering = recovery.run(move || working_providers(&providers, &profile.borrow()));
         let _recovering = supervise::spawn("adoption", recovering);
         let (shutdown, shutdown_level) = watch::channel(ShutdownLevel::No);
@@ -111,6 +112,7 @@ impl WorkerProcess {
         // A separate task: tasks that the main thread runs itself are woken through the kernel.
         let working = supervise::spawn("worker", worker.run(shutdown_level));
         let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
+        remove_leftovers(&own_providers, ended.reason == WorkerExitReason::Killed).await;
         if ended.reason == WorkerExitReason::Killed && !killed_by_signal.load(Ordering::Relaxed) {
             ended.reason = WorkerExitReason::Asked;
         }

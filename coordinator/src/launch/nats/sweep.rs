@@ -47,7 +47,16 @@ impl Unneeded {
     }
 }
 
-/// Removes the messages of runs that have completed or were removed. Lock entries stay.
+/// Most offers in a queue that the start of a run looks through. Runs withdraw their offers when they end,
+/// so those of ended runs are few; [`sweep_old`] looks through all.
+const OFFERS_LOOKED_AT: u64 = 10_000;
+
+/// Age at which what a removed entry has left is purged. NATS servers write what they removed to their disks
+/// every two minutes; those of a user may do it less often.
+const MARKER_AGE: Duration = Duration::from_hours(1);
+
+/// Removes the messages of runs that have completed or were removed. Lock entries stay, and so do offers
+/// while the queue is long.
 ///
 /// # Errors
 /// [`QueueError`].
@@ -57,7 +66,7 @@ pub(super) async fn sweep_ended(
 ) -> Result<QueueSweep, QueueError> {
     let ends = nats.queue_ends().await?;
     let mut sweep = QueueSweep::default();
-    for run in nats.runs_in_queue().await?.into_keys() {
+    for run in nats.runs_in_queue(OFFERS_LOOKED_AT).await?.into_keys() {
         let entry = kv_store.read(&run.to_string()).await?;
         if Unneeded::of(entry.as_ref(), None).messages {
             sweep.messages += nats.remove_messages(run, ends).await?;
@@ -79,7 +88,7 @@ pub async fn sweep_old(
     dry_run: bool,
 ) -> Result<QueueSweep, QueueError> {
     let ends = nats.queue_ends().await?;
-    let counted = nats.runs_in_queue().await?;
+    let counted = nats.runs_in_queue(u64::MAX).await?;
     let entries = kv_store.entries().await?.into_iter();
     let entries: BTreeMap<RunId, ListedKvEntry> =
         entries.filter_map(|listed| Some((listed.key.parse().ok()?, listed))).collect();
@@ -91,6 +100,9 @@ pub async fn sweep_old(
         if is_old && (dry_run || kv_store.remove(&run.to_string(), entry.revision).await?) {
             sweep.entries.insert(*run);
         }
+    }
+    if !dry_run {
+        nats.purge_removed_entries(MARKER_AGE).await?;
     }
     for (run, messages) in counted {
         let is_removed = sweep.entries.contains(&run);

@@ -491,6 +491,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
         image_made: false,
         image_build: None,
         limits: EnforcedLimits::default(),
+        start_wait: None,
         preserved: None,
     });
     let parts = (

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::limits::{DOCUMENT_BYTES, NAME_BYTES};
 use rollout_protocol::name;
 use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
 use rollout_protocol::version;
@@ -95,7 +95,7 @@ async fn write_archives(
     }
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
-        name::check_component(&step.name)
+        name::check_component(&step.name, NAME_BYTES)
             .map_err(|bad| TrialFilesError::Name { name: step.name.clone(), bad })?;
         let below = Path::new(layout::STEPS).join(&step.name).join("logs");
         let (root, to) = (into.to_owned(), into.join(&below));

@@ -10,6 +10,7 @@
 mod artifacts;
 pub(crate) mod content;
 pub(crate) mod durable;
+mod empty_files;
 pub(crate) mod error_text;
 mod former_files;
 mod json_digest;

@@ -8,6 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::harness::{HarnessOutcome, IntegrationLevel, MetricValue};
+use rollout_protocol::limits::TASK_NAME_BYTES;
 use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, HarnessEvents, HarnessRecord, LogsRecord,
     OutputFile, OutputSource, Rewards, Settlement, StepRecord, TrialRecord, Verdict,
@@ -190,7 +191,6 @@ async fn trial_files_are_written_as_directory_tree() {
         ("cpe/data/task__2/logs/agent", None),
         ("cpe/data/task__2/logs/agent/trace.json", Some("{}")),
         ("cpe/data/task__2/logs/verifier", None),
-        ("cpe/data/task__2/logs/verifier/stderr.txt", Some("")),
         ("cpe/data/task__2/logs/verifier/stdout.txt", Some("tested\n")),
         ("cpe/data/task__2/setup", None),
         ("cpe/data/task__2/setup/stdout.txt", Some("installed\n")),
@@ -240,6 +240,23 @@ async fn trial_files_stay_until_another_execution_replaces_them() {
     let own: Vec<_> = list(place.run_dir().join(".tmp")).collect();
     assert_eq!(own.len(), 1, "{own:?}");
     assert_eq!(list(own[0].clone()).count(), 0);
+}
+
+#[tokio::test]
+async fn trial_of_longest_task_name_has_directory_and_longer_one_is_refused() {
+    let place = fixture().await;
+    let longest = "x".repeat(TASK_NAME_BYTES);
+    let write = async |task: &str, exec| {
+        let settled = settlement(trial("a", task, u32::MAX), exec, passed(1.0));
+        place.writer.write(Arc::new(settled)).await
+    };
+    write(&longest, 1).await.expect("written");
+    // Another execution replaces the directory.
+    write(&longest, 2).await.expect("written again");
+    let dir = trial_dir(&place.run_dir(), &trial("a", &longest, u32::MAX));
+    assert_eq!(result(&dir)["reward"], 1.0);
+    let why = write(&format!("{longest}x"), 1).await.expect_err("refused");
+    assert!(why.to_string().ends_with("is longer than 240 bytes"), "{why}");
 }
 
 #[tokio::test]
@@ -507,4 +524,16 @@ async fn store_that_breaks_off_an_archive_has_failed_and_is_retried() {
     assert_eq!(writer.write(settled).await.expect("written").len(), 0);
     assert_eq!(fs::read_to_string(dir.join("logs/agent/two.txt")).expect("whole"), text);
     assert_eq!(fs::read_to_string(dir.join("artifacts/x")).expect("whole"), text);
+}
+
+#[tokio::test]
+async fn files_of_a_trial_make_no_new_directory_of_a_run() {
+    let place = fixture().await;
+    let settled = Arc::new(settlement(trial("a", "t", 1), 1, passed(1.0)));
+    let moved = place.dir.path().join("moved");
+    fs::rename(place.run_dir(), &moved).expect("moved");
+    let _error = place.writer.write(Arc::clone(&settled)).await.expect_err("it is gone");
+    assert!(!place.run_dir().exists());
+    fs::rename(&moved, place.run_dir()).expect("moved back");
+    place.writer.write(settled).await.expect("written");
 }

@@ -14,12 +14,14 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::NewerFormat;
 use rollout_worker::archive::{self, ArchiveError};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::fs_make::make_below;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
 
 use super::content;
 use super::durable::{self, FileError};
+use super::empty_files;
 use super::error_text;
 use super::former_files;
 use super::json_digest;
@@ -312,6 +314,9 @@ impl TrialDirWriter {
         record: Option<&TrialRecord>,
         lost: &[TrialFilesError],
     ) -> Result<(), TrialFilesError> {
+        if let Some(record) = record {
+            empty_files::remove(record, staging.path())?;
+        }
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
         let task = self.tasks.find(&trial.dataset, &trial.task);
@@ -353,7 +358,7 @@ impl TrialDirWriter {
         if known(parent) {
             return Ok(());
         }
-        fs::create_dir_all(parent).map_err(FileError::with_context("create", parent))?;
+        make_below(&self.run_dir, parent).map_err(FileError::with_context("create", parent))?;
         let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
         let mut touched = self.unsynced_dirs.lock().unwrap_or_else(PoisonError::into_inner);
         touched.extend(up_to_run.map(Path::to_owned));
@@ -389,10 +394,14 @@ fn write_missing(directory: &Path, lost: &[TrialFilesError]) -> Result<(), FileE
 }
 
 fn check_names(trial: &TrialName) -> Result<(), TrialFilesError> {
-    for name in [&trial.agent, &trial.dataset, &trial.task] {
-        name::check(name).map_err(|bad| TrialFilesError::Name { name: name.clone(), bad })?;
+    let invalid = |name: &str| {
+        let name = name.to_owned();
+        move |bad| TrialFilesError::Name { name, bad }
+    };
+    for name in [&trial.agent, &trial.dataset] {
+        name::check(name).map_err(invalid(name))?;
     }
-    Ok(())
+    name::check_task(&trial.task).map_err(invalid(&trial.task))
 }
 
 /// Creates the parent directories of `relative` below `root`, and removes other files at their

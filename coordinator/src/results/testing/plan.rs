@@ -53,6 +53,8 @@ pub(crate) fn plan(
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         extra_instructions: Vec::new(),
+        compose_overlays: Vec::new(),
+        install_only: false,
         gateway: None,
         budget: None,
         secrets: std::collections::BTreeSet::new(),

@@ -28,6 +28,14 @@ pub struct CapturedFile {
     pub source: CapturedSource,
 }
 
+impl CapturedFile {
+    /// Whether it is text for people: the output of a script or of an image build. Records of model
+    /// calls and documents of a harness are not.
+    pub fn is_script_output(&self) -> bool {
+        ["/stdout.txt", "/stderr.txt", "/build.log"].iter().any(|name| self.path.ends_with(name))
+    }
+}
+
 /// Where the content of a captured file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CapturedSource {

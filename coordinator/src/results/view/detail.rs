@@ -1,8 +1,10 @@
 //! Everything that the journal has about one trial.
 
+use std::borrow::Cow;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, LostReason, Verdict};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::events;
 use super::fold::WatchedItem;
@@ -10,7 +12,7 @@ use super::run::RunView;
 use super::trials::TrialRow;
 
 /// A trial with all its executions.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialDetail {
     /// Its row.
     #[serde(flatten)]
@@ -28,19 +30,19 @@ pub struct TrialDetail {
 }
 
 /// An execution of a trial.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecutionView {
     /// Its role.
     pub role: ExecutionRole,
     /// Why it does not count, for people; `None` for one that counts or may count.
-    pub reason: Option<&'static str>,
+    pub reason: Option<Cow<'static, str>>,
     /// The execution.
     #[serde(flatten)]
     pub execution: Execution,
 }
 
 /// Role of an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionRole {
     /// It settled the trial.
@@ -94,7 +96,7 @@ impl RunView {
                     Some(reason(&execution, watched, settlement.is_some()))
                 }
             };
-            ExecutionView { role, reason, execution }
+            ExecutionView { role, reason: reason.map(Cow::Borrowed), execution }
         };
         let executions = match &settlement {
             None => {

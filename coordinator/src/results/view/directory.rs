@@ -1,4 +1,4 @@
-//! Reader of a run directory. It takes no lock and writes nothing; the run may be live.
+//! Reader of a run directory. It takes no lock and leaves nothing; the run may be live.
 //!
 //! The order of reading matters while another process writes: the lock file and the durable length
 //! in the manifest come first, then the journal, so that the journal holds at least what they state.
@@ -11,13 +11,14 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits;
+use serde::de::DeserializeOwned;
 
 use super::documents::{ParsedDocuments, RunDocuments};
 use super::fold::{EventReader, RunFold};
 use super::run::{OwnerView, RunKind, RunView, RunViewState};
 use super::{RunViewError, run};
-use crate::engine::RunError;
 use crate::engine::journal::{ReplayExtent, RunLayout, SegmentIndex};
+use crate::engine::{ObservedOwner, RunError};
 use crate::plan::JobPlan;
 
 /// The directory of a run, with the documents that were read when it was opened.
@@ -102,6 +103,10 @@ impl RunDirectory {
     ) -> Result<RunView, RunViewError> {
         let Self { layout, kind, parsed, is_copy, heartbeat_age } = self;
         let ParsedDocuments { manifest, plan, owner } = parsed;
+        let heartbeat_age = match &owner {
+            Some(owner) if !is_copy => heartbeat_age.or_else(|| age_of_lock(&layout, owner)),
+            _ => heartbeat_age,
+        };
         let now = match (heartbeat_age, &owner) {
             // The time on the clock of the owner.
             (Some(age), Some(owner)) => {
@@ -135,13 +140,32 @@ impl RunDirectory {
             fold.apply(at, record, events.as_mut().map(|events| &mut **events as EventReader<'_>));
         })?;
         let view = RunView::new(fold, kind, manifest.as_ref(), owner, now);
-        // Only a hint: one that cannot be read is left out.
-        let waiting = read(&layout.waiting(), Some(limits::LOCK_FILE_BYTES)).ok().flatten();
-        let waiting = waiting.and_then(|text| serde_json::from_slice(&text).ok());
-        let view = view.with_waiting(waiting.unwrap_or_default());
+        let waiting = read_hint(&layout.waiting()).unwrap_or_default();
+        let view = view.with_hints(waiting, read_hint(&layout.queue_outage()));
         let recorded = heartbeat_age.or(view.header.updated_at.map(|at| age(now, at)));
         Ok(if is_copy { view.without_owner(recorded) } else { view })
     }
+}
+
+/// The content of a file that is only a hint: one that cannot be read is left out.
+fn read_hint<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = read(path, Some(limits::LOCK_FILE_BYTES)).ok().flatten()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Time since the owner renewed its lock, by the clock of the file system, if that of its host and that
+/// of this one seem to differ. `None` if it is not needed, or nothing can be written to the directory.
+fn age_of_lock(layout: &RunLayout, owner: &ObservedOwner) -> Option<Duration> {
+    let shown = Timestamp::now().duration_since(owner.last_heartbeat_at());
+    let is_recent = Duration::try_from(shown).is_ok_and(|age| age <= limits::LOCK_STALE);
+    if is_recent || owner.is_dead() {
+        return None;
+    }
+    let renewed = std::fs::metadata(layout.lock_info()).ok()?.modified().ok()?;
+    // It has no name, so that no other process sees it.
+    let fresh = tempfile::tempfile_in(layout.root()).ok()?;
+    let now = fresh.metadata().ok()?.modified().ok()?;
+    Some(now.duration_since(renewed).unwrap_or_default())
 }
 
 /// Time since `at`. A clock that was set back shows none.

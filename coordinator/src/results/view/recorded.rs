@@ -8,13 +8,13 @@ use rollout_protocol::record::{
 };
 use rollout_worker::backoff::error_chain;
 use rollout_worker::store::BlobStore;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::captured::record_of;
 use super::detail::ExecutionView;
 
 /// An execution with the files that it left.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordedExecution {
     /// The execution.
     #[serde(flatten)]
@@ -36,7 +36,7 @@ pub struct RecordedExecution {
 }
 
 /// An archive of logs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogsView {
     /// Path below the trial's directory.
     pub path: String,

@@ -15,7 +15,7 @@ use super::fold::RunFold;
 use super::sessions::LastSession;
 use super::trials::{TrialState, unsettled_state};
 use crate::engine::core::{ItemProgress, ItemStage};
-use crate::engine::{ObservedOwner, RunManifest};
+use crate::engine::{ObservedOwner, QueueOutage, RunManifest};
 use crate::results::metrics::Tally;
 
 /// The snapshot of a run.
@@ -33,6 +33,8 @@ pub struct RunView {
     pub settled_per_hour: Option<f64>,
     /// Items that wait for a worker that could run them, while an owner may be alive.
     pub waiting_for_worker: Vec<WaitingItems>,
+    /// The outage of the queue, while there is one and an owner may be alive.
+    pub queue_outage: Option<QueueOutage>,
     pub(super) fold: RunFold,
 }
 
@@ -108,7 +110,8 @@ pub struct OwnerView {
     pub since: Timestamp,
     /// When it last sent a heartbeat, on its clock.
     pub last_heartbeat_at: Timestamp,
-    /// Seconds since then, on the reader's clock; for a run on a NATS server, since it answered.
+    /// Seconds since then, whatever the clock of its host shows; for a run on a NATS server, since it
+    /// answered.
     pub heartbeat_age_sec: f64,
     /// Whether the reader's host proves that it has ended.
     pub dead: bool,
@@ -137,6 +140,16 @@ pub struct ItemCounts {
     pub queued: u64,
     /// Settled items that are no longer in the plan. They are in no other count.
     pub unplanned: u64,
+}
+
+impl RunKind {
+    /// The word used in documents and on the terminal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Search => "search",
+        }
+    }
 }
 
 impl RunViewState {
@@ -235,19 +248,25 @@ impl RunView {
             errors,
             settled_per_hour,
             waiting_for_worker: Vec::new(),
+            queue_outage: None,
             fold,
         };
         view.counts = view.count();
         view
     }
 
-    /// The view of a run whose directory shows these items to wait for a worker.
-    pub(super) fn with_waiting(self, waiting: Vec<WaitingItems>) -> Self {
-        let waiting_for_worker = match self.header.state.may_be_owned() {
-            true => waiting,
-            false => Vec::new(),
+    /// The view of a run whose directory shows these items to wait for a worker, and this outage of the
+    /// queue.
+    pub(super) fn with_hints(
+        self,
+        waiting: Vec<WaitingItems>,
+        queue_outage: Option<QueueOutage>,
+    ) -> Self {
+        let (waiting_for_worker, queue_outage) = match self.header.state.may_be_owned() {
+            true => (waiting, queue_outage),
+            false => (Vec::new(), None),
         };
-        Self { waiting_for_worker, ..self }
+        Self { waiting_for_worker, queue_outage, ..self }
     }
 
     /// The view of a copy. A session that has not ended may go on at another host: it counts as

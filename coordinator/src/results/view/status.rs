@@ -9,6 +9,7 @@ use rollout_protocol::spec::budget::ModelUse;
 use serde::Serialize;
 
 use super::run::{ItemCounts, RunHeaderView, RunView};
+use crate::engine::QueueOutage;
 use crate::results::report::Headline;
 
 /// State, counts and figures of a run.
@@ -23,6 +24,9 @@ pub struct RunStatus {
     pub counts: ItemCounts,
     /// Items that wait for a worker that could run them, and why no worker of the pool could.
     pub waiting_for_worker: Vec<WaitingItems>,
+    /// The outage of the queue, while there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_outage: Option<QueueOutage>,
     /// Settled items per hour in the last session; `None` before it has settled any.
     pub settled_per_hour: Option<f64>,
     /// Share of completed items that passed; `None` when none completed.
@@ -54,6 +58,7 @@ impl RunStatus {
             header: view.header.clone(),
             counts: view.counts,
             waiting_for_worker: view.waiting_for_worker.clone(),
+            queue_outage: view.queue_outage.clone(),
             settled_per_hour: view.settled_per_hour,
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),

@@ -4,7 +4,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::ItemId;
 use rollout_worker::glob::{self, Dialect};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::run::RunView;
 use crate::engine::core::{ItemProgress, ItemStage};
@@ -14,7 +14,7 @@ use crate::plan::{JobPlan, PlannedTrial};
 const MAX_NAMED_TRIALS: usize = 10;
 
 /// State of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialState {
     /// The verifier produced a reward.
@@ -34,7 +34,7 @@ pub enum TrialState {
 }
 
 /// The error of a settled trial, without its message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorSummary {
     /// Its type.
     #[serde(rename = "type")]
@@ -46,7 +46,7 @@ pub struct ErrorSummary {
 }
 
 /// One trial.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
     /// `agent/dataset/task__attempt`.
     pub name: String,

@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 use super::{dockerfile, scripts};
 use crate::config::{ConfigWarning, trajectory_file};
 use crate::sources::datasets::{
-    DatasetTask, StepParts, TASK_FILE, read_instruction, trajectory_files,
+    DatasetTask, StepParts, TASK_FILE, has_windows_line_ends, read_instruction, trajectory_files,
 };
 
 /// Largest file read.
@@ -231,7 +231,8 @@ impl TaskLinter<'_> {
 
     fn script(&mut self, file: &Path) {
         let Some(text) = self.text(file) else { return };
-        if text.contains("\r\n") {
+        // A script whose first line and first command end so is an error.
+        if text.contains("\r\n") && !has_windows_line_ends(text.as_bytes()) {
             let message = "has Windows line endings: bash treats the carriage returns as text";
             self.warn(file, None, message);
         }

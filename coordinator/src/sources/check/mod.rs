@@ -115,6 +115,11 @@ pub fn check(request: &CheckRequest) -> std::io::Result<CheckReport> {
     let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
     let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);
     let tasks: Vec<DatasetTask> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
+    // Tasks with a fault are reported already, and a run does not pack them.
+    for task in tasks.iter().filter(|task| task.fault.is_none()) {
+        let error = datasets::check_packing(task, &dir.path().join("packed"))?;
+        error.into_iter().for_each(|error| problems.error(error));
+    }
     let (mut errors, warnings) = problems.into_parts();
     // The report lists the variables instead; only a job can allow them.
     errors.retain(|error| error.kind != ErrorKind::VariableNotListed);
@@ -188,6 +193,10 @@ fn explain(job: &Job, task: &DatasetTask) -> TaskExplanation {
         (Some(image), _) => format!("{image}, pulled if absent"),
         (None, Some(context)) => format!("built from {}/Dockerfile", context.display()),
         (None, None) => "none".to_owned(),
+    };
+    let image = match &task.parts.workdir_files {
+        Some(dir) => format!("{image}; files of {}/ in its working directory", dir.display()),
+        None => image,
     };
     let image = match &task.parts.compose {
         Some(file) => format!("{image}; services of environment/{file}"),

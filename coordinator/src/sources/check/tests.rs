@@ -46,6 +46,20 @@ impl CheckProject {
 }
 
 #[test]
+fn task_that_run_cannot_pack_has_error() {
+    let project = CheckProject::new();
+    project.task("a");
+    project.task("b");
+    let outside = project.0.path().join("a/environment/data");
+    std::os::unix::fs::symlink("/etc/hostname", outside).expect("linked");
+    let report = project.check(ProviderKind::Docker);
+    assert_eq!(report.n_errors(), 1, "{report:#?}");
+    let error = &report.tasks[0].errors[0];
+    assert_eq!(error.kind, ErrorKind::BadFile);
+    assert!(error.file.ends_with("a/environment/data"), "{error}");
+}
+
+#[test]
 fn valid_task_has_no_findings_and_is_explained() {
     let project = CheckProject::new();
     project.task("a");
@@ -88,7 +102,7 @@ fn task_with_common_mistake_is_warned_of() {
         ("tests/test.sh", "exit 0\n", "tests/test.sh:", "cannot write a reward"),
         (
             "tests/test.sh",
-            "true\r\necho 1 > /logs/verifier/reward.txt\r\n",
+            "true\necho 1 > /logs/verifier/reward.txt\r\n",
             "tests/test.sh:",
             "Windows",
         ),

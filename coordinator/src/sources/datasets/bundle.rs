@@ -18,8 +18,8 @@ use rollout_worker::supervise;
 use super::pack::{self, LoadedTaskFiles, PackError};
 use super::pack_cache::PackCache;
 use super::task::invalid;
-use super::{Dataset, DatasetTask, spec};
-use crate::config::{ConfigError, ConfigErrors, Diagnostics, Job, TaskMetadata};
+use super::{Dataset, DatasetTask, faults, spec};
+use crate::config::{ConfigError, ConfigErrors, Diagnostics, ErrorKind, Job, TaskMetadata};
 
 /// Tasks packed concurrently: enough to keep a disk busy, few enough to leave the machine usable.
 const CONCURRENT_TASKS: usize = 8;
@@ -193,6 +193,12 @@ async fn prepare(
         let has_model_agents = job.agents.iter().any(|agent| agent.spec.kind.calls_models());
         match read(&task, index, sink, has_model_agents).await {
             Ok(read) => files = Some(read),
+            Err(PrepareError::File(error))
+                if !job.is_strict && error.kind == ErrorKind::TooLarge =>
+            {
+                let shown = format!("{}/{}", spec.dataset, spec.name);
+                spec.fault = Some(faults::file_fault(&shown, &task.dir, &[*error]));
+            }
             Err(PrepareError::File(_)) if !task.dir.is_dir() => {
                 let message = format!("the task's directory {} no longer exists", shown(&task.dir));
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);
@@ -302,12 +308,17 @@ fn assign_blobs(
 /// The digest of the files alone.
 fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
     let steps: Vec<_> = spec.steps.iter().map(|step| &step.files).collect();
-    let contexts = spec.steps.iter().filter_map(|step| step.verifier.environment.as_ref());
-    let contexts: Vec<_> = contexts.filter_map(|own| own.context.as_ref()).collect();
-    if contexts.is_empty() {
-        return Digest::sha256_json(&(&spec.environment.context, steps));
+    let own = || spec.steps.iter().filter_map(|step| step.verifier.environment.as_deref());
+    let contexts: Vec<_> = own().filter_map(|own| own.context.as_ref()).collect();
+    let environments = std::iter::once(&spec.environment).chain(own());
+    let placed: Vec<_> = environments.filter_map(|of| of.workdir_files.as_ref()).collect();
+    let context = &spec.environment.context;
+    // Tasks without a part keep the digest that they had before the part existed.
+    match (contexts.is_empty(), placed.is_empty()) {
+        (true, true) => Digest::sha256_json(&(context, steps)),
+        (false, true) => Digest::sha256_json(&(context, steps, contexts)),
+        (_, false) => Digest::sha256_json(&(context, steps, contexts, placed)),
     }
-    Digest::sha256_json(&(&spec.environment.context, steps, contexts))
 }
 
 /// Saves the pack cache. If that fails, only the next run is slower.

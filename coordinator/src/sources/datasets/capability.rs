@@ -39,6 +39,11 @@ impl CapabilityCheck<'_> {
     fn descriptor(&self) -> &'static ProviderDescriptor {
         descriptor::for_kind(self.job.settings.environment.provider.kind())
     }
+
+    /// Whether there are services beside the environment, of the task or of the job.
+    fn has_services(&self) -> bool {
+        self.parts.compose.is_some() || !self.job.settings.compose_overlays.is_empty()
+    }
 }
 
 /// Demands of a task that the job's environment or its agents do not support, and files that cannot
@@ -102,7 +107,7 @@ pub(super) fn check(task: &CapabilityCheck<'_>, problems: &mut Diagnostics) -> U
     let provider = &task.job.settings.environment.provider;
     let mut found = UnsupportedDemands::default();
     for demand in &task.file.demands {
-        if let Some(why) = unsupported_reason(provider.kind(), demand, task.parts) {
+        if let Some(why) = unsupported_reason(provider.kind(), demand, task.has_services()) {
             let location = &demand.location;
             let at = task.dir.join(TASK_FILE);
             let error = location.error(&at, ErrorKind::Unsupported, why, expected(provider.kind()));
@@ -146,7 +151,7 @@ fn check_services(
     found: &mut Vec<ConfigError>,
 ) {
     let Some(check) = descriptor.check_services else { return };
-    let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) else { return };
+    let Err(failure) = check(&ComposeFile::of_task(dir, file)) else { return };
     let location = SourceLocation { key: String::new(), line: None };
     let (kind, expected) = match failure.kind {
         FailureKind::Unsupported => {
@@ -164,10 +169,9 @@ fn check_services(
 fn unsupported_reason(
     provider: ProviderKind,
     demand: &Demand,
-    parts: &TaskParts,
+    has_services: bool,
 ) -> Option<String> {
     let capabilities = &descriptor::for_kind(provider).capabilities;
-    let has_services = parts.compose.is_some();
     match &demand.kind {
         DemandKind::User(user) => {
             capabilities.users.unsupported_reason().map(|why| format!("the user `{user}`; {why}"))
@@ -205,8 +209,12 @@ fn expected(provider: ProviderKind) -> String {
 fn agent_features(task: &CapabilityCheck<'_>, found: &mut Vec<ConfigError>) {
     let file = task.file;
     let in_task = || task.dir.join(TASK_FILE);
+    let of_job = &task.job.environment_changes.mcp_servers;
+    let in_job = || task.job.file.clone();
     let mcp = (!file.mcp_servers.is_empty()).then(in_task);
+    let mcp = mcp.or_else(|| (!of_job.is_empty()).then(in_job));
     let sse = file.mcp_servers.iter().any(McpServer::has_sse).then(in_task);
+    let sse = sse.or_else(|| of_job.iter().any(McpServer::has_sse).then(in_job));
     let skills = file.skills_dir.is_some().then(in_task);
     let trajectory = trajectory_files(task.dir, file).into_iter().next();
     let trajectory = trajectory.map(|file| task.dir.join(file));

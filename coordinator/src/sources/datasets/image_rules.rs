@@ -12,14 +12,16 @@ use std::path::{Component, Path, PathBuf};
 use rollout_worker::confined::ConfinedDir;
 use rollout_worker::environment::compose_place::ComposePlace;
 use rollout_worker::environment::descriptor;
-use rollout_worker::environment::dockerfile::{BuildFetch, BuildFetchKind, build_fetches};
+use rollout_worker::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches};
+use rollout_worker::environment::image_access::ImageAccess;
+use rollout_worker::environment::registry_lookups::RegistryLookups;
 
 use self::service_build::{ServiceBuild, has_key, in_context, text};
 use super::TaskParts;
 use super::discover::TASK_FILE;
 use crate::config::{
-    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, ImageAccess, Job,
-    RegistryLookups, SourceLocation, TaskFile, parse_yaml, read_task_text,
+    ConfigNode, ConfigValue, Diagnostics, ErrorKind, FetchAccess, Job, SourceLocation, TaskFile,
+    parse_yaml, read_task_text,
 };
 
 /// Findings of a task that are recorded: its files may have any number of them.
@@ -34,18 +36,12 @@ const MAX_TEXT: usize = 500;
 /// Files of a task that are checked: compose files, and Dockerfiles with each set of arguments.
 const MAX_FILES: usize = 64;
 
-/// The frontends that do only what a Dockerfile says.
-const STANDARD_FRONTEND: &str = "docker/dockerfile";
-
 /// Images of compose files that stand for the environment's own.
 const OWN_IMAGES: [&str; 4] =
     ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
 
 /// Name of a Dockerfile that is not named.
 const DOCKERFILE: &str = "Dockerfile";
-
-/// Build argument that names a frontend.
-const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
 
 /// The images of a job's tasks, each registry looked up once.
 pub(super) struct ImageRules<'a> {
@@ -57,7 +53,8 @@ pub(super) struct ImageRules<'a> {
 
 impl<'a> ImageRules<'a> {
     pub(super) fn new(access: &'a ImageAccess, fetch: &'a FetchAccess) -> Self {
-        Self { access, lookups: RegistryLookups::new(fetch), findings: Cell::new(0) }
+        let lookups = RegistryLookups::new(move || fetch.is_cancelled());
+        Self { access, lookups, findings: Cell::new(0) }
     }
 
     /// Records what the images and builds of a task may not use.
@@ -97,15 +94,11 @@ impl<'a> ImageRules<'a> {
             parts.steps.iter().map(|step| (&step.verifier_context, &step.verifier_compose));
         for (context, compose) in std::iter::once(own).chain(verifiers) {
             let Some(context) = context else { continue };
-            task.dockerfile(&context.join(DOCKERFILE), &BTreeMap::new());
+            task.dockerfile(context, Path::new(DOCKERFILE), &BTreeMap::new());
             if let Some(file) = compose {
                 task.compose(context, &context.join(file));
             }
         }
-    }
-
-    fn refusal(&self, image: &str) -> Option<String> {
-        self.access.refusal(image, |registry| self.lookups.addresses(registry))
     }
 }
 
@@ -181,16 +174,17 @@ impl TaskImages<'_> {
     }
 
     fn image(&mut self, file: &Path, key: &str, line: Option<usize>, image: &str) {
-        if let Some(why) = self.rules.refusal(image) {
-            self.refuse(file, key, line, &why);
+        let look_up = |registry: &str| self.rules.lookups.addresses(registry);
+        if let Some(why) = self.rules.access.refusal(image, look_up) {
+            self.refuse(file, key, line, &why.to_string());
         }
     }
 
-    /// Checks a Dockerfile of the task, if it is there, and the one that some builders read in its place.
-    fn dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
-        self.one_dockerfile(path, args);
-        if let Some(other) = in_its_place(path) {
-            self.one_dockerfile(&other, args);
+    /// Checks a Dockerfile of a context, if it is there, and the one that some builders read in its place.
+    fn dockerfile(&mut self, context: &Path, file: &Path, args: &BTreeMap<String, String>) {
+        self.one_dockerfile(context, file, args);
+        if let Some(other) = in_its_place(file) {
+            self.one_dockerfile(context, &other, args);
         }
     }
 
@@ -200,34 +194,30 @@ impl TaskImages<'_> {
         is_there(path) || in_its_place(path).is_some_and(|other| is_there(&other))
     }
 
-    fn one_dockerfile(&mut self, path: &Path, args: &BTreeMap<String, String>) {
+    fn one_dockerfile(&mut self, context: &Path, file: &Path, args: &BTreeMap<String, String>) {
+        let path = &context.join(file);
+        if self.root.has_file(path) && !self.has_inside(context, file) {
+            // A builder has the files of the context alone, and ends the link at one of them.
+            return self.refuse(path, "", None, "a Dockerfile through a link out of its context");
+        }
         if !self.begins(path, args) {
             return;
         }
         let Some(text) = read_task_text(self.dir, path, self.problems) else { return };
-        for BuildFetch { line, kind, source } in build_fetches(&text, args) {
+        for fetch in build_fetches(&text, args) {
             if self.is_done() {
                 return;
             }
-            match kind {
-                BuildFetchKind::Image => self.image(path, "", Some(line), &source),
-                BuildFetchKind::Frontend
-                    if is_standard(&source) || self.rules.access.lists(&source) => {}
-                BuildFetchKind::Frontend => {
-                    let found = format!("the frontend `{source}`, which may fetch anything");
-                    self.refuse(path, "syntax", Some(line), &found);
-                }
-                BuildFetchKind::Unclear => {
-                    let found =
-                        format!("a form of `{source}` that builders read in different ways");
-                    self.refuse(path, &source, Some(line), &found);
-                }
-                BuildFetchKind::Address => {
-                    let found = format!("the source `{source}`, which the engine would fetch");
-                    self.refuse(path, "ADD", Some(line), &found);
-                }
+            let look_up = |registry: &str| self.rules.lookups.addresses(registry);
+            if let Some(refused) = self.rules.access.build_refusal(&fetch, look_up) {
+                self.refuse(path, &refused.key, Some(fetch.line), &refused.refusal.to_string());
             }
         }
+    }
+
+    /// Whether a directory has a file, and no link on the way to the file leaves the directory.
+    fn has_inside(&self, directory: &Path, file: &Path) -> bool {
+        self.root.directory(directory).is_ok_and(|directory| directory.has_file(file))
     }
 
     /// Checks a compose file, and then those that it extends.
@@ -351,13 +341,13 @@ impl TaskImages<'_> {
             let found = format!("the build argument `{FRONTEND_ARGUMENT}`");
             self.refuse(path, key, Some(line), &found);
         }
-        let files = BTreeSet::from([compose.context, compose.base()])
+        let contexts = BTreeSet::from([compose.context, compose.base()])
             .into_iter()
-            .map(|base| base.join(build.directory).join(build.file));
+            .map(|base| base.join(build.directory));
         let mut is_there = false;
-        for file in files {
-            is_there |= self.has_dockerfile(&file);
-            self.dockerfile(&file, &build.args);
+        for context in contexts {
+            is_there |= self.has_dockerfile(&context.join(build.file));
+            self.dockerfile(&context, Path::new(build.file), &build.args);
         }
         if !is_there {
             let found = format!("a build of `{}`, which is not there", build.file);
@@ -403,9 +393,4 @@ fn shortened(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-fn is_standard(frontend: &str) -> bool {
-    let image = frontend.trim_start_matches("docker.io/");
-    image.split([':', '@']).next() == Some(STANDARD_FRONTEND)
 }

@@ -54,11 +54,15 @@ impl<'a> TaskLayout<'a> {
     /// The parts that exist and that the job needs.
     pub(super) fn parts(&self) -> TaskParts {
         let compose = self.compose(Path::new(ENVIRONMENT_DIR));
-        let wanted = self.builds(self.file.environment.docker_image.as_ref())
+        let image = self.file.environment.docker_image.as_ref();
+        let wanted = self.builds(image, Path::new(ENVIRONMENT_DIR))
             || !self.has_images()
-            || compose.is_some();
+            || compose.is_some()
+            // Paths in compose files of the job are relative to it.
+            || !self.job.settings.compose_overlays.is_empty();
         let mut parts = TaskParts {
             context: self.existing(ENVIRONMENT_DIR.into()).filter(|_| wanted),
+            workdir_files: self.workdir_files(),
             compose,
             steps: Vec::new(),
         };
@@ -82,15 +86,17 @@ impl<'a> TaskLayout<'a> {
             tests: tests.clone(),
             verifier_context: None,
             verifier_compose: None,
+            verifier_shares_image: false,
         };
         if let Some(verifier) = &step.verifier.environment {
             let context = tests.into_iter().next_back();
             let image = &verifier.docker_image;
             let named = image.is_some() && *image != self.file.environment.docker_image;
             let compose = context.as_deref().and_then(|dir| self.compose(dir));
-            let built =
-                context.as_deref().is_some_and(|dir| self.has_file(&dir.join("Dockerfile")))
-                    && (!named || self.builds(image.as_ref()) || !self.has_images());
+            let built = context.as_deref().is_some_and(|dir| {
+                self.has_file(&dir.join("Dockerfile"))
+                    && (!named || self.builds(image.as_ref(), dir) || !self.has_images())
+            });
             if built || compose.is_some() {
                 parts.verifier_context = context;
                 parts.verifier_compose = compose;
@@ -98,12 +104,28 @@ impl<'a> TaskLayout<'a> {
                 // The verifier uses the agent's image, and the tests are copied into it.
                 parts.verifier_context.clone_from(&task.context);
                 parts.verifier_compose.clone_from(&task.compose);
+                parts.verifier_shares_image = true;
                 return parts;
             }
             // The verifier's image contains the tests, built or named.
             parts.tests = Vec::new();
         }
         parts
+    }
+
+    /// The directory with files for the working directory of a named image. An image that is built
+    /// from the directory has them already. Beside a compose file, they are the services' and not the
+    /// agent's: passwords and data of a service, for example.
+    fn workdir_files(&self) -> Option<PathBuf> {
+        let dir = self.existing(ENVIRONMENT_DIR.into())?;
+        let image = self.file.environment.docker_image.as_ref();
+        let is_used = image.is_some() && !self.builds(image, &dir);
+        if !is_used || self.has_file(&dir.join("Dockerfile")) || self.compose(&dir).is_some() {
+            return None;
+        }
+        // A directory that cannot be listed is an error when it is packed.
+        let entries = self.dir.directory(&dir).and_then(|dir| dir.entries());
+        (!entries.is_ok_and(|entries| entries.is_empty())).then_some(dir)
     }
 
     /// The files that the task needs under every agent and lacks.
@@ -122,7 +144,8 @@ impl<'a> TaskLayout<'a> {
                 needed.push(step_dir(step).join("tests/test.sh"));
             }
         }
-        if self.builds(self.file.environment.docker_image.as_ref()) && parts.compose.is_none() {
+        let image = self.file.environment.docker_image.as_ref();
+        if self.builds(image, Path::new(ENVIRONMENT_DIR)) && parts.compose.is_none() {
             needed.push(Path::new(ENVIRONMENT_DIR).join("Dockerfile"));
         }
         needed.retain(|path| !self.has_file(path));
@@ -142,10 +165,12 @@ impl<'a> TaskLayout<'a> {
             .collect()
     }
 
-    /// Whether an image is built although one may be named.
-    fn builds(&self, image: Option<&String>) -> bool {
-        let environment = &self.job.settings.environment;
-        self.has_images() && (image.is_none() || environment.force_build)
+    /// Whether an image is built from a directory although one may be named. A named one without a
+    /// Dockerfile is never built.
+    fn builds(&self, image: Option<&String>, dir: &Path) -> bool {
+        let is_forced = self.job.settings.environment.force_build;
+        let is_built = image.is_none() || (is_forced && self.has_file(&dir.join("Dockerfile")));
+        self.has_images() && is_built
     }
 
     /// Whether environments are made from images.

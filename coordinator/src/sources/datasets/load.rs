@@ -6,14 +6,15 @@ use std::path::Path;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
+use super::faults::FaultyTasks;
 use super::git::{CheckedOutCommits, RepositoryElsewhere};
 use super::image_rules::ImageRules;
 use super::resolve::{ResolvedDataset, TaskCandidate, resolve_datasets};
 use super::task::{self, TaskLoadContext};
-use super::{Dataset, DatasetTask, PlannedFormats, select};
+use super::{Dataset, DatasetTask, PlannedFormats};
 use crate::config::{
     ConfigError, ConfigWarning, Diagnostics, ErrorKind, FormatHints, Job, JobOptions,
-    SourceLocation, nearest,
+    SourceLocation,
 };
 
 /// Loads the datasets of a job and records all errors. Tasks in the run's plan are read in the
@@ -28,7 +29,8 @@ pub fn load(
     let mut commits = CheckedOutCommits::default();
     let images = &ImageRules::new(&options.images, &options.fetch);
     let mut names = HashMap::new();
-    let mut datasets = Vec::new();
+    let mut datasets: Vec<Dataset> = Vec::new();
+    let mut faulty = FaultyTasks::default();
     for source in resolve_datasets(job, options, problems) {
         if !check_name(job, &source, &mut names, problems) {
             continue;
@@ -38,20 +40,23 @@ pub fn load(
         let description = source.description.clone();
         let mut taken = HashMap::new();
         let mut tasks: Vec<DatasetTask> = Vec::new();
-        for candidate in select_tasks(job, source, problems) {
+        for candidate in source.tasks {
             if has_ended(job, options, problems) {
                 return datasets;
             }
-            let key = (name.clone(), task_name(&candidate));
+            let key = (name.clone(), candidate.name.clone());
             let format = FormatHints {
                 requested: candidate.format,
                 planned: planned.get(&key).copied().unwrap_or_default(),
             };
             let context = TaskLoadContext { job, options, dataset: &name, format, images };
-            tasks.extend(load_one(&context, candidate, &mut taken, &mut commits, problems));
+            let mut found =
+                FoundSoFar { names: &mut taken, commits: &mut commits, faulty: &mut faulty };
+            tasks.extend(load_one(&context, candidate, &mut found, problems));
         }
         datasets.push(Dataset { name, version, description, tasks });
     }
+    faulty.finish(datasets.iter().map(|dataset| dataset.tasks.len()).sum(), problems);
     // The last task may not have been checked as a whole.
     has_ended(job, options, problems);
     datasets
@@ -103,69 +108,30 @@ fn warn_of_skipped(source: &ResolvedDataset, problems: &mut Diagnostics) {
     }
 }
 
-/// The tasks of a dataset that the job selects.
-fn select_tasks(
-    job: &Job,
-    source: ResolvedDataset,
-    problems: &mut Diagnostics,
-) -> Vec<TaskCandidate> {
-    let ResolvedDataset { name: dataset, selection, location, pattern_locations, tasks, .. } =
-        source;
-    let named = tasks.into_iter().map(|task| (task_name(&task), task)).collect::<Vec<_>>();
-    let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
-    let (chosen, unmatched) = select::select(&selection, named, |(name, _)| name);
-    for pattern in &unmatched {
-        let near = nearest(pattern, names.iter().map(String::as_str));
-        let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-        problems.warning(ConfigWarning {
-            file: job.file.clone(),
-            line: location.line,
-            key: location.key.clone(),
-            message: format!("no task of `{dataset}` matches `{pattern}`{near}"),
-        });
-    }
-    if chosen.is_empty() {
-        let near = unmatched.iter().find_map(|p| nearest(p, names.iter().map(String::as_str)));
-        let patterns_unmatched = selection.names.iter().all(|p| unmatched.contains(&p.as_str()));
-        let (location, message) = if patterns_unmatched && !selection.names.is_empty() {
-            let patterns: Vec<String> = selection.names.iter().map(|p| format!("`{p}`")).collect();
-            let s = if names.len() == 1 { "" } else { "s" };
-            let message = format!(
-                "no task of `{dataset}` matches {} (it has {} task{s})",
-                patterns.join(" or "),
-                names.len()
-            );
-            (pattern_locations.names, message)
-        } else {
-            let message = format!("every selected task of `{dataset}` is excluded");
-            (pattern_locations.exclude, message)
-        };
-        let error = location.failure(&job.file, ErrorKind::NoTasks, message);
-        let hint = near.map(|near| format!("did you mean `{near}`?"));
-        problems.error(ConfigError { hint, ..error });
-    }
-    chosen.into_iter().map(|(_, candidate)| candidate).collect()
-}
-
-fn task_name(candidate: &TaskCandidate) -> String {
-    let own = || candidate.dir.file_name().map(|name| name.to_string_lossy().into_owned());
-    candidate.name.clone().or_else(own).unwrap_or_default()
+/// What is known of the tasks that were loaded before.
+struct FoundSoFar<'a> {
+    /// The names of the dataset, with their sources.
+    names: &'a mut HashMap<String, String>,
+    commits: &'a mut CheckedOutCommits,
+    faulty: &'a mut FaultyTasks,
 }
 
 fn load_one(
     context: &TaskLoadContext<'_>,
     candidate: TaskCandidate,
-    seen_names: &mut HashMap<String, String>,
-    commits: &mut CheckedOutCommits,
+    found: &mut FoundSoFar<'_>,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let name = checked_name(&candidate, seen_names, problems)?;
-    let TaskCandidate { dir, commit, pointers, .. } = candidate;
-    let task = task::load(context, name, dir, problems)?;
+    let name = checked_name(&candidate, found.names, problems)?;
+    let TaskCandidate { dir, commit, pointers, unfetched, .. } = candidate;
+    if let Some(error) = unfetched {
+        return Some(task::unfetched(context, name, error, found.faulty));
+    }
+    let task = task::load(context, name, dir, found.faulty, problems)?;
     let fault = task.fault.clone().or(pointers_fault(context, &task, &pointers, problems));
     let git_commit_id = match commit {
         Some(commit) => Some(commit),
-        None => checked_out_commit(context, &task.dir, commits, problems)?,
+        None => checked_out_commit(context, &task.dir, found.commits, problems)?,
     };
     Some(DatasetTask { git_commit_id, fault, ..task })
 }
@@ -225,15 +191,16 @@ fn checked_name(
     let location = SourceLocation { key: String::new(), line: None };
     let dir = &candidate.dir;
     let expected = "a directory whose name is valid in the results";
-    if candidate.name.is_none() && dir.file_name().is_some_and(|name| name.to_str().is_none()) {
+    if candidate.is_named_after_dir && dir.file_name().is_some_and(|name| name.to_str().is_none()) {
         let found = "a name that is not UTF-8";
         problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
         return None;
     }
-    let name = task_name(candidate);
-    if let Err(why) = name::check(&name) {
+    let name = candidate.name.clone();
+    if let Err(why) = name::check_task(&name) {
         let found = format!("the name {name:?}, which {why}");
-        problems.error(location.error(dir, ErrorKind::BadValue, found, expected));
+        let place = if candidate.is_named_after_dir { dir } else { Path::new(&candidate.source) };
+        problems.error(location.error(place, ErrorKind::BadValue, found, expected));
         return None;
     }
     if let Some(first) = seen_names.insert(name::fold_case(&name), candidate.source.clone()) {

@@ -5,13 +5,15 @@
 //! single task, after the parent directory of the task; a job file's `name` wins. Relative paths
 //! are relative to the job file's directory.
 //!
-//! A task file that does not parse or has a bad value refuses the run. A task that lacks a file, or
-//! asks for something that the environment does not support, is kept with its fault: its trials
-//! settle as `task_invalid`, unless the run is strict.
+//! A task that cannot be read, that its repository lacks, that lacks a file, or that asks for
+//! something that the environment does not support, is kept with its fault: its trials settle as
+//! `task_invalid` or `task_not_found`, unless the run is strict. A path that leads out of a task, a
+//! variable that the job does not allow, and a repository that does not answer, refuse the run.
 
 mod bundle;
 mod capability;
 mod discover;
+mod faults;
 mod fingerprint;
 mod format_view;
 mod git;
@@ -19,10 +21,12 @@ mod harborignore;
 mod image_rules;
 mod instruction;
 mod layout;
+mod line_ends;
 mod load;
 mod pack;
 mod pack_cache;
 mod planned_formats;
+mod registry_names;
 mod resolve;
 mod select;
 mod spec;
@@ -49,6 +53,8 @@ pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use git::checked_out_commit;
 pub(crate) use instruction::read as read_instruction;
+pub(crate) use line_ends::has_windows_line_ends;
+pub(crate) use pack::check as check_packing;
 pub(crate) use spec::task_spec as specification;
 
 /// The task formats recorded in the plan of a run, by dataset and task.
@@ -84,6 +90,8 @@ pub struct DatasetTask {
     pub fault: Option<TrialError>,
     /// Reason why it cannot run under agents that call models.
     pub model_fault: Option<TrialError>,
+    /// Reason why it cannot run under the oracle.
+    pub solution_fault: Option<TrialError>,
 }
 
 /// File name of the instruction of a task or step.
@@ -94,6 +102,8 @@ const INSTRUCTION_FILE: &str = "instruction.md";
 pub struct TaskParts {
     /// The build context.
     pub context: Option<PathBuf>,
+    /// Files for the working directory of its named image.
+    pub workdir_files: Option<PathBuf>,
     /// Name of its compose file.
     pub compose: Option<String>,
     /// Parts of each step, in step order.
@@ -115,4 +125,6 @@ pub struct StepParts {
     pub verifier_context: Option<PathBuf>,
     /// Name of its compose file.
     pub verifier_compose: Option<String>,
+    /// Whether that environment has the image, and the files, of the agent's.
+    pub verifier_shares_image: bool,
 }

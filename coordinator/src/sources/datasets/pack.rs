@@ -82,7 +82,9 @@ enum IgnoreRules {
 #[derive(Debug, Clone, Copy)]
 enum PartSlot {
     Context,
+    WorkdirFiles,
     VerifierContext(usize),
+    VerifierWorkdirFiles(usize),
     Solution(usize),
     Tests(usize),
     Workdir(usize),
@@ -124,6 +126,22 @@ pub(super) fn read(
     Ok(LoadedTaskFiles { instructions, trajectories, parts })
 }
 
+/// The error of packing the files of a task, which a run would have. Archives are written below
+/// `scratch`, and removed. Blocks.
+///
+/// # Errors
+/// The archives cannot be written.
+pub(crate) fn check(task: &DatasetTask, scratch: &Path) -> io::Result<Option<ConfigError>> {
+    match read(task, scratch, None, false) {
+        Ok(files) => {
+            let mut archives = files.parts.iter().filter_map(|part| part.archive.as_ref());
+            archives.try_for_each(fs::remove_file).map(|()| None)
+        }
+        Err(PackError::Task(error)) => Ok(Some(*error)),
+        Err(PackError::Scratch(error)) => Err(io::Error::other(error)),
+    }
+}
+
 /// The sources of the task's parts, each with its slots.
 fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
     let harbor = IgnoreRules::Harbor;
@@ -134,10 +152,18 @@ fn sources(task: &DatasetTask) -> Vec<(PartSource, Vec<PartSlot>)> {
         None => IgnoreRules::Docker,
     };
     let own = context(&task.parts.compose);
-    let mut wanted = vec![(one(&task.parts.context), own, PartSlot::Context)];
+    let files = one(&task.parts.workdir_files);
+    let mut wanted = vec![
+        (one(&task.parts.context), own, PartSlot::Context),
+        (files.clone(), IgnoreRules::Nothing, PartSlot::WorkdirFiles),
+    ];
     for (at, step) in task.parts.steps.iter().enumerate() {
         let own = context(&step.verifier_compose);
         wanted.push((one(&step.verifier_context), own, PartSlot::VerifierContext(at)));
+        if step.verifier_shares_image {
+            let slot = PartSlot::VerifierWorkdirFiles(at);
+            wanted.push((files.clone(), IgnoreRules::Nothing, slot));
+        }
         wanted.push((one(&step.solution), harbor, PartSlot::Solution(at)));
         wanted.push((step.tests.clone(), harbor, PartSlot::Tests(at)));
         wanted.push((one(&step.workdir), IgnoreRules::Nothing, PartSlot::Workdir(at)));
@@ -195,9 +221,14 @@ impl PackedPart {
             let blob = Some(self.blob.clone());
             match *slot {
                 PartSlot::Context => spec.environment.context = blob,
+                PartSlot::WorkdirFiles => spec.environment.workdir_files = blob,
                 PartSlot::VerifierContext(at) => {
                     let own = spec.steps[at].verifier.environment.as_mut();
                     own.expect("only such steps have the part").context = blob;
+                }
+                PartSlot::VerifierWorkdirFiles(at) => {
+                    let own = spec.steps[at].verifier.environment.as_mut();
+                    own.expect("only such steps have the part").workdir_files = blob;
                 }
                 PartSlot::Solution(at) => spec.steps[at].files.solution = blob,
                 PartSlot::Tests(at) => spec.steps[at].files.tests = blob,

@@ -20,6 +20,9 @@ const VERSION: u32 = 1;
 /// Largest file that is read: room for a million parts.
 const FILE_BYTES: u64 = 512 * 1024 * 1024;
 
+/// Most files of a cache. A server has one for each dataset that was ever uploaded otherwise.
+const FILES: usize = 256;
+
 /// Cache of packed parts, in a directory shared by runs.
 #[derive(Debug)]
 pub struct PackCache {
@@ -90,8 +93,25 @@ impl PackCache {
             file.write_all(&document)?;
             // Not synced: a torn file fails its digest and counts as absent.
             file.persist(self.file(group)).map_err(|error| error.error)?;
+            self.remove_oldest();
         }
         Ok(())
+    }
+
+    /// Removes the files that were not written for longest, if there are too many. Their parts are packed
+    /// again when they are needed.
+    fn remove_oldest(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        let mut files: Vec<_> = (entries.flatten().map(|entry| entry.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+            .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+            .collect();
+        files.sort_unstable();
+        for (_, path) in files.iter().rev().skip(FILES) {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::debug!(%error, "cannot remove {}", path.display());
+            }
+        }
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<PathBuf, PackCacheGroup>> {
@@ -129,6 +149,30 @@ mod tests {
     use rollout_protocol::blob::MediaType;
 
     use super::*;
+
+    #[test]
+    fn pack_cache_keeps_the_files_that_were_written_last() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let digest = Digest::sha256(b"1");
+        let blob = BlobRef::for_bytes(b"blob", MediaType::Tar);
+        let task = |number: usize| PathBuf::from(format!("/set-{number}/task"));
+        // The files of one server are written one after the other.
+        for number in 0..=FILES {
+            let cache = PackCache::new(dir.path().to_owned());
+            cache.insert(&task(number), "tests", digest, &blob);
+            cache.save().expect("saved");
+            let file = cache.file(Path::new(&format!("/set-{number}")));
+            let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(number as u64);
+            let file = fs::File::options().write(true).open(file).expect("its file");
+            file.set_modified(written).expect("set");
+        }
+        PackCache::new(dir.path().to_owned()).remove_oldest();
+        let found = |number: usize| {
+            PackCache::new(dir.path().to_owned()).find(&task(number), "tests", &digest).is_some()
+        };
+        assert!(!found(0) && found(1) && found(FILES));
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), FILES);
+    }
 
     #[test]
     fn pack_cache_entry_is_shared_and_ignored_when_damaged() {

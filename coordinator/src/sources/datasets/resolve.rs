@@ -9,11 +9,12 @@ use rollout_protocol::spec::task::TaskFormat;
 use rollout_worker::confined::{ConfinedDir, leads_outside};
 use rollout_worker::shown_path::shown;
 
-use super::discover;
+use super::select::{NamedTask, select_tasks};
+use super::{discover, registry_names};
 use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, DatasetSource, Diagnostics, ErrorKind, FetchAccess,
-    HostAccess, HostSource, Job, JobOptions, PatternLocations, RegistryRef, SourceBounds,
-    SourceLocation, TaskRef, TaskSelection, TaskSource, is_address, is_inside,
+    HostAccess, HostSource, Job, JobOptions, RegistryRef, SourceBounds, SourceLocation, TaskRef,
+    TaskSource, is_address, is_inside,
 };
 use crate::sources::registry::{
     self, FetchError, FetchRequest, FetchResults, FetchTarget, FetchedDirectory, IndexError,
@@ -33,24 +34,24 @@ pub(super) struct ResolvedDataset {
     pub(super) description: Option<String>,
     /// Whether it comes from a registry, so that its versions can be told apart by name.
     pub(super) registered: bool,
-    /// Selection of its tasks.
-    pub(super) selection: TaskSelection,
     /// Its location in the job file.
     pub(super) location: SourceLocation,
-    /// Locations of the patterns that select its tasks.
-    pub(super) pattern_locations: PatternLocations,
-    /// All of its tasks.
+    /// Its selected tasks.
     pub(super) tasks: Vec<TaskCandidate>,
     /// Directories beside them that are not tasks.
     pub(super) skipped: Vec<PathBuf>,
 }
 
-/// A task that may be selected.
+/// A task of a dataset.
 pub(super) struct TaskCandidate {
-    /// Name given by a registry.
-    pub(super) name: Option<String>,
-    /// Its directory.
+    /// Its name: that of its directory, or of its entry in a registry.
+    pub(super) name: String,
+    /// Whether it is named after its directory on this disk.
+    pub(super) is_named_after_dir: bool,
+    /// Its directory; empty if it could not be fetched.
     pub(super) dir: PathBuf,
+    /// Why it could not be fetched.
+    pub(super) unfetched: Option<ConfigError>,
     /// Its source, as display text.
     pub(super) source: String,
     /// Its files that are only Git LFS pointers.
@@ -62,12 +63,15 @@ pub(super) struct TaskCandidate {
 }
 
 /// A dataset with tasks that may have to be fetched.
-struct PendingDataset {
+struct PendingDataset<'a> {
     dataset: ResolvedDataset,
+    /// The reference by which tasks are selected when all of their names are known.
+    selected_by: Option<&'a DatasetRef>,
     pending: Vec<PendingTask>,
 }
 
 struct PendingTask {
+    /// Its name; `None` for all tasks of a repository.
     name: Option<String>,
     request: FetchRequest,
     location: SourceLocation,
@@ -83,7 +87,7 @@ pub(super) fn resolve_datasets(
     let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
     let fetch = &options.fetch;
     let mut finder = DatasetResolver { job, host: options.host, fetch, cache, problems };
-    let mut pending: Vec<PendingDataset> =
+    let mut pending: Vec<PendingDataset<'_>> =
         job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
     pending.extend(finder.single_tasks());
     let requests: Vec<FetchRequest> =
@@ -180,26 +184,25 @@ impl DatasetResolver<'_> {
         }
     }
 
-    /// Records that tasks of a repository cannot be fetched.
-    fn fetch_fault(&mut self, location: &SourceLocation, error: &FetchError) {
+    /// The error of tasks of a repository that cannot be fetched.
+    fn fetch_error(&self, location: &SourceLocation, error: &FetchError) -> ConfigError {
         let (message, hint) = (error.to_string(), error.hint());
-        if error.is_missing() {
+        let found = if error.is_missing() {
             let expected = "a repository with the job's tasks";
-            self.fault(location, ErrorKind::NotFound, message, expected, hint);
+            location.error(&self.job.file, ErrorKind::NotFound, message, expected)
         } else {
-            self.failure(location, ErrorKind::FetchFailed, message, hint);
-        }
+            location.failure(&self.job.file, ErrorKind::FetchFailed, message)
+        };
+        ConfigError { hint, ..found }
     }
 
-    fn dataset(&mut self, reference: &DatasetRef) -> Option<PendingDataset> {
+    fn dataset<'r>(&mut self, reference: &'r DatasetRef) -> Option<PendingDataset<'r>> {
         let mut source = ResolvedDataset {
             name: reference.name.clone().unwrap_or_default(),
             version: reference.version.clone(),
             description: None,
             registered: false,
-            selection: reference.selection.clone(),
             location: reference.location.clone(),
-            pattern_locations: reference.pattern_locations.clone(),
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
@@ -214,7 +217,8 @@ impl DatasetResolver<'_> {
                 let task =
                     |dir| TaskCandidate { commit: commit(), ..local_task(dir, reference.format) };
                 source.tasks = found.tasks.into_iter().map(task).collect();
-                Some(PendingDataset { dataset: source, pending: Vec::new() })
+                let (selected_by, pending) = (Some(reference), Vec::new());
+                Some(PendingDataset { dataset: source, selected_by, pending })
             }
             DatasetSource::Registry(place) => self.registry_dataset(reference, place, source),
             DatasetSource::Repository { url, reference: revision, path } => {
@@ -228,8 +232,8 @@ impl DatasetResolver<'_> {
                 let request =
                     FetchRequest { origin, revision, target: FetchTarget::Tasks(path.to_owned()) };
                 let (location, format) = (reference.location.clone(), reference.format);
-                let wanted = vec![PendingTask { name: None, request, location, format }];
-                Some(PendingDataset { dataset: source, pending: wanted })
+                let pending = vec![PendingTask { name: None, request, location, format }];
+                Some(PendingDataset { dataset: source, selected_by: Some(reference), pending })
             }
         }
     }
@@ -288,13 +292,13 @@ impl DatasetResolver<'_> {
         false
     }
 
-    /// Resolves a dataset of a registry.
-    fn registry_dataset(
+    /// Resolves a dataset of a registry. Only tasks that the job selects are looked at further.
+    fn registry_dataset<'r>(
         &mut self,
-        reference: &DatasetRef,
+        reference: &'r DatasetRef,
         registry: &RegistryRef,
         mut source: ResolvedDataset,
-    ) -> Option<PendingDataset> {
+    ) -> Option<PendingDataset<'r>> {
         let name = reference.name.as_deref()?;
         let read = registry::read(registry, self.job.base_dir(), &self.cache, self.fetch);
         let read = read.and_then(|text| {
@@ -314,40 +318,62 @@ impl DatasetResolver<'_> {
         source.version = source.version.or(entry.version);
         source.description = entry.description.filter(|text| !text.trim().is_empty());
         let format = reference.format.or(entry.format);
-        let mut pending = Vec::new();
-        for task in entry.tasks {
-            let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
-            let name = task.name.clone();
-            let refused = || self.refused_address(&task, base.is_some());
-            if let Some(found) = unavailable_reason(&task, &path, base.is_some()).or_else(refused) {
-                let expected = "tasks inside repositories";
-                self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
-                continue;
-            }
-            let base = base.as_deref().unwrap_or(Path::new("/"));
-            let Some(url) = &task.git_url else {
-                if let Some(found) = self.refused_path(base, &path) {
-                    let expected = "tasks in the directory of the registry";
-                    self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
-                    continue;
-                }
-                let task = local_task(base.join(path), format);
-                source.tasks.push(TaskCandidate { name, ..task });
-                continue;
-            };
-            let request = FetchRequest {
-                origin: Origin::new(url, base),
-                revision: Revision::new(task.git_commit_id.as_deref()),
-                target: FetchTarget::Directory(path),
-            };
-            pending.push(PendingTask {
-                name,
-                request,
-                location: reference.location.clone(),
-                format,
-            });
+        let named = registry_names::named(entry.tasks, base.as_deref().unwrap_or(Path::new("/")));
+        let has_tasks = !named.is_empty();
+        let selected = if has_tasks {
+            select_tasks((self.job, reference, &source.name), named, self.problems)
+        } else {
+            named
+        };
+        if has_tasks && selected.is_empty() {
+            return None;
         }
-        Some(PendingDataset { dataset: source, pending })
+        let mut pending = Vec::new();
+        for NamedTask { name, task, .. } in selected {
+            self.registry_task(
+                (reference, format),
+                (name, &task),
+                base.as_deref(),
+                (&mut source, &mut pending),
+            );
+        }
+        Some(PendingDataset { dataset: source, selected_by: None, pending })
+    }
+
+    /// Adds a task of a registry in the directory `base`, if it is a file of this host: to the tasks of
+    /// its dataset, or to those that must be fetched.
+    fn registry_task(
+        &mut self,
+        (reference, format): (&DatasetRef, Option<TaskFormat>),
+        (name, task): (String, &TaskEntry),
+        base: Option<&Path>,
+        (source, pending): (&mut ResolvedDataset, &mut Vec<PendingTask>),
+    ) {
+        let path = task.path.as_deref().map(normalize_path).unwrap_or_default();
+        let refused = || self.refused_address(task, base.is_some());
+        if let Some(found) = unavailable_reason(task, &path, base.is_some()).or_else(refused) {
+            let expected = "tasks inside repositories";
+            self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
+            return;
+        }
+        let base = base.unwrap_or(Path::new("/"));
+        let Some(url) = &task.git_url else {
+            if let Some(found) = self.refused_path(base, &path) {
+                let expected = "tasks in the directory of the registry";
+                self.fault(&reference.location, ErrorKind::BadValue, found, expected, None);
+                return;
+            }
+            let task = local_task(base.join(path), format);
+            source.tasks.push(TaskCandidate { name, is_named_after_dir: false, ..task });
+            return;
+        };
+        let request = FetchRequest {
+            origin: Origin::new(url, base),
+            revision: Revision::new(task.git_commit_id.as_deref()),
+            target: FetchTarget::Directory(path),
+        };
+        let location = reference.location.clone();
+        pending.push(PendingTask { name: Some(name), request, location, format });
     }
 
     /// Why a job may not use the repository of a task. A registry of this host may name any.
@@ -367,19 +393,14 @@ impl DatasetResolver<'_> {
     }
 
     /// Resolves the single tasks as one dataset.
-    fn single_tasks(&mut self) -> Option<PendingDataset> {
+    fn single_tasks(&mut self) -> Option<PendingDataset<'static>> {
         let first = self.job.tasks.first()?;
         let mut source = ResolvedDataset {
             name: SINGLE_TASKS_DATASET.to_owned(),
             version: None,
             description: None,
             registered: false,
-            selection: TaskSelection::default(),
             location: first.location.clone(),
-            pattern_locations: PatternLocations {
-                names: first.location.clone(),
-                exclude: first.location.clone(),
-            },
             tasks: Vec::new(),
             skipped: Vec::new(),
         };
@@ -393,39 +414,44 @@ impl DatasetResolver<'_> {
                     source.tasks.extend(found.tasks.into_iter().map(task));
                 }
                 TaskSource::Git { url, commit, path } => {
+                    let base = self.job.base_dir();
+                    let name =
+                        registry_names::directory_name(Some(url.as_str()), path.as_deref(), base);
                     let request = FetchRequest {
-                        origin: Origin::new(url, self.job.base_dir()),
+                        origin: Origin::new(url, base),
                         revision: Revision::new(commit.as_deref()),
                         target: FetchTarget::Directory(
                             path.as_deref().map(normalize_path).unwrap_or_default(),
                         ),
                     };
-                    let location = location.clone();
-                    pending.push(PendingTask { name: None, request, location, format: *format });
+                    let (name, location) = (Some(name), location.clone());
+                    pending.push(PendingTask { name, request, location, format: *format });
                 }
             }
         }
-        Some(PendingDataset { dataset: source, pending })
+        Some(PendingDataset { dataset: source, selected_by: None, pending })
     }
 
     /// Adds the fetched tasks; `None` if errors leave no tasks.
     fn finish(
         &mut self,
-        pending: PendingDataset,
+        pending: PendingDataset<'_>,
         answers: &FetchResults,
     ) -> Option<ResolvedDataset> {
-        let PendingDataset { dataset: mut source, pending: wanted } = pending;
+        let PendingDataset { dataset: mut source, selected_by, pending: wanted } = pending;
         let mut reported = BTreeSet::new();
         for PendingTask { name, request, location, format } in wanted {
             match &answers[&request] {
                 Ok(fetched) => {
                     for FetchedDirectory { path, dir, pointers } in &fetched.directories {
-                        let name = name.clone().or_else(|| Some(file_name(dir)));
+                        let name = name.clone().unwrap_or_else(|| file_name(dir));
                         let source_text = format!("{} `{path}`", request.origin.redacted_url());
                         let commit = Some(fetched.commit.clone());
                         source.tasks.push(TaskCandidate {
                             name,
+                            is_named_after_dir: false,
                             dir: dir.clone(),
+                            unfetched: None,
                             source: source_text,
                             pointers: pointers.clone(),
                             commit,
@@ -434,8 +460,14 @@ impl DatasetResolver<'_> {
                     }
                 }
                 Err(error) => {
-                    if reported.insert(error.to_string()) {
-                        self.fetch_fault(&location, error);
+                    let found = self.fetch_error(&location, error);
+                    match name.filter(|_| error.is_of_its_task() && !self.job.is_strict) {
+                        Some(name) => {
+                            let source_text = request.origin.redacted_url();
+                            source.tasks.push(unfetched_task(name, source_text, found, format));
+                        }
+                        None if reported.insert(error.to_string()) => self.problems.error(found),
+                        None => {}
                     }
                 }
             }
@@ -444,6 +476,17 @@ impl DatasetResolver<'_> {
             let expected = "directories with a task.toml";
             let found = "no task".to_owned();
             self.fault(&source.location, ErrorKind::NoTasks, found, expected, None);
+        }
+        if let Some(reference) = selected_by.filter(|_| !source.tasks.is_empty()) {
+            let tasks = std::mem::take(&mut source.tasks);
+            let named = tasks.into_iter().map(|task| NamedTask {
+                name: task.name.clone(),
+                full_name: None,
+                task,
+            });
+            let place = (self.job, reference, source.name.as_str());
+            let selected = select_tasks(place, named.collect(), self.problems);
+            source.tasks = selected.into_iter().map(|named| named.task).collect();
         }
         (!source.tasks.is_empty()).then_some(source)
     }
@@ -465,8 +508,26 @@ fn unavailable_reason(task: &TaskEntry, path: &str, has_base: bool) -> Option<St
 
 fn local_task(dir: PathBuf, format: Option<TaskFormat>) -> TaskCandidate {
     let place = shown(&dir).to_string();
-    let (pointers, commit) = (Vec::new(), None);
-    TaskCandidate { name: None, dir, source: place, pointers, commit, format }
+    TaskCandidate {
+        name: file_name(&dir),
+        is_named_after_dir: true,
+        dir,
+        unfetched: None,
+        source: place,
+        pointers: Vec::new(),
+        commit: None,
+        format,
+    }
+}
+
+fn unfetched_task(
+    name: String,
+    source: String,
+    error: ConfigError,
+    format: Option<TaskFormat>,
+) -> TaskCandidate {
+    let local = local_task(PathBuf::new(), format);
+    TaskCandidate { name, is_named_after_dir: false, unfetched: Some(error), source, ..local }
 }
 
 fn file_name(dir: &Path) -> String {

@@ -10,12 +10,14 @@ use rollout_worker::shown_path::shown;
 
 use super::capability::{self, CapabilityCheck};
 use super::discover::TASK_FILE;
+use super::faults::{self, FaultyTasks};
 use super::image_rules::ImageRules;
 use super::layout::{self, TaskLayout};
-use super::{DatasetTask, harborignore};
+use super::line_ends::{self, WindowsScripts};
+use super::{DatasetTask, TaskParts, harborignore};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
-    Variable, outside_task, read_task,
+    Variable, outside_task, read_task, unreadable_task,
 };
 
 /// Context of loading a task.
@@ -36,61 +38,152 @@ impl TaskLoadContext<'_> {
     }
 }
 
-/// Loads the task in `dir`, without its commit; `None` if an error makes it unusable.
+/// Loads the task in `dir`, without its commit; `None` if an error concerns the run.
 pub(super) fn load(
     context: &TaskLoadContext<'_>,
     name: String,
     dir: PathBuf,
+    faulty: &mut FaultyTasks,
     problems: &mut Diagnostics,
 ) -> Option<DatasetTask> {
-    let root = match ConfinedDir::open(&dir) {
-        Ok(root) => root,
-        Err(error) => {
-            let location = SourceLocation { key: String::new(), line: None };
-            let message = format!("cannot open the task's directory: {error}");
-            problems.error(location.failure(&dir, ErrorKind::Unreadable, message));
-            return None;
-        }
+    let shown = format!("{}/{name}", context.dataset);
+    let mut own = Diagnostics::default();
+    let root = open(&dir, &mut own);
+    let read = match &root {
+        Some(root) if !all_inside(&dir, root, top_level_entries(), problems) => return None,
+        Some(_) => read_task(&dir.join(TASK_FILE), context.format, &mut own),
+        None => None,
     };
-    let top_level = [TASK_FILE, layout::STEPS_DIR, harborignore::FILE_NAME].map(PathBuf::from);
-    let top_level = top_level.into_iter().chain(layout::entries_looked_at());
-    if !all_inside(&dir, &root, top_level, problems) {
+    if own.has_errors() && !context.options.strict {
+        let fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+        let unread = || unreadable_task(&dir.join(TASK_FILE), context.format);
+        let (file, parts) = (read.unwrap_or_else(unread), TaskParts::default());
+        return Some(DatasetTask { fault, ..task_without_faults(name, dir, file, parts) });
+    }
+    problems.extend(std::mem::take(&mut own));
+    let (root, file) = (root?, read?);
+    if !all_inside(&dir, &root, entries_of_steps(&file), problems) {
         return None;
     }
-    let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
-    let steps = file.steps.iter().map(layout::step_dir).filter(|step| step != Path::new(""));
-    let entries = steps.flat_map(|step| {
-        let below = layout::entries_looked_at().map(|entry| step.join(entry)).collect::<Vec<_>>();
-        std::iter::once(step).chain(below)
-    });
-    if !all_inside(&dir, &root, entries, problems) {
-        return None;
-    }
-    check_variables(context, &dir, &file, problems);
+    check_variables(context, &dir, &file, (&mut own, problems));
     let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
     context.images.check(context.job, (&dir, &root), (&file, &parts), problems);
-    parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, problems));
+    parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, &mut own));
     let missing = layout.missing(&parts);
     let capability_check =
         CapabilityCheck { job: context.job, dir: &dir, root: &root, file: &file, parts: &parts };
-    let unsupported = capability::check(&capability_check, problems);
+    let unsupported = capability::check(&capability_check, &mut own);
     let provider = context.job.settings.environment.provider.kind();
-    let shown = format!("{}/{name}", context.dataset);
     let mut fault = capability::fault(&shown, &dir, provider, &unsupported.always);
     let model_fault = capability::fault(&shown, &dir, provider, &unsupported.for_models);
     if context.options.strict {
+        problems.extend(own);
         let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
         let unsolved = if oracle { TaskLayout::missing_solutions(&parts) } else { Vec::new() };
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
         unsupported.into_job_errors(context.job).for_each(|error| problems.error(error));
+    } else if own.has_errors() {
+        fault = Some(faulty.settle(&shown, &dir, own, problems)?);
+    } else {
+        problems.extend(own);
     }
     if fault.is_none() && !missing.is_empty() {
         let missing: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
         let message = format!("the task {shown} lacks {}", missing.join(", "));
         fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
     }
-    Some(DatasetTask { name, git_commit_id: None, dir, file, parts, fault, model_fault })
+    let windows = line_ends::find(&root, &parts, !context.job.settings.verifier.disable);
+    let (of_task, solution_fault) = line_end_faults(context, (&shown, &dir), &windows, problems);
+    let fault = fault.or(of_task);
+    let task = task_without_faults(name, dir, file, parts);
+    Some(DatasetTask { fault, model_fault, solution_fault, ..task })
+}
+
+/// The errors of the trials of a task with scripts that were written on Windows: under all agents, and
+/// under the oracle. The scripts are named, as errors in a strict run.
+fn line_end_faults(
+    context: &TaskLoadContext<'_>,
+    (shown, dir): (&str, &Path),
+    scripts: &WindowsScripts,
+    problems: &mut Diagnostics,
+) -> (Option<TrialError>, Option<TrialError>) {
+    let has_oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
+    let of_solution = scripts.of_solution.iter().filter(|_| has_oracle);
+    for script in scripts.of_task.iter().chain(of_solution) {
+        let location = SourceLocation { key: String::new(), line: Some(1) };
+        let file = dir.join(script);
+        let expected = "lines that end with LF";
+        let error = location.error(&file, ErrorKind::BadFile, line_ends::WHY, expected);
+        if context.options.strict {
+            problems.error(error);
+        } else {
+            problems.warning(faults::warning(error));
+        }
+    }
+    let fault = |scripts: &[PathBuf]| {
+        let first = scripts.first()?;
+        let (file, why) = (first.display(), line_ends::WHY);
+        let message = format!("the task {shown} cannot run: {file} has {why}");
+        Some(invalid(ErrorType::TaskInvalid, ErrorCode::REFUSED, message))
+    };
+    (fault(&scripts.of_task), fault(&scripts.of_solution))
+}
+
+fn open(dir: &Path, problems: &mut Diagnostics) -> Option<ConfinedDir> {
+    let opened = ConfinedDir::open(dir).map_err(|error| {
+        let location = SourceLocation { key: String::new(), line: None };
+        let message = format!("cannot open the task's directory: {error}");
+        problems.error(location.failure(dir, ErrorKind::Unreadable, message));
+    });
+    opened.ok()
+}
+
+/// The entries of a task that are looked at before its file is read.
+fn top_level_entries() -> impl Iterator<Item = PathBuf> {
+    let own = [TASK_FILE, layout::STEPS_DIR, harborignore::FILE_NAME].map(PathBuf::from);
+    own.into_iter().chain(layout::entries_looked_at())
+}
+
+/// The entries of the steps that a task file names.
+fn entries_of_steps(file: &TaskFile) -> impl Iterator<Item = PathBuf> {
+    let steps = file.steps.iter().map(layout::step_dir).filter(|step| step != Path::new(""));
+    steps.flat_map(|step| {
+        let below = layout::entries_looked_at().map(|entry| step.join(entry)).collect::<Vec<_>>();
+        std::iter::once(step).chain(below)
+    })
+}
+
+/// A task that can run as far as is known, without its commit.
+fn task_without_faults(
+    name: String,
+    dir: PathBuf,
+    file: TaskFile,
+    parts: TaskParts,
+) -> DatasetTask {
+    DatasetTask {
+        name,
+        git_commit_id: None,
+        dir,
+        file,
+        parts,
+        fault: None,
+        model_fault: None,
+        solution_fault: None,
+    }
+}
+
+/// The task of a registry that cannot be fetched.
+pub(super) fn unfetched(
+    context: &TaskLoadContext<'_>,
+    name: String,
+    error: ConfigError,
+    faulty: &mut FaultyTasks,
+) -> DatasetTask {
+    let fault = Some(faulty.settle_unfetched(&format!("{}/{name}", context.dataset), error));
+    let file = unreadable_task(Path::new(TASK_FILE), context.format);
+    let task = task_without_faults(name, PathBuf::new(), file, TaskParts::default());
+    DatasetTask { fault, ..task }
 }
 
 /// An error of a task's definition.
@@ -148,18 +241,18 @@ fn all_inside(
 }
 
 /// Checks the variables of a task file. Its author is not the job's, so it may use only variables
-/// that the job lists.
+/// that the job lists: others concern the run. A variable that is not set concerns the task alone.
 fn check_variables(
     context: &TaskLoadContext<'_>,
     dir: &Path,
     file: &TaskFile,
-    problems: &mut Diagnostics,
+    (own, problems): (&mut Diagnostics, &mut Diagnostics),
 ) {
     let path = dir.join(TASK_FILE);
     let solved = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
     let solution = file.solution_variables.iter().filter(|_| solved);
     for variable in file.variables.iter().chain(solution) {
-        check_variable(context, &path, variable, problems);
+        check_variable(context, &path, variable, (&mut *own, &mut *problems));
     }
 }
 
@@ -167,7 +260,7 @@ fn check_variable(
     context: &TaskLoadContext<'_>,
     file: &Path,
     variable: &Variable,
-    problems: &mut Diagnostics,
+    (own, problems): (&mut Diagnostics, &mut Diagnostics),
 ) {
     let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
         hint: Some(hint),
@@ -186,7 +279,7 @@ fn check_variable(
                 ),
             ));
         } else if !has_default && !context.is_set(&name) {
-            problems.error(fault(
+            own.error(fault(
                 ErrorKind::UnsetVariable,
                 format!("`${{{name}}}`, which is not set in the environment"),
                 "variables that are set",

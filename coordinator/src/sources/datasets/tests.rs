@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::ErrorType;
+use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
@@ -18,6 +19,11 @@ use super::*;
 use crate::config::{ConfigErrors, Diagnostics, ErrorKind, FetchAccess, Job, JobOptions, read_job};
 
 mod demands;
+mod faulty_tasks;
+mod job_environment;
+mod line_ends;
+mod names;
+mod workdir_files;
 
 /// A directory with a job file and datasets.
 struct DatasetProject(tempfile::TempDir);
@@ -198,7 +204,7 @@ fn task_file_errors_of_all_tasks_are_reported_together() {
     fs::remove_dir_all(project.path("set/d/tests")).expect("removed");
     symlink(project.path("set/a/tests"), project.path("set/d/tests")).expect("linked");
     assert_eq!(
-        project.faults(false),
+        project.faults(true),
         expected(&[
             ("set/a/task.toml", "agent.timeout_sec", ErrorKind::BadValue),
             ("set/a/task.toml", "environment.cpus", ErrorKind::BadValue),
@@ -246,7 +252,7 @@ fn task_files_required_depend_on_job_settings() {
     for (settings, image, environment, fault) in [
         ("", true, false, false),
         ("", false, false, true),
-        ("environment: {force_build: true}\n", true, false, true),
+        ("environment: {force_build: true}\n", true, false, false),
         ("environment: {type: process}\n", false, false, false),
     ] {
         let project =

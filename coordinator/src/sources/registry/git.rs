@@ -182,6 +182,7 @@ mod tests {
             "git@h: Permission denied (publickey).; fatal: Could not read from remote repository.",
         ] {
             assert!(matches!(error(said), FetchError::Denied { .. }), "{said}");
+            assert!(error(said).is_of_its_task(), "{said}");
         }
         for said in [
             "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 503",
@@ -191,6 +192,17 @@ mod tests {
             "fatal: early EOF",
         ] {
             assert!(matches!(error(said), FetchError::Unreachable { .. }), "{said}");
+            assert!(!error(said).is_of_its_task(), "{said}");
+        }
+    }
+
+    #[test]
+    fn failed_checkout_is_no_fault_of_its_task() {
+        let origin = Origin::new("https://h/x.git", Path::new("/"));
+        for said in ["fatal: write error: No space left on device", "fatal: early EOF"] {
+            let error = GitError::Failed(said.into()).into_fetch_error(&origin, "0");
+            assert!(matches!(error, FetchError::Git { .. }), "{error:?}");
+            assert!(!error.is_of_its_task(), "{said}");
         }
     }
 

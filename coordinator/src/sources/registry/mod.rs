@@ -178,6 +178,13 @@ impl FetchError {
         )
     }
 
+    /// Whether it settles its task for good, so that the other tasks of a job run without it: the server
+    /// answered, and has no such content. An outage, a fault of this host, and a fetch that was ended or
+    /// refused decide nothing about a task.
+    pub fn is_of_its_task(&self) -> bool {
+        self.is_missing() || matches!(self, Self::Denied { .. })
+    }
+
     /// Whether the repository may answer later, so that its last known content is used until then.
     fn is_outage(&self) -> bool {
         matches!(self, Self::NoGit(_) | Self::Unreachable { .. } | Self::Unresolved { .. })

@@ -16,6 +16,9 @@ pub struct TaskEnvironment {
     /// The build context: a deterministic tar archive.
     #[serde(default)]
     pub context: Option<BlobRef>,
+    /// Files for the working directory of a named image: a deterministic tar archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir_files: Option<BlobRef>,
     /// File in the build context, in Docker Compose format, that describes further services next to
     /// the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,6 +39,10 @@ pub struct TaskEnvironment {
     /// Readiness check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Healthcheck>,
+    /// Time between its start and its first command, seconds; without it, programs of the environment
+    /// are observed until they have settled. A readiness check decides instead of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_grace_sec: Option<f64>,
 }
 
 /// Network access of an environment.
@@ -56,6 +63,7 @@ impl Default for TaskEnvironment {
         Self {
             docker_image: None,
             context: None,
+            workdir_files: None,
             compose: None,
             build_sec: 600.0,
             resources: Resources::default(),
@@ -63,6 +71,7 @@ impl Default for TaskEnvironment {
             workdir: None,
             network: NetworkPolicy::Public,
             healthcheck: None,
+            start_grace_sec: None,
         }
     }
 }

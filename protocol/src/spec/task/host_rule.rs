@@ -4,6 +4,8 @@ use core::net::IpAddr;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Largest length of a host name.
 const MAX_NAME_BYTES: usize = 253;
 
@@ -16,7 +18,8 @@ const MIN_INTERNAL_BITS: (u8, u8) = (8, 7);
 
 /// One entry of `allowed_hosts`: a host name, `*.` and a name for all names below it, an address, or
 /// a network `address/bits`; for names and addresses `:port` limits it to that port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct HostRule {
     pattern: HostPattern,
     /// The only port; any when absent.
@@ -43,6 +46,20 @@ impl FromStr for HostRule {
 
     fn from_str(text: &str) -> Result<Self, InvalidHostRule> {
         parse(text).ok_or_else(|| InvalidHostRule(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for HostRule {
+    type Error = InvalidHostRule;
+
+    fn try_from(text: String) -> Result<Self, InvalidHostRule> {
+        text.parse()
+    }
+}
+
+impl From<HostRule> for String {
+    fn from(rule: HostRule) -> Self {
+        rule.to_string()
     }
 }
 
@@ -126,6 +143,19 @@ impl HostRule {
         let (fewest_v4, fewest_v6) = MIN_INTERNAL_BITS;
         let fewest = if address.is_ipv4() { fewest_v4 } else { fewest_v6 };
         *bits >= fewest && self.allows_address(address, port)
+    }
+
+    /// The only port that it allows, if it names one.
+    pub const fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The network that it names, with the number of its bits.
+    pub const fn network(&self) -> Option<(IpAddr, u8)> {
+        match self.pattern {
+            HostPattern::Network { address, bits } => Some((address, bits)),
+            HostPattern::Name(_) | HostPattern::NamesBelow(_) => None,
+        }
     }
 
     fn has_address(&self, found: IpAddr) -> bool {

@@ -59,6 +59,9 @@ pub struct TaskSpec {
     /// `nop`.
     #[serde(default, rename = "script_fault", skip_serializing_if = "Option::is_none")]
     pub model_fault: Option<TrialError>,
+    /// Like `fault`, but only for the oracle: an error of the solution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub solution_fault: Option<TrialError>,
 }
 
 /// A server that speaks the Model Context Protocol.
@@ -136,6 +139,7 @@ impl TaskSpec {
             skills_dir: None,
             fault: None,
             model_fault: None,
+            solution_fault: None,
         }
     }
 

@@ -37,6 +37,6 @@ pub(crate) fn render(all: &[QueueComparison]) -> String {
             one.journal_bytes_per_trial,
         )
     });
-    let table = table::aligned(&header, rows.collect(), 2);
+    let table = table::aligned(&header, rows.collect(), 2, None);
     format!("{table}\n{sizes}; processor time in us per trial\n")
 }

@@ -3,6 +3,7 @@
 mod bare_images;
 mod commands;
 mod contract;
+mod image_users;
 mod images;
 mod leases;
 mod losses;
@@ -53,6 +54,7 @@ fn options(double: &KubeDouble) -> KubernetesOptions {
         network_policy_enforced: NetworkEnforcement::Yes,
         schedule_timeout_sec: 3,
         start_timeout_sec: 3,
+        network_probe_timeout_sec: 3,
         ..KubernetesOptions::default()
     }
 }

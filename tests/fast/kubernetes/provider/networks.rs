@@ -6,10 +6,15 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Image of probes, with an `nc` that can do as much as a probe needs.
+/// Image of probes, with an `nc` as busybox has it, and no other program that can connect.
 const PROBE: &str = "registry.test/probe:1";
-const NC: &[u8] = b"#!/bin/bash\n[ \"$1 $2 $3\" = '-w 3 -z' ] || exit 64\n\
-    timeout 3 bash -c \"echo > /dev/tcp/$4/$5\" 2>/dev/null\n";
+const NC: &[u8] = b"#!/usr/bin/perl\nuse IO::Socket::INET;\n\
+    @ARGV == 4 && $ARGV[0] eq '-w' or die \"nc: invalid option\\nUsage: nc HOST PORT\\n\";\n\
+    exit(IO::Socket::INET->new(PeerAddr => $ARGV[2], PeerPort => $ARGV[3], Timeout => $ARGV[1]) ? 0 : 1);\n";
+
+fn probe_image() -> ImageFixture {
+    ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755).without(&["bash", "python3"])
+}
 
 fn fixture() -> PodFixture {
     let fixture = PodFixture::with(|options| {
@@ -17,7 +22,7 @@ fn fixture() -> PodFixture {
         options.network_probe_timeout_sec = 3;
         PROBE.clone_into(&mut options.probe_image);
     });
-    fixture.double.image(PROBE, ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755));
+    fixture.double.image(PROBE, probe_image());
     fixture
 }
 
@@ -39,6 +44,88 @@ fn policies(double: &KubeDouble) -> Vec<Value> {
     double.objects("networkpolicies")
 }
 
+/// A script that tries to connect to the API server.
+fn connect_script(double: &KubeDouble) -> String {
+    let address = double.url()["http://".len()..].replace(':', "/");
+    format!("bash -c 'echo > /dev/tcp/{address}' 2>/dev/null && echo open || echo closed")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn isolated_phase_begins_after_its_policy_works() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    for delay in [500, 5_000].map(Duration::from_millis) {
+        let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 10);
+        fixture.double.faults().delay_network_policies(delay);
+        let script = connect_script(&fixture.double);
+        let isolated = fixture.provider.create(closed()).await;
+        let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+        assert_eq!(run(isolated.as_ref(), &script).await.1, b"closed\n", "{delay:?}");
+        let open = fixture.create().await;
+        assert_eq!(run(open.as_ref(), &script).await.1, b"open\n", "{delay:?}");
+        open.set_network(&NetworkPolicy::NoNetwork).await.expect("isolated");
+        assert_eq!(run(open.as_ref(), &script).await.1, b"closed\n", "{delay:?}");
+        for environment in [isolated, open] {
+            environment.destroy().await.expect("destroyed");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_program_is_no_proof_of_an_isolated_phase() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 20);
+    let slow = b"#!/bin/sh\nsleep 3\nexec /bin/bash \"$@\"\n";
+    fixture.double.image(IMAGE, ImageFixture::new().file("/usr/local/bin/bash", slow, 0o755));
+    fixture.double.faults().delay_network_policies(Duration::from_secs(8));
+    let script = connect_script(&fixture.double).replace("bash", "/bin/bash");
+    let isolated = fixture.provider.create(closed()).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert_eq!(run(isolated.as_ref(), &script).await.1, b"closed\n");
+    isolated.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_that_never_connected_waits_the_whole_time_for_its_isolation() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::new();
+    let limit = Duration::from_secs(3);
+    let begun = std::time::Instant::now();
+    let isolated = fixture.provider.create(closed()).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert!(begun.elapsed() >= limit, "nothing showed that the policy is the cause");
+    isolated.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn isolated_phase_without_proof_does_not_begin() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 2);
+    fixture.double.faults().delay_network_policies(Duration::from_secs(3_600));
+    let failure = fixture.provider.create(closed()).await.expect_err("it has a network");
+    assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
+    assert!(failure.message.contains("still had a network"), "{failure}");
+    assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+    let open = fixture.create().await;
+    let failure = open.set_network(&NetworkPolicy::NoNetwork).await.expect_err("not isolated");
+    assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
+    open.destroy().await.expect("destroyed");
+
+    let mute = ImageFixture::new().without(&["bash", "python3", "nc"]);
+    fixture.double.image("registry.test/mute:1", mute);
+    let request = CreateRequest { image: Image::found("registry.test/mute:1"), ..closed() };
+    let failure = fixture.provider.create(request).await.expect_err("nothing can tell");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    assert!(failure.message.contains("helper_image"), "{failure}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_of_enforced_policies_lets_closed_trials_run() {
     if !ignored::is_root_or_ignored("whose containers can share a network") {
@@ -46,9 +133,7 @@ async fn probe_of_enforced_policies_lets_closed_trials_run() {
     }
     let fixture = fixture();
     let made = futures_util::future::join_all((0..4).map(|_| fixture.provider.create(closed())));
-    let connect =
-        format!("echo > /dev/tcp/{}", fixture.double.url()["http://".len()..].replace(':', "/"));
-    let script = format!("bash -c '{connect}' 2>/dev/null && echo open || echo closed");
+    let script = connect_script(&fixture.double);
     for environment in made.await {
         let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
         assert_eq!(run(environment.as_ref(), &script).await.1, b"closed\n");
@@ -87,7 +172,7 @@ async fn probe_that_cannot_start_is_no_verdict() {
         return;
     }
     let fixture = fixture();
-    let working = ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755);
+    let working = probe_image();
     let missing = working.clone().pull(rollout_tests::kube::PullOutcome::Missing);
     fixture.double.image(PROBE, missing);
     let failure = fixture.provider.create(closed()).await.expect_err("no probe");

@@ -1,11 +1,11 @@
 //! Environments with services: their containers, their start, and their failures.
 
 use std::fs;
-use std::path::PathBuf;
 
+use rollout_protocol::record::StartWaitEnd;
 use rollout_tests::kube::PullOutcome;
 use rollout_tests::net::free_port;
-use rollout_worker::environment::{ComposeFile, FailureKind};
+use rollout_worker::environment::{ComposeFile, FailureKind, start};
 use serde_json::json;
 
 use super::*;
@@ -55,8 +55,8 @@ impl ServicesTask {
     }
 
     fn request(&self) -> CreateRequest {
-        let (dir, file) = (self.dir.path().to_owned(), PathBuf::from("docker-compose.yaml"));
-        CreateRequest { compose: Some(ComposeFile { dir, file }), ..request(IMAGE) }
+        let file = ComposeFile::of_task(self.dir.path(), "docker-compose.yaml");
+        CreateRequest { compose: Some(file), ..request(IMAGE) }
     }
 
     async fn created(&self) -> Box<dyn Environment> {
@@ -283,6 +283,51 @@ async fn environment_without_network_by_its_file_stays_closed() {
     environment.set_network(&NetworkPolicy::Public).await.expect("it stays");
     let pod = task.fixture.double.pods().remove(0);
     assert_eq!(pod["metadata"]["labels"]["rollout.dev/network"], json!("none"));
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_that_names_networks_is_closed_with_its_pod() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let compose =
+        format!("services: {{db: {{image: {SERVICE}, command: sleep 1000, networks: [default]}}}}");
+    let task = ServicesTask::new(&compose);
+    let closed = CreateRequest { network: NetworkPolicy::NoNetwork, ..task.request() };
+    let closed = task.fixture.provider.create(closed).await;
+    let closed = closed.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    let open = task.created().await;
+    open.set_network(&NetworkPolicy::NoNetwork).await.expect("closed");
+    for pod in task.fixture.double.pods() {
+        assert_eq!(pod["metadata"]["labels"]["rollout.dev/network"], json!("none"));
+    }
+    closed.destroy().await.expect("destroyed");
+    open.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_of_own_process_of_environment_is_observed() {
+    let task = ServicesTask::new(
+        "services: {main: {entrypoint: [sh, -c, 'sleep 1.5; echo > /tmp/ready; sleep 5000']}}",
+    );
+    // With a network it would have that of this host, whose sockets change all the time.
+    let closed = CreateRequest { network: NetworkPolicy::NoNetwork, ..task.request() };
+    let environment = task.fixture.provider.create(closed).await;
+    let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert!(environment.has_own_programs());
+    let printed = Arc::new(Captured::default());
+    let observing = environment.exec(start::observation(), printed.clone());
+    let exit = tokio::time::timeout(DEADLINE, observing).await.expect("it ends").expect("it ran");
+    let text = String::from_utf8(printed.bytes(OutputStream::Stdout)).expect("text");
+    let wait = start::observed(&text).unwrap_or_else(|| panic!("{} {text:?}", exit.code));
+    assert_eq!(wait.until, StartWaitEnd::Settled, "{text}");
+    assert_eq!(run(environment.as_ref(), "test -e /tmp/ready").await.0, 0, "{text}");
+    environment.destroy().await.expect("destroyed");
+
+    let task = ServicesTask::new("services: {main: {command: sleep infinity}}");
+    let environment = task.created().await;
+    assert!(!environment.has_own_programs());
     environment.destroy().await.expect("destroyed");
 }
 

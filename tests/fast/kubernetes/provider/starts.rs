@@ -16,6 +16,22 @@ async fn pod_that_fits_no_node_fails_for_its_resources() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pod_larger_than_every_node_fails_for_its_resources_beside_others() {
+    let fixture = PodFixture::new();
+    fixture.double.faults().cpu_capacity(Some(1_500));
+    let other = fixture.create().await;
+    let large = Resources { cpus: 2, memory_mb: 256, ..Resources::default() };
+    for (resources, kind) in
+        [(large, FailureKind::Resources), (request(IMAGE).resources, FailureKind::Service)]
+    {
+        let request = CreateRequest { resources, ..request(IMAGE) };
+        let failure = fixture.provider.create(request).await.expect_err("there is no room");
+        assert_eq!(failure.kind, kind, "{}", failure.chain());
+    }
+    other.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_waits_for_room_that_another_leaves() {
     let fixture = PodFixture::with(|options| options.schedule_timeout_sec = 60);
     fixture.double.faults().pod_capacity(Some(1));
@@ -100,7 +116,8 @@ async fn pod_denied_by_admission_or_rights_fails_at_once() {
     let failure = fixture.creation_failure(IMAGE).await;
     assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.chain());
     assert!(failure.message.contains("only signed images"), "{failure}");
-    fixture.double.faults().deny_admission(None);
+    // Admission comes behind the check of rights, so the first provider waits for a right it has seen.
+    let fixture = PodFixture::new();
     fixture.double.faults().deny_access("create", "pods");
     let failure = fixture.creation_failure(IMAGE).await;
     assert_eq!(failure.kind, FailureKind::NotPermitted, "{}", failure.chain());

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::egress::upstream::UpstreamProxies;
-use crate::egress::{AllowedHosts, EgressProxy, RefusedHosts};
+use crate::egress::{AllowedHosts, EgressNames, EgressProxy, RefusedHosts};
 
 /// A proxy, and a host beside it that answers every connection once.
 struct Scene {
@@ -40,7 +40,8 @@ async fn scene_with(allowed: AllowedHosts, upstream: UpstreamProxies) -> Scene {
         }
     });
     let refused = Arc::new(RefusedHosts::default());
-    let mut proxy = EgressProxy::through(upstream, allowed, Arc::clone(&refused));
+    let mut proxy =
+        EgressProxy::through(upstream, allowed, Arc::clone(&refused), EgressNames::default());
     proxy.listen(StdListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port")).expect("it listens");
     Scene { proxy, refused, host, _host: serving }
 }

@@ -21,6 +21,7 @@ use super::failure::{has_status, says};
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
 use super::{labels, oom};
+pub(super) use crate::environment::start::KEEP_ALIVE;
 use crate::environment::{
     CreateRequest, EnvironmentLabels, EnvironmentPurpose, Failure, FailureKind,
 };
@@ -28,10 +29,6 @@ use crate::environment::{
 /// Delays of the checks whether an entrypoint is still running, each after the previous one.
 const ENTRYPOINT_CHECKS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(100)];
-
-/// Keeps a container alive without doing anything and ends at once on TERM, which `sleep` alone as
-/// the first process would not.
-pub(super) const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
 /// Limit of processes and threads in one container: enough for parallel builds and test runs, and
 /// low enough to contain a fork bomb.
@@ -55,6 +52,8 @@ const MIB: u64 = 1024 * 1024;
 pub(super) struct StartedContainer {
     pub(super) container: Container,
     pub(super) workdir: String,
+    /// Whether it runs a program besides the command that keeps it alive.
+    pub(super) has_own_programs: bool,
     pub(super) limits: EnforcedLimits,
     /// Its storage limit.
     pub(super) storage: StorageLimit,
@@ -76,9 +75,10 @@ pub(super) async fn create(
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
-        Ok((workdir, limits)) => {
+        Ok(RunningState { workdir, limits, has_own_programs }) => {
             let storage = StorageLimit::for_container(&container, Vec::new(), limits).await;
-            Ok(StartedContainer { container, workdir, limits, storage, project: None })
+            let project = None;
+            Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
         }
         Err(failure) => {
             leftovers
@@ -298,7 +298,7 @@ async fn bring_up(
     container: &Container,
     request: CreateRequest,
     limits: EnforcedLimits,
-) -> Result<(String, EnforcedLimits), Failure> {
+) -> Result<RunningState, Failure> {
     if !request.uploads.is_empty() {
         container.copy_to(request.uploads).await?;
     }
@@ -314,20 +314,33 @@ async fn bring_up(
     check_running(container, limits).await
 }
 
-/// Checks that a started container stays up. Returns its working directory and its enforced limits.
+/// A container as its engine describes it after the start.
+#[derive(Debug)]
+pub(super) struct RunningState {
+    pub(super) workdir: String,
+    pub(super) limits: EnforcedLimits,
+    /// Whether it runs a program besides the command that keeps it alive.
+    pub(super) has_own_programs: bool,
+}
+
+/// Checks that a started container stays up.
 pub(super) async fn check_running(
     container: &Container,
     mut limits: EnforcedLimits,
-) -> Result<(String, EnforcedLimits), Failure> {
+) -> Result<RunningState, Failure> {
     let found = container.inspect().await?;
     let state = found.state.unwrap_or_default();
     if state.running != Some(true) {
         return Err(container.exit_failure().await);
     }
     let config = found.config.unwrap_or_default();
-    if config.entrypoint.is_some_and(|entrypoint| !entrypoint.is_empty()) {
+    let has_entrypoint = config.entrypoint.is_some_and(|entrypoint| !entrypoint.is_empty());
+    if has_entrypoint {
         stays_up(container).await?;
     }
+    // A service's file may replace the command.
+    let is_kept = |command: &Vec<String>| command.last().is_some_and(|last| last == KEEP_ALIVE);
+    let has_own_programs = has_entrypoint || !config.cmd.as_ref().is_some_and(is_kept);
     if let Some(file) = state.pid.and_then(|pid| oom::oom_count_file(pid, &container.engine_id)) {
         container.oom_count.set(file).ok();
     }
@@ -335,7 +348,7 @@ pub(super) async fn check_running(
     if limits.storage == LimitEnforcement::Enforced && !limiting {
         limits.storage = LimitEnforcement::Measured;
     }
-    Ok((workdir(config.working_dir), limits))
+    Ok(RunningState { workdir: workdir(config.working_dir), limits, has_own_programs })
 }
 
 /// A container's working directory, from the engine's description.

@@ -27,19 +27,31 @@ pub(super) enum LoopbackError {
         #[source]
         source: io::Error,
     },
+    /// Rules of its network stay that are of no use.
+    #[error("cannot undo changes of its network: {0}")]
+    NotUndone(#[source] Box<LoopbackError>),
 }
 
-fn system(action: &'static str) -> impl Fn(io::Error) -> LoopbackError {
+pub(super) fn system(action: &'static str) -> impl Fn(io::Error) -> LoopbackError {
     move |source| LoopbackError::System { action, source }
 }
 
-/// Listens at any free port in the network of the container `id`, whose first process is `pid` on
-/// the engine's host.
-pub(super) async fn listen(pid: i64, id: String) -> Result<TcpListener, LoopbackError> {
+/// Works in the network of the container `id`, whose first process is `pid` on the engine's host.
+/// Programs that are started by the work are in this network, too.
+pub(super) async fn in_network<T: Send + 'static>(
+    pid: i64,
+    id: String,
+    work: impl FnOnce() -> Result<T, LoopbackError> + Send + 'static,
+) -> Result<T, LoopbackError> {
     supervise::blocking(move || {
         let network = open_network(pid, &id)?;
         // A thread of its own: it stays in the container's network until it ends.
-        let thread = supervise::thread("container network", move || listen_in(&network));
+        let thread = supervise::thread("container network", move || {
+            let to = Some(LinkNameSpaceType::Network);
+            let entered = move_into_link_name_space(network.as_fd(), to);
+            entered.map_err(|error| system("enter its network")(error.into()))?;
+            work()
+        });
         let joined = thread.map_err(system("start a thread"))?.join();
         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -61,21 +73,28 @@ fn open_network(pid: i64, id: &str) -> Result<File, LoopbackError> {
     if groups.contains(id) { Ok(network) } else { Err(LoopbackError::NotHere) }
 }
 
-fn listen_in(network: &File) -> Result<TcpListener, LoopbackError> {
-    let entered = move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network));
-    entered.map_err(|error| system("enter its network")(error.into()))?;
+/// Listens at any free port in the network of this thread.
+pub(super) fn listen() -> Result<TcpListener, LoopbackError> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("listen on its loopback interface"))
 }
 
 impl Container {
     /// A listener on its loopback interface.
     pub(super) async fn listen_inside(&self) -> Result<TcpListener, LoopbackError> {
+        self.in_own_network(listen).await
+    }
+
+    /// Works in its network.
+    pub(super) async fn in_own_network<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, LoopbackError> + Send + 'static,
+    ) -> Result<T, LoopbackError> {
         let found = self.inspect().await.map_err(|failure| LoopbackError::System {
             action: "inspect it",
             source: io::Error::other(failure),
         })?;
         let pid = found.state.and_then(|state| state.pid).filter(|pid| *pid > 0);
-        listen(pid.ok_or(LoopbackError::NotHere)?, self.engine_id.clone()).await
+        in_network(pid.ok_or(LoopbackError::NotHere)?, self.engine_id.clone(), work).await
     }
 }
 
@@ -86,9 +105,11 @@ mod tests {
     #[tokio::test]
     async fn process_that_is_not_of_the_container_is_refused() {
         let own = i64::from(std::process::id());
-        let refused = listen(own, "0f".repeat(32)).await.expect_err("another process");
+        let id = || "0f".repeat(32);
+        let refused = in_network(own, id(), listen).await.expect_err("another process");
         assert!(matches!(refused, LoopbackError::NotHere), "{refused}");
-        let refused = listen(i64::from(i32::MAX), "0f".repeat(32)).await.expect_err("no process");
+        let none = i64::from(i32::MAX);
+        let refused = in_network(none, id(), listen).await.expect_err("no process");
         assert!(matches!(refused, LoopbackError::NotHere), "{refused}");
     }
 }

@@ -8,7 +8,8 @@
 //! * `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and killing everything they started.
 //! * `compose`: environments with services.
-//! * `network`: network access of a container; `loopback`: listeners of this process inside it.
+//! * `network`: network access of a container; `loopback`: listeners of this process inside it; `led`:
+//!   connections that lead to them.
 //! * `oom`, `storage`: memory kills and storage, which have to be watched.
 //! * `prune`: removal of unused images.
 //! * `reap`, `labels`: removal of what dead processes left behind; `deferred_removal`: of what this
@@ -33,6 +34,8 @@ mod image;
 mod install;
 mod kill;
 mod labels;
+#[cfg(target_os = "linux")]
+mod led;
 mod lock;
 #[cfg(target_os = "linux")]
 mod loopback;
@@ -67,6 +70,7 @@ use super::{
     ReapReport, Upload,
 };
 use crate::dependency::Dependency;
+use crate::egress::{LedNetwork, LedSockets};
 use crate::removal_limits::RemovalLimits;
 use crate::supervise::{self, Task};
 
@@ -212,6 +216,12 @@ impl Provider for DockerProvider {
         self.images.set_base_digests(run, digests);
     }
 
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        let Some(file) = &request.compose else { return Ok(()) };
+        let settings = docker_settings(&request.settings)?;
+        Box::pin(self.compose.prepare_images(settings, request, file)).await
+    }
+
     /// A cancelled creation continues in the background and is undone there, because the engine may
     /// have started it.
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
@@ -276,6 +286,7 @@ struct DockerEnvironment {
     container: Arc<Container>,
     project: Option<ComposeProject>,
     workdir: String,
+    has_own_programs: bool,
     limits: EnforcedLimits,
     storage_watch: Mutex<Option<Task<()>>>,
 }
@@ -302,6 +313,7 @@ impl DockerEnvironment {
             container,
             project: up.project,
             workdir: up.workdir,
+            has_own_programs: up.has_own_programs,
             limits: up.limits,
             storage_watch: Mutex::new(watch),
         }
@@ -374,6 +386,17 @@ impl Environment for DockerEnvironment {
 
     async fn listener_route(&self) -> Result<ListenerRoute, Failure> {
         self.container.listener_route().await
+    }
+
+    async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        self.container.lead_connections(networks).await
+    }
+
+    fn has_own_programs(&self) -> bool {
+        self.has_own_programs
     }
 
     async fn oom_killed(&self) -> bool {

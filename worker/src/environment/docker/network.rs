@@ -7,6 +7,8 @@
 //! nothing in the container can bypass it, connects to them.
 
 use std::net::IpAddr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bollard::models::{NetworkConnectRequest, NetworkDisconnectRequest};
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
@@ -15,6 +17,7 @@ use tokio::sync::Mutex;
 
 use super::container::Container;
 use super::failure::says;
+use crate::egress::{LedNetwork, LedSockets};
 use crate::environment::{Failure, FailureKind, ListenerRoute};
 
 /// The engine's default network.
@@ -31,6 +34,8 @@ pub(super) struct ContainerNetwork {
     initially_open: bool,
     /// Whether it cannot change after the creation.
     is_fixed: bool,
+    /// Whether its connections may lead to this process.
+    pub(super) is_led: AtomicBool,
 }
 
 impl ContainerNetwork {
@@ -43,6 +48,7 @@ impl ContainerNetwork {
             is_open: Mutex::new(Some(!denied_by_job)),
             initially_open,
             is_fixed: false,
+            is_led: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +60,7 @@ impl ContainerNetwork {
             is_open: Mutex::new(Some(open)),
             initially_open: open,
             is_fixed: true,
+            is_led: AtomicBool::new(false),
         }
     }
 
@@ -64,6 +71,7 @@ impl ContainerNetwork {
             is_open: Mutex::new(None),
             initially_open: false,
             is_fixed: true,
+            is_led: AtomicBool::new(false),
         }
     }
 
@@ -127,6 +135,48 @@ impl Container {
         }
     }
 
+    /// Leads its connections to sockets of this process, if it has no network and this process may.
+    pub(super) async fn lead_connections(
+        &self,
+        networks: &[LedNetwork],
+    ) -> Result<Option<LedSockets>, Failure> {
+        let now = self.network.is_open.lock().await;
+        if *now != Some(false) {
+            return Ok(None);
+        }
+        #[cfg(target_os = "linux")]
+        let led = self.lead(networks.to_vec()).await.map_err(|why| why.to_string());
+        #[cfg(not(target_os = "linux"))]
+        let led: Result<Option<LedSockets>, String> =
+            Err(format!("this host is not Linux: {} networks", networks.len()));
+        drop(now);
+        Ok(led.unwrap_or_else(|why| {
+            static NOTICE: Once = Once::new();
+            NOTICE.call_once(|| {
+                tracing::warn!(
+                    container = self.name,
+                    "programs in it and others must use the proxy, because connections cannot lead to \
+                     it: {why}"
+                );
+            });
+            None
+        }))
+    }
+
+    /// Ends what [`Self::lead_connections`] has set up.
+    async fn end_lead(&self) -> Result<(), Failure> {
+        if !self.network.is_led.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        #[cfg(target_os = "linux")]
+        self.release().await.map_err(|why| {
+            let text = format!("cannot open the network of the container {}", self.name);
+            Failure::new(FailureKind::Service, text).with_source(why)
+        })?;
+        self.network.is_led.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The address under which its processes reach the engine's host.
     async fn host_address(&self) -> Result<IpAddr, Failure> {
         let networks = self.inspect().await?.network_settings.and_then(|found| found.networks);
@@ -154,6 +204,7 @@ impl Container {
         // If this future is dropped, the state stays unknown.
         *now = None;
         if open {
+            self.end_lead().await?;
             self.connect().await?;
         } else {
             self.disconnect().await?;

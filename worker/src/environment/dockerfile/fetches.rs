@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::parse::{
-    Dockerfile, DockerfileInstruction, HeredocSupport, has_unclear_heredoc, split_flags,
+    Dockerfile, DockerfileInstruction, LineRules, has_unclear_heredoc, split_flags,
 };
 use super::words::{self, VariableLookup};
 
@@ -33,6 +33,9 @@ pub enum BuildFetchKind {
     Unclear,
 }
 
+/// Build argument that names a frontend.
+pub const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
+
 /// Stands for a value that is only known during the build.
 const UNKNOWN: &str = "\0";
 
@@ -51,13 +54,16 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
     ("TARGETVARIANT", ""),
 ];
 
+/// The platform arguments that only some platforms have a value for, and the value.
+const VARIANTS: [(&str, &str); 2] = [("BUILDVARIANT", "v7"), ("TARGETVARIANT", "v7")];
+
 /// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
-/// value are empty, as during the build. Builders disagree about where here-documents end, so their
-/// lines count as instructions, too.
+/// value are empty, as during the build. Builders disagree about where here-documents end and about two
+/// escape characters at the end of a line, so the lines are read in each of these ways.
 pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
-    let ways = [HeredocSupport::Yes, HeredocSupport::No];
-    let found = ways.into_iter().flat_map(|heredocs| {
-        let file = Dockerfile::read_as(text, heredocs);
+    let ways = [LineRules::Current, LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
+    let found = ways.into_iter().flat_map(|rules| {
+        let file = Dockerfile::read_as(text, rules);
         fetches_of(&file, text, build_args)
     });
     found.collect::<BTreeSet<_>>().into_iter().collect()
@@ -85,6 +91,15 @@ fn fetches_of(
     // A Dockerfile may give platform arguments another value.
     let without_platform = images_of(file, build_args);
     found.extend(without_platform.filter(|fetch| fetch.kind == BuildFetchKind::Image));
+    // An instruction may choose by whether they have a value.
+    if file.instructions.iter().any(|instruction| instruction.rest.contains("VARIANT")) {
+        for variants in [&VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]] {
+            let mut arguments = arguments.clone();
+            let set = variants.iter().filter(|(name, _)| !build_args.contains_key(*name));
+            arguments.extend(set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+            found.extend(images_of(file, &arguments));
+        }
+    }
     for instruction in &file.instructions {
         found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
             line: instruction.line,
@@ -119,7 +134,8 @@ fn images_of(
 }
 
 /// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all.
+/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all, two
+/// escape characters at its end.
 fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
     let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
     let mut words = instruction.rest.split_whitespace();
@@ -129,6 +145,7 @@ fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
         || (name == "ONBUILD" && words.next().is_some_and(is_nested))
         || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
         || has_unclear_heredoc(name, rest, escape)
+        || instruction.ends_in_two_escapes
 }
 
 /// Everything that a trigger of `ONBUILD` fetches.
@@ -259,6 +276,47 @@ mod tests {
     }
 
     #[test]
+    fn image_of_a_platform_with_a_variant_is_fetched() {
+        let inner = (Image, "127.0.0.1:18901/pfv/debian".to_owned());
+        for text in [
+            "FROM ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${BUILDVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "ARG A=${TARGETVARIANT:+127.0.0.1:18901/pfv/}\nFROM ${A}debian\n",
+            "FROM --platform=linux/arm/v7 ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${TARGETVAR\\\nIANT:+127.0.0.1:18901/pfv/}debian\n",
+            "FROM ${TARGETVARIANT:+${BUILDVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
+            "FROM ${BUILDVARIANT:+${TARGETVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
+            "FROM ${BUILDVARIANT:+${TARGETVARIANT:+127.0.0.1:18901/pfv/}}debian\n",
+        ] {
+            assert!(fetches(text).contains(&inner), "{text}: {:?}", fetches(text));
+        }
+        let variant =
+            |value: &str| BTreeMap::from([("TARGETVARIANT".to_owned(), value.to_owned())]);
+        let text = "ARG TARGETVARIANT\nFROM debian:12$TARGETVARIANT\n";
+        let images = |args: &BTreeMap<String, String>| {
+            build_fetches(text, args).into_iter().map(|fetch| fetch.source).collect::<Vec<_>>()
+        };
+        assert_eq!(images(&variant("")), ["debian:12"]);
+        assert_eq!(images(&variant("v8")), ["debian:12v8"]);
+        assert_eq!(images(&BTreeMap::new()), ["debian:12", "debian:12v7"]);
+    }
+
+    #[test]
+    fn stage_whose_name_builders_refuse_is_an_image() {
+        for text in [
+            "FROM scratch AS 127.0.0.1:18901/x\nFROM 127.0.0.1:18901/x\n",
+            "FROM scratch AS 127.0.0.1:18901/x\nCOPY --from=127.0.0.1:18901/x / /\n",
+            "FROM scratch AS 127.0.0.1:18901/x\nRUN --mount=from=127.0.0.1:18901/x,target=/x :\n",
+        ] {
+            assert_eq!(fetches(text), [(Image, "127.0.0.1:18901/x".to_owned())], "{text}");
+        }
+        let numbered = "FROM scratch AS 10.0.0.1\nFROM 10.0.0.1\n";
+        assert_eq!(fetches(numbered), [(Image, "10.0.0.1".to_owned())]);
+        let plain = "FROM scratch AS A-1_b.c\nFROM a-1_B.c\nCOPY --from=A-1_b.c /a /b\n";
+        assert!(fetches(plain).is_empty(), "{:?}", fetches(plain));
+    }
+
+    #[test]
     fn build_arguments_choose_images() {
         let args = BTreeMap::from([("BASE".to_owned(), "h:1/x".to_owned())]);
         let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
@@ -365,6 +423,27 @@ mod tests {
             let found = fetches(&format!("FROM a\n{plain}"));
             assert_eq!(found.len(), 1, "{plain}: {found:?}");
         }
+    }
+
+    #[test]
+    fn line_that_ends_in_two_escape_characters_is_unclear() {
+        for text in [
+            "FROM scratch\nADD x \\\\\nhttp://127.0.0.1:18901/bs1 /\n",
+            "FROM scratch\nADD x \\\\\n  http://127.0.0.1:18901/bs2 /\n",
+            "FROM \\\\\n127.0.0.1:18901/bs3\n",
+            "FROM scratch\nCOPY \\\\\n--from=127.0.0.1:18901/bs4 / /\n",
+            "FROM scratch\nCOPY a \\\\ \t\n/b\n",
+            "# escape=`\nFROM scratch\nADD x ``\nhttp://127.0.0.1:18901/bs1 /\n",
+        ] {
+            let found = fetches(text);
+            assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{text}: {found:?}");
+        }
+        let joined = "FROM a\nRUN <<E\nADD x \\\\\nhttp://h/x /\nE\n";
+        let expected = [(Image, "a"), (Address, "\\http://h/x")];
+        let expected = expected.map(|(kind, source)| (kind, source.to_owned()));
+        assert_eq!(fetches(joined), expected, "lines of a here-document");
+        let plain = "FROM a\nRUN cat <<E > /x\na \\\\\nb\nE\nRUN echo \\\\ b && \\\n  true\n";
+        assert_eq!(fetches(plain).len(), 1, "{:?}", fetches(plain));
     }
 
     #[test]

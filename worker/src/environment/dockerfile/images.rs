@@ -124,6 +124,7 @@ impl Dockerfile {
                     found.extend(read.image(instruction, "", image, Some(&values), &stages));
                     if let [_, word, name] = words.as_slice()
                         && word.eq_ignore_ascii_case("as")
+                        && is_stage_name(name)
                     {
                         stages.insert(name.to_ascii_lowercase());
                     }
@@ -267,6 +268,12 @@ pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
         at = place.end;
     }
     result + &text[at..]
+}
+
+/// Whether a stage may have a name: builders refuse a file with others.
+fn is_stage_name(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_part)
 }
 
 fn is_stage_number(name: &str) -> bool {

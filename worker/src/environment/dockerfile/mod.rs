@@ -12,7 +12,7 @@ mod parse;
 mod rules;
 pub(super) mod words;
 
-pub use self::fetches::{BuildFetch, BuildFetchKind, build_fetches};
+pub use self::fetches::{BuildFetch, BuildFetchKind, FRONTEND_ARGUMENT, build_fetches};
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 

@@ -35,13 +35,18 @@ pub struct DockerfileInstruction {
     pub heredocs: usize,
     /// Its byte range in the file, without its here-documents.
     pub(super) span: Range<usize>,
+    /// Whether it ends in two escape characters, which continue the line for old builders.
+    pub(super) ends_in_two_escapes: bool,
 }
 
-/// Whether a builder knows here-documents: those of Docker before 23 do not.
+/// The way in which a builder takes the lines of a Dockerfile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HeredocSupport {
-    Yes,
-    No,
+pub(super) enum LineRules {
+    Current,
+    /// It knows no here-documents, as those of Docker before 23.
+    WithoutHeredocs,
+    /// The same, and two escape characters at the end of a line continue the line, as one does.
+    WithTwoEscapes,
 }
 
 /// A line that no builder accepts.
@@ -92,18 +97,18 @@ impl DockerfileInstruction {
 impl Dockerfile {
     /// Reads a Dockerfile. Lines that do not follow the grammar become [`DockerfileProblem`]s.
     pub fn read(text: &str) -> Self {
-        Self::read_as(text, HeredocSupport::Yes)
+        Self::read_as(text, LineRules::Current)
     }
 
-    /// Reads a Dockerfile as a builder with or without here-documents.
-    pub(super) fn read_as(text: &str, heredocs: HeredocSupport) -> Self {
+    /// Reads a Dockerfile as a builder with these rules.
+    pub(super) fn read_as(text: &str, rules: LineRules) -> Self {
         let lines = lines(text);
         let mut file =
             Self { syntax: None, escape: '\\', instructions: Vec::new(), problems: Vec::new() };
         file.directives(&lines);
         let mut next = 0;
         while next < lines.len() {
-            file.instruction(&lines, &mut next, heredocs);
+            file.instruction(&lines, &mut next, rules);
         }
         super::rules::check(&mut file);
         file.problems.sort_by_key(|problem| problem.line);
@@ -147,15 +152,10 @@ impl Dockerfile {
     }
 
     /// Reads the instruction that begins at `next`, if one does, and advances past it.
-    fn instruction(
-        &mut self,
-        lines: &[DockerfileLine<'_>],
-        next: &mut usize,
-        support: HeredocSupport,
-    ) {
+    fn instruction(&mut self, lines: &[DockerfileLine<'_>], next: &mut usize, rules: LineRules) {
         let first = *next;
-        let logical = join(lines, next, self.escape);
-        let logical = logical.trim();
+        let JoinedLines { text, two_escapes } = join(lines, next, self.escape, rules);
+        let logical = text.trim();
         if logical.is_empty() {
             return;
         }
@@ -165,9 +165,9 @@ impl Dockerfile {
         let last = lines[*next - 1];
         let span = lines[first].at..last.at + last.text.len();
         let mut heredocs = 0;
-        let begun = match support {
-            HeredocSupport::Yes => parse_heredocs(&name, rest, self.escape),
-            HeredocSupport::No => Vec::new(),
+        let begun = match rules {
+            LineRules::Current => parse_heredocs(&name, rest, self.escape),
+            LineRules::WithoutHeredocs | LineRules::WithTwoEscapes => Vec::new(),
         };
         for (tabs, word) in begun {
             let ends = |line: &DockerfileLine<'_>| {
@@ -184,8 +184,16 @@ impl Dockerfile {
             }
             heredocs += 1;
         }
-        let (line, rest) = (first + 1, rest.to_owned());
-        self.instructions.push(DockerfileInstruction { line, name, flags, rest, heredocs, span });
+        self.instructions.push(DockerfileInstruction {
+            line: first + 1,
+            name,
+            flags,
+            rest: rest.to_owned(),
+            heredocs,
+            span,
+            // Without here-documents, their lines are no instructions of the author.
+            ends_in_two_escapes: two_escapes && rules == LineRules::Current,
+        });
     }
 }
 
@@ -200,11 +208,23 @@ fn lines(text: &str) -> Vec<DockerfileLine<'_>> {
     lines.collect()
 }
 
+/// A line with its continuation lines.
+struct JoinedLines {
+    text: String,
+    /// Whether one of them ends in two escape characters.
+    two_escapes: bool,
+}
+
 /// Joins the line at `next` with its continuation lines. Comments and empty lines between them are
-/// skipped. A line is continued by one escape character at its end, not by two.
-fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String {
+/// skipped. A line is continued by one escape character at its end, for some builders also by two.
+fn join(
+    lines: &[DockerfileLine<'_>],
+    next: &mut usize,
+    escape: char,
+    rules: LineRules,
+) -> JoinedLines {
     let mut logical = String::new();
-    let mut begun = false;
+    let (mut begun, mut two_escapes) = (false, false);
     while let Some(line) = lines.get(*next) {
         *next += 1;
         let text = line.text.trim_end_matches(['\n', '\r']);
@@ -215,7 +235,9 @@ fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String 
             break;
         }
         let ended = text.trim_end_matches([' ', '\t']).strip_suffix(escape);
-        match ended.filter(|rest| !rest.ends_with(escape)) {
+        let is_double = ended.is_some_and(|rest| rest.ends_with(escape));
+        two_escapes |= is_double;
+        match ended.filter(|_| !is_double || rules == LineRules::WithTwoEscapes) {
             Some(rest) => logical.push_str(rest),
             None => {
                 logical.push_str(text);
@@ -224,7 +246,7 @@ fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String 
         }
         begun = true;
     }
-    logical
+    JoinedLines { text: logical, two_escapes }
 }
 
 /// The flags before the arguments, and the arguments.

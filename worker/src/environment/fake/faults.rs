@@ -10,6 +10,9 @@ use crate::environment::{Failure, FailureKind};
 pub enum FakeCall {
     /// [`Provider::prepare`](crate::environment::Provider::prepare).
     Prepare,
+    /// [`Provider::prepare_services`](crate::environment::Provider::prepare_services) of an environment
+    /// that has services.
+    PrepareServices,
     /// [`Provider::create`](crate::environment::Provider::create).
     Create,
     /// [`Environment::copy_to`](crate::environment::Environment::copy_to).

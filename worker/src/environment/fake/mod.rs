@@ -79,6 +79,8 @@ struct FakeState {
     environments: BTreeMap<String, FakeEnvironmentState>,
     images: BTreeMap<String, usize>,
     services: Vec<String>,
+    /// What an observation of programs that environments run by themselves prints, if they run any.
+    own_programs: Option<String>,
     made: usize,
 }
 
@@ -121,6 +123,7 @@ pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
         allowlists: CapabilitySupport::Yes,
         gpus: CapabilitySupport::Yes,
         services: CapabilitySupport::Yes,
+        compose_overlays: CapabilitySupport::Yes,
     },
     make: Some(|_| Arc::new(FakeProvider::default())),
     check_services: None,
@@ -154,6 +157,7 @@ impl FakeProvider {
             environments: BTreeMap::new(),
             images: BTreeMap::new(),
             services: Vec::new(),
+            own_programs: None,
             made: 0,
         };
         Self { kind, in_memory: false, engine: None, state: Arc::new(Mutex::new(state)) }
@@ -185,6 +189,11 @@ impl FakeProvider {
     /// Gives every environment a service.
     pub fn add_service(&self, name: &str) {
         self.lock().services.push(name.to_owned());
+    }
+
+    /// Makes every environment run programs by itself. An observation of their start prints this text.
+    pub fn run_own_programs(&self, printed: &str) {
+        self.lock().own_programs = Some(printed.to_owned());
     }
 
     /// The request that created each environment and the network policies set afterwards, in order
@@ -286,6 +295,13 @@ impl Provider for FakeProvider {
             Ok(Image { made, ..Image::found(reference) })
         };
         self.call(FakeCall::Prepare, work).await
+    }
+
+    async fn prepare_services(&self, request: &CreateRequest) -> Result<(), Failure> {
+        if request.compose.is_none() {
+            return Ok(());
+        }
+        self.call(FakeCall::PrepareServices, async { Ok(()) }).await
     }
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {

@@ -21,6 +21,7 @@ use super::labels::{PodRole, ROLE};
 use super::options::BuilderOptions;
 use super::pod::KubePod;
 use super::remove::PodId;
+use super::rights::Right;
 use super::settings::PodSettings;
 use super::{Shared, create};
 use crate::environment::failed_builds::ImageFailure;
@@ -263,7 +264,7 @@ impl ImageBuilder {
 
     /// Builds in a pod that runs.
     async fn build_started(&self, pod: &KubePod) -> Result<(), ImageFailure> {
-        let workdir = pod.prepare(None).await.map_err(builder_failure)?;
+        let workdir = pod.prepare(None, &[]).await.map_err(builder_failure)?.workdir;
         let packed = pack(self.dir.clone()).await?;
         let context =
             Upload::Archive { path: CONTEXT_DIR.to_owned(), tar: packed.path().to_owned() };
@@ -294,7 +295,7 @@ impl ImageBuilder {
         let namespace = &self.cluster.namespace;
         let pods = self.cluster.pods(namespace);
         let what = format!("cannot look for the pod {name}");
-        match self.cluster.call(&what, pods.get_opt(name)).await {
+        match self.cluster.call(Right::to("get", &pods), &what, || pods.get_opt(name)).await {
             Ok(Some(pod))
                 if pod.labels().get(ROLE).map(String::as_str) == Some(PodRole::Build.as_str()) =>
             {

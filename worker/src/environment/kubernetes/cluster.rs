@@ -7,14 +7,17 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Error, Resource};
 use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::admission::Admission;
 use super::failure;
 use super::manifest::{OwnPod, PodCreator};
 use super::options::{KubernetesOptions, OptionsSource};
+use super::rights::{GrantedRights, Refusal, Right};
 use super::server_clock::ServerClock;
 use super::service_images::IMAGES_WITHIN;
 use crate::dependency::{Dependency, Probe};
@@ -26,6 +29,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Timeout of a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time in which a server that starts loads its rules. Until then it refuses rights that it had
+/// granted.
+const RULES_LOADED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Shortest and longest pause before a call is repeated that such a server refused.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// A lazy connection: an API server that is down when a worker starts may come up later.
 #[derive(Debug)]
@@ -49,6 +60,7 @@ pub(super) struct Cluster {
     client: ClientHandle,
     clock: ServerClock,
     service: Arc<Dependency>,
+    rights: GrantedRights,
 }
 
 /// A client, which has no text form of its own.
@@ -158,6 +170,7 @@ impl KubeClient {
             client: ClientHandle(client),
             clock: ServerClock::default(),
             service: Arc::clone(&self.service),
+            rights: GrantedRights::default(),
         }))
     }
 }
@@ -220,24 +233,63 @@ impl Cluster {
         self.server_time().await.unwrap_or_else(SystemTime::now)
     }
 
-    /// The result of a call.
-    pub(super) async fn call<T>(
+    /// The result of a call that needs a right.
+    pub(super) async fn call<T, F>(
         &self,
+        right: Right,
         what: &str,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Failure> {
-        self.answer(what, call).await?.map_err(|error| self.failure(what, error))
+        call: impl Fn() -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.answer(right, what, call).await?.map_err(|error| self.failure(what, error))
     }
 
-    /// The answer to a call, which may be an error of the API server.
-    pub(super) async fn answer<T>(
+    /// The answer to a call that needs a right. The answer may be an error of the API server. The
+    /// call is repeated while the server refuses rights that it has granted before.
+    pub(super) async fn answer<T, F>(
         &self,
+        right: Right,
         what: &str,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<Result<T, Error>, Failure> {
-        // A slow answer is no outage: the next call to the server decides.
-        let late = |_| failure::timeout(&self.server, what, ANSWER_WITHIN);
-        tokio::time::timeout(ANSWER_WITHIN, call).await.map_err(late)
+        call: impl Fn() -> F,
+    ) -> Result<Result<T, Error>, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + RULES_LOADED_WITHIN;
+        let (mut pause, mut has_rules) = (MIN_PAUSE, false);
+        loop {
+            // A slow answer is no outage: the next call to the server decides.
+            let late = |_| failure::timeout(&self.server, what, ANSWER_WITHIN);
+            let answer = timeout(ANSWER_WITHIN, call()).await.map_err(late)?;
+            match self.rights.judge(&right, &answer) {
+                Refusal::Again | Refusal::First if Instant::now() >= deadline => {
+                    return Ok(answer);
+                }
+                Refusal::Again => {}
+                Refusal::First if !has_rules => {
+                    // Its rules may have been loaded since it refused this call.
+                    has_rules = !self.refuses_known_right().await;
+                    if has_rules {
+                        continue;
+                    }
+                }
+                Refusal::None | Refusal::First => return Ok(answer),
+            }
+            drop(answer);
+            tracing::debug!("{what}: the API server refuses what it has granted before; waiting");
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    /// Whether the server refuses to list pods, which every worker does, and has granted it before.
+    async fn refuses_known_right(&self) -> bool {
+        let (pods, first) = (self.pods(&self.namespace), ListParams::default().limit(1));
+        let answer = timeout(ANSWER_WITHIN, pods.list(&first)).await;
+        let right = Right::to("list", &pods);
+        answer.is_ok_and(|answer| self.rights.judge(&right, &answer) == Refusal::Again)
     }
 
     /// The failure of `what`, with the error of the client.

@@ -17,7 +17,9 @@ use super::failure::{has_code, is_quota_exceeded};
 use super::labels;
 use super::manifest::MAIN;
 use super::pod::KubePod;
+use super::pod_state::PodState;
 use super::remove::{PodId, remove};
+use super::rights::Right;
 use super::scripts;
 use super::start::{self, StartProgress, StartStep};
 use super::watch::PodWatch;
@@ -41,13 +43,14 @@ const MAX_EVENTS: u32 = 20;
 pub(super) async fn create_pod(cluster: &Cluster, pod: &Pod) -> Result<Pod, Failure> {
     let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
     let what = format!("cannot create the pod {name}");
-    let pods = cluster.pods(&namespace);
+    let (pods, params) = (cluster.pods(&namespace), PostParams::default());
     let began = Instant::now();
     // A quota is like nodes: others leave it.
     let quota_within = Duration::from_secs(cluster.options.schedule_timeout_sec);
     let mut pause = Duration::from_millis(200);
     loop {
-        let made = cluster.answer(&what, pods.create(&PostParams::default(), pod)).await?;
+        let right = Right::to("create", &pods);
+        let made = cluster.answer(right, &what, || pods.create(&params, pod)).await?;
         match made {
             Ok(made) if lost_sidecars(pod, &made) => {
                 remove(cluster, &PodId::of(&made, &namespace)).await?;
@@ -86,7 +89,8 @@ async fn replace_own(
     what: &str,
 ) -> Result<(), Failure> {
     let pods = cluster.pods(namespace);
-    let Some(found) = cluster.call(what, pods.get_opt(&pod.name_any())).await? else {
+    let (right, name) = (Right::to("get", &pods), pod.name_any());
+    let Some(found) = cluster.call(right, what, || pods.get_opt(&name)).await? else {
         return Ok(());
     };
     if found.labels().get(labels::EXEC) == pod.labels().get(labels::EXEC) {
@@ -94,6 +98,15 @@ async fn replace_own(
     }
     let text = format!("{what}: another owner has a pod of this name");
     Err(Failure::new(FailureKind::Service, text))
+}
+
+/// A container that is ready for calls.
+#[derive(Debug)]
+pub(super) struct PreparedContainer {
+    /// Its working directory.
+    pub(super) workdir: String,
+    /// Places that its user cannot fill.
+    pub(super) closed: String,
 }
 
 impl KubePod {
@@ -169,11 +182,10 @@ impl KubePod {
         let began = Instant::now();
         let (mut scheduled, mut failing, mut last) = (None, None, String::new());
         let (mut refreshed, mut listed, mut running) = (began, None, None);
-        let mut events = Vec::new();
+        let (mut events, mut is_settled) = (Vec::new(), false);
         loop {
             let state = states.borrow_and_update().clone();
-            let is =
-                |test: fn(&super::pod_state::PodState) -> bool| state.as_ref().is_some_and(test);
+            let is = |test: fn(&PodState) -> bool| state.as_ref().is_some_and(test);
             if is(|state| state.is_scheduled) {
                 scheduled.get_or_insert_with(Instant::now);
             }
@@ -195,6 +207,11 @@ impl KubePod {
             };
             match start::step(state.as_ref(), &self.services, &progress, limits) {
                 StartStep::Running if self.has_settled(&mut running) => return Ok(()),
+                StartStep::Failed(_) if !is_settled && is(PodState::is_unexplained) => {
+                    self.lost().await;
+                    is_settled = true;
+                    continue;
+                }
                 StartStep::Failed(failure) => return Err(failure),
                 StartStep::Waiting(why) if why != last => {
                     tracing::debug!(pod = self.name, "waiting: {why}");
@@ -227,7 +244,8 @@ impl KubePod {
         let events = self.cluster.api::<Event>(&self.namespace);
         let selector = format!("involvedObject.name={}", self.name);
         let params = ListParams::default().fields(&selector).limit(MAX_EVENTS);
-        match self.cluster.call("cannot list events", events.list(&params)).await {
+        let right = Right::to("list", &events);
+        match self.cluster.call(right, "cannot list events", || events.list(&params)).await {
             Ok(list) => {
                 let own = |event: &Event| event.involved_object.uid.as_ref() == Some(&self.uid);
                 let mut found: Vec<_> = list.items.into_iter().filter(own).collect();
@@ -241,19 +259,26 @@ impl KubePod {
         }
     }
 
-    /// Prepares the container for calls; returns its working directory.
-    pub(super) async fn prepare(&self, workdir: Option<&str>) -> Result<String, Failure> {
-        let result = self.run_script(|mark| scripts::prepare(self.shell, workdir, mark)).await?;
+    /// Prepares the container for calls, and looks whether files can be placed at `places`.
+    pub(super) async fn prepare(
+        &self,
+        workdir: Option<&str>,
+        places: &[String],
+    ) -> Result<PreparedContainer, Failure> {
+        let script = |mark: &str| scripts::prepare(self.shell, workdir, places, mark);
+        let result = self.run_script(script).await?;
         let (kind, rest) = result.frame.split_once(' ').unwrap_or((&result.frame, ""));
         let what =
             format!("cannot use the container `{}` of the pod {}", self.container, self.name);
         match kind {
             "e" => {
-                let count = rest.parse().unwrap_or(0);
+                let (count, closed) = rest.split_once(' ').unwrap_or((rest, ""));
+                let count = count.parse().unwrap_or(0);
                 self.oom_before.store(count, Ordering::Relaxed);
                 self.record_oom(count);
                 let printed = result.stdout.trim_end_matches('\n');
-                Ok(if printed.is_empty() { "/".to_owned() } else { printed.to_owned() })
+                let workdir = if printed.is_empty() { "/" } else { printed };
+                Ok(PreparedContainer { workdir: workdir.to_owned(), closed: closed.to_owned() })
             }
             "m" => {
                 let missing = rest.trim().replace(' ', ", ");

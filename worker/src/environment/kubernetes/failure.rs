@@ -74,6 +74,26 @@ pub(super) fn has_code(error: &Error, code: u16) -> bool {
     matches!(error, Error::Api(status) if status.code == code)
 }
 
+/// Whether an answer says that this process lacks a right, or is not known.
+pub(super) fn lacks_right(error: &Error) -> bool {
+    let kind = match error {
+        Error::Api(status) => kind_for_status(status.code, &status.reason, &status.message),
+        Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
+            kind_for_status(status.as_u16(), "", "")
+        }
+        _ => return false,
+    };
+    kind == FailureKind::NotPermitted
+}
+
+/// Whether an error comes from behind the check of rights.
+pub(super) fn shows_right(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => status.code < 500 && status.code != 429 && !lacks_right(error),
+        _ => false,
+    }
+}
+
 /// Whether an answer says that a quota is used up at present.
 pub(super) fn is_quota_exceeded(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403 && is_quota_text(&status.message))

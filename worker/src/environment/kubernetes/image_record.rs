@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::failure::has_code;
 use super::labels::{MANAGED_BY, MANAGER};
+use super::rights::Right;
 use crate::environment::Failure;
 
 /// Digest of the context.
@@ -133,7 +134,9 @@ impl RecordKey<'_> {
         let records = self.cluster.api::<ConfigMap>(&self.cluster.namespace);
         let name = self.name();
         let what = format!("cannot read the record {name} of an image");
-        Ok(self.cluster.call(&what, records.get_opt(&name)).await?.map(ImageRecord::of))
+        let right = Right::to("get", &records);
+        let found = self.cluster.call(right, &what, || records.get_opt(&name)).await?;
+        Ok(found.map(ImageRecord::of))
     }
 
     /// Claims the build, in place of `found`. `None` if another worker was faster.
@@ -175,7 +178,8 @@ impl RecordKey<'_> {
         let what = format!("cannot create the record {} of an image", self.name());
         let records = self.cluster.api::<ConfigMap>(&self.cluster.namespace);
         let params = PostParams::default();
-        match self.cluster.answer(&what, records.create(&params, &map)).await? {
+        let right = Right::to("create", &records);
+        match self.cluster.answer(right, &what, || records.create(&params, &map)).await? {
             Ok(made) => Ok(Some(ImageRecord::of(made))),
             Err(error) if has_code(&error, 409) => Ok(None),
             Err(error) => Err(self.cluster.failure(&what, error)),
@@ -194,7 +198,9 @@ impl RecordKey<'_> {
         let records = self.cluster.api::<ConfigMap>(&self.cluster.namespace);
         let params = PatchParams::default();
         let patch = Patch::Merge(patch);
-        match self.cluster.answer(&what, records.patch(&name, &params, &patch)).await? {
+        let right = Right::to("patch", &records);
+        let patching = || records.patch(&name, &params, &patch);
+        match self.cluster.answer(right, &what, patching).await? {
             Ok(changed) => Ok(Some(ImageRecord::of(changed))),
             // Another worker changed it, or an operator deleted it.
             Err(error) if has_code(&error, 409) || has_code(&error, 404) => Ok(None),

@@ -45,7 +45,7 @@ pub(super) enum PodRole {
     Environment,
     /// Builds an image.
     Build,
-    /// Probes network policies.
+    /// Finds something out: about network policies, or an image.
     Probe,
 }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Watches;
 use super::cluster::Cluster;
 use super::labels;
+use super::rights::Right;
 
 /// Renewals in the life of a lease: several may fail in a row.
 const RENEWALS: u32 = 8;
@@ -31,8 +32,10 @@ pub(super) async fn run(cluster: Arc<Cluster>, watches: Arc<Watches>) {
                     let annotations = json!({labels::ALIVE_UNTIL: until});
                     let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
                     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-                    let patching = api.patch(&name, &params, &patch);
-                    let renewed = cluster.call("cannot renew the lease of a pod", patching).await;
+                    let (right, what) =
+                        (Right::to("patch", &api), "cannot renew the lease of a pod");
+                    let patching = || api.patch(&name, &params, &patch);
+                    let renewed = cluster.call(right, what, patching).await;
                     if let Err(failure) = renewed {
                         // A pod that ended meanwhile needs no lease.
                         tracing::debug!(name, "{}", failure.chain());

@@ -22,15 +22,12 @@ use super::options::KubernetesOptions;
 use super::services::{ServiceSetup, add_services};
 use super::settings::PodSettings;
 pub(super) use crate::environment::compose::MAIN;
+pub(super) use crate::environment::start::KEEP_ALIVE;
 use crate::environment::{CreateRequest, Failure, FailureKind};
 
 /// Directory of the provider's own files in a container: spooled output of commands, and helper
 /// programs. On a volume, so that every user can write there and the image needs no such directory.
 pub(super) const BASE_DIR: &str = "/.rollout";
-
-/// Keeps a container alive without doing anything and ends at once on TERM. As the first process it
-/// also collects orphans: its `wait` waits for all children.
-pub(super) const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
 /// Copies a static `busybox` to the provider's directory, with a link for each of its programs.
 const INSTALL_HELPER: &str = "mkdir -p /.rollout/bin && \
@@ -114,9 +111,7 @@ pub(super) fn pod(
         ..Container::default()
     };
     let mut pod = bare_pod(meta, container, settings);
-    if let (Some(image), Some(spec)) = (&options.helper_image, pod.spec.as_mut()) {
-        spec.init_containers = Some(vec![helper(image, settings, options)]);
-    }
+    add_helper(&mut pod, settings, options);
     if let Some(services) = services {
         add_services(&mut pod, services, &request.resources);
     }
@@ -223,6 +218,13 @@ pub(super) fn small_container(
         security_context: Some(security_context(settings, options)),
         volume_mounts: Some(vec![base_mount()]),
         ..Container::default()
+    }
+}
+
+/// Adds the operator's programs for images without them, if there are any.
+pub(super) fn add_helper(pod: &mut Pod, settings: &PodSettings, options: &KubernetesOptions) {
+    if let (Some(image), Some(spec)) = (&options.helper_image, pod.spec.as_mut()) {
+        spec.init_containers = Some(vec![helper(image, settings, options)]);
     }
 }
 

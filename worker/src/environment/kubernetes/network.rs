@@ -2,7 +2,8 @@
 //!
 //! One policy per namespace selects the pods that carry a label, so a change of access is a change of
 //! a label. A policy is nothing where the cluster's network ignores it, so it is used only after the
-//! operator has said, or a probe has shown, that it works.
+//! operator has said, or a probe has shown, that it works. It works only some time after the change of
+//! the label, so nothing runs in a pod before a connection from inside has failed.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,8 +26,9 @@ use super::failure::has_code;
 use super::labels::{MANAGED_BY, MANAGER, NETWORK, NO_NETWORK};
 use super::options::{KubernetesOptions, NetworkEnforcement};
 use super::pod::KubePod;
+use super::rights::Right;
+use super::scripts;
 use super::settings::PodSettings;
-use super::stream;
 use crate::environment::{Failure, FailureKind};
 
 /// Name of the policy.
@@ -35,10 +37,8 @@ const POLICY: &str = "rollout-no-network";
 /// Time between two connections of a probe.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Connects to the API server from inside the cluster, whose address every pod has. Prints a word:
-/// exec calls may lose exit codes.
-const CONNECT: &str = "if nc -w 3 -z \"$KUBERNETES_SERVICE_HOST\" \"$KUBERNETES_SERVICE_PORT\"; \
-    then echo open; else echo closed; fi";
+/// Connections in a row that fail in a pod without a network: a single one can fail for another reason.
+const REFUSALS: u32 = 2;
 
 /// Limit of remembered verdicts: more than the kinds of nodes of a cluster.
 const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
@@ -48,6 +48,8 @@ const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 pub(super) struct NetworkPolicies {
     /// Results of probes by placement: nodes may have network plug-ins of their own.
     probed: std::sync::Mutex<LruCache<String, Arc<OnceCell<bool>>>>,
+    /// Placements of pods that have connected to the API server.
+    connecting: std::sync::Mutex<LruCache<String, ()>>,
     /// Namespaces that have the policy.
     present: Mutex<Vec<String>>,
 }
@@ -55,7 +57,8 @@ pub(super) struct NetworkPolicies {
 impl Default for NetworkPolicies {
     fn default() -> Self {
         let probed = std::sync::Mutex::new(LruCache::new(VERDICTS));
-        Self { probed, present: Mutex::default() }
+        let connecting = std::sync::Mutex::new(LruCache::new(VERDICTS));
+        Self { probed, connecting, present: Mutex::default() }
     }
 }
 
@@ -66,6 +69,19 @@ pub(super) struct PodNetwork {
     pub(super) is_denied: bool,
     /// Whether it is open; `None` after an interrupted change. Held during changes.
     pub(super) is_open: Mutex<Option<bool>>,
+    /// A service that names networks, which it would keep elsewhere when the environment has none.
+    pub(super) service_with_networks: Option<String>,
+}
+
+/// Warns before a pod is closed with a service that names networks: elsewhere the service would keep
+/// them, but the containers of a pod have one network in common.
+pub(super) fn warn_of_closing(service: Option<&String>) {
+    if let Some(name) = service {
+        tracing::warn!(
+            "`services.{name}.networks`: the service has no network while its environment has none, \
+             because the containers of a pod have one network in common"
+        );
+    }
 }
 
 /// Whether a policy allows network access. Refuses policies between all and nothing.
@@ -153,7 +169,11 @@ impl NetworkPolicies {
                         .unwrap_or_else(PoisonError::into_inner)
                         .get_or_insert(placement(settings), Arc::default),
                 );
-                *verdict.get_or_try_init(probe).await?
+                let enforced = *verdict.get_or_try_init(probe).await?;
+                if enforced {
+                    self.note_connected(settings);
+                }
+                enforced
             }
         };
         if enforced {
@@ -172,6 +192,18 @@ impl NetworkPolicies {
         Err(Failure::new(FailureKind::Unsupported, text))
     }
 
+    /// Whether pods with `settings` have connected to the API server when they had a network.
+    pub(super) fn have_connected(&self, settings: &PodSettings) -> bool {
+        let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        connecting.get(&placement(settings)).is_some()
+    }
+
+    /// Notes that a pod with `settings` has connected.
+    pub(super) fn note_connected(&self, settings: &PodSettings) {
+        let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        connecting.put(placement(settings), ());
+    }
+
     async fn ensure(&self, cluster: &Cluster, namespace: &str) -> Result<(), Failure> {
         if cluster.options.network_policy_enforced == NetworkEnforcement::No {
             return Ok(());
@@ -183,10 +215,12 @@ impl NetworkPolicies {
         let what = format!("cannot create the network policy {POLICY}");
         let policies = cluster.api::<Policy>(namespace);
         let made = policy(namespace);
-        match cluster.answer(&what, policies.create(&PostParams::default(), &made)).await? {
+        let (right, params) = (Right::to("create", &policies), PostParams::default());
+        match cluster.answer(right, &what, || policies.create(&params, &made)).await? {
             Ok(_) => {}
             Err(error) if has_code(&error, 409) => {
-                let found = cluster.call(&what, policies.get(POLICY)).await?;
+                let right = Right::to("get", &policies);
+                let found = cluster.call(right, &what, || policies.get(POLICY)).await?;
                 if found.spec != made.spec {
                     let text = format!(
                         "the network policy {POLICY} of the namespace {namespace} was changed: \
@@ -207,8 +241,8 @@ impl NetworkPolicies {
 /// lost its network for another reason shows nothing, so the network must come back.
 pub(super) async fn probe_in(pod: &KubePod) -> Result<bool, Failure> {
     if !reaches(pod, true).await? {
-        let text = "cannot probe network policies: the probe's pod cannot reach the API server \
-                    without any policy; set `network_policy_enforced` to true or false";
+        let text = "the probe's pod cannot reach the API server without any policy; set \
+                    `network_policy_enforced` to true or false";
         return Err(Failure::new(FailureKind::NotPermitted, text));
     }
     pod.set_network_label(false).await?;
@@ -219,8 +253,8 @@ pub(super) async fn probe_in(pod: &KubePod) -> Result<bool, Failure> {
     if reaches(pod, true).await? {
         return Ok(true);
     }
-    let text = "cannot probe network policies: the probe's pod could not reach the API server again \
-                after the policy no longer selected it";
+    let text = "the probe's pod could not reach the API server again after the policy no longer \
+                selected it";
     Err(Failure::new(FailureKind::Service, text))
 }
 
@@ -236,10 +270,9 @@ pub(super) fn probe_failure(mut failure: Failure) -> Failure {
 
 /// Whether a pod can connect, or no longer can, within the time for a change to take effect.
 async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
-    let limit = Duration::from_secs(pod.cluster.options.network_probe_timeout_sec);
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + effect_limit(pod);
     loop {
-        if can_connect(pod).await? == open {
+        if pod.can_connect().await? == Some(open) {
             return Ok(true);
         }
         if Instant::now() >= deadline {
@@ -249,29 +282,68 @@ async fn reaches(pod: &KubePod, open: bool) -> Result<bool, Failure> {
     }
 }
 
-async fn can_connect(pod: &KubePod) -> Result<bool, Failure> {
-    let argv = [pod.shell, "-c", CONNECT].map(str::to_owned).to_vec();
-    let printed = stream::run_unframed(pod.target(), argv).await?;
-    match printed.trim() {
-        "open" => Ok(true),
-        "closed" => Ok(false),
-        other => {
-            let text = format!("cannot probe network policies: the probe printed `{other}`");
-            Err(Failure::new(FailureKind::Service, text))
-        }
-    }
+/// The time in which a change of a policy's selection takes effect.
+fn effect_limit(pod: &KubePod) -> Duration {
+    Duration::from_secs(pod.cluster.options.network_probe_timeout_sec)
 }
 
 impl KubePod {
+    /// Whether a connection to the API server can be made from inside. `None` if the pod was too slow
+    /// to show it.
+    pub(super) async fn can_connect(&self) -> Result<Option<bool>, Failure> {
+        let tried = self.run_script(|mark| scripts::connect(self.shell, mark)).await?;
+        match tried.frame.as_str() {
+            "open" => Ok(Some(true)),
+            "closed" => Ok(Some(false)),
+            "again" => Ok(None),
+            _ => {
+                let text = format!(
+                    "cannot find out whether the pod {} has a network: its image has none of bash, \
+                     python3 and nc; the operator can set `helper_image`",
+                    self.name
+                );
+                Err(Failure::new(FailureKind::Unsupported, text))
+            }
+        }
+    }
+
+    /// Waits until the policy has taken its network away. Nothing may run in it before. A connection
+    /// that fails shows nothing in a pod that could never connect: unless `has_connected`, or a
+    /// connection is made at first, the whole time for a change is waited. Returns whether it could
+    /// connect before.
+    pub(super) async fn until_isolated(&self, mut has_connected: bool) -> Result<bool, Failure> {
+        let deadline = Instant::now() + effect_limit(self);
+        let mut refusals = 0;
+        loop {
+            let connects = self.can_connect().await?;
+            has_connected |= connects == Some(true);
+            refusals = if connects == Some(false) { refusals + 1 } else { 0 };
+            let is_late = Instant::now() >= deadline;
+            if refusals >= REFUSALS && (has_connected || is_late) {
+                return Ok(has_connected);
+            }
+            if is_late && refusals == 0 {
+                break;
+            }
+            sleep(PROBE_PAUSE).await;
+        }
+        let text = format!(
+            "the pod {} still had a network {:?} after the policy {POLICY} had selected it",
+            self.name,
+            effect_limit(self)
+        );
+        Err(Failure::new(FailureKind::Service, text))
+    }
+
     /// Sets or removes the label that the policy selects.
     pub(super) async fn set_network_label(&self, open: bool) -> Result<(), Failure> {
         let what = format!("cannot change the network of the pod {}", self.name);
         let value = (!open).then_some(NO_NETWORK);
         let patch = json!({"metadata": {"uid": self.uid, "labels": {NETWORK: value}}});
         let pods = self.cluster.pods(&self.namespace);
-        let params = PatchParams::default();
-        let patched: Pod =
-            self.cluster.call(&what, pods.patch(&self.name, &params, &Patch::Merge(patch))).await?;
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patching = || pods.patch(&self.name, &params, &patch);
+        let patched: Pod = self.cluster.call(Right::to("patch", &pods), &what, patching).await?;
         let labels = patched.metadata.labels.unwrap_or_default();
         if labels.get(NETWORK).map(String::as_str) == value {
             Ok(())

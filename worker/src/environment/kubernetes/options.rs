@@ -63,9 +63,9 @@ pub struct KubernetesOptions {
     pub starts_per_minute: Option<u32>,
     /// Whether the cluster enforces network policies.
     pub network_policy_enforced: NetworkEnforcement,
-    /// Image of the probe of network policies; it has `sh` and `nc`.
+    /// Image of the probe of network policies; it has `sh`, and `nc`, `bash` or `python3`.
     pub probe_image: String,
-    /// Seconds in which a change of a network policy's selection takes effect in the probe.
+    /// Seconds in which a change of a network policy's selection takes effect.
     pub network_probe_timeout_sec: u64,
     /// Image with a static `busybox`, for task images without `sh`, `tar` or `sha256sum`.
     pub helper_image: Option<String>,
@@ -243,13 +243,14 @@ impl KubernetesOptions {
         if !(5..=3600).contains(&self.removal_timeout_sec) {
             return Err("removal_timeout_sec: expected 5 to 3600".to_owned());
         }
-        for (key, seconds) in [
-            ("schedule_timeout_sec", self.schedule_timeout_sec),
-            ("start_timeout_sec", self.start_timeout_sec),
-            ("abandoned_after_sec", self.abandoned_after_sec),
+        for (key, seconds, least) in [
+            ("schedule_timeout_sec", self.schedule_timeout_sec, 5),
+            ("start_timeout_sec", self.start_timeout_sec, 60),
+            ("abandoned_after_sec", self.abandoned_after_sec, 60),
+            ("network_probe_timeout_sec", self.network_probe_timeout_sec, 1),
         ] {
-            if seconds < 60 {
-                return Err(format!("{key}: expected at least 60"));
+            if seconds < least {
+                return Err(format!("{key}: expected at least {least}"));
             }
         }
         Ok(())
@@ -334,7 +335,9 @@ mod tests {
             ("jobs_may_set: [privileged]", "privileged"),
             ("max_pending_pods: 0", "max_pending_pods"),
             ("starts_per_minute: 0", "starts_per_minute"),
-            ("start_timeout_sec: 1", "start_timeout_sec"),
+            ("schedule_timeout_sec: 4", "schedule_timeout_sec: expected at least 5"),
+            ("start_timeout_sec: 1", "start_timeout_sec: expected at least 60"),
+            ("network_probe_timeout_sec: 0", "network_probe_timeout_sec"),
             ("silence_timeout_sec: 20", "silence_timeout_sec"),
             ("removal_timeout_sec: 4", "removal_timeout_sec"),
             ("removal_timeout_sec: 3601", "removal_timeout_sec"),

@@ -12,9 +12,10 @@ use super::admission::CountedPod;
 use super::cluster::Cluster;
 use super::frames::new_mark;
 use super::pod_state::PodState;
+use super::rights::Right;
 use super::services::ServiceContainer;
 use super::stream::{self, CutStream, ScriptResult, Target};
-use super::watch::{LostPod, WatchedPod, gone, until_lost};
+use super::watch::{LostPod, WatchedPod, gone};
 use crate::environment::{Failure, FailureKind};
 
 /// How long calls to a pod are repeated after broken connections without any progress.
@@ -78,14 +79,15 @@ impl KubePod {
 
     /// Waits until it can no longer be used.
     pub(super) async fn lost(&self) -> LostPod {
-        until_lost(&self.name, self.watched.subscribe()).await
+        self.watched.until_lost().await
     }
 
     /// Asks for its state.
     pub(super) async fn refresh(&self) -> Result<Option<PodState>, Failure> {
         let what = format!("cannot ask for the state of the pod {}", self.name);
         let pods = self.cluster.pods(&self.namespace);
-        let found = self.cluster.call(&what, pods.get_opt(&self.name)).await?;
+        let right = Right::to("get", &pods);
+        let found = self.cluster.call(right, &what, || pods.get_opt(&self.name)).await?;
         self.watched.update(found.as_ref());
         Ok(found.as_ref().map(PodState::of).filter(|state| state.uid == self.uid))
     }
@@ -93,8 +95,9 @@ impl KubePod {
     /// Checks that it exists and can be used.
     pub(super) async fn check(&self) -> Result<(), LostPod> {
         match self.refresh().await {
-            Ok(Some(state)) => match state.lost().or_else(|| self.ended_service(&state)) {
-                Some(failure) => Err(LostPod { failure, is_oom_killed: state.is_oom_killed() }),
+            Ok(Some(state)) if state.lost().is_some() => Err(self.lost().await),
+            Ok(Some(state)) => match self.ended_service(&state) {
+                Some(failure) => Err(LostPod { failure, is_oom_killed: false }),
                 None => Ok(()),
             },
             Ok(None) => Err(LostPod { failure: gone(&self.name), is_oom_killed: false }),

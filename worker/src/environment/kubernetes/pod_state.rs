@@ -16,6 +16,9 @@ const OWN_STORAGE_LIMIT: [&str; 3] = [
     "Usage of EmptyDir volume",
 ];
 
+/// Reasons of a container's end that are its cause.
+const CAUSES: [&str; 3] = ["OOMKilled", "StartError", "ContainerCannotRun"];
+
 /// State of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PodState {
@@ -36,6 +39,9 @@ pub(super) struct PodState {
     pub(super) disruption: Option<(String, String)>,
     /// Whether its node has stopped to report.
     pub(super) is_node_lost: bool,
+    /// Whether the cluster calls it not ready although its containers are: its node does not report at
+    /// present, and may report again.
+    pub(super) is_unreported: bool,
     /// State of its container, or of the init container that it waits for.
     pub(super) container: ContainerState,
     /// Whether the check of the environment's own service has succeeded, if it has one.
@@ -81,14 +87,21 @@ impl PodState {
         };
         let scheduled = condition("PodScheduled");
         let disruption = condition("DisruptionTarget").filter(|found| found.status == "True");
-        let ready = condition("Ready");
-        let node_lost = ready.is_some_and(|found| found.status == "Unknown");
+        let is =
+            |kind: &str, status: &str| condition(kind).is_some_and(|found| found.status == status);
+        // A node reports a pod as ready when its containers are and the conditions of its gates, which
+        // others set. What it no longer reports, the cluster changes for it: `Unknown` in the past.
+        let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_ref());
+        let has_gates = gates.is_some_and(|gates| !gates.is_empty());
+        let is_unreported = !has_gates && is("Ready", "False") && is("ContainersReady", "True");
+        let is_node_lost = is("Ready", "Unknown");
         let reason = status.reason.unwrap_or_default();
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
             phase: status.phase.unwrap_or_default(),
-            is_node_lost: node_lost || reason == "NodeLost",
+            is_node_lost: is_node_lost || reason == "NodeLost",
+            is_unreported,
             reason,
             message: status.message.unwrap_or_default(),
             is_deleting: pod.metadata.deletion_timestamp.is_some(),
@@ -143,13 +156,31 @@ impl PodState {
             return failure(FailureKind::Gone, text);
         }
         if self.is_node_lost || self.phase == "Unknown" {
-            let text = format!("the node of the pod {name} no longer reports");
-            return failure(FailureKind::Gone, text);
+            return Some(self.node_lost());
         }
         if self.is_deleting {
             return failure(FailureKind::Gone, format!("the pod {name} was deleted"));
         }
+        if self.phase == "Failed" && !self.reason.is_empty() {
+            let text = format!("the pod {name} ended: {} {}", self.reason, self.message);
+            return failure(FailureKind::Gone, text.trim_end().to_owned());
+        }
         None
+    }
+
+    /// The failure of a pod whose node no longer reports.
+    pub(super) fn node_lost(&self) -> Failure {
+        let text = format!("the node of the pod {} no longer reports", self.name);
+        Failure::new(FailureKind::Gone, text)
+    }
+
+    /// Whether it has ended, and nothing says why yet.
+    pub(super) fn is_unexplained(&self) -> bool {
+        let has_ended = match &self.container {
+            ContainerState::Ended(_, reason, _) => !CAUSES.contains(&reason.as_str()),
+            _ => matches!(self.phase.as_str(), "Failed" | "Succeeded"),
+        };
+        has_ended && self.ended_from_outside().is_none()
     }
 
     fn ended_by_itself(&self) -> Option<Failure> {
@@ -166,8 +197,8 @@ impl PodState {
             return failure(FailureKind::NotStarted, text);
         }
         if matches!(self.phase.as_str(), "Failed" | "Succeeded") {
-            let text = format!("the pod {name} ended: {} {}", self.reason, self.message);
-            return failure(FailureKind::Gone, text.trim_end().to_owned());
+            let text = format!("the pod {name} ended as {}", self.phase);
+            return failure(FailureKind::Gone, text);
         }
         None
     }

@@ -15,6 +15,7 @@ use kube::api::ListParams;
 use super::cluster::Cluster;
 use super::labels;
 use super::remove::{PodId, remove, remove_unchanged};
+use super::rights::Right;
 use crate::environment::{DeadOwners, Failure, ReapReport};
 
 /// Concurrent removals.
@@ -46,7 +47,7 @@ async fn reap_namespace(
     let skew = Duration::from_secs(cluster.options.clock_skew_sec);
     let (mut abandoned, now) = (Vec::new(), cluster.server_time().await);
     loop {
-        let page = cluster.call(what, pods.list(&params)).await?;
+        let page = cluster.call(Right::to("list", &pods), what, || pods.list(&params)).await?;
         for pod in &page.items {
             match ownership(pod, dead, now, skew) {
                 Ownership::Owned => report.kept += 1,

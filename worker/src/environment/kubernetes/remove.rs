@@ -1,15 +1,18 @@
 //! Removal of pods, at once or when the API server answers again.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Preconditions, PropagationPolicy};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::Cluster;
 use super::failure::has_code;
+use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
 
 /// Time for a deleted pod to disappear.
@@ -19,8 +22,15 @@ const REMOVED_WITHIN: Duration = Duration::from_secs(120);
 /// the object at once, and its node may still run the processes.
 const GRACE_SECONDS: u32 = 1;
 
+/// Shortest and longest pause before a removal is repeated.
+const MIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
+
+/// Concurrent repetitions.
+const AT_ONCE: usize = 8;
+
 /// A pod to remove.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodId {
     pub(super) namespace: String,
     pub(super) name: String,
@@ -87,7 +97,8 @@ async fn delete(
         ..DeleteParams::default()
     };
     let pods = cluster.pods(&id.namespace);
-    match cluster.answer(&what, pods.delete(&id.name, &params)).await? {
+    let right = Right::to("delete", &pods);
+    match cluster.answer(right, &what, || pods.delete(&id.name, &params)).await? {
         Ok(_) => Ok(true),
         // It is gone.
         Err(error) if has_code(&error, 404) => Ok(true),
@@ -103,7 +114,8 @@ async fn is_gone_within(cluster: &Cluster, id: &PodId, time: Duration) -> Result
     let deadline = Instant::now() + time;
     let mut pause = Duration::from_millis(50);
     loop {
-        let found = cluster.call(&what, pods.get_opt(&id.name)).await?;
+        let right = Right::to("get", &pods);
+        let found = cluster.call(right, &what, || pods.get_opt(&id.name)).await?;
         if found.and_then(|pod| pod.uid()).as_ref() != Some(&id.uid) {
             return Ok(true);
         }
@@ -119,24 +131,93 @@ async fn is_gone_within(cluster: &Cluster, id: &PodId, time: Duration) -> Result
 #[derive(Debug, Default)]
 pub(super) struct DeferredPods {
     pending: Mutex<Vec<PodId>>,
+    added: Notify,
 }
 
 impl DeferredPods {
-    /// Removes it now, or in a later call of [`DeferredPods::retry_all`].
+    /// Removes it now, or later in [`repeat`].
     pub(super) async fn remove_or_defer(&self, cluster: &Cluster, id: PodId) {
-        if let Err(failure) = remove(cluster, &id).await {
+        if let Err(failure) = self.try_remove(cluster, &id).await {
             let error = failure.chain();
             tracing::warn!(error, "cannot remove the pod {} now, retrying later", id.name);
-            self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         }
     }
 
-    /// Retries the removals that failed.
-    pub(super) async fn retry_all(&self, cluster: &Cluster) {
-        let waiting =
-            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        for id in waiting {
-            self.remove_or_defer(cluster, id).await;
+    /// Removes it now. A removal that fails, or that its caller gives up, is repeated in [`repeat`].
+    ///
+    /// # Errors
+    /// Why it was not removed now.
+    pub(super) async fn try_remove(&self, cluster: &Cluster, id: &PodId) -> Result<(), Failure> {
+        let mut unfinished = UnfinishedRemoval { pods: self, id: Some(id) };
+        remove(cluster, id).await?;
+        unfinished.id = None;
+        self.forget(id);
+        Ok(())
+    }
+
+    fn defer(&self, id: &PodId) {
+        let mut pending = self.pending();
+        if !pending.contains(id) {
+            pending.push(id.clone());
         }
+        drop(pending);
+        self.added.notify_one();
+    }
+
+    fn forget(&self, id: &PodId) {
+        self.pending().retain(|pending| pending != id);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Vec<PodId>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every removal has succeeded.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending().is_empty()
+    }
+
+    /// Tries every removal that has not succeeded once more.
+    pub(super) async fn retry_all(&self, cluster: &Cluster) {
+        let waiting = self.pending().clone();
+        let removals = waiting.into_iter().map(|id| async move {
+            match remove(cluster, &id).await {
+                Ok(()) => self.forget(&id),
+                Err(failure) => {
+                    tracing::debug!("the pod {} is still there: {}", id.name, failure.chain());
+                }
+            }
+        });
+        futures_util::stream::iter(removals)
+            .buffer_unordered(AT_ONCE)
+            .for_each(|()| std::future::ready(()))
+            .await;
+    }
+}
+
+/// A removal that is repeated unless it succeeds.
+struct UnfinishedRemoval<'a> {
+    pods: &'a DeferredPods,
+    id: Option<&'a PodId>,
+}
+
+impl Drop for UnfinishedRemoval<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.pods.defer(id);
+        }
+    }
+}
+
+/// Repeats removals that failed until they succeed, forever.
+pub(super) async fn repeat(cluster: Arc<Cluster>, leftovers: Arc<DeferredPods>) {
+    loop {
+        let mut pause = MIN_RETRY_PAUSE;
+        while !leftovers.is_empty() {
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_RETRY_PAUSE);
+            leftovers.retry_all(&cluster).await;
+        }
+        leftovers.added.notified().await;
     }
 }

@@ -17,11 +17,13 @@ macro_rules! script {
     };
 }
 
+script!(CONNECT, "scripts/connect.sh");
 script!(LAUNCH, "scripts/launch.sh");
 script!(PREPARE, "scripts/prepare.sh");
 script!(PLACE, "scripts/place.sh");
 script!(READ, "scripts/read.sh");
 script!(SWEEP, "../kill.sh");
+script!(USER, "scripts/user.sh");
 script!(KILL_COMMANDS, "scripts/kill_commands.sh");
 const RUN: &str = include_str!("scripts/run.sh");
 
@@ -78,10 +80,27 @@ pub(super) fn runner(
     )
 }
 
-/// Arguments of the call that prepares a container.
-pub(super) fn prepare(shell: &str, workdir: Option<&str>, mark: &str) -> Vec<String> {
+/// Arguments of the call that prepares a container into which files are placed at `places`.
+pub(super) fn prepare(
+    shell: &str,
+    workdir: Option<&str>,
+    places: &[String],
+    mark: &str,
+) -> Vec<String> {
     let workdir = workdir.unwrap_or_default().to_owned();
-    argv(shell, PREPARE.clone(), [workdir, mark.to_owned()])
+    let mut argv = argv(shell, PREPARE.clone(), [workdir, mark.to_owned()]);
+    argv.extend_from_slice(places);
+    argv
+}
+
+/// Arguments of the call that looks for a user of the image by name.
+pub(super) fn user(shell: &str, name: &str, mark: &str) -> Vec<String> {
+    argv(shell, USER.clone(), [name.to_owned(), mark.to_owned()])
+}
+
+/// Arguments of the call that tries to connect to the API server.
+pub(super) fn connect(shell: &str, mark: &str) -> Vec<String> {
+    argv(shell, CONNECT.clone(), [mark.to_owned()])
 }
 
 /// Arguments of the call that places files from an archive of `bytes` bytes.
@@ -97,7 +116,10 @@ fn directories(uploads: &[Upload]) -> String {
         Upload::Dir { path } => Some(format!("dir {}\n", trimmed(path))),
         Upload::FreshDir { path } => Some(format!("fresh {} 1777\n", trimmed(path))),
         Upload::Archive { path, .. } => Some(format!("fresh {} 755\n", trimmed(path))),
-        Upload::Merge { path, .. } => Some(format!("parent {}\n", trimmed(path))),
+        Upload::Merge { path, .. } => {
+            let is_root = path.trim_end_matches('/').is_empty();
+            (!is_root).then(|| format!("parent {}\n", trimmed(path)))
+        }
         Upload::File { path, .. } => {
             let (parent, _) = path.rsplit_once('/')?;
             (!parent.is_empty()).then(|| format!("parent {}\n", quote(parent)))

@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 
 use super::pod::KubePod;
 use super::pod_state::{ContainerState, PodState};
+use super::rights::Right;
 use super::services::{ServiceContainer, ServiceRole};
 use crate::environment::{
     ByteStream, CommandExit, Environment, ExecCommand, Failure, FailureKind, OutputSink, Upload,
@@ -94,7 +95,9 @@ impl KubePod {
             };
             let pods = self.cluster.pods(&self.namespace);
             // It only explains the failure.
-            let printed = self.cluster.call("cannot read a log", pods.logs(&self.name, &params));
+            let right = Right::to("log", &pods);
+            let reading = || pods.logs(&self.name, &params);
+            let printed = self.cluster.call(right, "cannot read a log", reading);
             match printed.await {
                 Ok(printed) if printed.trim().is_empty() => {}
                 Ok(printed) => {
@@ -149,7 +152,10 @@ impl PodService {
 
     /// Prepares the container at the first call.
     async fn prepared(&self) -> Result<&str, Failure> {
-        let prepare = || self.pod.prepare(None);
+        let prepare = || async {
+            let prepared = self.pod.prepare(None, &[]).await?;
+            Ok::<_, Failure>(prepared.workdir)
+        };
         self.workdir.get_or_try_init(prepare).await.map(String::as_str)
     }
 }

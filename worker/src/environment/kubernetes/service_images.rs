@@ -50,7 +50,7 @@ impl Shared {
     ) -> Result<Option<PreparedServices>, Failure> {
         let Some(file) = request.compose.clone() else { return Ok(None) };
         let (asked, may_show) = (request.clone(), cluster.options.trial_variables_in_manifests);
-        let name = file.file.display().to_string();
+        let name = file.name();
         let plan = supervise::blocking(move || services::plan(&asked, &file, may_show)).await?;
         let shares = ServiceShares::divide(&plan, &request.resources);
         let shares = shares.map_err(|why| {

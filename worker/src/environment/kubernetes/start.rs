@@ -238,8 +238,16 @@ fn unscheduled(
 
 /// Whether the scheduler names only causes that the end of other pods does not change.
 fn never_fits(message: &str) -> bool {
-    const PASSING: [&str; 3] = ["Insufficient", "Too many pods", "preemption"];
-    !message.is_empty() && !PASSING.iter().any(|text| message.contains(text))
+    // Others leave the node, or the node comes back.
+    const PASSING: [&str; 2] = ["Insufficient", "Too many pods"];
+    const RETURNING: [&str; 2] = ["were unschedulable", "node.kubernetes.io/"];
+    let (cause, preemption) = message.split_once("preemption: ").unwrap_or((message, ""));
+    let names = |texts: &[&str]| texts.iter().any(|text| cause.contains(text));
+    if cause.is_empty() || names(&RETURNING) || preemption.contains("No preemption victims") {
+        return false;
+    }
+    // A request that is larger than a node is `Insufficient`, too.
+    preemption.contains("Preemption is not helpful") || !names(&PASSING)
 }
 
 /// The step for a container that waits because of an error; `None` if it only takes its time.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, Sim
 
 use super::cluster::Cluster;
 use super::frames::{FrameParser, Part};
+use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
 
 /// Buffer for each stream of a call. With 500 calls at once they take 24 MiB.
@@ -102,7 +103,8 @@ impl ExecStream {
         let silence_timeout = Duration::from_secs(cluster.options.silence_timeout_sec);
         let what = format!("cannot run a command in the pod {pod}");
         let pods = cluster.pods(namespace);
-        let mut process = cluster.call(&what, pods.exec(pod, argv, &params)).await?;
+        let executing = || pods.exec(pod, argv.iter(), &params);
+        let mut process = cluster.call(Right::to("exec", &pods), &what, executing).await?;
         let streams = (process.stdin(), process.stdout(), process.stderr());
         let (Some(stdin), Some(stdout), Some(stderr)) = streams else {
             return Err(Failure::new(FailureKind::Bug, format!("{what}: it has no streams")));

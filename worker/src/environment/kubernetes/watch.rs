@@ -5,7 +5,7 @@
 //! as deleted: the list may be older than the pod.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -13,10 +13,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::labels;
 use super::pod_state::PodState;
+use super::rights::Right;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::{self, Task};
 
@@ -33,6 +35,13 @@ const PAGE: u32 = 200;
 /// Shortest and longest pause after an error.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
+
+/// Time in which the cause of an end is reported: nodes report the end of a container first, and some
+/// seconds later that they evicted its pod.
+const CAUSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time in which a node reports again that restarts, or reaches the API server late.
+const REPORTED_WITHIN: Duration = Duration::from_secs(2 * 60);
 
 /// Pods of a namespace by name, watched while there are any.
 #[derive(Debug)]
@@ -60,6 +69,10 @@ pub(super) struct WatchedPod {
     uid: String,
     state: watch::Receiver<Option<PodState>>,
     tracked: Arc<TrackedPods>,
+    /// When its end was first seen without a cause.
+    ended: OnceLock<Instant>,
+    /// Since when its node does not report.
+    unreported: Mutex<Option<Instant>>,
 }
 
 /// Why a watch ended.
@@ -87,7 +100,9 @@ impl PodWatch {
         let tracked = TrackedPod { uid: uid.clone(), state: sender };
         self.tracked.pods().insert(name.clone(), tracked);
         self.tracked.added.notify_one();
-        WatchedPod { name, uid, state, tracked: Arc::clone(&self.tracked) }
+        let tracked = Arc::clone(&self.tracked);
+        let (ended, unreported) = (OnceLock::new(), Mutex::default());
+        WatchedPod { name, uid, state, tracked, ended, unreported }
     }
 
     /// Names and identities of the pods that are watched.
@@ -106,6 +121,52 @@ impl WatchedPod {
     /// A receiver of its states.
     pub(super) fn subscribe(&self) -> watch::Receiver<Option<PodState>> {
         self.state.clone()
+    }
+
+    /// Waits until it can no longer be used. An end that nobody asked for counts only when its cause
+    /// has had time to be reported, and a node that does not report when it has had time to return.
+    pub(super) async fn until_lost(&self) -> LostPod {
+        let mut states = self.subscribe();
+        loop {
+            let state = states.borrow_and_update().clone();
+            let Some(state) = state else { return self.gone() };
+            let changed = match self.loss(&state) {
+                None => states.changed().await,
+                Some((failure, from)) => {
+                    let lost = LostPod { failure, is_oom_killed: state.is_oom_killed() };
+                    let Some(from) = from else { return lost };
+                    match tokio::time::timeout_at(from, states.changed()).await {
+                        Ok(changed) => changed,
+                        Err(_) => return lost,
+                    }
+                }
+            };
+            if changed.is_err() {
+                // The watch ended with the environment.
+                return self.gone();
+            }
+        }
+    }
+
+    /// Why it is lost in a state, and from when on that counts: at once without a time.
+    fn loss(&self, state: &PodState) -> Option<(Failure, Option<Instant>)> {
+        let unreported = self.unreported_since(state.is_unreported);
+        if let Some(failure) = state.lost() {
+            let ended = || *self.ended.get_or_init(Instant::now) + CAUSE_WITHIN;
+            return Some((failure, state.is_unexplained().then(ended)));
+        }
+        unreported.map(|since| (state.node_lost(), Some(since + REPORTED_WITHIN)))
+    }
+
+    /// Notes whether its node reports. Returns since when it does not.
+    fn unreported_since(&self, is_unreported: bool) -> Option<Instant> {
+        let mut since = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = is_unreported.then(|| since.unwrap_or_else(Instant::now));
+        *since
+    }
+
+    fn gone(&self) -> LostPod {
+        LostPod { failure: gone(&self.name), is_oom_killed: false }
     }
 
     /// Sets a state that was asked for.
@@ -183,7 +244,7 @@ async fn run(cluster: Arc<Cluster>, namespace: String, tracked: Arc<TrackedPods>
             version = None;
             tracked.added.notified().await;
         }
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let continues = version.is_some();
         let result = match version.take() {
             Some(version) => Ok(watch(&cluster, &namespace, &tracked, version).await),
@@ -225,7 +286,7 @@ async fn list(
     let mut listed = HashMap::new();
     let mut params = ListParams::default().labels(&selector(cluster)).limit(PAGE);
     let version = loop {
-        let page = cluster.call(what, pods.list(&params)).await?;
+        let page = cluster.call(Right::to("list", &pods), what, || pods.list(&params)).await?;
         for pod in &page.items {
             listed.insert(pod.name_any(), pod.uid().unwrap_or_default());
             tracked.observe(pod, true);
@@ -236,7 +297,7 @@ async fn list(
         }
     };
     for name in tracked.missing(&listed) {
-        let found = cluster.call(what, pods.get_opt(&name)).await?;
+        let found = cluster.call(Right::to("get", &pods), what, || pods.get_opt(&name)).await?;
         tracked.set_missing(&name, found.as_ref());
     }
     Ok(version)
@@ -251,7 +312,8 @@ async fn watch(
     let params = WatchParams::default().labels(&selector(cluster)).timeout(WATCH_SECONDS);
     let what = "cannot watch the pods of this worker";
     let pods = cluster.pods(namespace);
-    let events = match cluster.call(what, pods.watch(&params, &version)).await {
+    let watching = || pods.watch(&params, &version);
+    let events = match cluster.call(Right::to("watch", &pods), what, watching).await {
         Ok(events) => events.boxed(),
         Err(failure) => return WatchEnd::Relist(Some(failure.chain())),
     };
@@ -292,29 +354,6 @@ fn selector(cluster: &Cluster) -> String {
     format!("{}={}", labels::INSTANCE, cluster.creator.instance)
 }
 
-/// Waits until `receiver` shows that the pod can no longer be used.
-pub(super) async fn until_lost(
-    name: &str,
-    mut receiver: watch::Receiver<Option<PodState>>,
-) -> LostPod {
-    loop {
-        let lost = match receiver.borrow_and_update().as_ref() {
-            None => Some(LostPod { failure: gone(name), is_oom_killed: false }),
-            Some(state) => {
-                let is_oom_killed = state.is_oom_killed();
-                state.lost().map(|failure| LostPod { failure, is_oom_killed })
-            }
-        };
-        if let Some(lost) = lost {
-            return lost;
-        }
-        if receiver.changed().await.is_err() {
-            // The watch ended with the environment.
-            return LostPod { failure: gone(name), is_oom_killed: false };
-        }
-    }
-}
-
 /// A pod that can no longer be used.
 #[derive(Debug)]
 pub(super) struct LostPod {
@@ -325,4 +364,47 @@ pub(super) struct LostPod {
 /// The failure of a pod that does not exist.
 pub(super) fn gone(name: &str) -> Failure {
     Failure::new(FailureKind::Gone, format!("the pod {name} no longer exists"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A pod that runs, with this state of readiness.
+    fn pod(ready: &str) -> PodState {
+        let pod = json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "status": {"phase": "Running", "conditions": [
+                {"type": "Ready", "status": ready},
+                {"type": "ContainersReady", "status": "True"},
+            ]},
+        });
+        PodState::of(&serde_json::from_value(pod).expect("a pod"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn node_that_reports_again_in_time_loses_no_pod() {
+        let (sender, state) = watch::channel(Some(pod("True")));
+        let watched = WatchedPod {
+            name: "p".into(),
+            uid: "u".into(),
+            state,
+            tracked: Arc::default(),
+            ended: OnceLock::new(),
+            unreported: Mutex::default(),
+        };
+        let within = |limit| tokio::time::timeout(limit, watched.until_lost());
+        let short = REPORTED_WITHIN / 4 * 3;
+        for ready in ["False", "True", "False"] {
+            sender.send_replace(Some(pod(ready)));
+            assert!(within(short).await.is_err(), "{ready}: it may be used again");
+        }
+        // Calls that begin later do not begin the time anew.
+        let lost = within(REPORTED_WITHIN / 2).await.expect("it is lost");
+        assert_eq!(lost.failure.kind, FailureKind::Gone, "{}", lost.failure.chain());
+        sender.send_replace(Some(pod("Unknown")));
+        within(Duration::from_secs(1)).await.expect("it is lost at once");
+    }
 }

@@ -65,9 +65,14 @@ pub(super) async fn write_key(
         return Ok(written);
     }
     // A removed key leaves a message behind.
-    match read_key(client, bucket, key).await? {
-        Some(stored) if stored.deletion => put(stored.sequence).await,
-        _ => Ok(None),
+    let left = match read_key(client, bucket, key).await? {
+        Some(stored) if !stored.deletion => return Ok(None),
+        left => left.map_or(0, |stored| stored.sequence),
+    };
+    match put(left).await? {
+        // That message was purged meanwhile.
+        None if left > 0 => put(0).await,
+        written => Ok(written),
     }
 }
 

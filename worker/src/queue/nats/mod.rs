@@ -28,6 +28,7 @@ mod next_server;
 mod options;
 mod pool_binding;
 mod publish;
+mod removed_entries;
 mod replicas;
 mod replies;
 mod run_messages;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::client::NatsClient;
 use super::connect::Nats;
 use super::error::NatsError;
-use super::incarnation::StreamInfo;
+use super::incarnation::{StreamInfo, StreamState};
 use super::snapshot;
 use crate::queue::traits::QueueError;
 
@@ -33,16 +33,18 @@ impl Nats {
     /// [`QueueError`].
     pub async fn queue_ends(&self) -> Result<QueueEnds, QueueError> {
         let names = &self.client().names;
-        let offers = last_sequence(self.client(), &names.work).await?;
-        let reports = last_sequence(self.client(), &names.reports).await?;
+        let offers = stream_state(self.client(), &names.work).await?.last_seq;
+        let reports = stream_state(self.client(), &names.reports).await?.last_seq;
         Ok(QueueEnds { offers, reports })
     }
 
-    /// The runs that have offers or reports in the queue, with the number of these messages.
+    /// The runs that have reports or offers in the queue, with the number of these messages. If there are
+    /// more than `max_offers`, offers are left out: each has a subject of its own, and the server lists all
+    /// of them. A run has few subjects of reports.
     ///
     /// # Errors
     /// [`QueueError`].
-    pub async fn runs_in_queue(&self) -> Result<BTreeMap<RunId, u64>, QueueError> {
+    pub async fn runs_in_queue(&self, max_offers: u64) -> Result<BTreeMap<RunId, u64>, QueueError> {
         let client = self.client();
         let names = &client.names;
         let mut found = BTreeMap::new();
@@ -54,7 +56,9 @@ impl Nats {
         let see_offers = |subject: String, messages: u64| {
             add(names.parse_offer(&subject).map(|offer| offer.run), messages);
         };
-        snapshot::count_messages(client, &names.work, &names.all_offers(), see_offers).await?;
+        if stream_state(client, &names.work).await?.messages <= max_offers {
+            snapshot::count_messages(client, &names.work, &names.all_offers(), see_offers).await?;
+        }
         let [_, subjects] = names.report_subjects();
         let see_reports =
             |subject: String, messages: u64| add(names.run_of_report(&subject), messages);
@@ -83,7 +87,7 @@ impl Nats {
     }
 }
 
-async fn last_sequence(client: &NatsClient, stream: &str) -> Result<u64, NatsError> {
+async fn stream_state(client: &NatsClient, stream: &str) -> Result<StreamState, NatsError> {
     let info: StreamInfo = client.api_call(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
-    Ok(info.state.last_seq)
+    Ok(info.state)
 }

@@ -139,20 +139,30 @@ impl JetStreamAccount {
         // No limit is -1.
         let limit = |name: &str| self.limits.get(name).and_then(Value::as_u64);
         AccountLimits {
-            memory: self.memory,
+            memory: counted(self.memory),
             max_memory: limit("max_memory"),
-            storage: self.storage,
+            storage: counted(self.storage),
             max_storage: limit("max_storage"),
         }
     }
+
+    /// The same, where what its streams reserve counts as used.
+    fn limits_with_reservations(&self) -> AccountLimits {
+        let limits = self.limits();
+        AccountLimits { storage: limits.storage.max(counted(self.reserved_storage)), ..limits }
+    }
+}
+
+/// Bytes that a server states. It adds -1 for each stream without a limit and may end below zero, which it
+/// prints as a huge number.
+fn counted(bytes: u64) -> u64 {
+    i64::try_from(bytes).map_or(0, |_| bytes)
 }
 
 /// Limits of the account of this connection; what its streams reserve counts as used.
 pub(super) async fn account_limits(client: &NatsClient) -> Result<AccountLimits, NatsError> {
     let account: JetStreamAccount = client.api_call("INFO", &json!({})).await?;
-    let limits = account.limits();
-    let storage = limits.storage.max(account.reserved_storage);
-    Ok(AccountLimits { storage, ..limits })
+    Ok(account.limits_with_reservations())
 }
 
 pub(super) async fn read_server_info(client: &NatsClient) -> Result<NatsServerInfo, NatsError> {
@@ -215,4 +225,21 @@ fn consumer_status(client: &NatsClient, listed: ListedConsumer) -> ConsumerStatu
 
 fn differences(wanted: &RequiredResource, found: &ServerSettings) -> Vec<String> {
     wanted.differences(found).iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservation_below_zero_is_none() {
+        let storage = |reserved: u64| {
+            let answer = json!({
+                "storage": 70, "reserved_storage": reserved, "limits": { "max_storage": 1000 },
+            });
+            let account: JetStreamAccount = serde_json::from_value(answer).expect("an answer");
+            account.limits_with_reservations().storage
+        };
+        assert_eq!([storage(0), storage(500), storage(u64::MAX)], [70, 500, 70]);
+    }
 }

@@ -89,20 +89,28 @@ pub(super) async fn read_bucket(
     client: &NatsClient,
     bucket: &str,
 ) -> Result<Vec<AgedMessage>, NatsError> {
+    let mut found = read_keys(client, bucket).await?;
+    found.retain(|aged| !aged.stored.deletion);
+    found.sort_by_key(|aged| aged.stored.sequence);
+    Ok(found)
+}
+
+/// The last message of each key of a bucket; that of a removed key is a deletion.
+pub(super) async fn read_keys(
+    client: &NatsClient,
+    bucket: &str,
+) -> Result<Vec<AgedMessage>, NatsError> {
     let stream = names::bucket_stream(bucket);
     let (subjects, now) =
         matching_subjects(client, &stream, &names::key_subject(bucket, ">")).await?;
     let get = |subject| message_request(&stream, &json!({ "last_by_subj": subject }));
     let mut found = Vec::with_capacity(subjects.len());
     for answer in client.request_all(subjects.iter().map(get).collect()).await? {
-        if let Some((stored, time)) = parse_message(answer)?
-            && !stored.deletion
-        {
+        if let Some((stored, time)) = parse_message(answer)? {
             let time = parse_rfc3339(&time).ok();
             let age = now.zip(time).and_then(|(now, time)| Duration::try_from(now - time).ok());
             found.push(AgedMessage { stored, age: age.unwrap_or_default() });
         }
     }
-    found.sort_by_key(|aged| aged.stored.sequence);
     Ok(found)
 }

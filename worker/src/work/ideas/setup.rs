@@ -1,6 +1,7 @@
 //! Inputs and environment of a command that writes ideas.
 
 use rollout_protocol::error::TrialError;
+use rollout_protocol::limits::NAME_BYTES;
 use rollout_protocol::name;
 
 use super::failure;
@@ -40,7 +41,7 @@ impl IdeasRun<'_> {
             vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout_upload().await?];
         for earlier in &ideas.earlier {
             // The coordinator names the directories; nothing may be placed outside their parent.
-            name::check_component(&earlier.name)
+            name::check_component(&earlier.name, NAME_BYTES)
                 .map_err(|why| failure::invalid_directory_name(&why))?;
             let part = files.archive("earlier ideas", &earlier.archive).await;
             let part = part.map_err(|error| self.files_error(error))?;

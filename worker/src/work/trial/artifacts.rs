@@ -17,6 +17,7 @@ use crate::archive::{
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::IncompleteWork;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, with_timeout};
+use crate::fs_make::make_scratch_directory;
 use crate::fs_remove;
 use crate::secrets::Redactor;
 use crate::shown_path::shown;
@@ -193,7 +194,7 @@ impl Artifacts {
         redactor: &Redactor,
     ) -> Option<IncompleteWork> {
         let dir = file.parent().expect("it is below the scratch directory");
-        if let Err(error) = tokio::fs::create_dir_all(dir).await {
+        if let Err(error) = make_scratch_directory(dir).await {
             return Some(IncompleteWork::Unreadable(format!("{}: {error}", shown(dir))));
         }
         let ArchiveLimits { entries, bytes } = ArchiveLimits::ARTIFACTS;

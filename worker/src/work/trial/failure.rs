@@ -12,28 +12,42 @@ use crate::secrets::Redactor;
 /// Why a successful verifier gave no reward.
 #[derive(Debug)]
 pub(super) enum RewardError {
-    /// None of the files exists; the code of the test script, when it is not 0.
-    Missing { files: &'static [&'static str], exit: Option<i32> },
+    /// None of the files exists.
+    Missing { files: &'static [&'static str] },
     /// The file has no valid reward.
     Invalid { file: &'static str, why: String },
     /// The file could not be read.
     Unreadable { file: &'static str, why: String },
 }
 
+/// How the test script of a missing or invalid reward ended.
+#[derive(Debug, Default)]
+pub(super) struct TestEnd {
+    /// Its exit code.
+    pub(super) code: i32,
+    /// The end of its standard error.
+    pub(super) last_words: String,
+}
+
 impl RewardError {
-    pub(super) fn into_error(self, redactor: &Redactor) -> TrialError {
+    pub(super) fn into_error(self, end: &TestEnd, redactor: &Redactor) -> TrialError {
         let logs = crate::verifier::VERIFIER_LOGS;
+        let said = match end.last_words.as_str() {
+            "" => String::new(),
+            words => format!("; the test script's standard error ends with: {words}"),
+        };
         match self {
-            Self::Missing { files, exit } => {
-                let left = exit.map_or_else(
-                    || "left".to_owned(),
-                    |code| format!("ended with code {code} and left"),
-                );
-                let message = format!("the test script {left} no {logs}/{}", files.join(" or "));
+            Self::Missing { files } => {
+                let left = match end.code {
+                    0 => "left".to_owned(),
+                    code => format!("ended with code {code} and left"),
+                };
+                let files = files.join(" or ");
+                let message = format!("the test script {left} no {logs}/{files}{said}");
                 ResultError::Missing.into_error(&message, redactor)
             }
             Self::Invalid { file, why } => {
-                let message = format!("{logs}/{file} has no valid reward: {why}");
+                let message = format!("{logs}/{file} has no valid reward: {why}{said}");
                 ResultError::Invalid.into_error(&message, redactor)
             }
             Self::Unreadable { file, why } => {

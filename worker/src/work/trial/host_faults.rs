@@ -6,6 +6,7 @@ use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::budget::ModelUse;
 
 use super::run::{TrialRun, is_trial_error};
+use crate::executor::FaultedExecution;
 
 impl TrialRun<'_> {
     /// Makes a fault of this host the error of a trial that did not pass meanwhile. Must be called before
@@ -23,9 +24,8 @@ impl TrialRun<'_> {
         }
         let second = self.verifier_environment.as_deref();
         if let Some(removed) = self.attempt.removed_environment(second).await {
-            let (reward, kind) = (self.withdrawn_reward(), ErrorType::VerifierFailed);
-            let (cause, redactor) = (self.attempt.first_error.as_ref(), &self.attempt.redactor);
-            let error = removed.into_error("trial", cause, kind, &reward, redactor);
+            let reward = self.withdrawn_reward();
+            let error = removed.error(self.faulted(ErrorType::VerifierFailed, &reward));
             return self.attempt.record_first_error(error);
         }
         let (captures, second) = (self.outputs.captures(), self.verifier_environment.as_deref());
@@ -40,9 +40,19 @@ impl TrialRun<'_> {
             ErrorType::AgentExecutionFailed
         };
         let reward = self.withdrawn_reward();
-        let cause = self.attempt.first_error.as_ref();
-        let error = disk.into_error("trial", cause, otherwise, &reward, &self.attempt.redactor);
+        let error = disk.error(self.faulted(otherwise, &reward));
         self.attempt.record_first_error(error);
+    }
+
+    /// The trial, whose error has the type `otherwise` and ends with `without_cause` if it is the first.
+    fn faulted<'a>(&'a self, otherwise: ErrorType, without_cause: &'a str) -> FaultedExecution<'a> {
+        FaultedExecution {
+            work: "trial",
+            cause: self.attempt.first_error.as_ref(),
+            otherwise,
+            without_cause,
+            redactor: &self.attempt.redactor,
+        }
     }
 
     /// Takes the reward away. Returns the end of a message that says so, if there was one.

@@ -17,6 +17,7 @@ mod install;
 mod outputs;
 mod phases;
 mod preserve;
+mod readiness;
 mod record;
 mod refused_hosts;
 mod rewards;

@@ -75,6 +75,12 @@ impl TrialOutputs {
         self.captures.iter().map(|(_, _, capture)| capture.as_ref()).collect()
     }
 
+    /// The end of the standard error of a stage's script, of the one that ran last.
+    pub(super) fn last_words(&self, stage: ScriptStage) -> String {
+        let last = self.captures.iter().rev().find(|(of, ..)| *of == stage);
+        last.map_or_else(String::new, |(_, _, capture)| executor::stderr_summary(capture))
+    }
+
     /// Ends all captures and returns their files; scripts that still run are cut off.
     pub(super) fn finish(&mut self) -> FinishedOutputs {
         let mut kept = FinishedOutputs::default();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
@@ -9,7 +10,7 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::run::TrialRun;
 use super::setup::PreparedEnvironment;
-use super::{health, setup, variables};
+use super::{readiness, setup, variables};
 use crate::agents::{self, AgentPlan};
 use crate::environment::{CommandExit, EnvironmentPurpose, Image, ImageSource, Provider};
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
@@ -34,6 +35,9 @@ impl TrialRun<'_> {
         let install = self.agent_script(ctx.step(), install, seconds(limit));
         let has_codes = agents::has_install_codes(&ctx.agent.kind);
         self.run_agent_script(ScriptStage::Install { has_codes }, install).await?;
+        if ctx.settings.install_only {
+            return Ok(());
+        }
         let mut execute = plan.execute.take();
         for (index, step) in ctx.task.steps.iter().enumerate() {
             if index > 0 {
@@ -60,19 +64,23 @@ impl TrialRun<'_> {
         self.attempt.redactor = redactor
             .map_err(|unset| SetupError::Unset(unset).into_error(&self.attempt.redactor))?;
         let ready = self.prepare_environment(plan).await;
-        let PreparedEnvironment { provider, request, services } =
+        let PreparedEnvironment { provider, request, services, workdir_files } =
             ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         self.wait_for_start().await?;
         let created = self.attempt.environment.create_beside(provider, request, services).await;
         created.map_err(|why| why.into_error(&self.attempt.redactor))?;
         self.ctx.execution.phases.parked(None);
-        if let Some(check) = &self.ctx.task.environment.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready =
-                Box::pin(health::wait_until_healthy(&self.attempt.environment, check, capture))
-                    .await;
-            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        if let Some(part) = workdir_files {
+            let environment = self.attempt.environment.expect_running();
+            let placed = setup::place_workdir_files(environment, &part).await;
+            self.parts.push(part);
+            placed.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
+        let task = &self.ctx.task.environment;
+        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let ready = readiness::wait_until_ready(&mut self.attempt.environment, task, capture);
+        let ready = Box::pin(ready).await;
+        ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let opened = Box::pin(self.open_gateway()).await;
         opened.map_err(|error| error.into_error(&self.attempt.redactor))?;
         Ok(())
@@ -94,8 +102,10 @@ impl TrialRun<'_> {
         self.fetch_tests().await?;
         let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));
         let request = setup::create_request(ctx, services, task, purpose, image, uploads);
-        let services = setup::sidecars(task, &services.files).await?;
-        Ok(PreparedEnvironment { provider, request, services })
+        let workdir_files = setup::workdir_files(task, &services.files).await?;
+        let services =
+            setup::sidecars(task, &ctx.settings.compose_overlays, &services.files).await?;
+        Ok(PreparedEnvironment { provider, request, services, workdir_files })
     }
 
     /// Pulls or builds the image of an environment.
@@ -141,9 +151,12 @@ impl TrialRun<'_> {
         work: Option<ScriptWork>,
         limit: std::time::Duration,
     ) -> Option<PlannedScript> {
+        let mut env = self.agent_env(step);
+        let budget = self.ctx.settings.budget.as_ref();
+        env.extend(variables::limits_env(limit, Timestamp::now(), budget));
         let script = |work| PlannedScript {
             work,
-            env: self.agent_env(step),
+            env,
             workdir: None,
             user: step.agent.user.clone(),
             limit,

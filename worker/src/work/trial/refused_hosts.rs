@@ -5,6 +5,7 @@ use std::fs;
 use super::run::TrialRun;
 use crate::executor::RecordFile;
 use crate::executor::errors;
+use crate::fs_make::{SCRATCH_DEPTH, make_directory};
 use crate::shortage::Shortage;
 
 /// Its path below the trial's directory.
@@ -19,7 +20,7 @@ impl TrialRun<'_> {
         let text = self.attempt.redactor.text(&text) + "\n";
         let file = self.outputs.scratch().join(FILE);
         let parent = file.parent().expect("it is in a directory");
-        match fs::create_dir_all(parent).and_then(|()| fs::write(&file, &text)) {
+        match make_directory(parent, SCRATCH_DEPTH).and_then(|()| fs::write(&file, &text)) {
             Ok(()) => Some(RecordFile::text(file, FILE.to_owned(), text.len() as u64, false)),
             Err(error) => {
                 let why = format!("cannot keep the list of refused hosts: {error}");

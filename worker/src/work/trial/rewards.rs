@@ -87,7 +87,7 @@ pub(super) fn score_from_files(
             CapturedFile::NotReached => Err(RewardError::Unreadable { file, why: why.to_owned() }),
         };
     }
-    Err(RewardError::Missing { files: wanted.files, exit: None })
+    Err(RewardError::Missing { files: wanted.files })
 }
 
 fn parse_score(

@@ -25,8 +25,8 @@ use crate::work::agent::{KeptSession, ModelCalls};
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds that its owner is dead.
 pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<TrialRecord> {
-    let plan = match setup::agent_plan(&ctx) {
-        Ok(plan) => plan,
+    let planned = match setup::agent_plan(&ctx) {
+        Ok(planned) => planned,
         // It involves neither an environment nor a service nor a disk.
         Err(error) => {
             let mut run = TrialRun::new(&ctx, services, AgentPlan::default());
@@ -35,7 +35,10 @@ pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<Tr
         }
     };
     let kind = ctx.settings.environment.provider.kind();
-    let recipe = || TrialRun::new(&ctx, services, plan.clone());
+    let recipe = || TrialRun {
+        survived_error: planned.error.clone(),
+        ..TrialRun::new(&ctx, services, planned.plan.clone())
+    };
     executor::execute(&ctx.execution, services, kind, recipe).await
 }
 

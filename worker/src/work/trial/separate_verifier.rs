@@ -11,7 +11,7 @@ use super::artifacts::CollectedArtifacts;
 use super::run::TrialRun;
 use super::score::VerifierScore;
 use super::setup::PreparedEnvironment;
-use super::{health, setup, variables, verify};
+use super::{readiness, setup, variables, verify};
 use crate::environment::EnvironmentPurpose;
 use crate::executor::PhaseInterrupt;
 use crate::executor::errors::{self, ScriptError, ScriptStage, SetupError};
@@ -48,7 +48,7 @@ impl TrialRun<'_> {
         step: &StepSpec,
     ) -> Result<(), PhaseInterrupt> {
         let ready = self.prepare_verifier_environment(own, step).await;
-        let PreparedEnvironment { provider, request, services } =
+        let PreparedEnvironment { provider, request, services, workdir_files } =
             ready.map_err(|error| self.verifier_setup_error(error))?;
         self.wait_for_start().await?;
         let refused = Arc::clone(self.attempt.environment.refused_hosts());
@@ -57,12 +57,15 @@ impl TrialRun<'_> {
         let created = environment.create_beside(provider, request, services).await;
         created
             .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
-        if let Some(check) = &own.healthcheck {
-            let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
-            let ready = health::wait_until_healthy(environment, check, capture).await;
-            ready.map_err(|error| self.verifier_setup_error(error))?;
+        if let Some(part) = workdir_files {
+            let placed = setup::place_workdir_files(environment.expect_running(), &part).await;
+            self.parts.push(part);
+            let in_phase = |error: TrialError| error.in_phase(Phase::Verification);
+            placed.map_err(|error| in_phase(error.into_error(&self.attempt.redactor)))?;
         }
-        Ok(())
+        let capture = || self.outputs.unrecorded_capture(&self.attempt.redactor);
+        let ready = Box::pin(readiness::wait_until_ready(environment, own, capture)).await;
+        Ok(ready.map_err(|error| self.verifier_setup_error(error))?)
     }
 
     async fn prepare_verifier_environment(
@@ -77,8 +80,9 @@ impl TrialRun<'_> {
         setup::add_instruction(ctx, &services.files, step, &mut uploads).await?;
         let (purpose, image) = (EnvironmentPurpose::Verifier, (source, image));
         let request = setup::create_request(ctx, services, own, purpose, image, uploads);
-        let services = setup::sidecars(own, &services.files).await?;
-        Ok(PreparedEnvironment { provider, request, services })
+        let workdir_files = setup::workdir_files(own, &services.files).await?;
+        let services = setup::sidecars(own, &[], &services.files).await?;
+        Ok(PreparedEnvironment { provider, request, services, workdir_files })
     }
 
     /// Places the artifacts at their original paths, then the tests, and runs the tests.

@@ -7,24 +7,38 @@ use bytes::Bytes;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::{AgentKind, TaskFeature};
-use rollout_protocol::spec::task::{McpServer, StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::task::{
+    AfterAgentError, McpServer, StepSpec, TaskEnvironment, TaskFormat,
+};
 
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
 use crate::agents::{self, AgentPlan, MCP_FILE, PriorConversation};
 use crate::environment::{
-    ComposeFile, CreateRequest, EnvironmentPurpose, Failure, Image, ImageSource, Provider, Upload,
+    ComposeFile, CreateRequest, Environment, EnvironmentPurpose, Failure, Image, ImageSource,
+    Provider, Upload,
 };
 use crate::executor::errors::SetupError;
-use crate::executor::{ExecutionServices, Sidecar, TaskFiles, TaskPart};
+use crate::executor::{COPY_LIMIT, ExecutionServices, Sidecar, TaskFiles, TaskPart, with_timeout};
 use crate::supervise;
 
-/// The agent's plan for the first step, or the error of a trial that needs no environment.
-pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
+/// The agent's plan for the first step.
+#[derive(Debug, Clone)]
+pub(super) struct PlannedAgent {
+    pub(super) plan: AgentPlan,
+    /// Why the agent does nothing, in a task that is verified all the same.
+    pub(super) error: Option<TrialError>,
+}
+
+/// The agent's plan, or the error of a trial that needs no environment.
+pub(super) fn agent_plan(ctx: &TrialContext) -> Result<PlannedAgent, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let model_fault = task.model_fault.as_ref().filter(|_| ctx.agent.kind.calls_models());
-    if let Some(fault) = task.fault.as_ref().or(model_fault) {
+    let is_oracle = ctx.agent.kind == AgentKind::Oracle;
+    let solution_fault = task.solution_fault.as_ref();
+    let solution_fault = solution_fault.filter(|_| is_oracle && !settings.install_only);
+    if let Some(fault) = task.fault.as_ref().or(model_fault).or(solution_fault) {
         return Err(fault.clone());
     }
     refuse_unused_features(ctx)?;
@@ -36,13 +50,24 @@ pub(super) fn agent_plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
             return Err(failure::task_invalid(&why));
         }
     }
+    if settings.install_only {
+        // Nothing runs a solution.
+        let plan = agents::plan(&ctx.agent, task.format, ctx.step()).unwrap_or_default();
+        return Ok(PlannedAgent { plan, error: None });
+    }
     // A step may have no solution: it is verified in the state that earlier steps left.
     let solved = task.steps.iter().any(|step| step.files.solution.is_some());
-    if !solved && ctx.agent.kind == AgentKind::Oracle {
+    if !solved && is_oracle {
         let none = agents::NoSolution { agent: ctx.agent.name.clone() };
-        return Err(failure::task_invalid(&none.to_string()));
+        let error = failure::task_invalid(&none.to_string());
+        let is_verified = task.rules.after_agent_error == AfterAgentError::Verify;
+        if is_verified && !settings.verifier.disable {
+            return Ok(PlannedAgent { plan: AgentPlan::default(), error: Some(error) });
+        }
+        return Err(error);
     }
-    agents::plan(&ctx.agent, task.format, ctx.step())
+    let plan = agents::plan(&ctx.agent, task.format, ctx.step());
+    plan.map(|plan| PlannedAgent { plan, error: None })
         .map_err(|none| failure::task_invalid(&none.to_string()))
 }
 
@@ -78,6 +103,8 @@ pub(super) struct PreparedEnvironment {
     pub(super) request: CreateRequest,
     /// Its sidecar services.
     pub(super) services: Vec<Box<dyn Sidecar>>,
+    /// Files for its working directory, which is known when it runs.
+    pub(super) workdir_files: Option<TaskPart>,
 }
 
 /// Services that a task defines for Docker Compose. The provider runs them: they start and end with
@@ -101,17 +128,51 @@ impl Sidecar for ComposeServices {
     }
 }
 
-/// The sidecar services of an environment.
+/// The sidecar services of an environment: those of its task and of `overlays`, files of the job.
 pub(super) async fn sidecars(
     environment: &TaskEnvironment,
+    overlays: &[String],
     files: &TaskFiles,
 ) -> Result<Vec<Box<dyn Sidecar>>, SetupError> {
-    let (Some(file), Some(blob)) = (&environment.compose, &environment.context) else {
+    if environment.compose.is_none() && overlays.is_empty() {
         return Ok(Vec::new());
+    }
+    let part = match &environment.context {
+        Some(blob) => files.directory("the build context", blob).await,
+        None => files.empty_directory().await,
     };
-    let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
-    let file = ComposeFile { dir: part.path().to_owned(), file: file.into() };
+    let part = part.map_err(SetupError::Files)?;
+    let file = ComposeFile {
+        dir: part.path().to_owned(),
+        file: environment.compose.as_ref().map(Into::into),
+        overlays: overlays.to_owned(),
+    };
     Ok(vec![Box::new(ComposeServices { file, _context: part })])
+}
+
+/// Fetches the files for the working directory of an environment.
+pub(super) async fn workdir_files(
+    environment: &TaskEnvironment,
+    files: &TaskFiles,
+) -> Result<Option<TaskPart>, SetupError> {
+    let Some(blob) = &environment.workdir_files else { return Ok(None) };
+    let part = files.archive("the environment's files", blob).await;
+    part.map(Some).map_err(SetupError::Files)
+}
+
+/// Places files into the working directory of a new environment. The directory is made if the image
+/// lacks it.
+pub(super) async fn place_workdir_files(
+    environment: &dyn Environment,
+    part: &TaskPart,
+) -> Result<(), SetupError> {
+    let (path, tar) = (environment.workdir().to_owned(), part.path().to_owned());
+    let placing = environment.copy_to(vec![Upload::Merge { path, tar }]);
+    let placed = with_timeout(COPY_LIMIT, "placing the environment's files", placing).await;
+    placed.map_err(|mut failure| {
+        failure.message = format!("cannot place the environment's files: {}", failure.message);
+        SetupError::Create(failure)
+    })
 }
 
 /// Builds the request for an environment.
@@ -163,9 +224,27 @@ pub(super) async fn uploads(
         let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
         uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
     }
+    add_skills(ctx, &services.files, &mut uploads, parts).await?;
     add_trajectory(ctx, &services.files, 0, ctx.step(), &mut uploads).await?;
     add_solution(ctx, &services.files, plan, &mut uploads, parts).await?;
     Ok(uploads)
+}
+
+/// Adds the skills that the job gives to the agent. One of the task with the same name is replaced.
+async fn add_skills(
+    ctx: &TrialContext,
+    files: &TaskFiles,
+    uploads: &mut Vec<Upload>,
+    parts: &mut Vec<TaskPart>,
+) -> Result<(), SetupError> {
+    let Some(directory) = variables::skills_dir(ctx) else { return Ok(()) };
+    for skill in &ctx.agent.task_options.skills {
+        let part = files.archive("a skill", &skill.archive).await.map_err(SetupError::Files)?;
+        let path = format!("{}/{}", directory.trim_end_matches('/'), skill.name);
+        uploads.push(Upload::Archive { path, tar: part.path().to_owned() });
+        parts.push(part);
+    }
+    Ok(())
 }
 
 /// Adds the conversation that scripts are to continue in a step.

@@ -13,7 +13,7 @@ use rollout_protocol::{Timestamp, limits};
 
 use super::artifacts::{self, CollectedArtifacts};
 use super::collect::{self, LogScope};
-use super::failure::{self, RewardError};
+use super::failure::{self, RewardError, TestEnd};
 use super::harness::HarnessMonitor;
 use super::rewards::RewardFiles;
 use super::run::TrialRun;
@@ -305,12 +305,9 @@ impl TrialRun<'_> {
 
     /// The error of a missing or invalid reward.
     pub(super) fn reward_error(&self, error: RewardError) -> TrialError {
-        let exit = Some(self.test_exit).filter(|code| *code != 0);
-        let error = match error {
-            RewardError::Missing { files, .. } => RewardError::Missing { files, exit },
-            other => other,
-        };
-        error.into_error(&self.attempt.redactor)
+        let last_words = self.outputs.last_words(ScriptStage::Verify);
+        let end = TestEnd { code: self.test_exit, last_words };
+        error.into_error(&end, &self.attempt.redactor)
     }
 
     /// Records the score of a step; returns whether the following steps run.

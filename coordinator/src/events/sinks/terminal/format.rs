@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The shortest duration that is given in seconds.
+const TENTH: Duration = Duration::from_millis(100);
+
 /// A number with at most four decimals, without trailing zeros.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() || value.abs() >= 1e15 {
@@ -38,16 +41,23 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     format!("{}%", number(tenths / 10.0))
 }
 
-/// A duration: `0.4s`, `12s`, `2m 10s`, `1h 05m`, `3d 04h`.
+/// A duration: `38ms`, `0.4s`, `12s`, `2m 10s`, `1h 05m`, `3d 04h`.
 pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
+        0 if time.is_zero() => "0s".to_owned(),
+        0 if time < TENTH => format!("{}ms", time.as_millis().max(1)),
         0..10 => format!("{:.1}s", (time.as_secs_f64() * 10.0).floor() / 10.0),
         10..60 => format!("{seconds}s"),
         60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// Seconds with one decimal, and with three below a tenth.
+pub(crate) fn seconds(seconds: f64) -> String {
+    if seconds < TENTH.as_secs_f64() { format!("{seconds:.3}") } else { format!("{seconds:.1}") }
 }
 
 /// Settled trials per second, minute or hour, in the shortest unit with a rate of at least one.
@@ -67,6 +77,72 @@ pub(super) fn rate(count: u64, time: Duration) -> Option<String> {
 /// At most `width` columns of `text`; a truncated text ends with `…`.
 pub(super) fn fit(text: &str, width: usize) -> String {
     console::truncate_str(text, width, "…").into_owned()
+}
+
+/// The text in lines of at most `width` columns, further ones after `indent` blanks. Lines end between
+/// words. A word that is longer stays whole, and so does what backticks enclose: it can be copied.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let lines = text.split('\n').map(|line| wrapped_line(line, &words(line, false), width, indent));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The text of a cell in lines of at most `width` columns: names may also end after a slash.
+pub(super) fn wrapped_cell(text: &str, width: usize) -> String {
+    wrapped_line(text, &words(text, true), width, 0)
+}
+
+/// The widest part of the text of a cell that stays whole.
+pub(super) fn widest_part(text: &str) -> usize {
+    let parts = words(text, true).into_iter();
+    parts.map(|part| console::measure_text_width(part.trim_end())).max().unwrap_or_default()
+}
+
+fn wrapped_line(line: &str, words: &[&str], width: usize, indent: usize) -> String {
+    if console::measure_text_width(line) <= width {
+        return line.to_owned();
+    }
+    let (mut text, mut used, mut has_word) = (String::new(), 0, false);
+    for word in words {
+        let columns = console::measure_text_width(word.trim_end());
+        if has_word && used + columns > width {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+        }
+        text.push_str(word);
+        used += console::measure_text_width(word);
+        has_word |= columns > 0;
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// The words of a line, each with the blanks after it. Nothing between backticks is separated. With
+/// `of_cell`, a slash ends a word, too.
+fn words(line: &str, of_cell: bool) -> Vec<&str> {
+    let (mut words, mut start, mut quoted, mut previous) = (Vec::new(), 0, false, None);
+    // A single backtick encloses nothing.
+    let mut backticks = line.matches('`').count();
+    for (at, character) in line.char_indices() {
+        let is_start = match previous {
+            Some(' ') => character != ' ',
+            // A name is not empty.
+            Some('/') => of_cell && !matches!(character, ' ' | '/') && start + 1 < at,
+            _ => false,
+        };
+        if is_start && !quoted {
+            words.push(&line[start..at]);
+            start = at;
+        }
+        if character == '`' {
+            backticks -= 1;
+            quoted = !quoted && backticks > 0;
+        }
+        previous = Some(character);
+    }
+    words.push(&line[start..]);
+    words
 }
 
 /// A bar of `width` columns, `done` of `total` filled.
@@ -98,15 +174,37 @@ mod tests {
 
     #[test]
     fn duration_and_rate_are_formatted_with_unit() {
-        let shown = [0.44, 9.99, 12.3, 130.0, 3900.0, 273_600.0]
+        let shown = [0.0, 0.000_02, 0.038, 0.44, 9.99, 12.3, 130.0, 3900.0, 273_600.0]
             .map(|seconds| duration(Duration::from_secs_f64(seconds)));
-        assert_eq!(shown, ["0.4s", "9.9s", "12s", "2m 10s", "1h 05m", "3d 04h"]);
+        assert_eq!(
+            shown,
+            ["0s", "1ms", "38ms", "0.4s", "9.9s", "12s", "2m 10s", "1h 05m", "3d 04h"]
+        );
+        assert_eq!([0.0, 0.0123, 0.24, 61.04].map(seconds), ["0.000", "0.012", "0.2", "61.0"]);
         let rate = |count, seconds| rate(count, Duration::from_secs(seconds));
         assert_eq!(rate(0, 10), None);
         assert_eq!(rate(1, 0), None);
         assert_eq!(rate(5, 2).as_deref(), Some("2.5/s"));
         assert_eq!(rate(6, 60).as_deref(), Some("6.0/min"));
         assert_eq!(rate(1, 1800).as_deref(), Some("2.0/h"));
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words_and_outside_of_backticks() {
+        assert_eq!(wrapped("one two three", 13, 2), "one two three");
+        assert_eq!(wrapped("one two three", 8, 2), "one two\n  three");
+        assert_eq!(wrapped("日本 日本 x", 5, 0), "日本\n日本\nx");
+        assert_eq!(wrapped("a\nlonger line", 6, 0), "a\nlonger\nline");
+        assert_eq!(wrapped("see /a/very/long/path now", 9, 0), "see\n/a/very/long/path\nnow");
+        assert_eq!(wrapped("run `a b c d` to end", 9, 2), "run\n  `a b c d`\n  to end");
+        assert_eq!(wrapped("it`s one tick", 8, 0), "it`s one\ntick");
+        assert_eq!(wrapped("\x1b[31mred\x1b[0m one", 7, 0), "\x1b[31mred\x1b[0m one");
+        assert_eq!(wrapped("", 5, 2), "");
+        assert_eq!(wrapped("see a/b/c", 5, 0), "see\na/b/c");
+        assert_eq!(wrapped_cell("see a/b/c", 5), "see\na/b/c");
+        assert_eq!(wrapped_cell("agent/dataset/task__1", 14), "agent/dataset/\ntask__1");
+        assert_eq!(wrapped_cell("to /a/b", 5), "to\n/a/b");
+        assert_eq!((widest_part("agent/dataset/task__1"), widest_part("")), (8, 0));
     }
 
     #[test]

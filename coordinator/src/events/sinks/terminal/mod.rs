@@ -29,6 +29,7 @@ use rollout_worker::supervise;
 
 use job_view::JobView;
 pub use screen::Screen;
+use screen::region_width;
 use search_view::SearchView;
 pub use style::Style;
 
@@ -143,9 +144,14 @@ fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiv
             let due = has_begun && region.is_none() && !ended && waited;
             let live = (has_begun && region.is_some() && !ended).then(|| {
                 let (rows, columns) = size();
-                view.live(now, usize::from(columns), usize::from(rows))
+                view.live(now, usize::from(region_width(columns)), usize::from(rows))
             });
             (lines, live, due.then(|| view.plain(now)))
+        };
+        let lines: Vec<String> = if region.is_some() {
+            lines.iter().map(|line| on_screen(line)).collect()
+        } else {
+            lines
         };
         if !lines.is_empty() || progress.is_some() {
             if progress.is_some() {
@@ -165,6 +171,12 @@ fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiv
             return;
         }
     }
+}
+
+/// A line as the terminal shows it: a line that is too long ends between words.
+fn on_screen(line: &str) -> String {
+    let style = Style { width: Some(usize::from(size().1)), ..Style::PLAIN };
+    style.wrapped(line)
 }
 
 fn size() -> (u16, u16) {

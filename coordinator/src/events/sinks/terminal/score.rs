@@ -1,11 +1,13 @@
 //! Rendering of verdicts, failures and headlines as text.
 
+use std::collections::BTreeSet;
+
 use rollout_protocol::record::Verdict;
 
 use super::format::{number, number_or_dash, percent, plural};
 use crate::results::escape;
 use crate::results::metrics::FailureCounts;
-use crate::results::report::{AgentSummary, JobResult, ScoreFigures};
+use crate::results::report::{AgentSummary, JobResult, ScoreFigures, TrialSummary};
 
 /// Share of trials without an answer of a model server from which an agent is named: a server that
 /// fails now and then stays below.
@@ -90,6 +92,27 @@ pub(super) fn format_doubt(result: &JobResult) -> Option<String> {
             "{} could have another verdict in the other format of their task, which is a guess: run \
              `rollout check` for the reason, and write `format` in task.toml",
             plural(count, "trial")
+        )
+    })
+}
+
+/// The line about completed trials whose verifier gave several numbers and no reward, if there are any.
+pub(super) fn without_reward(result: &JobResult) -> Option<String> {
+    let is_without = |trial: &&TrialSummary| trial.reward.is_none() && !trial.rewards.0.is_empty();
+    let trials: Vec<&TrialSummary> = result.results.iter().filter(is_without).collect();
+    let keys = trials.iter().flat_map(|trial| trial.rewards.0.iter());
+    let keys: BTreeSet<&str> = keys.map(|(key, _)| key.as_str()).collect();
+    let mut shown: Vec<String> =
+        keys.iter().take(MAX_REWARDS_SHOWN).map(|key| escape::line(key).into_owned()).collect();
+    if keys.len() > shown.len() {
+        shown.push(format!("{} more", keys.len() - shown.len()));
+    }
+    (!trials.is_empty()).then(|| {
+        format!(
+            "no reward in {}: its verifier gave {}; name the number that counts with \
+             `verifier.reward_key` or `--reward-key`",
+            plural(trials.len() as u64, "trial"),
+            shown.join(", ")
         )
     })
 }

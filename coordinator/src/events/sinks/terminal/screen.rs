@@ -11,6 +11,16 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, T
 /// Maximum number of redraws per second.
 const REDRAW_HZ: u8 = 10;
 
+/// Columns at the end of the live region that stay free. A terminal shows `^C` where the cursor is,
+/// which is there: without room the text would begin another line, and the region would be replaced
+/// a line too low.
+const ECHO_COLUMNS: u16 = 4;
+
+/// Columns of a live region.
+pub(super) fn region_width(columns: u16) -> u16 {
+    columns.saturating_sub(ECHO_COLUMNS).max(1)
+}
+
 /// Output for progress, lines and log messages. Clones share the same output.
 #[derive(Clone)]
 pub struct Screen {
@@ -75,7 +85,7 @@ impl ClosableTerminal {
 
 impl TermLike for ClosableTerminal {
     fn width(&self) -> u16 {
-        self.0.size().1
+        region_width(self.0.size().1)
     }
 
     fn height(&self) -> u16 {

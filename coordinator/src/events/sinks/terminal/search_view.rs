@@ -224,7 +224,7 @@ mod tests {
             view.live(now, 80, 24),
             [
                 "a\\nsearch ░░░░░░░░░░░░░░░░░░░░░░░░ 0/0  depth 0 of 3",
-                "  nothing better than the root yet · 0.0s"
+                "  nothing better than the root yet · 0s"
             ]
         );
         apply_search_event(
@@ -251,7 +251,7 @@ mod tests {
         );
         assert_eq!(
             view.plain(now),
-            "1/4 evals: depth 0 of 3, 1 failed; best eval 0001 (score 0.25 against the root); 0.0s"
+            "1/4 evals: depth 0 of 3, 1 failed; best eval 0001 (score 0.25 against the root); 0s"
         );
         assert!(view.live(now, 30, 24).iter().all(|l| console::measure_text_width(l) <= 30));
     }

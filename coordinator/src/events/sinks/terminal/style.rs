@@ -1,15 +1,22 @@
-//! Text colours, used sparingly and only where they are displayed.
+//! The look of text: colours, used sparingly and only where they are displayed, and the width of lines.
 
-/// Colouring of text.
+use super::format;
+
+/// Blanks before the lines that continue a text.
+const INDENT: usize = 2;
+
+/// Look of text on an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether escape sequences are written at all.
     pub colours: bool,
+    /// Columns of the terminal; `None` for an output whose lines may have any length.
+    pub width: Option<usize>,
 }
 
 impl Style {
     /// Plain text.
-    pub const PLAIN: Self = Self { colours: false };
+    pub const PLAIN: Self = Self { colours: false, width: None };
 
     /// Success.
     pub fn success(self, text: &str) -> String {
@@ -29,6 +36,14 @@ impl Style {
     /// Heading.
     pub fn heading(self, text: &str) -> String {
         self.paint("1", text)
+    }
+
+    /// The text in lines that fit, further ones indented.
+    pub fn wrapped(self, text: &str) -> String {
+        match self.width {
+            Some(width) => format::wrapped(text, width, INDENT),
+            None => text.to_owned(),
+        }
     }
 
     fn paint(self, code: &str, text: &str) -> String {

@@ -36,28 +36,29 @@ fn render_with(
         text.push_str(content.trim_end());
         text.push('\n');
     };
-    line(style.heading(&counts(result)));
+    line(style.heading(&style.wrapped(&counts(result))));
     for score in score::headline(result) {
-        line(score);
+        line(style.wrapped(&score));
     }
     let warnings = score::format_doubt(result).into_iter().chain(score::unreachable(result));
+    let warnings = warnings.chain(score::without_reward(result));
     for warning in warnings.chain(score::not_installed(result)) {
-        line(warning);
+        line(style.wrapped(&warning));
     }
     line(String::new());
-    line(agents(result));
+    line(agents(result, style));
     if needs_metrics(result) {
         line(String::new());
-        line(metrics(result));
+        line(metrics(result, style));
     }
     if !result.metrics.rewards.0.is_empty() {
         line(String::new());
-        line(keys(result));
+        line(keys(result, style));
     }
     if !report.failures.is_empty() {
         line(String::new());
         line("Failures".to_owned());
-        line(failures(report, run_dir, report.has_trial_files));
+        line(failures(report, run_dir, style));
     }
     line(String::new());
     line(format!("Results: {}", escape::line(place)));
@@ -104,7 +105,7 @@ fn counts(result: &JobResult) -> String {
 /// do not count have additional columns.
 type AgentColumn = (&'static str, bool, fn(&AgentSummary) -> String);
 
-fn agents(result: &JobResult) -> String {
+fn agents(result: &JobResult, style: Style) -> String {
     let failures = &result.headline.failures;
     let differs = score::has_own_completed_score(result);
     let early = result.headline.task_failures_before_agent;
@@ -141,7 +142,7 @@ fn agents(result: &JobResult) -> String {
             .chain(shown.iter().map(|(.., value)| value(agent)))
             .collect()
     });
-    table::aligned(&header, rows.collect(), 1)
+    table::aligned(&header, rows.collect(), 1, style.width)
 }
 
 /// Whether the job requests metrics other than the mean, which the table of agents shows already.
@@ -153,7 +154,7 @@ fn needs_metrics(result: &JobResult) -> bool {
     }
 }
 
-fn metrics(result: &JobResult) -> String {
+fn metrics(result: &JobResult, style: Style) -> String {
     let values = |metrics: &OrderedMap<Option<f64>>| -> Vec<String> {
         metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
     };
@@ -166,11 +167,11 @@ fn metrics(result: &JobResult) -> String {
     if rows.len() != 1 {
         rows.push(row("all agents".to_owned(), &result.metrics.overall));
     }
-    table::aligned(&header, rows, 1)
+    table::aligned(&header, rows, 1, style.width)
 }
 
 /// The metrics of each reward key of verifiers that report several numbers.
-fn keys(result: &JobResult) -> String {
+fn keys(result: &JobResult, style: Style) -> String {
     let keys = &result.metrics.rewards.0;
     let kinds = keys.iter().take(1).flat_map(|(_, key)| &key.overall.values.0);
     let kinds = kinds.map(|(kind, _)| kind.as_str());
@@ -190,12 +191,12 @@ fn keys(result: &JobResult) -> String {
             rows.push(row(key, "all agents", &metrics.overall));
         }
     }
-    table::aligned(&header, rows, 2)
+    table::aligned(&header, rows, 2, style.width)
 }
 
-fn failures(report: &RunReport, run_dir: &Path, has_files: bool) -> String {
+fn failures(report: &RunReport, run_dir: &Path, style: Style) -> String {
     let rows = report.failures.iter().map(|group| {
-        let example = if has_files {
+        let example = if report.has_trial_files {
             let path = layout::trial_dir(run_dir, &group.example).join(layout::ERROR);
             path.to_string_lossy().into_owned()
         } else {
@@ -205,5 +206,5 @@ fn failures(report: &RunReport, run_dir: &Path, has_files: bool) -> String {
         let (kind, failure) = (group.kind.as_str(), group.failure.as_str());
         vec![group.count.to_string(), kind.to_owned(), failure.to_owned(), example]
     });
-    table::aligned(&[], rows.collect(), 4)
+    table::aligned(&[], rows.collect(), 4, style.width)
 }

@@ -223,7 +223,12 @@ Failures
 Results: jobs/j/result.json
 ";
     assert_eq!(text, expected);
-    let coloured = summary::render(&report, &result, Path::new("jobs/j"), Style { colours: true });
+    let coloured = summary::render(
+        &report,
+        &result,
+        Path::new("jobs/j"),
+        Style { colours: true, ..Style::PLAIN },
+    );
     assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
 }
 
@@ -307,6 +312,18 @@ fn summary_marks_verdicts_that_guessed_format_decides() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("  format in doubt  "), "{text}");
     assert!(!summary_of(&[], vec![passed(1.0)]).contains("format"));
+}
+
+#[test]
+fn summary_names_key_of_job_for_trials_with_numbers_and_no_reward() {
+    let numbers = [("speed", 0.5), ("accuracy", 1.0)];
+    let rewards = numbers.map(|(key, reward)| (key.to_owned(), reward)).into();
+    let several = Verdict { reward: None, rewards, ..passed(0.0) };
+    let text = summary_of(&[], vec![passed(1.0), several]);
+    let line = "\nno reward in 1 trial: its verifier gave accuracy, speed; name the number that counts \
+                with `verifier.reward_key` or `--reward-key`\n";
+    assert!(text.contains(line), "{text}");
+    assert!(!summary_of(&[], vec![passed(1.0)]).contains("reward_key"));
 }
 
 #[test]

@@ -99,6 +99,22 @@ async fn captured_files_are_chosen_by_name() {
 }
 
 #[tokio::test]
+async fn output_of_scripts_is_told_from_records() {
+    let store = MemoryStore::default();
+    for (path, expected) in [
+        ("command/stdout.txt", true),
+        ("steps/one/logs/verifier/stderr.txt", true),
+        ("setup/build.log", true),
+        ("gateway/calls.jsonl", false),
+        ("harness/output.json", false),
+    ] {
+        let source = CapturedSource::Blob(output(&store, path, "text").await);
+        let file = CapturedFile { path: path.to_owned(), source };
+        assert_eq!(file.is_script_output(), expected, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn captured_file_that_is_missing_is_named() {
     let store = MemoryStore::default();
     let mut record = record(&store).await;

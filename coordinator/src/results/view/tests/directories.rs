@@ -141,6 +141,28 @@ async fn owner_that_has_answered_is_not_silent_whatever_its_clock_shows() {
 }
 
 #[tokio::test]
+async fn owner_is_silent_by_the_clock_of_the_file_system_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    write(directory.path(), &journal()).await;
+    let info = RunLayout::new(directory.path()).lock_info();
+    let (quiet, shift) = (Duration::from_secs(90), jiff::SignedDuration::from_hours(2));
+    for now in [Timestamp::now() - shift, Timestamp::now() + shift] {
+        lock_at(directory.path(), true, now);
+        let before = snapshot(directory.path());
+        let seen = view(directory.path()).expect("a run");
+        assert_eq!(seen.header.state, RunViewState::Running, "{now}");
+        assert_eq!(snapshot(directory.path()), before);
+        let file = fs::File::options().write(true).open(&info).expect("the lock");
+        let renewed = file.metadata().and_then(|found| found.modified()).expect("a time");
+        file.set_modified(renewed - quiet).expect("changeable");
+        let seen = view(directory.path()).expect("a run");
+        assert_eq!(seen.header.state, RunViewState::Silent, "{now}");
+        let age = seen.header.owner.expect("an owner").heartbeat_age_sec;
+        assert!((90.0..3600.0).contains(&age), "{age}");
+    }
+}
+
+#[tokio::test]
 async fn run_before_its_first_session_is_new() {
     let directory = tempfile::tempdir().expect("a directory");
     let layout = RunLayout::new(directory.path());

@@ -71,6 +71,8 @@ pub(super) fn plan(tasks: &[&str]) -> JobPlan {
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
         extra_instructions: Vec::new(),
+        compose_overlays: Vec::new(),
+        install_only: false,
         gateway: None,
         budget: None,
         secrets: std::collections::BTreeSet::new(),

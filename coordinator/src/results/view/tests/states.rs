@@ -97,7 +97,7 @@ fn trial_with_retries_shows_every_execution_and_why_it_does_not_count() {
     let detail = journal.view(true, Some(item)).detail().expect("watched");
     assert_eq!(detail.row.state, TrialState::Failed);
     assert_eq!(detail.task_git_commit_id.as_deref(), Some("c0ffee"));
-    let reasons: Vec<_> = detail.executions.iter().map(|known| known.reason).collect();
+    let reasons: Vec<_> = detail.executions.iter().map(|known| known.reason.as_deref()).collect();
     assert!(reasons.contains(&Some("it failed because of the infrastructure and was tried again")));
     assert!(reasons.contains(&Some("its worker died")), "{reasons:?}");
     assert_eq!(reasons.last(), Some(&None), "the last one settled the trial");
@@ -118,7 +118,7 @@ fn reopened_trial_is_queued_and_keeps_its_former_execution() {
     assert_eq!((view.counts.settled, view.counts.running), (1, 1));
     assert_eq!(view.tally.failed, 0, "the former result does not count");
     let detail = view.detail().expect("watched");
-    assert_eq!(detail.executions[0].reason, Some("the trial was run again by request"));
+    assert_eq!(detail.executions[0].reason.as_deref(), Some("the trial was run again by request"));
     journal.report(item, passed());
     let detail = journal.view(true, Some(item)).detail().expect("watched");
     let roles: Vec<_> = detail.executions.iter().map(|known| known.role).collect();

@@ -1,6 +1,7 @@
 //! Tests of the rules for images, builds and networks of tasks.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::config::{JobOptions, job_from_settings};
@@ -8,28 +9,33 @@ use crate::config::{JobOptions, job_from_settings};
 /// The places and findings of a task with these files.
 fn found(files: &[(&str, &str)], access: &ImageAccess) -> Vec<String> {
     let dir = tempfile::tempdir().expect("a directory");
+    found_in(dir.path(), files, access)
+}
+
+/// The same, of a task in a directory, which may have other files.
+fn found_in(dir: &Path, files: &[(&str, &str)], access: &ImageAccess) -> Vec<String> {
     for (name, text) in files {
-        let path = dir.path().join(name);
+        let path = dir.join(name);
         fs::create_dir_all(path.parent().expect("a parent")).expect("made");
         fs::write(path, text).expect("written");
     }
     let mut problems = Diagnostics::default();
     let options = JobOptions::for_command_line(&|_| true);
     let job = job_from_settings(&options, &mut Diagnostics::default()).expect("a job");
-    fs::write(dir.path().join(TASK_FILE), files[0].1).expect("written");
-    let file = dir.path().join(TASK_FILE);
+    fs::write(dir.join(TASK_FILE), files[0].1).expect("written");
+    let file = dir.join(TASK_FILE);
     let file = crate::config::read_task(&file, Default::default(), &mut problems);
     let file = file.expect("a task");
     let compose = files.iter().any(|(name, _)| name.ends_with("docker-compose.yaml"));
     let parts = TaskParts {
         context: Some("environment".into()),
         compose: compose.then(|| "docker-compose.yaml".to_owned()),
-        steps: Vec::new(),
+        ..TaskParts::default()
     };
-    let root = ConfinedDir::open(dir.path()).expect("a directory");
+    let root = ConfinedDir::open(dir).expect("a directory");
     let fetch = FetchAccess::default();
     let rules = ImageRules::new(access, &fetch);
-    rules.check(&job, (dir.path(), &root), (&file, &parts), &mut problems);
+    rules.check(&job, (dir, &root), (&file, &parts), &mut problems);
     let (errors, _) = problems.into_parts();
     errors.iter().map(|error| error.found.clone()).collect()
 }
@@ -82,6 +88,49 @@ fn dockerfile_in_lower_case_is_checked() {
     ];
     for files in [&own[..], &of_service[..]] {
         assert_eq!(found(files, &ImageAccess::default()).len(), 1, "{files:?}");
+    }
+}
+
+#[test]
+fn dockerfile_through_a_link_out_of_its_context_is_refused() {
+    let both = "services: {main: {build: .}, db: {build: b}}\n";
+    let of_main = "services: {main: {build: b}}\n";
+    let named = "services: {db: {build: {context: b, dockerfile: s/Q}}}\n";
+    let outside = "a Dockerfile through a link out of its context";
+    for (compose, links, expected) in [
+        (both, &[("../D2", "b/Dockerfile")][..], &[outside][..]),
+        (of_main, &[("../D2", "b/Dockerfile")][..], &[outside][..]),
+        (both, &[("x/y", "b/Dockerfile"), ("..", "b/x"), ("D2", "y")][..], &[outside][..]),
+        (both, &[("../D2", "b/dockerfile")][..], &[outside][..]),
+        (named, &[("../t", "b/s")][..], &[outside][..]),
+        (named, &[("../../D2", "b/t/Q"), ("t", "b/s")][..], &[outside][..]),
+        (both, &[("../b/Good", "b/Dockerfile")][..], &[outside][..]),
+        (both, &[("Good", "b/Dockerfile")][..], &[][..]),
+        (named, &[("../Good", "b/t/Q"), ("t", "b/s")][..], &[][..]),
+        (both, &[("b", "c"), ("Good", "b/Dockerfile")][..], &[][..]),
+    ] {
+        let task = tempfile::tempdir().expect("a directory");
+        let context = task.path().join("environment");
+        for directory in ["b/t", "t"] {
+            fs::create_dir_all(context.join(directory)).expect("made");
+        }
+        for (name, text) in [
+            ("docker-compose.yaml", compose),
+            ("Dockerfile", "FROM debian\n"),
+            ("D2", "FROM scratch\nLABEL ok=1\n"),
+            ("b/D2", "FROM 127.0.0.1:18901/lkfrom\n"),
+            ("b/Good", "FROM debian\n"),
+            ("t/Q", "FROM debian\n"),
+        ] {
+            fs::write(context.join(name), text).expect("written");
+        }
+        for (target, link) in links {
+            symlink(target, context.join(link)).expect("linked");
+        }
+        let files =
+            [("task.toml", "version = '1.0'\n"), ("environment/docker-compose.yaml", compose)];
+        let access = ImageAccess::default();
+        assert_eq!(found_in(task.path(), &files, &access), expected, "{compose} {links:?}");
     }
 }
 
@@ -178,6 +227,8 @@ fn build_that_cannot_be_told_is_refused() {
         "{context: 'https://example.com/x.git'}",
         "'git@h:x'",
         "{context: '${WHERE}'}",
+        "'${CONTEXT_DIR}sub'",
+        "{context: '${CONTEXT_DIR}sub'}",
         "{context: sub, dockerfile: ''}",
         "{context: sub, dockerfile: null}",
         "{context: ''}",
@@ -221,6 +272,61 @@ fn argument_that_is_no_text_is_its_text() {
     }
 }
 
+/// Text of an argument for a server that is another one for `docker compose`.
+#[test]
+fn number_as_argument_in_another_form_than_that_of_compose_is_refused() {
+    let of = |args: &str, dockerfile: &str| {
+        let compose = format!(
+            "services:\n  main: {{build: .}}\n  db: {{build: {{context: ., dockerfile: D2, args: \
+             {args}}}}}\n"
+        );
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", &*compose),
+            ("environment/Dockerfile", "FROM debian\n"),
+            ("environment/D2", dockerfile),
+        ];
+        found(&files, &ImageAccess::default())
+    };
+    let inner = "ARG A\nARG B\nARG C\nFROM $A$B$C/flmeta\n";
+    let untold = "a build of a place, or with an argument, that cannot be told";
+    for args in [
+        "{A: 1692e-1, B: 541e-1, C: 69254e-3}",
+        "{A: 101e-1, B: 1e-1, C: 1e-1}",
+        "{A: 1278e-1}",
+        "{A: !!float '1692e-1', B: '541e-1', C: 1}",
+        "{A: !!int '0x7f', B: '.0.0.1'}",
+        "{A: 0x7f000001}",
+        "{A: 0o177, B: '.0.0.1'}",
+        "{A: 0177, B: '.0.0.1'}",
+        "{A: 0b1111111, B: '.0.0.1'}",
+        "{A: +127, B: '.0.0.1'}",
+        "{A: 1_6925e-2}",
+        "{A: 1_27, B: '.0.0.1'}",
+        "{A: -0X7F, B: x}",
+        "{A: 0.00001}",
+        "{A: 01.5}",
+        "{A: .5}",
+        "{A: .inf}",
+        "{A: 1234567890123456.5}",
+    ] {
+        assert_eq!(of(args, inner), [untold], "{args}");
+    }
+    // Each has the text that the program makes of it.
+    for (args, is_refused) in [
+        ("{A: 169.2, B: 54.1, C: 69.254}", true),
+        ("{A: 127.0, B: '.0.0.1'}", true),
+        ("{A: 3.10, B: 1, C: True}", false),
+        ("{A: '1692e-1', B: 'v1_2', C: 0b12ab34}", false),
+        ("[A=1692e-1, B=541e-1, C=69254e-3]", false),
+    ] {
+        let base = if is_refused { inner } else { "ARG A\nARG B\nARG C\nFROM debian:$A$B$C\n" };
+        let found = of(args, base);
+        assert_eq!(!found.is_empty(), is_refused, "{args}: {found:?}");
+        assert!(!found.iter().any(|one| one == untold), "{args}: {found:?}");
+    }
+}
+
 #[test]
 fn findings_and_files_of_a_task_have_a_limit() {
     let lines = (0..1000).map(|n| format!("FROM 127.0.0.1:{n}/a\n")).collect::<String>();
@@ -254,6 +360,10 @@ fn compose_file_that_cannot_be_told_is_refused() {
         (
             "services: {a: {extends: {file: '${D}.yaml', service: a}}}\n",
             "the file `${D}.yaml`, which cannot be told",
+        ),
+        (
+            "services: {a: {extends: {file: '${CONTEXT_DIR}o.yaml', service: a}}}\n",
+            "the file `${CONTEXT_DIR}o.yaml`, which cannot be told",
         ),
         (
             "services: {a: {image: debian, image: debian}}\n",

@@ -9,10 +9,11 @@ use crate::config::{FormatReason, PlannedFormat};
 use crate::sources::datasets::specification;
 
 /// Demands of the Harbor tasks that a process sandbox lacks, by task and key.
-const UNSUPPORTED_DEMANDS: [(&str, &str); 5] = [
+const UNSUPPORTED_DEMANDS: [(&str, &str); 6] = [
     ("agent-without-network", "agent.network_mode"),
     ("compose", ""),
     ("prebuilt-image", "environment.docker_image"),
+    ("prebuilt-image-files", "environment.docker_image"),
     ("separate-verifier-image", "RUN"),
     ("users", "agent.user"),
 ];
@@ -110,6 +111,26 @@ fn features_that_agent_cannot_use_are_refused_in_strict_run() {
     let kind = ErrorKind::Unsupported;
     let faults = project.faults(true);
     assert_eq!(faults, expected(&[("set/a/task.toml", "environment.mcp_servers", kind)]));
+}
+
+#[test]
+fn servers_of_job_are_unsupported_by_agents_without_them_in_strict_run() {
+    let servers = "environment: {mcp_servers: [{name: m, url: 'http://m', transport: http}]}\n";
+    for (unsupported, is_refused) in [("mcp", true), ("mcp_sse", false)] {
+        let agents =
+            format!("agents: [{{name: mine, execute: 'true', unsupported: [{unsupported}]}}]\n");
+        let project =
+            DatasetProject::new(&format!("{agents}{servers}datasets: [{{path: ./set}}]\n"));
+        project.task("set/a");
+        if is_refused {
+            let fault = ("job.yaml", "environment.mcp_servers", ErrorKind::Unsupported);
+            assert_eq!(project.faults(true), expected(&[fault]));
+        } else {
+            let (job, datasets, _) = project.load(true).expect("it is supported");
+            let own = &datasets[0].tasks[0].file.mcp_servers;
+            assert_eq!((own.len(), job.environment_changes.servers(own).len()), (0, 1));
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchiveLimits, ArchivePath, ExtractBlobError};
 use rollout_worker::backoff::error_chain;
+use rollout_worker::fs_make::make_directory;
 use rollout_worker::shown_path::shown;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::{durable, supervise};
@@ -89,7 +90,10 @@ pub(super) async fn write(
             }
             _ => {}
         }
-        create_directory(dir).await?;
+        let made = dir.clone();
+        // Not the directory of the search: it may have been moved.
+        let made = supervise::blocking(move || make_directory(&made, 2)).await;
+        made.map_err(ResultsError::disk("create", dir))?;
     }
     write_json(&experiment.join("record.json"), record)?;
     for output in &record.outputs {

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
+use rollout_worker::fs_make::make_below;
 use rollout_worker::regular_file;
 
 use super::directory::{remove_all, sync};
@@ -79,7 +80,7 @@ pub(super) fn ideas_order(
 ) -> Result<IdeasOrder, SearchError> {
     let into = staging(directory, node);
     remove_all(&into)?;
-    fs::create_dir_all(&into).map_err(SearchError::io("create", &into))?;
+    make_below(directory.root(), &into).map_err(SearchError::io("create", &into))?;
     let count = manifest.run_config.ideas_per_node;
     let pack = directory.context(node);
     let round = manifest.idea_discards(node);

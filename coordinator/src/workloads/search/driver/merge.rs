@@ -91,7 +91,10 @@ fn results(
             }
             if let Some(error) = &eval.error {
                 tracing::warn!("eval {}: {}", eval.eval_id, error.message);
+            } else if let Some(warning) = &scores.warning {
+                tracing::warn!("eval {}: {warning}", eval.eval_id);
             }
+            eval.results_warning.clone_from(&scores.warning);
             let file = directory.eval(eval.eval_id).join(scoring::FILE);
             atomic_file::write_json(&file, &scores.document())?;
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);

@@ -213,6 +213,7 @@ fn discard_results(directory: &SearchDirectory, manifest: &mut SearchManifest) -
             candidate_results_csv_path: None,
             candidate_results_provenance: None,
             strict_completeness: None,
+            results_warning: None,
             parent_relative: None,
             root_relative: None,
             ..eval.clone()

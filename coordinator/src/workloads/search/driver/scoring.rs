@@ -9,7 +9,8 @@ use super::SweepFiles;
 use crate::config::ScoringProfile;
 use crate::workloads::search::manifest::ComparisonSummary;
 use crate::workloads::search::score::{
-    SweepComparison, SweepCompleteness, SweepError, SweepSummary, compare, summarize,
+    NumberlessRows, SweepComparison, SweepCompleteness, SweepError, SweepSummary, compare,
+    summarize,
 };
 
 /// A candidate's results compared with the parent's and the root's.
@@ -21,6 +22,8 @@ pub struct Scores {
     pub missing_columns: Vec<String>,
     /// Type and message of a fault if metrics of the profile are missing.
     pub metrics_fault: Option<(&'static str, String)>,
+    /// Why the scores may look better than the results are.
+    pub warning: Option<String>,
     /// Comparison with the parent's results.
     pub parent: Option<ComparisonSummary>,
     /// Comparison with the root's results.
@@ -65,11 +68,13 @@ pub fn score(sweep: &SweepFiles<'_>) -> Result<Scores, SweepError> {
         summary_json_path: format!("eval/{}/{FILE}", sweep.eval),
     };
     let metrics_fault = metrics_fault(&candidate, &config.scoring_profile);
+    let warning = numberless_warning(&candidate).filter(|_| metrics_fault.is_none());
     let is_asked = config.sweep_config_limit.is_some() || config.min_ok_rate > 0.0;
     Ok(Scores {
         completeness: candidate.completeness,
         missing_columns: if is_asked { candidate.missing_columns } else { Vec::new() },
         metrics_fault,
+        warning,
         parent: Some(view(&parent)),
         root: Some(view(&root)),
         comparisons: Some((parent, root)),
@@ -98,6 +103,18 @@ fn metrics_fault(
     }
     let message = || format!("the results have no number in `{primary}`, the primary metric");
     absent.contains(primary).then(|| ("primary_metric_missing", message()))
+}
+
+/// The warning of results with successful rows that lack numbers: the other rows decide the score.
+fn numberless_warning(results: &SweepSummary) -> Option<String> {
+    let NumberlessRows { rows, columns } = &results.numberless;
+    let ok = results.completeness.map_or(results.rows_used, |rows| rows.ok_count);
+    let names = list_names(columns);
+    (*rows > 0).then(|| {
+        format!(
+            "{rows} of {ok} successful rows have no number in {names}: the others decide the score"
+        )
+    })
 }
 
 /// The first names of a list, as text.

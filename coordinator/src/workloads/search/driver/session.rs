@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollout_protocol::Timestamp;
+use rollout_worker::fs_make::make_below;
 
 use super::{
     BackendError, DesiredRepositoryState, EvalOrder, EvalResult, ManifestClock, SearchBackend,
@@ -189,7 +190,8 @@ impl<W: SearchBackend> SearchSession<W> {
         let root = self.directory.eval(id);
         let experiment = policy::experiment_dir(&eval.eval_output_root);
         let experiment = self.directory.root().join(experiment);
-        std::fs::create_dir_all(&experiment).map_err(SearchError::io("create", &experiment))?;
+        make_below(self.directory.root(), &experiment)
+            .map_err(SearchError::io("create", &experiment))?;
         self.backend.begin_eval(EvalOrder {
             parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),
             idea: self.directory.root().join(&eval.idea_path),

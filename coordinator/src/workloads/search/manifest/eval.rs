@@ -59,6 +59,9 @@ pub struct SearchEval {
     pub candidate_results_provenance: Option<CopiedFile>,
     /// Counts of successful and failed rows.
     pub strict_completeness: Option<SweepCompleteness>,
+    /// Why its scores may look better than its results are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub results_warning: Option<String>,
     /// Comparison with the parent's results: decides whether it may be promoted.
     pub parent_relative: Option<ComparisonSummary>,
     /// Comparison with the root's results: decides its rank.

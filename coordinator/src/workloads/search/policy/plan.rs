@@ -121,6 +121,7 @@ pub(super) fn add_eval(
         candidate_results_csv_path: None,
         candidate_results_provenance: None,
         strict_completeness: None,
+        results_warning: None,
         parent_relative: None,
         root_relative: None,
         decision: None,

@@ -18,7 +18,8 @@ pub(super) fn outcome(eval: &SearchEval) -> String {
         return with_error(format!("{status}, not decided"), eval);
     };
     if let Some(node) = decision.promoted_to_node_id {
-        return format!("promoted to {node}");
+        let warned = if eval.results_warning.is_some() { ", with a warning" } else { "" };
+        return format!("promoted to {node}{warned}");
     }
     let reason = decision.promotion_reason.unwrap_or(Reason::BeyondBeam);
     with_error(reason.to_string(), eval)
@@ -31,9 +32,16 @@ fn with_error(words: String, eval: &SearchEval) -> String {
     }
 }
 
-/// The reason of a decision in detail, if more is known than the name of the reason. Equal evals
-/// have equal reasons.
+/// The reason of a decision in detail, if more is known than the name of the reason, with a warning of
+/// the results. Equal evals have equal reasons.
 pub fn decision_reason(manifest: &SearchManifest, eval: &SearchEval) -> Option<String> {
+    let why = reason_of_decision(manifest, eval);
+    let Some(warning) = &eval.results_warning else { return why };
+    let text = why.map_or_else(|| warning.clone(), |why| format!("{why}; warning: {warning}"));
+    Some(shorten(text, MAX_REASON_BYTES))
+}
+
+fn reason_of_decision(manifest: &SearchManifest, eval: &SearchEval) -> Option<String> {
     if let Some(error) = &eval.error {
         return Some(shorten(error.message.clone(), MAX_REASON_BYTES));
     }

@@ -1,7 +1,8 @@
 //! The git repository of a search and the user's repository that it starts from.
 //!
 //! * [`SourceRepository`] is only read: clean state, revisions, files of the root. It may be a
-//!   directory inside a repository: then the root is a commit of that directory alone.
+//!   directory inside a repository: then the root is a commit of that directory alone. Its files
+//!   change only when its user applies the changes of a node ([`SourceRepository::apply`]).
 //! * [`SearchRepository`] belongs to the search. It is bare, in `repository/` below the run's
 //!   directory. It has the root without its history, the imported candidates, and the nodes'
 //!   checkouts as worktrees. No git command ever runs in a checkout: checkouts are made from
@@ -32,6 +33,7 @@ mod cleanup;
 mod diff;
 mod import;
 mod inspect;
+mod patch;
 mod references;
 mod restore;
 mod source_repo;
@@ -55,6 +57,7 @@ use self::bundles::BundleIndex;
 use super::driver::{DesiredRepositoryState, FailedRemoval};
 
 pub use self::inspect::RepositoryInspector;
+pub use self::patch::SearchChanges;
 pub use self::source_repo::SourceRepository;
 
 /// Directory of the repository, below the run's directory.

@@ -1,4 +1,4 @@
-//! The user's repository, or a directory inside it. It is never changed, and no checkout is made
+//! The user's repository, or a directory inside it. A search never changes it, and no checkout is made
 //! from it directly.
 
 use std::path::{Path, PathBuf};
@@ -48,6 +48,21 @@ impl SourceRepository {
         let part = Subdirectory::from_git(&git).await?;
         let git = part.as_ref().map_or(git, Subdirectory::git);
         Ok(Self { git, top, part })
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        self.git.dir()
+    }
+
+    /// Its work tree, unless it is bare.
+    pub(super) fn top(&self) -> Option<&Path> {
+        self.top.as_deref()
+    }
+
+    /// The directory inside its repository, relative to the top.
+    pub(super) fn prefix(&self) -> Option<&str> {
+        self.part.as_ref().map(Subdirectory::prefix)
     }
 
     /// Refuses uncommitted changes below the directory: the search would not contain them.

@@ -50,6 +50,11 @@ impl Subdirectory {
         self.git.clone()
     }
 
+    /// The directory, relative to the top of the repository.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The subdirectory's commit for a commit of the repository; `None` if that has no such
     /// directory.
     pub(super) async fn commit(&self, of: &str) -> Result<Option<String>, RepositoryError> {

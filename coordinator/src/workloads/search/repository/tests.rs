@@ -132,6 +132,29 @@ async fn source_repo_dirty_is_refused_and_never_changed() {
 }
 
 #[tokio::test]
+async fn patch_of_commit_applies_to_files_of_user_whole_or_not_at_all() {
+    let world = RepositoryFixture::new().await;
+    let root = world.repository.root();
+    let made = world.candidate(&root, "added", "100755", "new\n").await;
+    world.repository.import(&root, &made).await.expect("imported");
+    let changes = SearchChanges::open(world.run.path(), &root, &made.commit).expect("opened");
+    assert!(changes.files().await.expect("listed").contains("added | 1 +"));
+    let patch = changes.patch().await.expect("made");
+    for (dir, file) in [("", "added"), ("src", "src/added")] {
+        let user = SourceRepository::open(&world.user.path().join(dir)).await.expect("opened");
+        user.apply(patch.clone()).await.expect("applied");
+        let text = std::fs::read_to_string(world.user.path().join(file)).expect("written");
+        assert_eq!(text, "new\n");
+        // The file exists now.
+        let refused = user.apply(patch.clone()).await;
+        assert!(matches!(refused, Err(RepositoryError::Git { .. })), "{refused:?}");
+    }
+    assert_eq!(world.user.git(&["diff", "--cached", "--name-only"]), "", "nothing is staged");
+    let bad = SearchChanges::open(world.run.path(), &root, "--output=x");
+    assert!(matches!(bad, Err(RepositoryError::Unknown { .. })), "{bad:?}");
+}
+
+#[tokio::test]
 async fn source_repo_subdirectory_is_searched_alone() {
     let world = RepositoryFixture::new().await;
     let user = &world.user;

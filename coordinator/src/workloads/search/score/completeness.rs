@@ -64,15 +64,16 @@ impl RowCounter {
         Self { limit, seen: HashSet::new(), failed, repeated, ok: 0, errors: 0 }
     }
 
-    /// Counts a row. With a limit, only rows of configurations below it count.
-    pub(super) fn add(&mut self, config: Option<u64>, ok: bool) {
+    /// Counts a row, and returns whether it counts. With a limit, only rows of configurations below it
+    /// do.
+    pub(super) fn add(&mut self, config: Option<u64>, ok: bool) -> bool {
         let counts = match (self.limit, config) {
             (Some(limit), Some(config)) => config < limit,
             (Some(_), None) => false,
             (None, _) => true,
         };
         if !counts {
-            return;
+            return false;
         }
         if let Some(config) = config {
             if !self.seen.insert(config) {
@@ -87,6 +88,7 @@ impl RowCounter {
         } else {
             self.errors += 1;
         }
+        true
     }
 
     /// Configurations below the limit that make the sweep incomplete.

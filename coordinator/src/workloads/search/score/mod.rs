@@ -13,4 +13,4 @@ mod tests;
 
 pub use compare::{ColumnDelta, Grade, Recommendation, SweepComparison, compare};
 pub use completeness::{ConfigGaps, SweepCompleteness};
-pub use summary::{SweepError, SweepSummary, summarize};
+pub use summary::{NumberlessRows, SweepError, SweepSummary, summarize};

@@ -11,7 +11,7 @@
 //! * With a limit N, the rows whose configuration is below N are used, whatever their status. If
 //!   there are none, or no such column, the first N rows are used.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Read;
 
 use super::completeness::{ConfigGaps, RowCounter, SweepCompleteness};
@@ -40,6 +40,18 @@ pub struct SweepSummary {
     pub columns: Vec<String>,
     /// Configurations that make it incomplete.
     pub gaps: ConfigGaps,
+    /// Successful rows without a number in a metric of the profile.
+    pub numberless: NumberlessRows,
+}
+
+/// Rows that succeeded, but lack a finite number in a metric whose column the file has. The metric's
+/// mean is that of the other rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumberlessRows {
+    /// Number of such rows.
+    pub rows: u64,
+    /// The columns, in the order of the file.
+    pub columns: Vec<String>,
 }
 
 impl SweepSummary {
@@ -90,6 +102,8 @@ pub fn summarize(
     let columns = columns(&reader.headers()?.clone())?;
     let position = |name: &str| columns.iter().position(|column| column == name);
     let (id, status) = (position(&profile.id_column), position(&profile.status_column));
+    let metrics: Vec<usize> = profile.columns().into_iter().filter_map(position).collect();
+    let (mut numberless_rows, mut numberless_columns) = (0, BTreeSet::new());
     let mut counter = RowCounter::new(limit);
     let (mut first, mut by_id) = (ColumnMeans::new(columns.len()), ColumnMeans::new(columns.len()));
     let (mut rows, mut row) = (0, csv::StringRecord::new());
@@ -102,7 +116,13 @@ pub fn summarize(
             by_id.add(&row);
         }
         let word = status.and_then(|status| row.get(status)).unwrap_or_default().trim();
-        counter.add(config, profile.ok_values.iter().any(|ok| ok.eq_ignore_ascii_case(word)));
+        let is_ok = profile.ok_values.iter().any(|ok| ok.eq_ignore_ascii_case(word));
+        if counter.add(config, is_ok) && is_ok {
+            let lacking = metrics.iter().copied().filter(|at| number(row.get(*at)).is_none());
+            let lacking: Vec<usize> = lacking.collect();
+            numberless_rows += u64::from(!lacking.is_empty());
+            numberless_columns.extend(lacking);
+        }
         rows += 1;
     }
     drop(reader);
@@ -115,7 +135,13 @@ pub fn summarize(
     let missing = [id_needed, (&profile.status_column, status.is_none())];
     let missing: Vec<_> =
         missing.into_iter().filter(|(_, gone)| *gone).map(|(name, _)| name.clone()).collect();
+    let name = |at: usize| columns[at].clone();
+    let numberless = NumberlessRows {
+        rows: numberless_rows,
+        columns: numberless_columns.into_iter().map(name).collect(),
+    };
     Ok(SweepSummary {
+        numberless,
         rows,
         rows_used: used.rows,
         means: used.by_name(&columns),
@@ -154,6 +180,11 @@ fn config_id(cell: &str) -> Option<u64> {
     whole.then_some(id as u64)
 }
 
+/// The finite number in a cell.
+fn number(cell: Option<&str>) -> Option<f64> {
+    cell?.trim().parse::<f64>().ok().filter(|value| value.is_finite())
+}
+
 /// Sums of columns, each with its compensation for rounding.
 struct ColumnMeans {
     rows: u64,
@@ -175,7 +206,7 @@ impl ColumnMeans {
     fn add(&mut self, row: &csv::StringRecord) {
         self.rows += 1;
         for (sum, cell) in self.columns.iter_mut().zip(row) {
-            if let Some(value) = cell.trim().parse::<f64>().ok().filter(|v| v.is_finite()) {
+            if let Some(value) = number(Some(cell)) {
                 sum.add(value);
             }
         }

@@ -17,7 +17,7 @@ use super::progress::BuildSteps;
 use super::session::{self, BuildSession};
 use super::{
     BUILDKIT, BuildFailure, BuildSpec, FrontendSelector, OpenedSession, context, failure_kind,
-    frontend,
+    frontend, network_failure,
 };
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::docker::client::DockerClient;
@@ -224,6 +224,11 @@ fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) 
     let said = NOISE.replace_all(error.trim(), "").into_owned();
     let from_engine = client.failure(what, Error::DockerStreamError { error: said.clone() }).kind;
     let exit = EXIT_CODE.captures(&said).map(|found| found[1].to_owned());
+    if exit.is_none()
+        && let Some(failure) = network_failure(what, &said)
+    {
+        return failure;
+    }
     // The message repeats the command's own text, which says nothing about the engine.
     let kind = if exit.is_some() { FailureKind::Refused } else { failure_kind(&said, from_engine) };
     let Some(step) = steps.failed(&error) else {

@@ -2,11 +2,12 @@
 
 use std::io;
 
+use bollard::query_parameters::BuildImageOptions;
 use futures_util::{Stream, StreamExt as _};
 
-use super::context::pack_with;
+use super::context::{self, pack_with};
 use super::log::ImageBuildLog;
-use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind};
+use super::{BuildFailure, BuildSpec, CLASSIC, failure_kind, network_failure};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::upload;
 use crate::environment::{Failure, FailureKind};
@@ -21,15 +22,21 @@ pub(super) async fn run(
     log: &mut ImageBuildLog,
 ) -> Result<(), BuildFailure> {
     let what = build.title();
+    let (context, dockerfile) = (build.context.clone(), build.dockerfile.clone());
+    let place = context::place(&context, &dockerfile).map_err(|error| {
+        let message = format!("{what}: cannot read the build context");
+        Failure::local(FailureKind::Refused, message, error)
+    })?;
     let docker = client.slow().await?;
     let (writer, mut pieces) = upload::chunk_channel();
     let body = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
     let body = bollard::body_try_stream(body);
-    let options = build.options(no_cache, CLASSIC);
-    let (context, dockerfile) = (build.context.clone(), build.dockerfile.clone());
+    let options =
+        BuildImageOptions { dockerfile: place.clone(), ..build.options(no_cache, CLASSIC) };
     let text = text.to_owned();
-    let sending =
-        supervise::blocking(move || writer.run(|to| pack_with(&context, &dockerfile, &text, to)));
+    let sending = supervise::blocking(move || {
+        writer.run(|to| pack_with(&context, &dockerfile, (&place, &text), to))
+    });
     let building = follow(docker.build_image(options, None, Some(body)), log);
     let (built, sent) = tokio::join!(building, sending);
     if let Err(error) = sent
@@ -73,6 +80,10 @@ fn failed(
     let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
     let mut failure = client.failure(what, error);
     if of_builder {
+        let said = failure.message.strip_prefix(what).unwrap_or(&failure.message);
+        if let Some(failure) = network_failure(what, said.trim_start_matches(": ")) {
+            return failure;
+        }
         failure.kind = failure_kind(&failure.message, failure.kind);
     } else if failure.message.contains("Cannot locate specified Dockerfile") {
         failure.kind = FailureKind::Refused;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::confined::ConfinedDir;
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 use crate::environment::upload;
@@ -30,16 +31,33 @@ pub(in super::super) fn pack(context: &Path, dockerfile: &str, to: impl Write) -
     pack_all(context, &ignore, &[dockerfile, dockerignore::FILE_NAME], to)
 }
 
-/// Like [`pack`], with another text of the Dockerfile.
+/// The path of a Dockerfile in its context, without links above it. The Dockerfile may be a link.
+///
+/// # Errors
+/// A link above it leads out of the context.
+pub(super) fn place(context: &Path, dockerfile: &str) -> io::Result<String> {
+    let path = Path::new(dockerfile);
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(dockerfile.to_owned());
+    };
+    let root = ConfinedDir::open(context)?;
+    let above = root.resolve(above)?;
+    let below = above.strip_prefix(root.path()).map_err(io::Error::other)?;
+    let place = below.join(name).into_os_string().into_string();
+    place.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its path is not UTF-8"))
+}
+
+/// Like [`pack`], with a regular file of this text at the [`place`] of the Dockerfile, whatever the
+/// context has there: a builder that follows a link may end at another file than its reader did.
 pub(super) fn pack_with(
     context: &Path,
     dockerfile: &str,
-    text: &str,
+    (place, text): (&str, &str),
     to: impl Write,
 ) -> io::Result<()> {
     let ignore = patterns(context, dockerfile)?;
-    let always = [dockerfile, dockerignore::FILE_NAME];
-    pack_entries(context, &ignore, &always, Some((dockerfile, text)), to)
+    let always = [place, dockerignore::FILE_NAME];
+    pack_entries(context, &ignore, &always, Some((place, text)), to)
 }
 
 /// Writes the entries of a directory that `ignore` does not exclude, and those in `always`.
@@ -56,19 +74,18 @@ fn pack_entries(
     dir: &Path,
     ignore: &Dockerignore,
     always: &[&str],
-    instead: Option<(&str, &str)>,
+    mut instead: Option<(&str, &str)>,
     to: impl Write,
 ) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
     for entry in build_context::list(dir, ignore, always)? {
+        if let Some((place, text)) = instead.take_if(|(place, _)| *place == entry.path) {
+            let executable = matches!(entry.kind, ContextKind::File { executable: true });
+            append_text(&mut tar, place, text, executable)?;
+            continue;
+        }
         match entry.kind {
             ContextKind::Dir => upload::directory(&mut tar, &entry.path, 0o755)?,
-            ContextKind::File { executable } if instead.is_some_and(|(p, _)| p == entry.path) => {
-                let text = instead.map_or("", |(_, text)| text);
-                let mode = if executable { 0o755 } else { 0o644 };
-                let mut header = upload::header(tar::EntryType::Regular, mode, text.len() as u64);
-                tar.append_data(&mut header, &entry.path, text.as_bytes())?;
-            }
             ContextKind::File { executable } => {
                 let file = File::open(dir.join(&entry.path))?;
                 let size = file.metadata()?.len();
@@ -82,5 +99,95 @@ fn pack_entries(
             }
         }
     }
+    // Below an ignored directory.
+    if let Some((place, text)) = instead {
+        append_text(&mut tar, place, text, false)?;
+    }
     tar.into_inner()?.flush()
+}
+
+fn append_text(
+    tar: &mut tar::Builder<impl Write>,
+    path: &str,
+    text: &str,
+    executable: bool,
+) -> io::Result<()> {
+    let mode = if executable { 0o755 } else { 0o644 };
+    let mut header = upload::header(tar::EntryType::Regular, mode, text.len() as u64);
+    tar.append_data(&mut header, path, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Another text than those of the context's files.
+    const READ: &str = "FROM scratch\n";
+
+    /// The entries of a body: path, type and text.
+    fn body(context: &Path, dockerfile: &str) -> Vec<(String, tar::EntryType, String)> {
+        let place = place(context, dockerfile).expect("in the context");
+        let mut bytes = Vec::new();
+        pack_with(context, dockerfile, (&place, READ), &mut bytes).expect("packed");
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let entries = archive.entries().expect("an archive").map(|entry| {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("a path").to_str().expect("UTF-8").to_owned();
+            let kind = entry.header().entry_type();
+            let mut text = String::new();
+            entry.read_to_string(&mut text).expect("a text");
+            (path, kind, text)
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn linked_dockerfile_is_sent_as_a_regular_file_of_the_text_that_was_read() {
+        let refused = "FROM 127.0.0.1:18901/lkfrom\n";
+        for (links, ignored, dockerfile, expected) in [
+            (&[("../D2", "Dockerfile")][..], "", "Dockerfile", "Dockerfile"),
+            (&[("D2", "Dockerfile")][..], "", "./Dockerfile", "Dockerfile"),
+            (&[("x/y", "Dockerfile"), ("..", "x")][..], "", "Dockerfile", "Dockerfile"),
+            (&[("../../D2", "t/L")][..], "", "t/L", "t/L"),
+            (&[("t", "s")][..], "", "s/Q", "t/Q"),
+            (&[("u", "s"), ("t", "u")][..], "", "s/Q", "t/Q"),
+            (&[("../D2", "Dockerfile")][..], "Dockerfile\n", "Dockerfile", "Dockerfile"),
+            (&[("../../D2", "t/L")][..], "t\n", "t/L", "t/L"),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let context = dir.path().join("b");
+            std::fs::create_dir_all(context.join("t")).expect("made");
+            std::fs::write(dir.path().join("D2"), "FROM scratch\nLABEL ok=1\n").expect("written");
+            for (name, text) in [("D2", refused), ("t/Q", refused), (".dockerignore", ignored)] {
+                std::fs::write(context.join(name), text).expect("written");
+            }
+            for (target, link) in links {
+                symlink(target, context.join(link)).expect("linked");
+            }
+            let sent = body(&context, dockerfile);
+            let of_name: Vec<_> = sent.iter().filter(|(path, ..)| path == expected).collect();
+            assert_eq!(of_name.len(), 1, "{links:?}: {sent:?}");
+            let (_, kind, text) = of_name[0];
+            assert_eq!((*kind, text.as_str()), (tar::EntryType::Regular, READ), "{links:?}");
+            let is_link = |(path, kind, _): &&(String, tar::EntryType, String)| {
+                kind.is_symlink() && Path::new(expected).starts_with(path)
+            };
+            assert_eq!(sent.iter().find(is_link), None, "{links:?}: {sent:?}");
+        }
+    }
+
+    #[test]
+    fn dockerfile_below_a_link_out_of_its_context_has_no_place() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["b", "t"] {
+            std::fs::create_dir(dir.path().join(name)).expect("made");
+        }
+        std::fs::write(dir.path().join("t/Q"), READ).expect("written");
+        symlink("../t", dir.path().join("b/s")).expect("linked");
+        let error = place(&dir.path().join("b"), "s/Q").expect_err("outside");
+        assert!(crate::confined::leads_outside(&error), "{error}");
+    }
 }

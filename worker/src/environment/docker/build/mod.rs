@@ -205,6 +205,28 @@ fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     broken
 }
 
+/// The failure of a step to which the engine can give no network. It is the engine's fault, although the
+/// builder reports it for an instruction. Messages about the exit of a command repeat the command's
+/// own text and say nothing about the engine.
+fn network_failure(what: &str, said: &str) -> Option<Failure> {
+    const TEXTS: [&str; 5] = [
+        "could not find bridge",
+        "failed to create endpoint",
+        "failed to set up container networking",
+        "network bridge not found",
+        "error creating veth",
+    ];
+    let is_exit = said.contains("returned a non-zero code");
+    if is_exit || !TEXTS.iter().any(|text| said.contains(text)) {
+        return None;
+    }
+    let message = format!(
+        "{what}: the engine has no network for the steps of builds: {said}; check its bridge, such as \
+         `docker0`, or restart the engine"
+    );
+    Some(Failure::new(FailureKind::Service, message))
+}
+
 /// The kind of a failure that the builder reports. An error about an instruction is the
 /// Dockerfile's fault, unless it is about the registry of a base image or the engine itself.
 fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
@@ -212,4 +234,24 @@ fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
         return from_engine;
     }
     registry_failure::kind_for_registry(message).unwrap_or(FailureKind::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_without_network_of_engine_is_its_failure() {
+        let missing = "failed to create endpoint x on network bridge: adding interface veth1 to bridge \
+                       docker0 failed: could not find bridge docker0: no such network interface";
+        let failure = network_failure("cannot build x", missing).expect("the engine's");
+        assert_eq!(failure.kind, FailureKind::Service);
+        assert!(failure.message.contains("no network for the steps of builds"), "{failure}");
+        for other in [
+            "The command '/bin/sh -c echo could not find bridge' returned a non-zero code: 1",
+            "manifest for x not found",
+        ] {
+            assert!(network_failure("cannot build x", other).is_none(), "{other}");
+        }
+    }
 }

@@ -42,15 +42,16 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     ComposeFiles::read(compose, Path::new("/")).map(drop)
 }
 
-/// A compose file of a task and those that it extends, as they were read and checked.
+/// The compose files of a task and of its job, and those that they extend, as they were read and
+/// checked.
 #[derive(Debug)]
 pub(super) struct ComposeFiles {
     /// The files by the path of their copy in `directory`. Names of other compose files in them are those
     /// of copies, and names of files with variables are absolute.
     files: BTreeMap<PathBuf, Value>,
     copies: CopyNames,
-    /// The copy of the task's own file.
-    own: PathBuf,
+    /// The copies of the task's own file and of those of the job, in the order in which they are merged.
+    tops: Vec<PathBuf>,
     /// The text of the file with variables.
     variables: Option<String>,
     /// The directory that they are written to.
@@ -88,8 +89,8 @@ impl CopyNames {
 /// What [`ComposeFiles::write`] wrote.
 #[derive(Debug)]
 pub(super) struct WrittenFiles {
-    /// The task's own file.
-    pub(super) own: PathBuf,
+    /// The task's own file and those of the job, in the order in which they are merged.
+    pub(super) tops: Vec<PathBuf>,
     /// The file with variables.
     pub(super) variables: Option<PathBuf>,
 }
@@ -103,22 +104,34 @@ impl ComposeFiles {
         let root = compose.dir.canonicalize().map_err(|error| {
             Failure::local(FailureKind::Bug, "cannot read the build context", error)
         })?;
-        let refuse = |ComposeFileError { kind, what }: ComposeFileError| {
-            let text = format!("{}: {what}", compose.file.display());
-            Failure::new(kind, text)
+        let refuse = |name: &str, ComposeFileError { kind, what }: ComposeFileError| {
+            Failure::new(kind, format!("{name}: {what}"))
         };
-        let variables = variables(&root).map_err(refuse)?;
-        let name = compose
-            .file
-            .to_str()
-            .ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
-        let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
-        let mut copies = CopyNames::default();
-        let own = copies.of(&root, &below(&root, &file));
+        let shown = compose.name();
+        let variables = variables(&root).map_err(|error| refuse(&shown, error))?;
         let directory = directory.to_owned();
-        let mut read = Self { files: BTreeMap::new(), copies, own, variables, directory };
-        read.add(&root, &file, 0).map_err(refuse)?;
+        let (copies, tops) = (CopyNames::default(), Vec::new());
+        let mut read = Self { files: BTreeMap::new(), copies, tops, variables, directory };
+        if let Some(file) = &compose.file {
+            read.add_own(&root, file).map_err(|error| refuse(&shown, error))?;
+        }
+        for (number, text) in (1..).zip(&compose.overlays) {
+            let name = format!("compose file {number} of the job");
+            let top = read.copies.of(&root, Path::new(&name));
+            read.tops.push(top);
+            let added = read.add_text((&root, &root), Path::new(&name), text, 0);
+            added.map_err(|error| refuse(&name, error))?;
+        }
         Ok(read)
+    }
+
+    /// Reads the task's own file.
+    fn add_own(&mut self, root: &Path, file: &Path) -> Result<(), ComposeFileError> {
+        let broken = || ComposeFileError::broken("its name is not UTF-8");
+        let file = inside(root, root, file.to_str().ok_or_else(broken)?)?;
+        let top = self.copies.of(root, &below(root, &file));
+        self.tops.push(top);
+        self.add(root, &file, 0)
     }
 
     /// Reads a file and those that it extends.
@@ -129,13 +142,23 @@ impl ComposeFiles {
         if self.files.len() == FILES {
             return Err(format!("`extends` leads to more than {FILES} files").into());
         }
-        let name = below(root, file);
-        let shown = name.display();
         let text = read_text(root, file)?;
-        let mut value = compose::parse(&text)
-            .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
         // The task's own file is read as if it were at the top.
         let base = if depth == 0 { root } else { file.parent().unwrap_or(root) };
+        self.add_text((root, base), &below(root, file), &text, depth)
+    }
+
+    /// Adds a file by its text, and those that it extends. Paths in it begin at `base`.
+    fn add_text(
+        &mut self,
+        (root, base): (&Path, &Path),
+        name: &Path,
+        text: &str,
+        depth: usize,
+    ) -> Result<(), ComposeFileError> {
+        let shown = name.display();
+        let mut value = compose::parse(text)
+            .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
         let Some(top) = value.as_object_mut() else {
             return Err(ComposeFileError::broken(format!("`{shown}` is not a map")));
         };
@@ -152,13 +175,24 @@ impl ComposeFiles {
             let what = format!("aliases make `{shown}` longer than {most} bytes");
             return Err(ComposeFileError::broken(what));
         }
-        self.files.insert(self.copies.of(root, &name), value);
+        self.files.insert(self.copies.of(root, name), value);
         for other in others {
             if !self.files.contains_key(&self.copies.of(root, &below(root, &other))) {
                 self.add(root, &other, depth + 1)?;
             }
         }
         Ok(())
+    }
+
+    /// The task's own file and those of the job.
+    pub(super) fn tops(&self) -> impl Iterator<Item = &Value> {
+        self.tops.iter().map(|copy| &self.files[copy])
+    }
+
+    /// The file that an `extends` in one of them names.
+    pub(super) fn extended(&self, name: &str) -> Option<&Value> {
+        let is_named = |copy: &Path| literal(&self.directory.join(copy)) == name;
+        self.files.iter().find(|(copy, _)| is_named(copy)).map(|(_, file)| file)
     }
 
     /// Writes the files to their directory.
@@ -184,7 +218,8 @@ impl ComposeFiles {
             }
             None => None,
         };
-        Ok(WrittenFiles { own: path(&self.own), variables })
+        let tops = self.tops.iter().map(|copy| path(copy)).collect();
+        Ok(WrittenFiles { tops, variables })
     }
 
     fn variables_file(&self) -> PathBuf {
@@ -395,6 +430,7 @@ impl ComposeFileWalk<'_> {
                     }
                 }
                 "extends" => {
+                    extends_texts(value).map_err(with_key)?;
                     if let Some(Value::String(name)) = value.get_mut("file") {
                         let path = inside(self.root, self.base, name).map_err(with_key)?;
                         let copy = found.copies.of(self.root, &below(self.root, &path));
@@ -432,6 +468,20 @@ impl ComposeFileWalk<'_> {
             Err(error) if is_absent(&error) => Ok(path),
             Err(error) => Err(refusal(name, &error)),
         }
+    }
+}
+
+/// Checks that an `extends` names its file and its service as texts. The program ends with the state of its
+/// threads otherwise.
+fn extends_texts(value: &Value) -> Result<(), String> {
+    let Some(names) = value.as_object() else { return Ok(()) };
+    if names.get("file").is_some_and(|file| !file.is_string() && !file.is_null()) {
+        return Err("`file` is not a text".to_owned());
+    }
+    match names.get("service") {
+        Some(service) if service.is_string() => Ok(()),
+        Some(_) => Err("`service` is not a text".to_owned()),
+        None => Err("`service` is missing".to_owned()),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! * `files`, `rules`, `shares`: the files, keys and resources that a compose file may use;
 //!   everything else is refused before anything is created. `files` writes what the program reads.
+//! * `guard`: the images and builds that a resolved file of a server's user may have.
 //! * `host_paths`: directories of the environment that services share.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
@@ -10,10 +11,13 @@
 //!
 //! The service `main` is the environment. The network of the services is decided when they are
 //! created: with a network they get their own one with access to the outside, without one they get
-//! an internal one that reaches nothing, not even the host.
+//! an internal one that reaches nothing, not even the host. `own_networks`: services that name a
+//! network keep it then.
 
 mod files;
+mod guard;
 mod host_paths;
+mod own_networks;
 mod program;
 pub(super) mod project;
 mod render;
@@ -21,8 +25,8 @@ mod rules;
 mod service;
 mod shares;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,7 +49,7 @@ pub(super) use self::service::ComposeService;
 use super::build::{self, BuildSpec};
 use super::client::DockerClient;
 use super::container::Container;
-use super::create::{self, KEEP_ALIVE, StartedContainer};
+use super::create::{self, KEEP_ALIVE, RunningState, StartedContainer};
 use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use super::failure;
 use super::image::ImageManager;
@@ -54,6 +58,7 @@ use super::network::{self, ContainerNetwork};
 use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
+use crate::environment::image_access::ImageAccess;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
 };
@@ -107,17 +112,19 @@ struct ComposeCreation<'a> {
     settings: &'a DockerSettings,
     request: &'a CreateRequest,
     file: &'a ComposeFile,
-    /// It and those that it extends.
+    /// It, the files of the job, and those that they extend.
     files: ComposeFiles,
     /// The build context, with links resolved.
     root: PathBuf,
     name: String,
     scratch: tempfile::TempDir,
     open: bool,
+    /// Services that keep the networks they name when it is not open.
+    named: BTreeSet<String>,
 }
 
 fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
-    Failure::new(FailureKind::Refused, format!("{}: {why}", file.file.display()))
+    Failure::new(FailureKind::Refused, format!("{}: {why}", file.name()))
 }
 
 /// The file asks for something that environments with services do not support.
@@ -147,27 +154,7 @@ impl ComposeRunner {
         request: CreateRequest,
         file: &ComposeFile,
     ) -> Result<StartedContainer, Failure> {
-        let open = network::is_open_with_services(&request.network)?;
-        let scratch = tempfile::tempdir().map_err(no_scratch)?;
-        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
-        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
-        let program = self
-            .program
-            .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
-            .await?;
-        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
-        let creation = ComposeCreation {
-            compose: self,
-            program,
-            settings,
-            request: &request,
-            file,
-            files,
-            root,
-            name: create::name(&request.labels, request.purpose).to_lowercase(),
-            scratch,
-            open: open && settings.network != DockerNetwork::None,
-        };
+        let creation = self.creation(settings, &request, file).await?;
         let model = creation.resolve().await?;
         let needs = creation.needs(&model)?;
         let images = creation.images(&needs).await?;
@@ -181,12 +168,63 @@ impl ComposeRunner {
             }
         }
     }
+
+    /// Makes the images of all services present. May be interrupted.
+    pub(super) async fn prepare_images(
+        &self,
+        settings: &DockerSettings,
+        request: &CreateRequest,
+        file: &ComposeFile,
+    ) -> Result<(), Failure> {
+        let creation = self.creation(settings, request, file).await?;
+        let needs = creation.needs(&creation.resolve().await?)?;
+        creation.images(&needs).await.map(drop)
+    }
+
+    /// Begins a creation: checks the file, and finds the program.
+    async fn creation<'a>(
+        &'a self,
+        settings: &'a DockerSettings,
+        request: &'a CreateRequest,
+        file: &'a ComposeFile,
+    ) -> Result<ComposeCreation<'a>, Failure> {
+        let open = network::is_open_with_services(&request.network)?;
+        let scratch = tempfile::tempdir().map_err(no_scratch)?;
+        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
+        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
+        let program = self
+            .program
+            .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
+            .await?;
+        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
+        let is_denied = settings.network == DockerNetwork::None;
+        let is_partly_open = !open && !is_denied;
+        let named = if is_partly_open { own_networks::services(&files) } else { BTreeSet::new() };
+        Ok(ComposeCreation {
+            compose: self,
+            program,
+            settings,
+            request,
+            file,
+            files,
+            root,
+            name: create::name(&request.labels, request.purpose).to_lowercase(),
+            scratch,
+            open: open && !is_denied,
+            named,
+        })
+    }
 }
 
 impl ComposeCreation<'_> {
     /// Whether the environment's own image was prepared. Otherwise the compose file names it.
     fn is_prepared(&self) -> bool {
         !self.request.image.reference.starts_with(compose::SERVICES_REFERENCE_PREFIX)
+    }
+
+    /// The name of the environment's own image.
+    fn own_image(&self) -> &str {
+        if self.is_prepared() { &self.request.image.reference } else { "rollout/main" }
     }
 
     /// The base file that the task's own file is merged onto.
@@ -208,8 +246,7 @@ impl ComposeCreation<'_> {
 
     /// The variables that a file can refer to.
     fn variables(&self) -> BTreeMap<String, String> {
-        let (request, image) = (self.request, &self.request.image.reference);
-        let image = if self.is_prepared() { image.as_str() } else { "rollout/main" };
+        let (request, image) = (self.request, self.own_image());
         let mut variables = request.env.clone();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
         set(compose::CONTEXT, self.root.display().to_string());
@@ -274,7 +311,8 @@ impl ComposeCreation<'_> {
     async fn resolve(&self) -> Result<Value, Failure> {
         let base = self.write("base.json", &self.base())?;
         let written = self.files.write().map_err(no_scratch)?;
-        let mut files = vec![("--file", base.as_path()), ("--file", &written.own)];
+        let mut files = vec![("--file", base.as_path())];
+        files.extend(written.tops.iter().map(|file| ("--file", file.as_path())));
         files.extend(written.variables.as_deref().map(|file| ("--env-file", file)));
         let words = ["config", "--format", "json"];
         let ended = self.run(&files, &words, &self.variables(), RESOLVED_WITHIN).await?;
@@ -293,7 +331,9 @@ impl ComposeCreation<'_> {
         rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
-            rules::check_frontends(&model).map_err(|why| unsupported(self.file, why))?;
+            let (access, own) = (ImageAccess::of_docker(self.settings), self.own_image());
+            let checked = guard::check(model, access, own.to_owned(), self.root.clone()).await;
+            model = checked.map_err(|why| Failure { kind: why.kind, ..refused(self.file, why) })?;
         }
         Ok(model)
     }
@@ -369,12 +409,14 @@ impl ComposeCreation<'_> {
     ) -> Result<StartedContainer, Failure> {
         let mut labels = labels::for_container(&self.request.labels);
         labels.insert(labels::PROJECT.to_owned(), self.name.clone());
+        let named = own_networks::apart(&model, &self.named);
         let last = RenderContext {
             name: &self.name,
             labels,
             request: self.request,
             settings: self.settings,
             open: self.open,
+            named: &named,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
@@ -509,10 +551,12 @@ impl ComposeCreation<'_> {
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let (workdir, limits) = create::check_running(&container, limits).await?;
+        let RunningState { workdir, limits, has_own_programs } =
+            create::check_running(&container, limits).await?;
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
-        Ok(StartedContainer { container, workdir, limits, storage, project: Some(project) })
+        let project = Some(project);
+        Ok(StartedContainer { container, workdir, has_own_programs, limits, storage, project })
     }
 }
 

@@ -65,6 +65,9 @@ const OWN_PREFIXES: [&str; 9] =
 #[cfg(target_os = "linux")]
 const MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 
+/// Message in place of the state that its runtime prints when it has no memory left.
+const NO_MEMORY: &str = "docker compose needs more than 1 GiB of memory";
+
 /// Limit of its output: a resolved file of hundreds of services, and messages.
 const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
 const MESSAGE_BYTES: u64 = 64 * 1024;
@@ -78,7 +81,7 @@ pub(super) struct ComposeProgram(PathBuf);
 pub(super) struct ProgramOutput {
     pub(super) success: bool,
     pub(super) output: Vec<u8>,
-    /// Its standard error.
+    /// Its standard error, or that it had no memory left.
     pub(super) messages: String,
 }
 
@@ -140,8 +143,9 @@ impl ComposeProgram {
                 bounded(stderr, MESSAGE_BYTES),
                 child.wait()
             );
-            let messages = String::from_utf8_lossy(&messages).into_owned();
-            Ok(ProgramOutput { success: status.map_err(cannot)?.success(), output, messages })
+            let success = status.map_err(cannot)?.success();
+            let messages = plain_messages(success, &messages);
+            Ok(ProgramOutput { success, output, messages })
         };
         match tokio::time::timeout(limit, run).await {
             Ok(ended) => ended,
@@ -168,6 +172,16 @@ fn limit_memory(child: &Child) -> io::Result<()> {
     #[cfg(not(target_os = "linux"))]
     let _unlimited = child;
     Ok(())
+}
+
+/// The messages of the program, without the state that its runtime prints when it has no memory left.
+fn plain_messages(success: bool, messages: &[u8]) -> String {
+    let messages = String::from_utf8_lossy(messages);
+    let had_no_memory = messages.lines().any(|line| {
+        let is_fatal = line.starts_with("fatal error: ") && line.contains("memory");
+        is_fatal || line.starts_with("runtime: out of memory")
+    });
+    if had_no_memory && !success { NO_MEMORY.to_owned() } else { messages.into_owned() }
 }
 
 /// Whether the program reads a variable for itself, so that no task may set it.
@@ -211,7 +225,27 @@ async fn bounded(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> 
 
 #[cfg(test)]
 mod tests {
-    use super::{is_new_enough, reads};
+    use super::{NO_MEMORY, is_new_enough, plain_messages, reads};
+
+    #[test]
+    fn program_without_memory_has_one_plain_message() {
+        for said in [
+            "fatal error: out of memory allocating heap arena metadata\n\nruntime \
+             stack:\nruntime.throw({0x1, 0x2})\n\tpanic.go:1023 +0x5c pc=0x478548",
+            "runtime: out of memory: cannot allocate 4194304-byte block (1 in use)\nfatal error: \
+             out of memory\n\ngoroutine 1 [running]:",
+            "fatal error: runtime: cannot allocate memory\n\nruntime stack:",
+        ] {
+            assert_eq!(plain_messages(false, said.as_bytes()), NO_MEMORY, "{said}");
+        }
+        for (success, said) in [
+            (false, "service \"db\" exited: out of memory"),
+            (false, "fatal error: all goroutines are asleep - deadlock!"),
+            (true, "fatal error: out of memory"),
+        ] {
+            assert_eq!(plain_messages(success, said.as_bytes()), said);
+        }
+    }
 
     #[test]
     fn variables_of_the_program_are_known() {

@@ -3,16 +3,16 @@
 //! service mounts are placed into its container instead. So each trial has its own copy, and the
 //! engine may be on another machine.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use rollout_protocol::spec::environment::DockerSettings;
 use serde_json::{Map, Value, json};
 
 use super::super::create::{LOG_BYTES, PIDS};
-use super::host_paths;
 use super::rules::{entries, literal};
 use super::shares::ResourceShare;
+use super::{host_paths, own_networks};
 use crate::environment::CreateRequest;
 use crate::environment::compose::MAIN;
 
@@ -71,11 +71,16 @@ pub(super) fn needs(
     if needs.contains_key(MAIN) { Ok(needs) } else { Err(format!("there is no service `{MAIN}`")) }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+/// A text that is not empty.
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<ServiceImage> {
+/// Source of the image of a service, as [`needs`] takes it.
+pub(super) fn image(
+    service: &Value,
+    prepared: Option<(&str, Option<&str>)>,
+) -> Option<ServiceImage> {
     let named = text(service, "image").map(literal);
     let build = service.get("build").filter(|build| build.is_object());
     let Some(build) = build else {
@@ -144,6 +149,8 @@ pub(super) struct RenderContext<'a> {
     pub(super) settings: &'a DockerSettings,
     /// Whether anything outside the services can be reached.
     pub(super) open: bool,
+    /// Services that keep the networks they name when nothing else can be reached.
+    pub(super) named: &'a BTreeSet<String>,
     /// Images by service.
     pub(super) images: &'a BTreeMap<String, String>,
     /// Resource shares of services, by name.
@@ -181,9 +188,11 @@ impl RenderContext<'_> {
                 }
             }
         }
+        let ways_out = own_networks::add_ways_out(top, self.named);
         for (name, network) in map(top, "networks") {
             self.owned(name, network);
             if !self.open
+                && !ways_out.contains(name)
                 && let Some(network) = network.as_object_mut()
             {
                 network.insert("internal".to_owned(), json!(true));
@@ -248,7 +257,7 @@ impl RenderContext<'_> {
                 service.insert(key.to_owned(), json!(quoted(value)));
             }
         }
-        if !self.open {
+        if !self.open && !self.named.contains(name) {
             // Old engines resolve a container's names through servers on the host's own loopback.
             service.insert("dns".to_owned(), json!(["127.0.0.1"]));
             let dropped = service.entry("cap_drop").or_insert_with(|| json!([]));

@@ -1,7 +1,7 @@
 //! Rules for services. A task can never get control over the host: unknown keys are refused, with
 //! the service and the key.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -77,9 +77,6 @@ const TOP_LEVEL_KEYS: [&str; 7] =
 /// Keys of a service's network with addresses of the service.
 const ADDRESS_KEYS: [&str; 3] = ["ipv4_address", "ipv6_address", "link_local_ips"];
 
-/// Build argument that names a frontend.
-const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
-
 /// The default CPU weight of a container.
 const CPU_SHARES: f64 = 1024.0;
 
@@ -127,19 +124,6 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     for kind in ["configs", "secrets"] {
         for (name, value) in entries(model, kind) {
             file_definition(value, root).map_err(|why| format!("{kind}: `{name}`: {why}"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Checks that no build of a resolved file names its own frontend, which could fetch anything.
-pub(super) fn check_frontends(model: &Value) -> Result<(), String> {
-    for (name, service) in entries(model, "services") {
-        let arguments = service.get("build").and_then(|build| build.get("args"));
-        if arguments.is_some_and(|arguments| arguments.get(FRONTEND_ARGUMENT).is_some()) {
-            return Err(format!(
-                "service `{name}`: `build`: the argument `{FRONTEND_ARGUMENT}` is not allowed"
-            ));
         }
     }
     Ok(())
@@ -260,7 +244,10 @@ fn mount(value: &Value, root: &Path) -> Result<(), String> {
             let source = value.get("source").and_then(Value::as_str).unwrap_or_default();
             match HostPath::for_source(&literal(source))? {
                 Some(_) => Ok(()),
-                None => inside(root, value, "source"),
+                None => inside(root, value, "source").map_err(|why| {
+                    let target = value.get("target").and_then(Value::as_str).unwrap_or_default();
+                    format!("the source of `{}`: {why}", literal(target))
+                }),
             }
         }
         other => Err(format!("mounts of type `{other}` are not supported")),
@@ -309,16 +296,22 @@ fn file_definition(value: &Value, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the path at `key`, which the program has made absolute, lies in `root`.
+/// Checks that the path at `key`, which the program has made absolute, lies in `root`. Only a path below
+/// `root` is named, without it: others would tell where this host keeps its files.
 fn inside(root: &Path, value: &Value, key: &str) -> Result<(), String> {
     let path = value.get(key).and_then(Value::as_str).unwrap_or_default();
-    let path = literal(path);
-    match Path::new(&path).canonicalize() {
-        Ok(real) if real.starts_with(root) => Ok(()),
-        Err(error) if Path::new(&path).starts_with(root) => {
-            Err(format!("cannot read `{path}`: {error}"))
+    let path = PathBuf::from(literal(path));
+    let name = path.strip_prefix(root).ok().map(|below| match below.as_os_str().is_empty() {
+        true => "`.`".to_owned(),
+        false => format!("`{}`", below.display()),
+    });
+    match (path.canonicalize(), name) {
+        (Ok(real), _) if real.starts_with(root) => Ok(()),
+        (Err(error), Some(name)) => Err(format!("cannot read {name}: {error}")),
+        (_, name) => {
+            let name = name.as_deref().unwrap_or("a path");
+            Err(format!("{name} is outside the task's environment directory"))
         }
-        _ => Err(format!("`{path}` is outside the task's environment directory")),
     }
 }
 
@@ -336,13 +329,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// The check of a model in which `ROOT` stands for the context and `HOST` for the directory that has
+    /// it. No refusal names them.
     fn checked(model: &Value) -> Result<(), String> {
-        let dir = tempfile::tempdir().expect("a directory");
+        let host = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir_in(host.path()).expect("a directory");
+        std::fs::write(host.path().join("beside"), "").expect("written");
         let root = dir.path().canonicalize().expect("there");
         std::fs::create_dir(root.join("db")).expect("made");
         std::os::unix::fs::symlink("/etc", root.join("link")).expect("linked");
+        let above = root.parent().expect("above").to_str().expect("text");
         let text = model.to_string().replace("ROOT", root.to_str().expect("text"));
-        check(&serde_json::from_str(&text).expect("JSON"), &root)
+        let text = text.replace("HOST", above);
+        let checked = check(&serde_json::from_str(&text).expect("JSON"), &root);
+        assert!(!checked.as_ref().is_err_and(|why| why.contains(above)), "{checked:?}");
+        checked
     }
 
     fn service(keys: &Value) -> Value {
@@ -369,14 +370,6 @@ mod tests {
     }
 
     #[test]
-    fn build_with_a_frontend_of_its_own_is_known() {
-        let with = |arguments: &Value| service(&json!({"build": {"args": arguments}}));
-        let refused = check_frontends(&with(&json!({"BUILDKIT_SYNTAX": "someone/frontend"})));
-        assert!(refused.is_err_and(|why| why.contains("`x`") || why.contains("BUILDKIT_SYNTAX")));
-        assert_eq!(check_frontends(&with(&json!({"BASE": "debian"}))), Ok(()));
-    }
-
-    #[test]
     fn compose_model_with_chosen_addresses_is_known() {
         let network = |value: &Value| json!({"services": {}, "networks": {"labels": value}});
         let used = |value: &Value| service(&json!({"networks": {"services": value}}));
@@ -395,6 +388,27 @@ mod tests {
             let refusal = check_addresses(&model).err();
             let is_told = refusal.as_deref().map(|why| word.is_some_and(|word| why.contains(word)));
             assert_eq!(is_told, word.map(|_| true), "{model}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn refusal_names_a_path_only_below_the_context() {
+        let bind =
+            |source: &str| json!({"volumes": [{"type": "bind", "source": source, "target": "/x"}]});
+        let build = |context: &str| json!({"build": {"context": context}});
+        let secret = |file: &str| json!({"services": {}, "secrets": {"s": {"file": file}}});
+        for (model, words) in [
+            (service(&bind("HOST/beside")), "the source of `/x`: a path is outside"),
+            (service(&bind("HOST/missing")), "the source of `/x`: a path is outside"),
+            (service(&bind("ROOT/missing")), "the source of `/x`: cannot read `missing`"),
+            (service(&bind("ROOT/../beside")), "the source of `/x`: `../beside` is outside"),
+            (service(&build("HOST")), "`build`: a path is outside"),
+            (service(&build("ROOT/link")), "`build`: `link` is outside"),
+            (secret("ROOT/0.yaml"), "cannot read `0.yaml`"),
+            (secret("/etc/hostname"), "a path is outside"),
+        ] {
+            let refused = checked(&model).expect_err(words);
+            assert!(refused.contains(words), "{refused}");
         }
     }
 

@@ -29,7 +29,9 @@ fn scripts_are_valid_and_short_enough_for_a_url() {
     let mark = "rollout:0123456789abcdef0123456789abcdef:";
     for argv in [
         launch.argv("/bin/sh", mark),
-        prepare("/bin/sh", Some("/app"), mark),
+        prepare("/bin/sh", Some("/app"), &["/logs".to_owned()], mark),
+        user("/bin/sh", "agent", mark),
+        connect("/bin/sh", mark),
         place("/bin/sh", &uploads, 1024, mark),
         read("/bin/sh", "/logs/agent", 0, mark),
         sweep("/bin/sh", false),
@@ -48,6 +50,12 @@ fn scripts_are_valid_and_short_enough_for_a_url() {
         let length: usize = argv.iter().map(String::len).sum();
         assert!(length < 5000, "{length}");
     }
+}
+
+#[test]
+fn archive_merged_with_root_makes_no_directory() {
+    let merge = |path: &str| Upload::Merge { path: path.into(), tar: "/x".into() };
+    assert_eq!(directories(&[merge("/"), merge("/m/")]), "parent '/m'\n");
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(super) fn plan(
     let reading = FileReading { file, variables: &variables, prepared, may_show_variables };
     let (plan, unset) = reading.run()?;
     for (name, at) in &unset {
-        tracing::warn!("{}: `{at}`: the variable `{name}` is not set", file.file.display());
+        tracing::warn!("{}: `{at}`: the variable `{name}` is not set", file.name());
     }
     Ok(plan)
 }
@@ -169,8 +169,12 @@ impl FileReading<'_> {
     fn document(&self, root: &Path) -> Result<Value, Failure> {
         let refused = |why: String| failure(self.file, FailureKind::Refused, &why);
         let unsupported = |why: &str| failure(self.file, FailureKind::Unsupported, why);
-        let read = ConfinedDir::open(root)
-            .and_then(|dir| dir.read_text(&self.file.file, limits::CONFIG_FILE_BYTES));
+        let own = self.file.file.as_ref().filter(|_| self.file.overlays.is_empty());
+        let Some(own) = own else {
+            return Err(unsupported("compose files of a job need `environment.type: docker`"));
+        };
+        let read =
+            ConfinedDir::open(root).and_then(|dir| dir.read_text(own, limits::CONFIG_FILE_BYTES));
         let text = read.map_err(|error| match error.kind() {
             _ if leads_outside(&error) => {
                 unsupported("it is outside the task's environment directory")
@@ -225,7 +229,17 @@ impl FileReading<'_> {
         let host_names = network::host_names(&all, problems);
         let extra_hosts = network::extra_hosts(&all);
         let architecture = network::architecture(&all, problems);
-        Some(ServicesPlan { main, others, host_names, extra_hosts, has_no_network, architecture })
+        let named = others.iter().find(|service| service.links.names_networks);
+        let service_with_networks = named.map(|service| service.name.clone());
+        Some(ServicesPlan {
+            main,
+            others,
+            host_names,
+            extra_hosts,
+            has_no_network,
+            service_with_networks,
+            architecture,
+        })
     }
 }
 

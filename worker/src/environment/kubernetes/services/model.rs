@@ -17,6 +17,9 @@ pub(in super::super) struct ServicesPlan {
     pub(in super::super) extra_hosts: BTreeMap<String, BTreeSet<String>>,
     /// Whether the file takes the network away.
     pub(in super::super) has_no_network: bool,
+    /// A service beside the environment that names networks, which it would keep elsewhere when the
+    /// environment has none.
+    pub(in super::super) service_with_networks: Option<String>,
     /// Architecture of the node.
     pub(in super::super) architecture: Option<String>,
 }
@@ -52,6 +55,8 @@ pub(in super::super) struct ServiceSpec {
 pub(super) struct ServiceLinks {
     /// Networks; empty for those of another service, or for none.
     pub(super) networks: BTreeSet<String>,
+    /// Whether the file names them.
+    pub(super) names_networks: bool,
     pub(super) mode: NetworkMode,
     /// Further names of the service.
     pub(super) aliases: BTreeSet<String>,

@@ -70,7 +70,7 @@ pub(super) fn text(key: &str, why: &str) -> String {
 
 /// The failure of a file.
 pub(super) fn failure(file: &ComposeFile, kind: FailureKind, why: &str) -> Failure {
-    Failure::new(kind, format!("{}: {why}", file.file.display()))
+    Failure::new(kind, format!("{}: {why}", file.name()))
 }
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ mod tests {
     fn result(add: impl Fn(&Problems)) -> Failure {
         let problems = Problems::default();
         add(&problems);
-        let file = ComposeFile { dir: "/".into(), file: "c".into() };
+        let file = ComposeFile::of_task("/", "c");
         problems.into_result(&file).expect_err("there are some")
     }
 

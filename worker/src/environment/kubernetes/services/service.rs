@@ -408,6 +408,7 @@ fn links(table: &mut Table<'_>) -> ServiceLinks {
     if mode.is_some() && !links.networks.is_empty() {
         table.problems.invalid(&networks_at, "`network_mode` excludes it");
     }
+    links.names_networks = !links.networks.is_empty();
     if mode.is_none() && links.networks.is_empty() {
         links.networks.insert(DEFAULT_NETWORK.to_owned());
     }

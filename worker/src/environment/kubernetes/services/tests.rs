@@ -56,7 +56,7 @@ impl Task {
     }
 
     fn file(&self) -> ComposeFile {
-        ComposeFile { dir: self.dir.path().to_owned(), file: "docker-compose.yaml".into() }
+        ComposeFile::of_task(self.dir.path(), "docker-compose.yaml")
     }
 
     fn plan(&self) -> Result<ServicesPlan, Failure> {
@@ -479,4 +479,12 @@ fn variable_that_is_not_set_is_warned_of_once_and_by_worker_only() {
     let planned = warnings(&|| drop(plan(&task.request, &task.file(), true).expect("a plan")));
     assert_eq!(planned, 2, "`NONE` and `OTHER`");
     assert_eq!(warnings(&|| check(&task.file()).expect("it is right")), 0);
+}
+
+#[test]
+fn compose_files_of_a_job_are_unsupported() {
+    let task = Task::new(&with_db(""));
+    let overlays = vec![with_db("")];
+    let failure = check(&ComposeFile { overlays, ..task.file() }).expect_err("a file of the job");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.message);
 }

@@ -98,6 +98,43 @@ fn pod_without_fitting_node_fails_after_limit() {
 }
 
 #[test]
+fn pod_that_no_empty_node_takes_is_not_tried_again() {
+    let crowded = StartProgress { others_hold_room: true, ..at(601) };
+    let nodes = "preemption: 0/3 nodes are available:";
+    for (cause, preemption, kind) in [
+        (
+            "3 Insufficient cpu",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Resources,
+        ),
+        (
+            "3 Insufficient cpu",
+            "3 No preemption victims found for incoming pod",
+            FailureKind::Service,
+        ),
+        (
+            "1 Insufficient cpu, 2 node(s) had untolerated taint {x: y}",
+            "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for \
+             scheduling",
+            FailureKind::Service,
+        ),
+        (
+            "3 node(s) had untolerated taint {x: y}",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Resources,
+        ),
+        (
+            "3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }",
+            "3 Preemption is not helpful for scheduling",
+            FailureKind::Service,
+        ),
+    ] {
+        let message = format!("0/3 nodes are available: {cause}. {nodes} {preemption}.");
+        assert_eq!(failed(&unschedulable(&message), &crowded).kind, kind, "{message}");
+    }
+}
+
+#[test]
 fn image_that_does_not_exist_fails_at_once() {
     let missing = container_waiting(
         "ErrImagePull",
@@ -189,6 +226,35 @@ fn pod_ended_by_cluster_is_gone() {
     }
     let gone = step(None, &[], &at(2), LIMITS);
     assert!(matches!(gone, StartStep::Failed(failure) if failure.kind == FailureKind::Gone));
+}
+
+#[test]
+fn pod_that_its_node_does_not_report_is_not_lost_at_once() {
+    let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"},
+        {"type": "ContainersReady", "status": "True"}]});
+    let unreported = state(status.clone());
+    assert!(unreported.is_unreported && unreported.lost().is_none());
+    // Others decide whether a pod with gates is ready.
+    let gated = json!({"metadata": {"name": "p", "uid": "u"}, "status": status,
+        "spec": {"containers": [], "readinessGates": [{"conditionType": "lb.example/ready"}]}});
+    assert!(!PodState::of(&serde_json::from_value::<Pod>(gated).expect("a pod")).is_unreported);
+}
+
+#[test]
+fn end_of_container_has_a_cause_or_waits_for_one() {
+    let ended = |pod: &str, container: &str| {
+        state(json!({"phase": "Failed", "reason": pod, "containerStatuses": [{"name": "main",
+            "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": container}}}]}))
+    };
+    assert!(ended("", "Error").is_unexplained());
+    for (pod, container) in
+        [("Evicted", "Error"), ("Preempting", "Error"), ("", "OOMKilled"), ("", "StartError")]
+    {
+        assert!(!ended(pod, container).is_unexplained(), "{pod} {container}");
+    }
+    assert_eq!(ended("Preempting", "Error").lost().expect("lost").kind, FailureKind::Gone);
+    assert!(!state(json!({"phase": "Running"})).is_unexplained());
 }
 
 #[test]

@@ -34,8 +34,9 @@ const FETCH_EXPIRY: Duration = Duration::from_secs(5);
 /// Minimum wait for the first answer to a request, whatever the caller's deadline: even a call that
 /// does not wait sees the reports that are present.
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(100);
-/// A consumer that is unused for this long is removed by the server.
-const INACTIVITY_LIMIT: Duration = Duration::from_secs(60);
+/// A consumer that is unused for this long is removed by the server: one whose session has ended, with what
+/// the server needs for it. A reader asks every [`FETCH_EXPIRY`]; one that slept gets a new consumer.
+const INACTIVITY_LIMIT: Duration = Duration::from_secs(15);
 
 /// The readers, by run.
 #[derive(Debug)]

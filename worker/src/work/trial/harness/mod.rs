@@ -35,6 +35,7 @@ use super::outputs::step_prefix;
 use super::run::TrialRun;
 use crate::executor::errors::{self, ScriptError, ScriptStage};
 use crate::executor::{Capture, FileRole, HarnessPart, RecordFile};
+use crate::fs_make::make_scratch_directory;
 use crate::secrets::{RedactionStyle, Redactor};
 use crate::shortage::Shortage;
 use crate::shown_path::shown;
@@ -70,7 +71,7 @@ impl TrialRun<'_> {
             }
         };
         let directory = self.outputs.scratch().join(format!("harness/{}", self.steps.len()));
-        if let Err(error) = tokio::fs::create_dir_all(&directory).await {
+        if let Err(error) = make_scratch_directory(&directory).await {
             self.harness_file_lost(&directory, &error);
         }
         let mut record = record(&reading.output, reading.source, &self.attempt.redactor);

@@ -342,6 +342,7 @@ async fn variables_reach_only_scripts_of_their_phase() {
         "AGENT_KEY=k-123",
         "FROM_TASK=t",
         "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md",
+        "ROLLOUT_TIMEOUT_SEC=60",
         "SHARED=agent",
     ];
     let verifier = ["FROM_TASK=t", "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md", "SHARED=task"];
@@ -349,7 +350,10 @@ async fn variables_reach_only_scripts_of_their_phase() {
     let expected = [&agent[..], &agent[..], &verifier[..]];
     assert_eq!(commands.len(), expected.len());
     for (command, expected) in commands.iter().zip(expected) {
-        let env: Vec<_> = command.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let mut env = command.env.clone();
+        let has_deadline = env.remove("ROLLOUT_DEADLINE").is_some();
+        assert_eq!(has_deadline, expected != verifier, "only agents are told");
+        let env: Vec<_> = env.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(env, expected);
         assert_eq!(command.workdir, None);
     }

@@ -5,21 +5,22 @@ use std::time::Duration;
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::ItemOutcome;
-use rollout_protocol::spec::agent::AgentLimits;
+use rollout_protocol::record::{ItemOutcome, StartWait, StartWaitEnd};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSkill};
 use rollout_protocol::spec::task::{Healthcheck, McpServer, McpTransport, NetworkPolicy};
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 
 use super::super::testing::TrialFixture;
-use super::{error, error_summary, output, run};
+use super::{error, error_summary, output, outputs, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
 use crate::environment::{FailureKind, Upload};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
-    let shown = command.env.iter().filter(|(name, _)| *name != "ROLLOUT_TASK_INSTRUCTION");
+    let others = ["ROLLOUT_TASK_INSTRUCTION", "ROLLOUT_DEADLINE", "ROLLOUT_TIMEOUT_SEC"];
+    let shown = command.env.iter().filter(|(name, _)| !others.contains(&name.as_str()));
     shown.map(|(name, value)| format!("{name}={value}")).collect()
 }
 
@@ -103,6 +104,43 @@ async fn script_agent_gets_mcp_config_and_skills_dir() {
     assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
 }
 
+#[tokio::test]
+async fn skills_of_job_are_placed_beside_those_of_task() {
+    let mut rig = TrialFixture::new().await;
+    let archive = rig.store_archive("SKILL.md", "count stripes\n").await;
+    rig.agent.task_options.skills = vec![AgentSkill { name: "zebra".to_owned(), archive }];
+    for (of_task, directory) in [(None, "/rollout/skills"), (Some("/own/"), "/own")] {
+        rig.task.skills_dir = of_task.map(str::to_owned);
+        let script = format!("cat {directory}/zebra/SKILL.md; echo $ROLLOUT_SKILLS_DIR");
+        rig.set_scripts(None, Some(&script));
+        let finished = run(&rig).await;
+        let shown = output(&finished, "command/stdout.txt");
+        assert_eq!(shown, format!("count stripes\n{}\n", of_task.unwrap_or(directory)));
+    }
+}
+
+#[tokio::test]
+async fn trial_of_install_only_ends_after_its_install_script() {
+    let mut rig = TrialFixture::new().await;
+    rig.settings.install_only = true;
+    rig.settings.verifier.disable = true;
+    rig.set_scripts(Some("echo installed"), Some("exit 3"));
+    let finished = run(&rig).await;
+    let record = &finished.record;
+    assert_eq!((record.verdict.outcome, &record.verdict.error), (ItemOutcome::Unverified, &None));
+    assert_eq!(outputs(&finished), ["setup/stdout.txt", "setup/stderr.txt"]);
+    let durations = (record.durations.agent_execution_sec, record.durations.verifier_sec);
+    assert_eq!(durations, (None, None));
+
+    rig.set_scripts(Some("exit 3"), None);
+    assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentInstallFailed);
+
+    // Nothing runs the solution that the task lacks.
+    rig.agent.kind = AgentKind::Oracle;
+    rig.task.steps[0].files.solution = None;
+    assert_eq!(run(&rig).await.record.verdict.outcome, ItemOutcome::Unverified);
+}
+
 #[tokio::test(start_paused = true)]
 async fn agent_timeout_overrides_task_timeout() {
     let mut rig = TrialFixture::new().await;
@@ -119,6 +157,49 @@ async fn agent_timeout_overrides_task_timeout() {
     rig.task.steps[0].agent.timeout_sec = None;
     rig.set_scripts(None, Some("sleep 1000000"));
     assert!(run(&rig).await.record.verdict.passed());
+}
+
+/// The wait for the environment of a trial that must pass, and the number of its commands.
+async fn start_wait(rig: &TrialFixture) -> (Option<StartWait>, usize) {
+    let finished = run(rig).await;
+    assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
+    let environment = finished.record.environment.expect("one was created");
+    (environment.start_wait, rig.provider.commands().len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_of_own_programs_is_waited_for_and_recorded() {
+    let rig = TrialFixture::new().await;
+    let (without, commands) = start_wait(&rig).await;
+    assert_eq!(without, None);
+    let mut rig = TrialFixture::new().await;
+    rig.provider.run_own_programs("until=settled waited=120 processes=2 sockets=1");
+    let waited = StartWait {
+        until: StartWaitEnd::Settled,
+        waited_sec: 1.2,
+        processes: Some(2),
+        sockets: Some(1),
+    };
+    assert_eq!(start_wait(&rig).await, (Some(waited), commands));
+
+    rig.task.environment.start_grace_sec = Some(2.5);
+    let (grace, _) = start_wait(&rig).await;
+    let grace = grace.expect("a wait");
+    assert_eq!((grace.until, grace.processes, grace.sockets), (StartWaitEnd::Grace, None, None));
+    assert!((2.5..2.6).contains(&grace.waited_sec), "{grace:?}");
+    rig.task.environment.start_grace_sec = Some(0.0);
+    assert_eq!(start_wait(&rig).await.0, None);
+    rig.task.environment.healthcheck = Some(check("echo"));
+    rig.task.environment.start_grace_sec = Some(99.0);
+    let (checked, _) = start_wait(&rig).await;
+    assert_eq!(checked.map(|wait| wait.until), Some(StartWaitEnd::Healthcheck));
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_that_cannot_be_observed_is_not_waited_for() {
+    let rig = TrialFixture::new().await;
+    rig.provider.run_own_programs("sh: syntax error");
+    assert_eq!(start_wait(&rig).await.0, None);
 }
 
 fn check(command: &str) -> Healthcheck {

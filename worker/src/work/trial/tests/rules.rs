@@ -26,6 +26,28 @@ async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> V
 }
 
 #[tokio::test]
+async fn oracle_without_solution_is_verified_by_the_rules_of_harbor() {
+    for (harbor, expected) in [(true, Some(0.5)), (false, None)] {
+        let mut rig = TrialFixture::new().await;
+        if harbor {
+            rig.use_harbor_format();
+        }
+        rig.use_oracle("echo").await;
+        rig.task.steps[0].files.solution = None;
+        rig.set_tests("echo 0.5 > /logs/verifier/reward.txt").await;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
+        assert_eq!(verdict.reward, expected, "{verdict:?}");
+        assert_eq!(verdict.outcome == ItemOutcome::Completed, harbor);
+        let error = error(&finished);
+        assert_eq!(error.kind, ErrorType::TaskInvalid);
+        assert!(error.message.contains("no solution/solve.sh"), "{error}");
+        rig.settings.verifier.disable = true;
+        assert_eq!(run(&rig).await.record.verdict.outcome, ItemOutcome::Failed);
+    }
+}
+
+#[tokio::test]
 async fn reward_json_takes_precedence_over_reward_text() {
     let two = "{\"reward\": 0.5, \"a\": 1}";
     let other = "{\"a\": 1, \"b\": 0}";
@@ -80,6 +102,32 @@ async fn reward_file_order_follows_task_format() {
     let message = &error(&run(&rig).await).message.clone();
     let both = "left no /logs/verifier/reward.txt or reward.json";
     assert!(message.contains(both), "{message}");
+}
+
+#[tokio::test]
+async fn reward_missing_or_invalid_quotes_standard_error_of_tests() {
+    for (tests, expected) in [
+        ("echo oops >&2", "or reward.json; the test script's standard error ends with: oops"),
+        (
+            "echo no > /logs/verifier/reward.txt; echo oops >&2",
+            "`no` is not one number; the test script's standard error ends with: oops",
+        ),
+    ] {
+        let mut rig = TrialFixture::new().await;
+        rig.set_tests(tests).await;
+        let message = error(&run(&rig).await).message.clone();
+        assert!(message.ends_with(expected), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn solution_fault_fails_only_trials_of_oracle() {
+    let fault = super::super::failure::task_invalid("solution/solve.sh has another fault");
+    let mut rig = TrialFixture::new().await;
+    rig.task.solution_fault = Some(fault.clone());
+    assert!(run(&rig).await.record.verdict.passed());
+    rig.use_oracle("echo did").await;
+    assert_eq!(error(&run(&rig).await).message, fault.message);
 }
 
 #[tokio::test]

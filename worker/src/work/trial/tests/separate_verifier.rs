@@ -244,9 +244,20 @@ async fn separate_verifier_uses_its_own_compose_file() {
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.error, None);
     let requests = rig.provider.requests().into_iter();
-    let files = requests.filter_map(|(request, _)| Some(request.compose?.file));
+    let files = requests.filter_map(|(request, _)| request.compose?.file);
     assert_eq!(
         files.collect::<Vec<_>>(),
         ["agent.yaml", "verifier.yaml"].map(std::path::PathBuf::from)
     );
+}
+
+#[tokio::test]
+async fn compose_files_of_job_are_for_environment_of_agent_alone() {
+    let mut rig = rig().await;
+    rig.settings.compose_overlays = vec!["services: {db: {image: x}}".to_owned()];
+    assert_eq!(run(&rig).await.record.verdict.error, None);
+    let requests = rig.provider.requests();
+    let files: Vec<_> = requests.into_iter().map(|(request, _)| request.compose).collect();
+    let [Some(of_agent), None] = files.as_slice() else { panic!("{files:?}") };
+    assert_eq!((&of_agent.file, &of_agent.overlays), (&None, &rig.settings.compose_overlays));
 }

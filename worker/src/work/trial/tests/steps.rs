@@ -98,6 +98,41 @@ async fn steps_run_in_order_in_one_environment() {
 }
 
 #[tokio::test]
+async fn environment_files_are_in_working_directory_before_anything_runs() {
+    for workdir in [Some("/srv/made"), None] {
+        let mut rig = TrialFixture::new().await;
+        rig.task.environment.workdir = workdir.map(str::to_owned);
+        rig.task.environment.workdir_files = Some(rig.store_archive("input.txt", "42").await);
+        let dir = workdir.unwrap_or("/app");
+        let check = format!("cat {dir}/input.txt");
+        rig.task.environment.healthcheck = Some(Healthcheck {
+            command: check.clone(),
+            interval_sec: 1.0,
+            timeout_sec: 1.0,
+            start_period_sec: 0.0,
+            start_interval_sec: 1.0,
+            retries: 1,
+        });
+        rig.set_scripts(None, Some(&check));
+        let finished = run(&rig).await;
+        assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
+        assert_eq!(output(&finished, "command/stdout.txt"), "42");
+    }
+}
+
+#[tokio::test]
+async fn environment_files_unplaceable_fail_setup_with_reason() {
+    let mut rig = TrialFixture::new().await;
+    rig.task.environment.workdir_files = Some(rig.store_archive("input.txt", "42").await);
+    rig.provider
+        .fault(FaultTrigger::Nth(FakeCall::CopyTo, 0), FaultEffect::Fail(FailureKind::Gone));
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::EnvironmentStartFailed);
+    let message = &error(&finished).message;
+    assert!(message.starts_with("cannot place the environment's files: "), "{message}");
+}
+
+#[tokio::test]
 async fn step_rewards_combine_by_strategy_and_min_reward() {
     use StepStrategy::{Final, Mean};
     let least = |value: f64| BTreeMap::from([("reward".to_owned(), value)]);

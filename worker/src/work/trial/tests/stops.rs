@@ -133,6 +133,29 @@ async fn kill_during_hanging_call_ends_trial() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn kill_while_images_of_services_are_made_ends_trial_at_once() {
+    let mut rig = TrialFixture::new().await;
+    let context = rig.store_archive("docker-compose.yaml", "services: {}").await;
+    rig.task.environment.context = Some(context);
+    rig.task.environment.compose = Some("docker-compose.yaml".to_owned());
+    rig.provider.fault(FaultTrigger::Every(FakeCall::PrepareServices), FaultEffect::Hang);
+    let services = rig.services();
+    let running = super::super::run(rig.context(), &services);
+    let killing = async {
+        while rig.provider.calls().last() != Some(&FakeCall::PrepareServices) {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        rig.stop.send_replace(Some(StopLevel::Kill));
+        tokio::time::Instant::now()
+    };
+    let (finished, killed_at) = tokio::join!(running, killing);
+    assert!(killed_at.elapsed().as_secs() < 1);
+    assert_eq!(finished.stopped, Some(Phase::EnvironmentSetup));
+    assert!(!rig.provider.calls().contains(&FakeCall::Create));
+    assert_eq!(rig.provider.existing(), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn kill_during_environment_setup_removes_environment() {
     let rig = TrialFixture::new().await;

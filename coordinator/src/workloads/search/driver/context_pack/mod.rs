@@ -21,6 +21,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
+use rollout_worker::fs_make::make_below;
 use serde_json::json;
 
 use super::directory::{remove_all, sync};
@@ -95,7 +96,7 @@ fn write(
     let above = to.parent().unwrap_or(directory.root());
     let staging = above.join(format!(".new-{node}"));
     remove_all(&staging)?;
-    fs::create_dir_all(&staging).map_err(SearchError::io("create", &staging))?;
+    make_below(directory.root(), &staging).map_err(SearchError::io("create", &staging))?;
     for (name, content) in files {
         let path = staging.join(name);
         let written = File::create_new(&path).and_then(|mut file| {

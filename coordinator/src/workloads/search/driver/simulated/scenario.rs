@@ -84,6 +84,7 @@ pub(super) fn simulated_scores(id: EvalId, rows: u64, limit: Option<u64>) -> Sco
         }),
         missing_columns: Vec::new(),
         metrics_fault: None,
+        warning: None,
         // A score against the parent always exists.
         parent: Some(view(Some(results.score.unwrap_or(0.5)))),
         root: Some(view(results.score)),

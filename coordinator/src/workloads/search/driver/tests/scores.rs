@@ -1,7 +1,8 @@
 //! Tests of scores of real sweep results.
 
 use super::*;
-use crate::workloads::search::manifest::{Reason, SearchRunConfig};
+use crate::workloads::search::manifest::{Reason, SearchEval, SearchRunConfig};
+use crate::workloads::search::policy::decide::gate_failure;
 use crate::workloads::search::policy::testing::{new_search, promotable_eval};
 use rollout_protocol::search::EvalId;
 
@@ -56,6 +57,15 @@ fn score_results(
     results: &str,
     change: impl FnOnce(&mut SearchRunConfig),
 ) -> (Option<Reason>, Option<String>) {
+    let (reason, eval, _) = scored_eval(results, change);
+    (reason, eval.error.map(|error| error.message))
+}
+
+/// Scores results under a configuration: the reason against promotion, the eval, and its search.
+fn scored_eval(
+    results: &str,
+    change: impl FnOnce(&mut SearchRunConfig),
+) -> (Option<Reason>, SearchEval, SearchManifest) {
     let place = tempfile::tempdir().expect("a directory");
     let directory = SearchDirectory::new(place.path().join("run"));
     directory.create().expect("made");
@@ -85,9 +95,34 @@ fn score_results(
     };
     let workshop = ScoringBackend;
     merge::merge(&directory, &mut manifest, &workshop, result).expect("merged");
-    let eval = &manifest.evaluations[&eval.eval_id];
-    let error = eval.error.as_ref().map(|error| error.message.clone());
-    (crate::workloads::search::policy::decide::gate_failure(&manifest, eval, &directory), error)
+    let eval = manifest.evaluations[&eval.eval_id].clone();
+    let reason = gate_failure(&manifest, &eval, &directory);
+    (reason, eval, manifest)
+}
+
+#[test]
+fn sweep_with_ok_rows_without_numbers_is_promoted_with_warning() {
+    let column = "mean_topN_avg_return_per_trade_pct_oos";
+    let whole = format!("config_id,status,{column},core_topN_sharpe\n0,ok,1,1\n1,ok,1,1\n");
+    let (reason, eval, _) = scored_eval(&whole, without_limit);
+    assert_eq!((reason, eval.results_warning), (None, None));
+
+    let lacking = format!(
+        "config_id,status,{column},core_topN_sharpe,note\n\
+         0,ok,1,nan,\n1,ok,nan,inf,\n2,ok,1,1,x\n3,error,nan,nan,\n"
+    );
+    let change = |config: &mut SearchRunConfig| {
+        without_limit(config);
+        config.min_ok_rate = 0.0;
+    };
+    let (reason, eval, mut manifest) = scored_eval(&lacking, change);
+    assert_eq!(reason, None, "it may be promoted");
+    let expected = "2 of 3 successful rows have no number in `mean_topN_avg_return_per_trade_pct_oos`, \
+                    `core_topN_sharpe`: the others decide the score";
+    assert_eq!(eval.results_warning.as_deref(), Some(expected));
+    manifest.evaluations.insert(eval.eval_id, eval.clone());
+    let why = crate::workloads::search::report::decision_reason(&manifest, &eval);
+    assert_eq!(why.as_deref(), Some(expected), "a report shows it");
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn checked(files: &[(&str, &str)]) -> Result<(), String> {
         std::fs::write(dir.path().join(name), text).expect("written");
     }
     std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).expect("linked");
-    let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+    let compose = ComposeFile::of_task(dir.path(), "compose.yaml");
     check(&compose).map_err(|failure| failure.message)
 }
 
@@ -22,7 +22,7 @@ fn compose_file_invalid_is_refused_or_unsupported() {
     ] {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("compose.yaml"), text).expect("written");
-        let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+        let compose = ComposeFile::of_task(dir.path(), "compose.yaml");
         assert_eq!(check(&compose).expect_err(text).kind, kind, "{text}");
     }
 }
@@ -45,7 +45,7 @@ fn written(files: &[(&str, &str)]) -> (tempfile::TempDir, tempfile::TempDir, Com
         std::fs::create_dir_all(path.parent().expect("below")).expect("created");
         std::fs::write(path, text).expect("written");
     }
-    let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+    let compose = ComposeFile::of_task(dir.path(), "compose.yaml");
     let read = ComposeFiles::read(&compose, &copies.path().join("project")).expect("valid");
     (dir, copies, read)
 }
@@ -71,11 +71,11 @@ fn copies_name_each_other_and_the_variables_of_the_context() {
     let root = dir.path().canonicalize().expect("a path");
     let project = copies.path().join("project");
     let names = read.write().expect("written");
-    assert_eq!(names.own, project.join("0.yaml"));
+    assert_eq!(names.tops, [project.join("0.yaml")]);
     let variables = names.variables.expect("there are some");
     assert!(!variables.starts_with(&project));
     assert_eq!(std::fs::read_to_string(variables).expect("text"), "A=b\n");
-    let main = &json_of(&names.own)["services"]["main"];
+    let main = &json_of(&names.tops[0])["services"]["main"];
     let extended = project.join("sub/1.yaml");
     assert_eq!(main["extends"]["file"], extended.display().to_string());
     assert_eq!(main["env_file"][0], root.join("a.env").display().to_string());
@@ -120,14 +120,14 @@ fn copies_are_in_the_directory_of_the_name_and_have_names_of_their_own() {
     }
     std::os::unix::fs::symlink("sub/real.yaml", dir.path().join("1.yaml")).expect("linked");
     std::fs::create_dir(dir.path().join(".env")).expect("created");
-    let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+    let compose = ComposeFile::of_task(dir.path(), "compose.yaml");
     let project = copies.path().join("project");
     let read = ComposeFiles::read(&compose, &project).expect("valid");
     let names = read.write().expect("written");
     assert!(names.variables.is_none(), "`.env` is a directory");
-    assert_eq!(names.own, project.join("2.yaml"));
+    assert_eq!(names.tops, [project.join("2.yaml")]);
     let extended = project.join("3.yaml");
-    let main = &json_of(&names.own)["services"]["main"];
+    let main = &json_of(&names.tops[0])["services"]["main"];
     assert_eq!(main["extends"]["file"], extended.display().to_string());
     let root = dir.path().canonicalize().expect("a path");
     let service = &json_of(&extended)["services"]["x"];
@@ -145,7 +145,7 @@ fn names_of_one_file_through_links_have_a_limit() {
     for n in 0..FILES {
         std::os::unix::fs::symlink(".", dir.path().join(format!("l{n}"))).expect("linked");
     }
-    let compose = ComposeFile { dir: dir.path().to_owned(), file: "x.yaml".into() };
+    let compose = ComposeFile::of_task(dir.path(), "x.yaml");
     let refused = check(&compose).expect_err("too many").message;
     assert!(refused.contains("more than 64 files"), "{refused}");
 }
@@ -158,7 +158,7 @@ fn copies_have_only_what_was_checked() {
              |\n      a{end}    image: y\n# b{end}include: [/x.yaml]\n"
         );
         let (_dir, _copies, read) = written(&[("compose.yaml", &text)]);
-        let written = std::fs::read_to_string(read.write().expect("written").own);
+        let written = std::fs::read_to_string(&read.write().expect("written").tops[0]);
         let written = written.expect("text");
         assert!(written.is_ascii(), "{written}");
         let value: Value = serde_json::from_str(&written).expect("JSON");
@@ -178,6 +178,27 @@ fn file_that_aliases_make_too_long_is_refused() {
     }
     let refused = checked(&[("compose.yaml", &text)]).expect_err("too long");
     assert!(refused.contains("aliases") || refused.contains("budget"), "{refused}");
+}
+
+#[test]
+fn extends_names_its_file_and_service_as_texts() {
+    let extends = |names: &str| format!("services: {{a: {{extends: {names}}}, b: {{image: x}}}}\n");
+    for (names, words) in [
+        ("{file: 5, service: b}", "`services.a.extends`: `file` is not a text"),
+        ("{file: true, service: b}", "`file` is not a text"),
+        ("{file: [x.yaml], service: b}", "`file` is not a text"),
+        ("{service: 5}", "`services.a.extends`: `service` is not a text"),
+        ("{service: null}", "`service` is not a text"),
+        ("{file: compose.yaml}", "`service` is missing"),
+    ] {
+        let refused = checked(&[("compose.yaml", &extends(names))]).expect_err(names);
+        assert!(refused.contains(words), "{names}: {refused}");
+    }
+    for names in ["b", "{service: b}", "{file: null, service: b}", "{file: '5', service: b}"] {
+        let text = extends(names);
+        let files = [("compose.yaml", text.as_str()), ("5", "services: {b: {image: x}}\n")];
+        assert_eq!(checked(&files), Ok(()), "{names}");
+    }
 }
 
 #[test]
@@ -205,5 +226,41 @@ fn compose_file_outside_context_is_refused() {
     ] {
         let refused = checked(&[("compose.yaml", text)]).expect_err(text);
         assert!(refused.contains(word), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn files_of_job_follow_that_of_task_and_are_checked_as_it_is() {
+    let [dir, copies] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    std::fs::write(dir.path().join("compose.yaml"), "services: {main: {image: x}}\n")
+        .expect("written");
+    let overlays = ["services: {a: {env_file: a.env}}\n", "services: {b: {image: y}}\n"];
+    let overlays: Vec<_> = overlays.map(str::to_owned).into();
+    let of_both = ComposeFile { overlays, ..ComposeFile::of_task(dir.path(), "compose.yaml") };
+    for (compose, names) in [
+        (of_both.clone(), vec!["main", "a", "b"]),
+        (ComposeFile { file: None, ..of_both.clone() }, vec!["a", "b"]),
+    ] {
+        let read = ComposeFiles::read(&compose, &copies.path().join("project")).expect("valid");
+        let written = read.write().expect("written");
+        let services = written.tops.iter().map(|file| json_of(file)["services"].clone());
+        let found: Vec<String> = services
+            .flat_map(|one| one.as_object().cloned())
+            .flatten()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(found, names);
+        let env_file = &json_of(&written.tops[names.len() - 2])["services"]["a"]["env_file"];
+        let root = dir.path().canonicalize().expect("a path");
+        assert_eq!(*env_file, root.join("a.env").display().to_string());
+    }
+    for (text, kind) in [
+        ("services: [", FailureKind::Refused),
+        ("services: {a: {env_file: /etc/passwd}}", FailureKind::Unsupported),
+    ] {
+        let compose = ComposeFile { overlays: vec![text.to_owned()], ..of_both.clone() };
+        let failure = check(&compose).expect_err(text);
+        assert_eq!(failure.kind, kind, "{}", failure.message);
+        assert!(failure.message.starts_with("compose file 1 of the job: "), "{}", failure.message);
     }
 }

@@ -6,9 +6,7 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rollout_worker::supervise;
-
-use super::fetch_access::FetchAccess;
+use crate::supervise;
 
 /// Names that are looked up for a run: each look-up blocks the thread that reads its tasks.
 const MAX_NAMES: usize = 64;
@@ -23,32 +21,34 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 type Resolver = fn(&str) -> Option<Vec<IpAddr>>;
 
 /// The look-ups of a run.
-pub(crate) struct RegistryLookups<'a> {
-    fetch: &'a FetchAccess,
+pub struct RegistryLookups<'a> {
+    is_cancelled: Box<dyn Fn() -> bool + 'a>,
     resolver: Resolver,
     known: RefCell<HashMap<String, Vec<IpAddr>>>,
     unanswered: Cell<usize>,
 }
 
 impl<'a> RegistryLookups<'a> {
-    pub(crate) fn new(fetch: &'a FetchAccess) -> Self {
-        Self::with_resolver(fetch, look_up)
+    /// Look-ups that end once the run's tasks are no longer read, as `is_cancelled` tells.
+    pub fn new(is_cancelled: impl Fn() -> bool + 'a) -> Self {
+        Self::with_resolver(is_cancelled, look_up)
     }
 
-    fn with_resolver(fetch: &'a FetchAccess, resolver: Resolver) -> Self {
-        Self { fetch, resolver, known: RefCell::default(), unanswered: Cell::new(0) }
+    fn with_resolver(is_cancelled: impl Fn() -> bool + 'a, resolver: Resolver) -> Self {
+        let (is_cancelled, known) = (Box::new(is_cancelled), RefCell::default());
+        Self { is_cancelled, resolver, known, unanswered: Cell::new(0) }
     }
 
     /// Whether the run's tasks are no longer read.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.fetch.is_cancelled()
+    pub fn is_cancelled(&self) -> bool {
+        (self.is_cancelled)()
     }
 
     /// The addresses of a name, none if it has none. Blocks.
     ///
     /// # Errors
     /// Why it is not looked up.
-    pub(crate) fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, &'static str> {
+    pub fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, &'static str> {
         if let Some(found) = self.known.borrow().get(name) {
             return Ok(found.clone());
         }
@@ -90,8 +90,6 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tokio::sync::watch;
-
     use super::*;
 
     #[test]
@@ -101,8 +99,7 @@ mod tests {
             ASKED.fetch_add(1, Ordering::SeqCst);
             Some(vec![IpAddr::from(Ipv4Addr::LOCALHOST)])
         };
-        let fetch = FetchAccess::default();
-        let lookups = RegistryLookups::with_resolver(&fetch, resolver);
+        let lookups = RegistryLookups::with_resolver(|| false, resolver);
         for n in (0..MAX_NAMES).chain(0..MAX_NAMES) {
             let found = lookups.addresses(&format!("h{n}"));
             assert_eq!(found, Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]));
@@ -113,8 +110,7 @@ mod tests {
 
     #[test]
     fn names_without_an_answer_end_the_lookups() {
-        let fetch = FetchAccess::default();
-        let lookups = RegistryLookups::with_resolver(&fetch, |_name| None);
+        let lookups = RegistryLookups::with_resolver(|| false, |_name| None);
         for n in 0..MAX_UNANSWERED {
             assert_eq!(lookups.addresses(&format!("h{n}")), Ok(Vec::new()));
         }
@@ -124,11 +120,10 @@ mod tests {
 
     #[test]
     fn run_that_has_ended_looks_nothing_up() {
-        let (sender, receiver) = watch::channel(());
-        let fetch = FetchAccess { cancelled: Some(receiver), ..FetchAccess::default() };
-        let lookups = RegistryLookups::new(&fetch);
+        let has_ended = Cell::new(false);
+        let lookups = RegistryLookups::new(|| has_ended.get());
         assert!(lookups.addresses("localhost").is_ok());
-        drop(sender);
+        has_ended.set(true);
         assert!(lookups.is_cancelled() && lookups.addresses("other").is_err());
     }
 }

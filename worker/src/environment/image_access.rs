@@ -1,8 +1,14 @@
-//! The registries whose images a job may use.
+//! Rules for the images that an engine may fetch for a task, and for what its builds may. A server checks
+//! the files of tasks by them, and a worker what `docker compose` made of these files.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use rollout_worker::egress::{AllowedHosts, HostTarget};
+use rollout_protocol::spec::environment::DockerSettings;
+use rollout_protocol::spec::task::HostRule;
+
+use super::dockerfile::{BuildFetch, BuildFetchKind};
+use crate::egress::{AllowedHosts, HostTarget};
 
 /// Names of the registry of references that name none.
 const DEFAULT_REGISTRIES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
@@ -12,6 +18,9 @@ const OWN_NAMESPACE: &str = "rollout";
 
 /// Port of registries that name none.
 const DEFAULT_PORT: u16 = 443;
+
+/// The frontends that do only what a Dockerfile says.
+const STANDARD_FRONTEND: &str = "docker/dockerfile";
 
 /// The registries whose images a job may use, and what its image builds may fetch: an engine fetches
 /// both in the network of its host.
@@ -23,6 +32,39 @@ pub enum ImageAccess {
     Guarded(AllowedHosts),
 }
 
+/// Why an image may not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRefusal {
+    text: String,
+    is_unresolved: bool,
+}
+
+/// Why a build may not fetch something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildRefusal {
+    /// The instruction or directive; empty for an image.
+    pub key: String,
+    /// The reason.
+    pub refusal: ImageRefusal,
+}
+
+impl ImageRefusal {
+    const fn new(text: String) -> Self {
+        Self { text, is_unresolved: false }
+    }
+
+    /// Whether the name of the registry had no address: it may have one later.
+    pub const fn is_unresolved(&self) -> bool {
+        self.is_unresolved
+    }
+}
+
+impl fmt::Display for ImageRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 impl Default for ImageAccess {
     fn default() -> Self {
         Self::Guarded(AllowedHosts::public(Vec::new()))
@@ -30,16 +72,35 @@ impl Default for ImageAccess {
 }
 
 impl ImageAccess {
+    /// The access of the environments with these settings.
+    pub fn of_docker(settings: &DockerSettings) -> Self {
+        match settings.guards_builds {
+            true => Self::Guarded(AllowedHosts::public(settings.allowed_registries.clone())),
+            false => Self::Everything,
+        }
+    }
+
+    /// The registries that are listed; `None` if everything may be used.
+    pub fn listed(&self) -> Option<&[HostRule]> {
+        match self {
+            Self::Everything => None,
+            Self::Guarded(hosts) => Some(hosts.rules()),
+        }
+    }
+
     /// Why an image may not be used; `None` if it may. `look_up` finds the addresses of the name of a
     /// registry, or tells why it does not.
-    pub(crate) fn refusal(
+    pub fn refusal(
         &self,
         reference: &str,
         look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
-    ) -> Option<String> {
+    ) -> Option<ImageRefusal> {
         let Self::Guarded(hosts) = self else { return None };
-        let Some(registry) = registry(reference) else { return refusal_of_local(reference) };
-        let refused = |why: &str| Some(format!("an image of the registry `{registry}`, {why}"));
+        let Some(registry) = registry(reference) else {
+            return refusal_of_local(reference).map(ImageRefusal::new);
+        };
+        let text = |why: &str| format!("an image of the registry `{registry}`, {why}");
+        let refused = |why: &str| Some(ImageRefusal::new(text(why)));
         if registry.contains('$') {
             return refused("which depends on a variable");
         }
@@ -58,12 +119,41 @@ impl ImageAccess {
         };
         match hosts.check_addresses(&name, found, port) {
             Ok(allowed) if !allowed.is_empty() => None,
-            Ok(_) | Err(_) => refused(INTERNAL),
+            Ok(_) => Some(ImageRefusal { text: text(INTERNAL), is_unresolved: true }),
+            Err(_) => refused(INTERNAL),
         }
     }
 
+    /// Why a build may not fetch something; `None` if it may. `look_up` is that of
+    /// [`ImageAccess::refusal`].
+    pub fn build_refusal(
+        &self,
+        fetch: &BuildFetch,
+        look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
+    ) -> Option<BuildRefusal> {
+        let source = fetch.source.as_str();
+        let (key, found) = match fetch.kind {
+            _ if *self == Self::Everything => return None,
+            BuildFetchKind::Image => {
+                let refusal = self.refusal(source, look_up)?;
+                return Some(BuildRefusal { key: String::new(), refusal });
+            }
+            BuildFetchKind::Frontend if is_standard(source) || self.lists(source) => return None,
+            BuildFetchKind::Frontend => {
+                ("syntax", format!("the frontend `{source}`, which may fetch anything"))
+            }
+            BuildFetchKind::Unclear => {
+                (source, format!("a form of `{source}` that builders read in different ways"))
+            }
+            BuildFetchKind::Address => {
+                ("ADD", format!("the source `{source}`, which the engine would fetch"))
+            }
+        };
+        Some(BuildRefusal { key: key.to_owned(), refusal: ImageRefusal::new(found) })
+    }
+
     /// Whether the registry of an image is listed by name or address.
-    pub(crate) fn lists(&self, reference: &str) -> bool {
+    fn lists(&self, reference: &str) -> bool {
         match self {
             Self::Everything => true,
             Self::Guarded(hosts) => registry(reference)
@@ -114,6 +204,11 @@ fn is_default(registry: &str) -> bool {
     DEFAULT_REGISTRIES.contains(&registry.to_ascii_lowercase().as_str())
 }
 
+fn is_standard(frontend: &str) -> bool {
+    let image = frontend.trim_start_matches("docker.io/");
+    image.split([':', '@']).next() == Some(STANDARD_FRONTEND)
+}
+
 /// The host, without brackets, and the port of a registry.
 fn host(registry: &str) -> Option<(&str, u16)> {
     let (host, port) = match registry.strip_prefix('[') {
@@ -132,8 +227,9 @@ mod tests {
     use std::net::{Ipv4Addr, ToSocketAddrs as _};
 
     use super::*;
+    use crate::environment::dockerfile::build_fetches;
 
-    fn refusal(access: &ImageAccess, image: &str) -> Option<String> {
+    fn refusal(access: &ImageAccess, image: &str) -> Option<ImageRefusal> {
         access.refusal(image, |name| {
             let found = (name, 0).to_socket_addrs();
             Ok(found.into_iter().flatten().map(|address| address.ip()).collect())
@@ -194,8 +290,57 @@ mod tests {
     fn registry_that_is_not_looked_up_is_refused() {
         let access = ImageAccess::default();
         let refused = access.refusal("h.example/x", |_name| Err("which is unknown"));
-        assert!(refused.is_some_and(|why| why.ends_with("`h.example`, which is unknown")));
+        let refused = refused.map(|why| (why.to_string(), why.is_unresolved()));
+        let text = "an image of the registry `h.example`, which is unknown".to_owned();
+        assert_eq!(refused, Some((text, false)));
         let public = |_name: &str| Ok(vec![IpAddr::from(Ipv4Addr::new(8, 8, 8, 8))]);
         assert_eq!(access.refusal("h.example/x", public), None);
+    }
+
+    #[test]
+    fn registry_without_an_address_is_told_from_one_of_a_private_network() {
+        let access = ImageAccess::default();
+        let refused = |found: &[IpAddr]| {
+            let refusal = access.refusal("h.example/x", |_name| Ok(found.to_vec()));
+            let refusal = refusal.expect("refused");
+            (refusal.to_string(), refusal.is_unresolved())
+        };
+        let (absent, private) = (refused(&[]), refused(&[Ipv4Addr::LOCALHOST.into()]));
+        assert_eq!(absent.0, private.0, "users learn no names of private networks");
+        assert_eq!((absent.1, private.1), (true, false));
+    }
+
+    #[test]
+    fn build_fetches_images_of_public_registries_and_listed_frontends() {
+        let rules = vec!["h:5000".parse().expect("a rule")];
+        let settings = DockerSettings {
+            guards_builds: true,
+            allowed_registries: rules.clone(),
+            ..DockerSettings::default()
+        };
+        let listed = ImageAccess::of_docker(&settings);
+        assert_eq!(listed.listed(), Some(&*rules));
+        let everything = ImageAccess::of_docker(&DockerSettings::default());
+        assert_eq!((&everything, everything.listed()), (&ImageAccess::Everything, None));
+        let keys = |access: &ImageAccess, text: &str| {
+            let found = build_fetches(text, &std::collections::BTreeMap::new());
+            let refused = found
+                .iter()
+                .filter_map(|fetch| access.build_refusal(fetch, |_name| Err("which is unknown")));
+            refused.map(|refused| refused.key).collect::<Vec<_>>()
+        };
+        let cases: [(&str, &[&str], &[&str]); 6] = [
+            ("FROM debian\n", &[], &[]),
+            ("# syntax=docker/dockerfile:1\nFROM debian\n", &[], &[]),
+            ("# syntax=h:5000/f\nFROM debian\n", &["syntax"], &[]),
+            ("FROM h:5000/x\n", &[""], &[]),
+            ("FROM debian\nADD http://h:5000/x /x\n", &["ADD"], &["ADD"]),
+            ("FROM debian\nCOPY --from h:5000/x /a /b\n", &["COPY"], &["COPY"]),
+        ];
+        for (text, by_default, if_listed) in cases {
+            assert_eq!(keys(&ImageAccess::default(), text), by_default, "{text}");
+            assert_eq!(keys(&listed, text), if_listed, "{text}");
+            assert_eq!(keys(&everything, text), [""; 0], "{text}");
+        }
     }
 }

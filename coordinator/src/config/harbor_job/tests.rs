@@ -1,0 +1,232 @@
+//! Tests of job files of Harbor.
+
+use serde_json::{Value, json};
+
+use super::super::value::{ConfigEntry, ConfigNode, ConfigValue};
+use super::super::{Diagnostics, HostAccess, JobOptions, job_document, read_job, yaml};
+use super::{string, translate};
+
+/// The document of a job file with its warnings, or its errors.
+fn read(name: &str, text: &str) -> (Option<Value>, Vec<String>, Vec<String>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join(name);
+    std::fs::write(&file, text).expect("written");
+    let mut problems = Diagnostics::default();
+    let job = read_job(&file, &JobOptions::for_command_line(&|_| true), &mut problems);
+    let (errors, warnings) = problems.into_parts();
+    let keys = |key: &String, text: String| if key.is_empty() { text } else { key.clone() };
+    let errors = errors.iter().map(|error| keys(&error.key, error.to_string())).collect();
+    let warnings = warnings.iter().map(|w| keys(&w.key, w.message.clone())).collect();
+    (job.as_ref().map(job_document), errors, warnings)
+}
+
+const SAID: &str = "this is a job file of Harbor: it is read with Harbor's keys and defaults";
+
+#[test]
+fn job_file_of_harbor_is_read_with_its_defaults() {
+    let text = "
+job_name: nightly
+n_attempts: 2
+timeout_multiplier: 2.0
+retry: {max_retries: 1, exclude_exceptions: [AgentTimeoutError], min_wait_sec: 2}
+environment: {type: docker, force_build: false, delete: false, env: {A: b}}
+verifier: {env: {BAR: baz}}
+agents:
+  - {name: oracle, env: {FOO: bar}, kwargs: {x: 1}}
+datasets:
+  - {path: tasks, task_names: ['*'], n_tasks: 1, overwrite: true}
+metrics: [{type: mean, kwargs: {}}]
+artifacts: [/app/x]
+debug: true
+";
+    let (job, errors, warnings) = read("job.yaml", text);
+    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(warnings, [SAID, "agents[0].kwargs"]);
+    let job = job.expect("a job");
+    let tasks = std::path::absolute("tasks").expect("a path");
+    for (pointer, expected) in [
+        ("/name", json!("nightly")),
+        ("/n_attempts", json!(2)),
+        ("/n_concurrent_trials", json!(4)),
+        ("/timeout_multiplier", json!(2.0)),
+        ("/log_level", json!("debug")),
+        ("/retry/max_attempts", json!(2)),
+        ("/retry/initial_delay_ms", json!(2000)),
+        ("/environment/type", json!("docker")),
+        ("/environment/preserve_env", json!("always")),
+        ("/environment/env", json!({"A": "b"})),
+        ("/verifier/env", json!({"BAR": "baz"})),
+        ("/agents/0/name", json!("oracle")),
+        ("/agents/0/env", json!({"FOO": "bar"})),
+        ("/datasets/0/path", json!(tasks)),
+        ("/datasets/0/n_tasks", json!(1)),
+        ("/artifacts/0/source", json!("/app/x")),
+    ] {
+        assert_eq!(job.pointer(pointer), Some(&expected), "{pointer}: {job:#}");
+    }
+}
+
+/// What `harbor run --print-config` writes for a run of the oracle.
+fn printed() -> Value {
+    json!({
+        "schema_version": 1, "job_name": "2026-11-30__01-02-03", "jobs_dir": "jobs", "n_attempts": 1,
+        "install_only": false, "skip_credential_checks": false, "timeout_multiplier": 1.0,
+        "agent_timeout_multiplier": null, "verifier_timeout_multiplier": null,
+        "agent_setup_timeout_multiplier": null, "environment_build_timeout_multiplier": null,
+        "debug": false, "n_concurrent_trials": 8, "quiet": false,
+        "retry": {
+            "max_retries": 0, "include_exceptions": null,
+            "exclude_exceptions": ["AgentTimeoutError", "CancelledError", "VerifierTimeoutError"],
+            "wait_multiplier": 1.0, "min_wait_sec": 1.0, "max_wait_sec": 60.0
+        },
+        "override_error_policy": {},
+        "environment": {
+            "type": "docker", "import_path": null, "force_build": false, "delete": true,
+            "stream": false, "cpu_enforcement_policy": "auto", "memory_enforcement_policy": "auto",
+            "override_cpus": null, "override_memory_mb": null, "override_storage_mb": null,
+            "override_gpus": null, "override_tpu": null, "mounts": null,
+            "extra_docker_compose": [], "kwargs": {}, "extra_allowed_hosts": []
+        },
+        "verifier": {
+            "override_timeout_sec": null, "max_timeout_sec": null, "disable": false,
+            "extra_allowed_hosts": []
+        },
+        "metrics": [],
+        "agents": [{
+            "name": "oracle", "import_path": null, "model_name": null, "base_url": null,
+            "model_api_key_name": null, "model_api_format": null, "skip_model_parsing": false,
+            "n_concurrent": null, "concurrency_group": null, "skills": [],
+            "override_timeout_sec": null, "override_setup_timeout_sec": null,
+            "max_timeout_sec": null, "resume_trajectory": false, "load_trajectory": null,
+            "extra_allowed_hosts": [], "kwargs": {}, "mcp_servers": []
+        }],
+        "user_agent": null,
+        "datasets": [{
+            "path": "/tasks", "name": null, "version": null, "ref": null, "registry_url": null,
+            "registry_path": null, "repo": null, "overwrite": false, "download_dir": null,
+            "task_names": null, "exclude_task_names": null, "n_tasks": null
+        }],
+        "tasks": [], "artifacts": [], "extra_instruction_paths": [], "extra_instructions": [],
+        "source_jobs": []
+    })
+}
+
+#[test]
+fn job_file_that_harbor_prints_is_read() {
+    let (job, errors, warnings) = read("job.json", &printed().to_string());
+    assert_eq!((errors, warnings), (Vec::new(), vec![SAID.to_owned()]));
+    let job = job.expect("a job");
+    assert_eq!(job["n_concurrent_trials"], 8);
+    assert_eq!(job["retry"]["max_attempts"], 1);
+    assert_eq!(job["datasets"][0]["path"], "/tasks");
+}
+
+#[test]
+fn job_file_of_harbor_names_skills_and_compose_files_from_the_current_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (skill, compose) = (dir.path().join("zebra"), dir.path().join("more.yaml"));
+    std::fs::create_dir(&skill).expect("made");
+    std::fs::write(skill.join("SKILL.md"), "").expect("written");
+    std::fs::write(&compose, "services: {}\n").expect("written");
+    let mut document = printed();
+    document["install_only"] = json!(true);
+    document["environment"]["extra_docker_compose"] = json!([compose]);
+    let agent = json!({"name": "claude-code", "model_name": "anthropic/m", "skills": [skill]});
+    document["agents"] = json!([agent]);
+    let (job, errors, _) = read("job.json", &document.to_string());
+    assert_eq!(errors, Vec::<String>::new());
+    let job = job.expect("a job");
+    assert_eq!(job["install_only"], true);
+    assert_eq!(job["verifier"]["disable"], true);
+    assert_eq!(job["environment"]["extra_docker_compose"], json!([compose]));
+    assert_eq!(job["agents"][0]["skills"][0]["name"], "zebra");
+
+    for (pointer, key) in [
+        ("/environment/extra_docker_compose", "environment.extra_docker_compose[0]"),
+        ("/agents/0/skills", "agents[0].skills[0]"),
+    ] {
+        let mut document = document.clone();
+        *document.pointer_mut(pointer).expect("a key") = json!(["absent"]);
+        assert_eq!(read("job.json", &document.to_string()).1, [key]);
+    }
+}
+
+#[test]
+fn job_file_of_harbor_with_key_without_counterpart_is_refused_by_name() {
+    for (pointer, value, key) in [
+        ("/schema_version", json!(2), "schema_version"),
+        ("/retry/include_exceptions", json!(["AgentTimeoutError"]), "retry.include_exceptions"),
+        ("/retry/exclude_exceptions", json!(["SSHAccessError"]), "retry.exclude_exceptions"),
+        ("/environment/mounts", json!([{"type": "bind"}]), "environment.mounts"),
+        (
+            "/environment/memory_enforcement_policy",
+            json!("request"),
+            "environment.memory_enforcement_policy",
+        ),
+        ("/agents/0/import_path", json!("a:B"), "agents[0].import_path"),
+        ("/agents/0/import_path", json!("auto"), "agents[0].import_path"),
+        ("/agents/0/n_concurrent", json!(2), "agents[0].n_concurrent"),
+        ("/user_agent", json!({"name": "x"}), "user_agent"),
+        ("/metrics", json!([{"type": "mean", "kwargs": {"a": 1}}]), "metrics[0].kwargs"),
+    ] {
+        let mut document = printed();
+        *document.pointer_mut(pointer).expect("a key") = value;
+        let (_, errors, _) = read("job.json", &document.to_string());
+        assert_eq!(errors, [key], "{pointer}");
+    }
+}
+
+#[test]
+fn options_of_catalogued_agent_are_translated() {
+    let text = "
+agents:
+  - name: codex
+    model_name: openai/gpt-5
+    model_api_format: openai_responses
+    base_url: http://models.example
+    model_api_key_name: MY_KEY
+    kwargs: {reasoning_effort: high}
+  - {name: oracle, model_name: openai/x}
+datasets: [{path: /tasks}]
+";
+    let (job, errors, warnings) = read("job.yaml", text);
+    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(warnings, [SAID, "agents[1].model_name"]);
+    let agent = &job.expect("a job")["agents"][0];
+    assert_eq!(agent["model"], "openai/gpt-5", "{agent:#}");
+}
+
+#[test]
+fn job_file_with_keys_of_both_is_read_as_before() {
+    let text = "name: x\ndebug: true\nagents: [{name: oracle}]\ndatasets: [{path: /tasks}]\n";
+    let (_, errors, warnings) = read("job.yaml", text);
+    assert_eq!((errors, warnings), (vec!["debug".to_owned()], Vec::new()));
+}
+
+#[test]
+fn file_of_this_program_with_a_stray_key_is_not_taken_for_one_of_harbor() {
+    for key in ["debug", "quiet"] {
+        let text = format!("{key}: true\nagents: [{{name: oracle}}]\ndatasets: [{{path: /t}}]\n");
+        let (_, errors, warnings) = read("job.yaml", &text);
+        assert_eq!((errors, warnings), (vec![key.to_owned()], Vec::new()));
+    }
+}
+
+#[test]
+fn relative_path_is_one_of_the_current_directory_on_the_command_line_alone() {
+    let path = |host: HostAccess<'_>| {
+        let text = "job_name: x\ntasks: [{path: a/b}]\n";
+        let (root, _) = yaml::parse(text).expect("valid YAML");
+        let mut problems = Diagnostics::default();
+        let root = translate(root, "job.yaml".as_ref(), host, &mut problems);
+        let ConfigNode { value: ConfigValue::Mapping(entries), .. } = root else { return None };
+        let is_tasks = |entry: &&ConfigEntry| entry.key == "tasks";
+        let ConfigValue::Sequence(tasks) = &entries.iter().find(is_tasks)?.node.value else {
+            return None;
+        };
+        string(tasks.first()?, "path")
+    };
+    let here = std::path::absolute("a/b").expect("a path");
+    assert_eq!(path(HostAccess::Everything).as_deref(), here.to_str());
+    assert_eq!(path(HostAccess::Nothing).as_deref(), Some("a/b"));
+}

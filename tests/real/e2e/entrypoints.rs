@@ -1,0 +1,78 @@
+//! Images whose ENTRYPOINT starts services: the agent starts when these have started.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::DockerEngine;
+use rollout_tests::results::TrialDirectory;
+
+use crate::e2e::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+/// Name, the work of the ENTRYPOINT before it runs its command, and what the solution needs.
+const TASKS: [(&str, &str, &str); 6] = [
+    ("soon", "(sleep 0.2; touch /ready) &", "[ -e /ready ]"),
+    ("later", "(sleep 1.5; touch /ready) &", "[ -e /ready ]"),
+    ("late", "(sleep 4; touch /ready) &", "[ -e /ready ]"),
+    ("before", "perl -e 'select(undef, undef, undef, 2)'; touch /ready", "[ -e /ready ]"),
+    (
+        "socket",
+        "perl -MIO::Socket::INET -e 'select(undef, undef, undef, 0.7); $s = \
+         IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1\", LocalPort => 7000) or die; \
+         sleep 1000' &",
+        "(exec 3<>/dev/tcp/127.0.0.1/7000)",
+    ),
+    ("alone", "true", "true"),
+];
+
+/// What the trial's record says of the wait: what ended it, and its seconds.
+fn wait_of(trial: &TrialDirectory) -> (&str, f64) {
+    let wait = &trial.result["environment"]["start_wait"];
+    let until = wait["until"].as_str().unwrap_or_default();
+    (until, wait["waited_sec"].as_f64().unwrap_or(-1.0))
+}
+
+#[test]
+fn agent_starts_after_services_of_entrypoint() {
+    let Some(_engine) = DockerEngine::available() else { return };
+    let mut project = project();
+    for (name, work, needs) in TASKS {
+        let at = |file: &str| format!("tasks/{name}/{file}");
+        let task = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"public\"\n";
+        let dockerfile = "FROM debian:bookworm-slim\nCOPY entry.sh /entry.sh\nRUN chmod +x \
+                          /entry.sh\nWORKDIR /app\nENTRYPOINT [\"/entry.sh\"]\n";
+        let solution = format!("#!/bin/bash\n{needs} && echo ok > /app/out\ntrue\n");
+        let tests = "#!/bin/bash\ngrep -q ok /app/out && r=1 || r=0\necho $r > \
+                     /logs/verifier/reward.txt\n";
+        project = project
+            .write(&at("task.toml"), task)
+            .write(&at("instruction.md"), "Write ok to /app/out.\n")
+            .write(&at("environment/Dockerfile"), dockerfile)
+            .write(&at("environment/entry.sh"), &format!("#!/bin/bash\n{work}\nexec \"$@\"\n"))
+            .write(&at("solution/solve.sh"), &solution)
+            .write(&at("tests/test.sh"), tests);
+    }
+    let arguments = ["run", "-p", "tasks", "-a", "oracle", "-n", "3", "--name", "j"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
+    let results = project.results("j");
+    assert_adds_up(&results, 6);
+    for (name, _, _) in TASKS {
+        let trial = results.trial("oracle", name);
+        assert_eq!(trial.reward(), Some(1.0), "{name}: {:#}", trial.result);
+    }
+    let seconds = |name| {
+        let trial = results.trial("oracle", name);
+        let (until, waited) = wait_of(&trial);
+        (until.to_owned(), waited)
+    };
+    let (until, waited) = seconds("alone");
+    assert!(until == "idle" && waited < 0.5, "{until} {waited}");
+    let (until, waited) = seconds("socket");
+    assert!(until == "settled" && waited < 8.0, "{until} {waited}");
+    let (until, waited) = seconds("late");
+    assert!(until == "idle" && (3.0..8.0).contains(&waited), "{until} {waited}");
+
+    let given = [&arguments[..7], &["--name", "k", "-t", "soon", "--set"]].concat();
+    let without = [&given[..], &["environment.start_grace_sec=0"]].concat();
+    let _ended = project.rollout(&without).wait(DEADLINE).expect_code(ExitCode::Success);
+    let trial = project.results("k").trial("oracle", "soon");
+    assert!(trial.result["environment"]["start_wait"].is_null(), "{:#}", trial.result);
+    assert_nothing_left(&project);
+}

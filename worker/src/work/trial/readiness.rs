@@ -1,0 +1,97 @@
+//! The wait between the creation of an environment and its first command: for its healthcheck, or for
+//! the programs that it runs by itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::record::{StartWait, StartWaitEnd};
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::spec::timeout::seconds;
+use tokio::time::Instant;
+
+use super::health;
+use crate::environment::{Environment, FailureKind, OutputSink, OutputStream, start};
+use crate::executor::errors::SetupError;
+use crate::executor::{self, Capture, ManagedEnvironment, NormalExit, ScriptEnd};
+
+/// Most bytes of an observation that are kept.
+const MAX_PRINTED: usize = 1024;
+
+/// Waits until an environment can be used, and records the wait.
+pub(super) async fn wait_until_ready(
+    environment: &mut ManagedEnvironment,
+    task: &TaskEnvironment,
+    capture: impl Fn() -> Arc<Capture>,
+) -> Result<(), SetupError> {
+    let began = Instant::now();
+    let mut waited = None;
+    let without_observation = |until| StartWait {
+        until,
+        waited_sec: began.elapsed().as_secs_f64(),
+        processes: None,
+        sockets: None,
+    };
+    if let Some(check) = &task.healthcheck {
+        health::wait_until_healthy(environment, check, capture).await?;
+        waited = Some(without_observation(StartWaitEnd::Healthcheck));
+    } else if let Some(grace) = task.start_grace_sec {
+        if grace > 0.0 {
+            tokio::time::sleep(seconds(grace)).await;
+            waited = Some(without_observation(StartWaitEnd::Grace));
+        }
+    } else if environment.expect_running().has_own_programs() {
+        waited = observe(environment.expect_running()).await?;
+    }
+    if let Some(record) = &mut environment.record {
+        record.start_wait = waited;
+    }
+    Ok(())
+}
+
+/// Waits until the programs of an environment have settled. `None` if they cannot be observed: the
+/// environment may have another shell.
+async fn observe(environment: &dyn Environment) -> Result<Option<StartWait>, SetupError> {
+    let printed = Arc::new(PrintedText::default());
+    let ran = executor::run_command(
+        environment,
+        start::observation(),
+        start::OBSERVED_WITHIN,
+        printed.clone(),
+        NormalExit::AnyCode,
+    )
+    .await;
+    if let Some(left) = ran.processes_left {
+        return Err(SetupError::Create(left));
+    }
+    match ran.end {
+        ScriptEnd::Failed(failure) if failure.kind != FailureKind::NotStarted => {
+            return Err(SetupError::Create(failure));
+        }
+        ScriptEnd::Failed(_) | ScriptEnd::Exited(_) | ScriptEnd::TimedOut => {}
+    }
+    let waited = start::observed(&printed.text());
+    if waited.is_none() {
+        tracing::debug!(environment = environment.id(), "cannot observe its own programs");
+    }
+    Ok(waited)
+}
+
+/// The beginning of the standard output of a command.
+#[derive(Debug, Default)]
+struct PrintedText(Mutex<Vec<u8>>);
+
+impl PrintedText {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl OutputSink for PrintedText {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
+        if stream == OutputStream::Stdout {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = MAX_PRINTED.saturating_sub(kept.len());
+            kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+}
