@@ -76,8 +76,8 @@ pub struct PowerDisk {
     around: Option<TempDir>,
 }
 
-/// An empty project on a disk. `program` is the program under test. The outputs of commands are not on the disk. Without FUSE, loop devices or the right to mount,
-/// the test is ignored.
+/// An empty project on a disk. `program` is the program under test. The outputs of commands are not on the
+/// disk. Without FUSE, loop devices or the right to mount, the test is ignored.
 ///
 /// # Panics
 /// When the disk cannot be made for another reason.
