@@ -22,7 +22,7 @@ const TASKS: [(&str, &str, &str); 6] = [
     ("alone", "true", "true"),
 ];
 
-/// What the trial's record says of the wait: what ended it, and its seconds.
+/// The wait in the record of a trial: the cause of its end, and its seconds.
 fn wait_of(trial: &TrialDirectory) -> (&str, f64) {
     let wait = &trial.result["environment"]["start_wait"];
     let until = wait["until"].as_str().unwrap_or_default();

@@ -90,6 +90,13 @@ fn install_only_runs_no_attempt_and_no_test() {
     let results = project.results("quickstart");
     assert_adds_up(&results, 4);
     assert_eq!(results.count("unverified_trials"), 4);
+    for trial in results.trials() {
+        let outputs = trial.result["outputs"].as_array().into_iter().flatten();
+        let mut paths = outputs.filter_map(|output| output["path"].as_str());
+        let attempted = paths.find(|path| path.starts_with("command/"));
+        assert_eq!(attempted, None, "{}: an attempt ran", trial.name);
+        assert_eq!(trial.text("logs/verifier/reward.txt"), None, "{}: a test ran", trial.name);
+    }
     let config = std::fs::read_to_string(project.path().join("jobs/quickstart/config.json"));
     assert!(config.expect("a document").contains("\"install_only\""));
 }

@@ -39,7 +39,7 @@ struct Block {
     text: String,
 }
 
-/// What a block needs of this machine.
+/// A part of this machine that a block needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Docker,
@@ -273,11 +273,14 @@ fn readme_blocks_do_what_they_say_in_order() {
         ("examples/nats/run", "nats", 4),
         ("--name hosts", "hosts", 4),
     ] {
+        assert!(blocks.iter().any(|other| other.text.contains(block)), "no block has {block:?}");
         if ran.iter().any(|text| text.contains(block)) {
             assert_eq!(project.results(job).count("completed_trials"), trials, "{job}");
         }
     }
-    if ran.iter().any(|text| text.contains("examples/agents/run")) {
+    let agents = "examples/agents/run";
+    assert!(blocks.iter().any(|other| other.text.contains(agents)), "no block has {agents:?}");
+    if ran.iter().any(|text| text.contains(agents)) {
         assert_model_was_called(project);
     }
     let awk = fs::read_to_string(project.path().join("examples/tree/program/integrate.awk"));

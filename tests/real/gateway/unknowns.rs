@@ -1,4 +1,4 @@
-//! What is not known of model calls, and what an agent knows of its limits.
+//! Model calls without token ids and prices, and the limits that an agent is told.
 
 use std::time::Duration;
 

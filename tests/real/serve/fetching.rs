@@ -117,6 +117,48 @@ fn repository_that_its_server_denies_is_not_used_from_the_cache() {
 }
 
 #[test]
+fn entry_of_a_registry_fails_alone_only_if_its_server_has_no_such_repository() {
+    let (project, git) = with_repository();
+    let status = Arc::new(AtomicU16::new(404));
+    let answered = Arc::clone(&status);
+    let server = InnerServer::start(move |request| {
+        if request.target.starts_with("/tasks.git") {
+            return repository_answer(&git, request);
+        }
+        format!("HTTP/1.1 {} No\r\n{CLOSE}", answered.load(Ordering::SeqCst)).into()
+    });
+    let entry = |name: &str, repository: &str| {
+        let url = server.url(repository);
+        json!({ "name": name, "git_url": url, "path": "second" })
+    };
+    let entries = [entry("found", "/tasks.git"), entry("lost", "/lost.git")];
+    let registry = json!([{ "name": "bench", "tasks": entries }]);
+    project.write_file("registry.json", &registry.to_string());
+    let run = |name: &str| {
+        project.write_file(
+            "job.yaml",
+            &format!(
+                "name: {name}\nenvironment: {{type: process}}\nagents: [{{name: oracle}}]\n\
+                 datasets: [{{registry: {{path: registry.json}}, name: bench}}]\n"
+            ),
+        );
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE)
+    };
+    let ended = run("absent").expect_code(ExitCode::Success);
+    let results = project.results("absent");
+    assert_eq!(results.trial("oracle", "found").error(), None, "{}", ended.stderr);
+    assert_eq!(results.trial("oracle", "lost").error(), Some("task_not_found"));
+    for denied in [401, 403] {
+        status.store(denied, Ordering::SeqCst);
+        let name = format!("denied-{denied}");
+        let refused = run(&name).expect_code(ExitCode::Config);
+        let _said = refused.expect_stderr("cannot fetch the repository");
+        let directory = project.path().join("jobs").join(&name);
+        assert!(!directory.exists(), "{denied} decided about trials in {}", directory.display());
+    }
+}
+
+#[test]
 fn public_repository_is_fetched_without_credentials_over_the_proxy_of_the_server() {
     let (project, git) = with_repository();
     let server = repository_server(&git, None);

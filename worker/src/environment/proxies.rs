@@ -47,8 +47,8 @@ pub(crate) fn exempt<'a>(
     if !VARIABLES.iter().any(|name| env.contains_key(*name)) {
         return;
     }
-    let given = EXEMPT.iter().find_map(|name| env.get(*name)).cloned().unwrap_or_default();
-    let mut hosts: Vec<String> = given.split(',').map(|host| host.trim().to_owned()).collect();
+    let given = EXEMPT.iter().filter_map(|name| env.get(*name)).flat_map(|hosts| hosts.split(','));
+    let mut hosts: Vec<String> = given.map(|host| host.trim().to_owned()).collect();
     hosts.retain(|host| !host.is_empty());
     hosts.extend(LOOPBACK.map(str::to_owned));
     hosts.extend(addresses.into_iter().filter_map(host));
@@ -102,6 +102,15 @@ mod tests {
             env(&[("http_proxy", "http://p:1"), ("no_proxy", "x.example, localhost")]);
         exempt(&mut proxied, gateway);
         let hosts = "x.example,localhost,127.0.0.1,::1,10.0.0.7,fd00::1";
+        assert_eq!((&*proxied["NO_PROXY"], &*proxied["no_proxy"]), (hosts, hosts));
+    }
+
+    #[test]
+    fn hosts_of_both_spellings_stay_exempt_from_proxies() {
+        let variables = [("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "a,b"), ("no_proxy", "b,c")];
+        let mut proxied = env(&variables);
+        exempt(&mut proxied, []);
+        let hosts = "a,b,c,localhost,127.0.0.1,::1";
         assert_eq!((&*proxied["NO_PROXY"], &*proxied["no_proxy"]), (hosts, hosts));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct SpoolEntry {
     pub(super) stopped: Option<Phase>,
     /// Whether a result marker is written.
     pub(super) marker: bool,
-    /// In the order of their file names, which are their indices.
+    /// In the order of their file names, which are numbers.
     pub(super) files: Vec<SpoolFile>,
     /// Directory of the entry.
     #[serde(skip)]
@@ -45,6 +45,9 @@ pub(super) struct SpoolFile {
     /// Digest of its content; entries of former versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<Digest>,
+    /// Number of its name, if a file before it had disappeared; otherwise its index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    number: Option<usize>,
     /// Kind of the record, for workers of former versions.
     of: RecordKind,
     #[serde(flatten)]
@@ -61,19 +64,21 @@ enum RecordKind {
 }
 
 impl SpoolFile {
-    /// A file that belongs to `record`.
+    /// The next file of an entry, whose name in its directory is `number`.
     pub(super) fn new(
-        record: &ExecutionRecord,
+        entry: &SpoolEntry,
+        number: usize,
         media_type: MediaType,
         role: FileRole,
         digest: Digest,
     ) -> Self {
-        let of = match record {
+        let of = match &entry.record {
             ExecutionRecord::Trial(_) => RecordKind::Trial,
             ExecutionRecord::Eval(_) => RecordKind::Eval,
             ExecutionRecord::Ideas(_) => RecordKind::Ideas,
         };
-        Self { media_type, digest: Some(digest), of, role }
+        let number = Some(number).filter(|number| *number != entry.files.len());
+        Self { media_type, digest: Some(digest), number, of, role }
     }
 }
 
@@ -94,7 +99,8 @@ impl SpoolEntry {
 
     /// Path of file `index`.
     pub(super) fn file(&self, index: usize) -> PathBuf {
-        self.dir.join(index.to_string())
+        let number = self.files.get(index).and_then(|file| file.number);
+        self.dir.join(number.unwrap_or(index).to_string())
     }
 
     /// The first file that is missing in the directory of the entry. `None` if the directory itself

@@ -41,21 +41,19 @@ pub(super) fn persist(
 
 /// The execution with its files where a `persist` that failed has left them: some may be in the entry.
 pub(super) fn locate_files(entry_dir: &Path, mut finished: Finished) -> Finished {
-    let mut index = 0;
-    for RecordFile { file, .. } in &mut finished.files {
-        let moved = entry_file_path(entry_dir, index);
-        if file.exists() {
-            index += 1;
-        } else if moved.exists() {
+    for (number, RecordFile { file, .. }) in finished.files.iter_mut().enumerate() {
+        let moved = entry_file_path(entry_dir, number);
+        if !file.exists() && moved.exists() {
             *file = moved;
-            index += 1;
         }
     }
     finished
 }
 
-fn entry_file_path(entry_dir: &Path, index: usize) -> PathBuf {
-    entry_dir.join(index.to_string())
+/// The place of a file in the entry. Its number is the same in every repetition, also if a file before it
+/// has disappeared.
+fn entry_file_path(entry_dir: &Path, number: usize) -> PathBuf {
+    entry_dir.join(number.to_string())
 }
 
 /// The entry, and the steps that write it.
@@ -79,8 +77,8 @@ pub(super) fn persist_plan(
         dir: dir.clone(),
         bytes: 0,
     };
-    for RecordFile { file, media_type, role, digest } in files {
-        let to = entry_file_path(&dir, entry.files.len());
+    for (number, RecordFile { file, media_type, role, digest }) in files.into_iter().enumerate() {
+        let to = entry_file_path(&dir, number);
         if !file.exists() && !to.exists() {
             entry.record.add_error(missing_file_error(&file));
             continue;
@@ -90,7 +88,8 @@ pub(super) fn persist_plan(
             None => regular_file::digest(if file.exists() { &file } else { &to })?,
         };
         steps.extend([PersistStep::Move { from: file, to: to.clone() }, PersistStep::Sync(to)]);
-        entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
+        let file = SpoolFile::new(&entry, number, media_type, role, digest);
+        entry.files.push(file);
     }
     let (temporary, entry_file) = (dir.join("entry.json.new"), dir.join(entry::ENTRY_FILE));
     let bytes = digest_line::append(serde_json::to_vec(&entry)?);

@@ -31,7 +31,7 @@ use crate::executor::{
     ScratchCreation,
 };
 use crate::queue::traits::{ConnectionStatus, QueueError, WorkSource};
-use crate::store::{BlobStore as _, get_json};
+use crate::store::get_json;
 use crate::testing::{FaultyStore, SampleRun, passed_trial};
 use crate::work::trial::TrialContext;
 
@@ -205,6 +205,17 @@ impl SpoolFixture {
         );
         assert_eq!(record.secondary_errors, []);
         assert_eq!(self.store.inner().document_paths().len(), 1, "a marker");
+    }
+
+    /// Asserts that the report holds the result without the output, which disappeared.
+    async fn assert_published_without_output(&self, report: &Report) {
+        let ReportBody::Result(body) = &report.body else { panic!("{report:?}") };
+        assert_eq!(body.verdict.reward, Some(1.0));
+        let blob = body.record.clone().expect("a record");
+        let record: TrialRecord = get_json(&*self.store, &blob.digest).await.expect("stored");
+        assert_eq!((record.outputs.len(), record.secondary_errors.len()), (0, 1));
+        let logs = record.logs.expect("logs");
+        assert_eq!(self.store.inner().text(&logs.archive), "content of logs.tar");
     }
 }
 
@@ -460,18 +471,33 @@ async fn spool_with_missing_output_file_keeps_verdict() {
         .await
         .expect("persisted");
     scene.recover().await;
-    let ReportBody::Result(body) = &scene.queue.recorded_reports()[0].body else {
-        panic!("a result")
+    scene.assert_published_without_output(&scene.queue.recorded_reports()[0]).await;
+}
+
+#[tokio::test]
+async fn spool_write_repeated_without_a_missing_file_keeps_the_others_in_their_places() {
+    let without_output = || async {
+        let scene = SpoolFixture::new().await;
+        fs::remove_file(scene.context.execution.scratch.join("a.txt")).expect("removed");
+        let plan = persist_plan(scene.dir.path(), scene.finished(), true).expect("planned");
+        (scene, plan.1)
     };
-    assert_eq!(body.verdict.reward, Some(1.0));
-    let bytes = scene
-        .store
-        .get_bytes(&body.record.as_ref().expect("a record").digest, 1 << 20)
-        .await
-        .expect("stored");
-    let record: TrialRecord = serde_json::from_slice(&bytes).expect("JSON");
-    assert_eq!((record.outputs.len(), record.secondary_errors.len()), (0, 1));
-    assert!(record.logs.is_some());
+    let steps = without_output().await.1.len();
+    for failed_after in 0..steps {
+        let (scene, planned) = without_output().await;
+        planned.iter().take(failed_after).for_each(|step| step.perform().expect("performed"));
+        let spool = Spool::new(scene.dir.path().to_owned());
+        let located = spool.locate_files(&scene.finished()).await;
+        assert!(!located.files[0].file.exists(), "after {failed_after} steps");
+        let logs = fs::read_to_string(&located.files[1].file).expect("readable");
+        assert_eq!(logs, "content of logs.tar", "after {failed_after} steps");
+        let kept = spool.persist(&scene.finished(), true).await.expect("persisted");
+        let outage = crate::backoff::OutageLog::new("store");
+        let report = publish(&*scene.store, &outage, &kept).await;
+        scene.assert_published_without_output(&report).await;
+        spool.remove(kept).await;
+        assert!(scene.is_clean(), "after {failed_after} steps");
+    }
 }
 
 #[test]
@@ -479,6 +505,7 @@ fn spool_file_json_round_trips_unchanged() {
     for text in [
         r#"{"media_type":"text/plain","of":"trial","role":"output","path":"a.txt","total_bytes":16,"truncated":false}"#,
         r#"{"media_type":"application/x-tar","of":"trial","role":"artifact","index":2}"#,
+        r#"{"media_type":"application/x-tar","number":1,"of":"trial","role":"artifact","index":2}"#,
         r#"{"media_type":"application/x-tar","of":"eval","role":"logs","entries":1,"skipped":2,"truncated":true}"#,
         r#"{"media_type":"application/octet-stream","of":"eval","role":"candidate","commit":"a","parent":"b"}"#,
     ] {

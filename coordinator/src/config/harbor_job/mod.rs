@@ -9,7 +9,8 @@ mod tests;
 use std::path::Path;
 
 use self::tables::{
-    AGENT, DATASET, ENVIRONMENT, HARBOR_ONLY, METRIC, RETRY, ROLLOUT_ONLY, TASK, TOP, VERIFIER,
+    AGENT, DATASET, DECISIVE, ENVIRONMENT, HARBOR_ONLY, METRIC, RETRY, ROLLOUT_ONLY, TASK, TOP,
+    VERIFIER,
 };
 use super::diagnostics::{ConfigWarning, Diagnostics, ErrorKind};
 use super::host_path::HostAccess;
@@ -84,10 +85,10 @@ pub(super) fn translate(
     Translation { file, is_of_this_user, problems }.job(root)
 }
 
-/// Whether the file has a key of Harbor, and none of this program.
+/// Whether the file has a key that decides for Harbor, or two others of Harbor, and none of this program.
 fn is_of_harbor(root: &ConfigNode) -> bool {
-    let has = |keys: &[&str]| keys.iter().any(|key| has_key(root, key));
-    has(HARBOR_ONLY) && !has(ROLLOUT_ONLY)
+    let count = |keys: &[&str]| keys.iter().filter(|key| has_key(root, key)).count();
+    (count(DECISIVE) > 0 || count(HARBOR_ONLY) > 1) && count(ROLLOUT_ONLY) == 0
 }
 
 /// Whether there is a value at a path such as `agents[].name`.

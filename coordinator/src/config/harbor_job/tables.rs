@@ -2,13 +2,13 @@
 
 use super::HarborKey::{self, Named, OnlyDefault, Same, Special, WithoutEffect};
 
-/// Paths that only job files of Harbor have, except `debug` and `quiet`, which a file of this program may have
-/// by mistake.
+/// Paths that no file of this program has by mistake: each tells a job file of Harbor alone.
+pub(super) const DECISIVE: &[&str] = &["schema_version", "job_name", "orchestrator"];
+
+/// Other paths that only job files of Harbor have, except `debug` and `quiet`. A file of this program may have
+/// one of them by mistake.
 pub(super) const HARBOR_ONLY: &[&str] = &[
-    "schema_version",
-    "job_name",
     "skip_credential_checks",
-    "orchestrator",
     "plugins",
     "override_error_policy",
     "user_agent",

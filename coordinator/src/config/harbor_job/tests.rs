@@ -205,10 +205,33 @@ fn job_file_with_keys_of_both_is_read_as_before() {
 
 #[test]
 fn file_of_this_program_with_a_stray_key_is_not_taken_for_one_of_harbor() {
-    for key in ["debug", "quiet"] {
-        let text = format!("{key}: true\nagents: [{{name: oracle}}]\ndatasets: [{{path: /t}}]\n");
+    for (keys, agent_key, expected) in [
+        ("debug: true\n", "", &["debug"][..]),
+        ("quiet: true\n", "", &["quiet"]),
+        ("debug: true\nquiet: true\n", "", &["debug", "quiet"]),
+        ("", ", model_name: openai/x", &["agents[0].model_name"]),
+        ("retry: {max_retries: 2}\n", "", &["retry.max_retries"]),
+        ("environment: {delete: true}\n", "", &["environment.delete"]),
+    ] {
+        let agents = format!("agents: [{{name: oracle{agent_key}}}]");
+        let text = format!("{keys}{agents}\ndatasets: [{{path: /t}}]\n");
         let (_, errors, warnings) = read("job.yaml", &text);
-        assert_eq!((errors, warnings), (vec![key.to_owned()], Vec::new()));
+        assert_eq!(errors, expected, "{text}");
+        assert_eq!(warnings, Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn job_file_of_harbor_is_known_by_one_decisive_key_or_two_others() {
+    for text in [
+        "schema_version: 1\nagents: [{name: oracle}]\n",
+        "orchestrator: {n_concurrent_trials: 2}\nagents: [{name: oracle}]\n",
+        "retry: {max_retries: 2}\nenvironment: {delete: true}\nagents: [{name: oracle}]\n",
+    ] {
+        let (job, errors, warnings) =
+            read("job.yaml", &format!("{text}datasets: [{{path: /t}}]\n"));
+        assert_eq!((errors, warnings), (Vec::new(), vec![SAID.to_owned()]), "{text}");
+        assert!(job.is_some(), "{text}");
     }
 }
 

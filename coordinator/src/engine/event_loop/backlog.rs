@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::event::{EventKind, WaitingItems};
+use rollout_worker::backoff::OutageLog;
 
 use super::{Engine, WorkerLocation};
 use crate::engine::core::NewItem;
@@ -13,7 +14,7 @@ use crate::engine::{Planner, RunError};
 const MAX_WAITING_LANES: usize = 64;
 
 /// Items without a result of each lane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backlog {
     pending: Vec<u64>,
     /// The last event.
@@ -22,6 +23,20 @@ pub(super) struct Backlog {
     is_in_directory: bool,
     /// Whether it does not show the last event yet, because its file could not be written.
     is_unwritten: bool,
+    /// Whether the file can be written.
+    log: OutageLog,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self {
+            pending: Vec::new(),
+            shown: None,
+            is_in_directory: false,
+            is_unwritten: false,
+            log: OutageLog::new("the file about items that wait for a worker"),
+        }
+    }
 }
 
 impl Backlog {
@@ -107,7 +122,7 @@ impl<P: Planner> Engine<P> {
             return Ok(());
         }
         let content = (!waiting.is_empty()).then_some(waiting);
-        if self.write_hint(self.run.layout.waiting(), content)? {
+        if self.write_hint(self.run.layout.waiting(), content, &self.backlog.log)? {
             self.backlog.is_in_directory = !waiting.is_empty();
             self.backlog.is_unwritten = false;
         }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
-use rollout_worker::backoff::error_chain;
+use rollout_worker::backoff::OutageLog;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
@@ -21,12 +21,21 @@ pub struct QueueOutage {
 }
 
 /// The file about an outage.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OutageFile {
     written: Option<QueueOutage>,
     /// Whether the directory is known to have that and nothing else: a session that was killed may have
     /// left a file.
     is_known: bool,
+    /// Whether it can be written.
+    log: OutageLog,
+}
+
+impl Default for OutageFile {
+    fn default() -> Self {
+        let log = OutageLog::new("the file about the outage of the queue");
+        Self { written: None, is_known: false, log }
+    }
 }
 
 impl<P: Planner> Engine<P> {
@@ -38,8 +47,9 @@ impl<P: Planner> Engine<P> {
         if self.outage_file.is_known && self.outage_file.written == outage {
             return Ok(());
         }
-        let is_known = self.write_hint(self.run.layout.queue_outage(), outage.as_ref())?;
-        self.outage_file = OutageFile { written: outage, is_known };
+        let path = self.run.layout.queue_outage();
+        let is_known = self.write_hint(path, outage.as_ref(), &self.outage_file.log)?;
+        (self.outage_file.written, self.outage_file.is_known) = (outage, is_known);
         Ok(())
     }
 
@@ -57,20 +67,61 @@ impl<P: Planner> Engine<P> {
         &self,
         path: PathBuf,
         content: Option<T>,
+        log: &OutageLog,
     ) -> Result<bool, RunError> {
         self.run.fence.check().map_err(RunError::LockLost)?;
-        let written = match content {
-            None => match std::fs::remove_file(&path) {
-                Err(source) if source.kind() != ErrorKind::NotFound => {
-                    Err(RunError::File { action: "remove", path, source })
+        Ok(write_or_remove(path, content, log))
+    }
+}
+
+/// Writes a file, or removes it. Returns whether that was possible. Callers try again, so the log says
+/// only when that changes.
+fn write_or_remove<T: Serialize>(path: PathBuf, content: Option<T>, log: &OutageLog) -> bool {
+    let written = match content {
+        None => match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(RunError::File { action: "remove", path, source })
+            }
+            _ => Ok(()),
+        },
+        Some(content) => atomic_file::write_json(&path, &content),
+    };
+    match &written {
+        Ok(()) => log.mark_recovered(),
+        Err(error) => log.mark_failed(error),
+    }
+    written.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn file_that_cannot_be_written_is_warned_of_once_until_it_can() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (path, logged) = (temp.path().join("outage.json"), temp.path().join("log"));
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(fs::File::create(&logged).expect("created"))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let log = OutageLog::new("the file");
+            for _ in 0..2 {
+                fs::create_dir_all(path.join("in its place")).expect("created");
+                for content in [Some("text"), Some("text"), None] {
+                    assert!(!write_or_remove(path.clone(), content, &log), "{content:?}");
                 }
-                _ => Ok(()),
-            },
-            Some(content) => atomic_file::write_json(&path, &content),
-        };
-        if let Err(error) = &written {
-            tracing::warn!("{}; it is tried again", error_chain(error));
-        }
-        Ok(written.is_ok())
+                fs::remove_dir_all(&path).expect("removed");
+                for content in [Some("text"), None] {
+                    assert!(write_or_remove(path.clone(), content, &log), "{content:?}");
+                }
+            }
+        });
+        let text = fs::read_to_string(&logged).expect("readable");
+        assert_eq!(text.matches("WARN").count(), 2, "{text}");
+        assert!(text.contains("the file: cannot write"), "{text}");
     }
 }

@@ -13,8 +13,12 @@ const REDIRECTION: &str = "unable to update url base from redirection";
 /// Git's words for an answer of another form, such as a login page at the same address.
 const NO_REFS: &str = "info/refs not valid";
 
-/// Git's words for an answer of a server that does not give the repository: 401, 403, 404, 410 and 451,
-/// a page that is no repository, a redirect that is not followed, and the same over SSH.
+/// Git's words for an answer of a server that has no such repository: 404, 410 and 451, and the same over SSH.
+const ABSENCES: &[&str] =
+    &["returned error: 404", "returned error: 410", "returned error: 451", "Repository not found"];
+
+/// Git's words for another answer of a server that does not give the repository: 401, 403, a page that is no
+/// repository, a redirect that is not followed, and the same over SSH.
 const DENIALS: &[&str] = &[
     "Authentication failed for",
     "could not read Username for",
@@ -22,14 +26,10 @@ const DENIALS: &[&str] = &[
     "unable to get password from user",
     "returned error: 401",
     "returned error: 403",
-    "returned error: 404",
-    "returned error: 410",
-    "returned error: 451",
     // All codes from 300 to 309.
     "returned error: 30",
     REDIRECTION,
     NO_REFS,
-    "Repository not found",
     "Permission denied (publickey",
 ];
 
@@ -81,6 +81,9 @@ impl GitError {
             Self::Failed(said) if is_denial(&said) => {
                 FetchError::Denied { url, said: origin.redact(&denial(&said)) }
             }
+            Self::Failed(said) if is_absence(&said) => {
+                FetchError::NoRepository { url, said: origin.redact(without_address(&said)) }
+            }
             Self::Failed(said) => {
                 FetchError::Unreachable { url, said: origin.redact(without_address(&said)) }
             }
@@ -122,9 +125,14 @@ impl GitError {
 
 /// Whether the server answered and does not give the repository, as opposed to an outage.
 fn is_denial(said: &str) -> bool {
+    DENIALS.iter().any(|words| said.contains(words))
+}
+
+/// Whether the server answered that it has no such repository.
+fn is_absence(said: &str) -> bool {
     // `repository 'https://…/' not found` is git's word for 404.
-    let is_absent = said.contains("repository '") && said.contains("' not found");
-    is_absent || DENIALS.iter().any(|words| said.contains(words))
+    let is_404 = said.contains("repository '") && said.contains("' not found");
+    is_404 || ABSENCES.iter().any(|words| said.contains(words))
 }
 
 /// Git's words for a denial, in short. A page to which a server redirects is told without the query of
@@ -165,24 +173,31 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_server_without_repository_is_no_outage() {
+    fn answer_of_server_without_repository_is_no_outage_and_settles_its_task() {
         let origin = Origin::new("https://h/x.git", Path::new("/"));
         let error = |said: &str| GitError::Failed(said.into()).into_unreachable(&origin);
         for said in [
-            "fatal: could not read Username for 'https://h': terminal prompts disabled",
-            "fatal: Authentication failed for 'https://h/x.git/'",
-            "fatal: unable to get password from user",
-            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 403",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 410",
             "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 451",
-            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 302",
-            "fatal: https://h/x.git/info/refs not valid: is this a git repository?",
             "fatal: repository 'https://h/x.git/' not found",
             "remote: Repository not found.; fatal: repository 'https://h/x.git/' not found",
             "ERROR: Repository not found.; fatal: Could not read from remote repository.",
+        ] {
+            assert!(matches!(error(said), FetchError::NoRepository { .. }), "{said}");
+            assert!(error(said).is_of_its_task() && !error(said).is_outage(), "{said}");
+        }
+        for said in [
+            "fatal: could not read Username for 'https://h': terminal prompts disabled",
+            "fatal: Authentication failed for 'https://h/x.git/'",
+            "remote: Repository not found.; fatal: Authentication failed for 'https://h/x.git/'",
+            "fatal: unable to get password from user",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 403",
+            "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 302",
+            "fatal: https://h/x.git/info/refs not valid: is this a git repository?",
             "git@h: Permission denied (publickey).; fatal: Could not read from remote repository.",
         ] {
             assert!(matches!(error(said), FetchError::Denied { .. }), "{said}");
-            assert!(error(said).is_of_its_task(), "{said}");
+            assert!(!error(said).is_of_its_task() && !error(said).is_outage(), "{said}");
         }
         for said in [
             "fatal: unable to access 'https://h/x.git/': The requested URL returned error: 503",

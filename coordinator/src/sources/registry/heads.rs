@@ -96,6 +96,10 @@ mod tests {
                  repository, and not an empty one?"
             );
             assert!(!error.is_outage(), "its last known content may not be used");
+            assert!(
+                !error.is_of_its_task(),
+                "the page may be that of a network which wants a login"
+            );
         }
         all.insert("refs/heads/main".to_owned(), "0".repeat(40));
         let error = unknown(&origin, &Revision::Named("maim".to_owned()), &all);

@@ -47,6 +47,10 @@ pub use prune::{FetchedCommit, PrunedCommits, prune};
 /// Suggested fix for a registry or a repository that is not delivered.
 const FETCH_HINT: &str = "check the address, or use `-p DIR` for tasks on this disk";
 
+/// Suggested fix for a repository that its server does not give to this host.
+const DENIED_HINT: &str =
+    "check the address, and whether the repository is public or `git` has credentials for it";
+
 /// Suggested fix for a repository that is too large.
 const SIZE_HINT: &str = "move the tasks to a smaller repository, or name fewer of them with `path`";
 
@@ -70,7 +74,15 @@ pub enum FetchError {
         /// The end of git's output.
         said: String,
     },
-    /// Its server answers, and does not give the repository.
+    /// Its server answers that it has no such repository.
+    #[error("cannot fetch the repository {url}: {said}")]
+    NoRepository {
+        /// Address, without password.
+        url: String,
+        /// The end of git's output.
+        said: String,
+    },
+    /// Its server gives another answer in place of the repository: it wants other credentials, or shows a page.
     #[error("cannot fetch the repository {url}: {said}")]
     Denied {
         /// Address, without password.
@@ -179,10 +191,10 @@ impl FetchError {
     }
 
     /// Whether it settles its task for good, so that the other tasks of a job run without it: the server
-    /// answered, and has no such content. An outage, a fault of this host, and a fetch that was ended or
-    /// refused decide nothing about a task.
+    /// answered, and has no such content. An outage, a fault of this host or its credentials, and a fetch
+    /// that was ended or refused decide nothing about a task.
     pub fn is_of_its_task(&self) -> bool {
-        self.is_missing() || matches!(self, Self::Denied { .. })
+        self.is_missing() || matches!(self, Self::NoRepository { .. })
     }
 
     /// Whether the repository may answer later, so that its last known content is used until then.
@@ -194,7 +206,8 @@ impl FetchError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoGit(_) => Some("install `git`".to_owned()),
-            Self::Unreachable { .. } | Self::Denied { .. } => Some(FETCH_HINT.to_owned()),
+            Self::Unreachable { .. } | Self::NoRepository { .. } => Some(FETCH_HINT.to_owned()),
+            Self::Denied { .. } => Some(DENIED_HINT.to_owned()),
             Self::Host { .. } => Some(HOST_HINT.to_owned()),
             Self::TooLarge { .. } => Some(SIZE_HINT.to_owned()),
             Self::Refused { .. } | Self::Unresolved { .. } => Some(LIST_HINT.to_owned()),

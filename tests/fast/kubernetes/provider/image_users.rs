@@ -78,6 +78,38 @@ async fn image_whose_user_cannot_write_to_the_root_gets_its_files() {
     assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
 }
 
+/// A shell of an image. It reports the first of these directories that does not exist as one that the user
+/// cannot write to.
+fn closing_shell(places: &str) -> String {
+    format!(
+        "#!/bin/bash\npwd() {{\n  builtin pwd\n  for place in {places}; do\n    \
+         [ -d $place ] || {{ closed=\" $place\"; break; }}\n  done\n}}\n\
+         export -f pwd\nexec /bin/bash \"$@\"\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_with_another_closed_directory_in_each_pod_has_three_pods() {
+    let closing = |places| {
+        let shell = closing_shell(places);
+        fixture(ImageFixture::new().file("/usr/bin/sh", shell.as_bytes(), 0o755))
+    };
+    let tasks_own = closing("/logs /oracle /rollout /solution /tests");
+    let environment = tasks_own.provider.create(request(OWN_USER)).await;
+    let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert_eq!(created(&tasks_own.double), 3, "the last one has all directories of tasks");
+    environment.destroy().await.expect("destroyed");
+
+    let others = closing("/commands /cost /output /review");
+    let failure = others.provider.create(request(OWN_USER)).await.expect_err("it never ends");
+    assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.chain());
+    assert!(failure.message.ends_with("/output; let the image give them to its user"), "{failure}");
+    assert_eq!(created(&others.double), 3);
+    for fixture in [tasks_own, others] {
+        assert_eq!(fixture.double.pods(), Vec::<Value>::new(), "nothing is left");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn image_whose_user_is_root_keeps_its_directories() {
     let fixture = fixture(ImageFixture::new().file("/solution/own", b"own", 0o644));

@@ -31,7 +31,7 @@ const WORKER_CACHES: [&str; 2] = ["cache", "repositories"];
 /// Size of a block, as files count them.
 const BLOCK: u64 = 512;
 
-/// What is there at one moment.
+/// Counts at one moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures {
     pub(super) queue: QueueFigures,
@@ -45,7 +45,7 @@ pub(super) struct Figures {
     pub(super) processes: Vec<ProcessFigures>,
 }
 
-/// What a NATS server has.
+/// Content of a NATS server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct QueueFigures {
     /// Messages of the streams that are not buckets.

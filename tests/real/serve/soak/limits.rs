@@ -13,7 +13,7 @@ const ENDED: u64 = 5;
 /// Most space of such a run, in KiB.
 const RUN_KIB: u64 = 350;
 
-/// What exceeds its limit when the runs of a round have ended. After a kill, messages may stay until a
+/// Figures that exceed their limits when the runs of a round have ended. After a kill, messages may stay until a
 /// coordinator starts, and so may what workers report of a run after its cancellation.
 pub(super) fn of_ended(figures: &Figures, work: &Work, kill: Kill) -> Vec<String> {
     let mut found = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn of_ended(figures: &Figures, work: &Work, kill: Kill) -> Vec<String
     found
 }
 
-/// What exceeds its limit in the files of an ended run.
+/// Figures that exceed their limits in the files of an ended run.
 pub(super) fn of_files(work: &Work) -> Vec<String> {
     let mut found = Vec::new();
     at_most(
@@ -38,7 +38,7 @@ pub(super) fn of_files(work: &Work) -> Vec<String> {
     found
 }
 
-/// What exceeds its limit when everything was removed: `removed` runs, searches and farms so far.
+/// Figures that exceed their limits when everything was removed: `removed` runs, searches and farms so far.
 /// `baseline` is what the second round left.
 pub(super) fn of_deleted(
     figures: &Figures,
@@ -48,7 +48,7 @@ pub(super) fn of_deleted(
     let mut found = Vec::new();
     exact(&mut found, "messages", figures.queue.messages, 0);
     exact(&mut found, "keys of runs", figures.queue.keys, 0);
-    // One of about 100 bytes for each removed run is documented.
+    // The marker of a removed key may stay for an hour.
     at_most(&mut found, "markers of keys", figures.queue.markers, removed as u64);
     // Each session has one, which the NATS server removes some time after its end.
     at_most(&mut found, "consumers", figures.queue.consumers, 4 * ENDED);
@@ -66,7 +66,7 @@ pub(super) fn of_deleted(
     found
 }
 
-/// What exceeds its limit some time after the end of all rounds.
+/// Figures that exceed their limits some time after the end of all rounds.
 pub(super) fn of_end(figures: &Figures) -> Vec<String> {
     let mut found = Vec::new();
     exact(&mut found, "consumers of ended runs", figures.queue.consumers, 0);

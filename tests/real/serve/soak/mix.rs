@@ -22,7 +22,7 @@ pub(super) const TRIALS: usize = 20;
 const GROUPS: usize = 4;
 const SAMPLES: u32 = 6;
 
-/// What agents do.
+/// The work of agents.
 const AGENT: &str = "echo done >answer.txt";
 
 /// The part that a round kills.
@@ -94,7 +94,7 @@ impl Work {
         fleet.daemon.wait_for(&searched, &["completed"]);
         let overview = client.get(&format!("/v1/runs/{searched}/search")).expect(200).json();
         items += number_at(&overview, "settled");
-        // Somebody reads the events of everything.
+        // The events of everything are read.
         for id in runs.iter().chain([&searched]) {
             let mut events = client.follow(&format!("/v1/runs/{id}/events"), &[]);
             assert!(events.any(|line| line == "event: end"), "the events of {id} end");

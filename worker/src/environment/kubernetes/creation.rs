@@ -55,10 +55,14 @@ impl Shared {
         };
         let key = image_facts::key(&planned.manifest);
         let mut facts = self.known_images.get(&key);
+        let mut replaced = 0;
         loop {
             match Box::pin(self.create_once(&planned, &facts, &request, caller)).await {
                 Ok(Created::Environment(made)) => return Ok(*made),
-                Ok(Created::NeedsVolumes(more)) => facts.volumes.extend(more),
+                Ok(Created::NeedsVolumes(more)) => {
+                    replaced += 1;
+                    facts.add_volumes(more, replaced, &planned.manifest)?;
+                }
                 Err(failure) => {
                     let name = image_facts::named_user(&failure).filter(|_| facts.user.is_none());
                     let Some(name) = name else { return Err(failure) };

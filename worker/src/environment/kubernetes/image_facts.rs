@@ -30,6 +30,9 @@ const FILLED_LATER: [&str; 9] = [
 /// Those of every task's own files, which hide the image's. The others are used by some tasks only.
 const HIDES_CONTENT: [&str; 5] = ["/logs", "/oracle", "/rollout", "/solution", "/tests"];
 
+/// Pods that one creation may replace by pods with more volumes.
+const MAX_REPLACED: usize = 2;
+
 /// Limit of remembered images.
 const IMAGES: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 
@@ -96,6 +99,34 @@ fn main_container(pod: &Pod) -> Option<&Container> {
 }
 
 impl ImageFacts {
+    /// Adds the volumes that `pod` lacked, the `replaced`th pod of its creation. After the last pod that may
+    /// be replaced, every directory that may hide the image's content is one, too.
+    ///
+    /// # Errors
+    /// [`FailureKind::Refused`] after too many pods: each one lacked other volumes.
+    pub(super) fn add_volumes(
+        &mut self,
+        more: BTreeSet<String>,
+        replaced: usize,
+        pod: &Pod,
+    ) -> Result<(), Failure> {
+        if replaced > MAX_REPLACED {
+            let places: Vec<_> = more.into_iter().collect();
+            let text = format!(
+                "cannot create a pod of the image {}: in each of {replaced} pods its user could not write to \
+                 other directories, in the last one to {}; let the image give them to its user",
+                image(pod).unwrap_or_default(),
+                places.join(", ")
+            );
+            return Err(Failure::new(FailureKind::Refused, text));
+        }
+        self.volumes.extend(more);
+        if replaced == MAX_REPLACED {
+            self.volumes.extend(HIDES_CONTENT.map(str::to_owned));
+        }
+        Ok(())
+    }
+
     /// Changes the pod of an environment accordingly.
     pub(super) fn apply(&self, pod: &mut Pod) {
         let Some(spec) = pod.spec.as_mut() else { return };
