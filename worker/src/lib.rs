@@ -39,6 +39,7 @@ pub mod testing;
 pub mod tls_files;
 pub mod traces;
 pub mod verifier;
+pub mod warning_limiter;
 pub mod work;
 pub mod workspace_diff;
 pub mod write_check;

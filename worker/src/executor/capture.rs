@@ -15,6 +15,7 @@ use rollout_protocol::limits;
 use crate::environment::{OutputSink, OutputStream};
 use crate::fs_make::make_directory;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
+use crate::warning_limiter::WarningLimiter;
 
 /// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
 /// something moved or removed the directory of the run or of the worker.
@@ -22,6 +23,9 @@ const DIRECTORIES_ABOVE: u32 = 3;
 
 /// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
+
+/// Output that a disk did not take. Every stream of every script fails on one that takes nothing.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// The captured output of one script.
 #[derive(Debug)]
@@ -209,7 +213,8 @@ impl StreamCapture {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::warn!(path = %self.path.display(), %error, "cannot write captured output");
+        let path = self.path.display();
+        UNWRITTEN.warn(&format_args!("cannot write captured output to {path}: {error}"));
         self.file = None;
         self.failed = Some(error);
     }

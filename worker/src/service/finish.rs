@@ -23,12 +23,19 @@ use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
 use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
+use crate::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
 const SPOOL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The same while the disk is known to take no writes at all.
 const FAILED_SPOOL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Executions that were given back without an end. The fault of one disk concerns many.
+static ABANDONED: WarningLimiter = WarningLimiter::new();
+
+/// Executions that could not be spooled. The fault of one disk concerns many.
+static UNSPOOLED: WarningLimiter = WarningLimiter::new();
 
 /// The next step after an execution that ended at once.
 pub(super) enum FinishStep<F> {
@@ -97,7 +104,9 @@ pub(super) async fn abandon(
     running: impl Future<Output = Result<Finished, NoRecordReason>>,
 ) {
     let exec = execution.exec;
-    tracing::error!("execution {exec} does not end, as a disk gives no answer: it is given back");
+    ABANDONED.warn(&format_args!(
+        "execution {exec} does not end, as a disk gives no answer: it is given back"
+    ));
     let body = stopped_body(execution.phase());
     execution.mark_ended();
     execution.slot.clear();
@@ -183,7 +192,8 @@ async fn report_unspooled(
     marker: bool,
 ) {
     let exec = execution.exec;
-    tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
+    UNSPOOLED
+        .warn(&format_args!("execution {exec} cannot be spooled: its result is stored at once"));
     let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
     let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);

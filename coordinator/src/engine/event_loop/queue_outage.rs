@@ -5,11 +5,15 @@ use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::warning_limiter::WarningLimiter;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use crate::engine::atomic_file;
 use crate::engine::{Planner, RunError};
+
+/// Hints that could not be written. A disk that takes no writes may have those of many runs.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// An outage of the queue: the run goes on when it is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +73,7 @@ impl<P: Planner> Engine<P> {
             Some(content) => atomic_file::write_json(&path, &content),
         };
         if let Err(error) = &written {
-            tracing::warn!("{}; it is tried again", error_chain(error));
+            UNWRITTEN.warn(&format_args!("{}; it is tried again", error_chain(error)));
         }
         Ok(written.is_ok())
     }

@@ -19,10 +19,10 @@ use super::names::NamespaceNames;
 use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::tls_fault::ReconnectFailure;
-use super::warning_limiter::WarningLimiter;
 use crate::backoff::error_chain;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise;
+use crate::warning_limiter::WarningLimiter;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,15 +157,10 @@ impl NatsClient {
             return;
         }
         let subject = text.split('"').nth(1);
-        let known = if subject == Some(ACCOUNT_INFO) { None } else { self.refusals.record() };
-        match known {
-            Some(0) => tracing::warn!("the server refused a message: {text}"),
-            Some(more) => {
-                tracing::warn!(
-                    "the server refused a message: {text} ({more} more since the last warning)"
-                );
-            }
-            None => tracing::debug!("the server refused a message: {text}"),
+        let refused = format!("the server refused a message: {text}");
+        match subject == Some(ACCOUNT_INFO) {
+            true => tracing::debug!("{refused}"),
+            false => self.refusals.warn(&refused),
         }
         if let Some(subject) = subject {
             self.replies.fail_subject(subject, &text);
