@@ -3,6 +3,7 @@
 pub mod agents;
 pub mod archive;
 pub mod backoff;
+pub mod common_times;
 pub mod confined;
 pub mod dependency;
 pub mod digest_line;

@@ -20,6 +20,7 @@ use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::tls_fault::ReconnectFailure;
 use crate::backoff::error_chain;
+use crate::common_times::next_time;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise;
 use crate::warning_limiter::WarningLimiter;
@@ -209,9 +210,9 @@ pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc:
     let (mut last_event, mut last_look) = (Instant::now(), Instant::now());
     loop {
         let is_up = client.status.borrow().up;
-        let pause = match is_up && last_event.elapsed() >= SETTLED_AFTER {
-            true => SETTLED_POLL_INTERVAL,
-            false => POLL_INTERVAL,
+        let next_look = match is_up && last_event.elapsed() >= SETTLED_AFTER {
+            true => next_time(SETTLED_POLL_INTERVAL),
+            false => last_look + POLL_INTERVAL,
         };
         tokio::select! {
             Some(event) = events.recv() => {
@@ -219,7 +220,7 @@ pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc:
                 client.handle_event(&event);
                 client.update_status(Some(&event));
             }
-            () = tokio::time::sleep_until(last_look + pause) => {
+            () = tokio::time::sleep_until(next_look) => {
                 last_look = Instant::now();
                 client.update_status(None);
                 client.report_failure().await;
