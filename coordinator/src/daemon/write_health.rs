@@ -186,14 +186,17 @@ impl Daemon {
     fn note_run_directories(&self, fault: Option<&io::Error>) {
         let failed = &self.writes.failed_checks;
         match fault {
-            None if failed.swap(0, Ordering::Relaxed) >= SHOWN_AFTER => {
-                self.show_session_fault(None)
+            None => {
+                if failed.swap(0, Ordering::Relaxed) >= SHOWN_AFTER {
+                    self.show_session_fault(None);
+                }
             }
-            None => {}
-            Some(error) if failed.fetch_add(1, Ordering::Relaxed) + 1 >= SHOWN_AFTER => {
-                self.show_session_fault(Some(&without_place(error)));
+            Some(error) => {
+                let in_a_row = failed.fetch_add(1, Ordering::Relaxed) + 1;
+                if in_a_row >= SHOWN_AFTER {
+                    self.show_session_fault(Some(&without_place(error)));
+                }
             }
-            Some(_) => {}
         }
     }
 
