@@ -3,6 +3,7 @@
 pub mod agents;
 pub mod archive;
 pub mod backoff;
+pub mod common_times;
 pub mod confined;
 pub mod dependency;
 pub mod digest_line;
@@ -39,6 +40,7 @@ pub mod testing;
 pub mod tls_files;
 pub mod traces;
 pub mod verifier;
+pub mod warning_limiter;
 pub mod work;
 pub mod workspace_diff;
 pub mod write_check;

@@ -20,6 +20,7 @@ use super::nats::{ServedRun, ServerAddress};
 use super::output::Printer;
 use super::remote_api::ServerUrl;
 use super::run_place::{self, CatalogAddress};
+use crate::engine::QueueOutage;
 #[cfg(feature = "nats")]
 use crate::engine::RunState;
 use crate::events::sinks::terminal::format::percent;
@@ -72,6 +73,9 @@ struct ListedRun {
     /// The headline score.
     scored: Option<ScoreFigures>,
     updated_at: Option<Timestamp>,
+    /// Since when and why a live run has no connection to the server of its queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_outage: Option<QueueOutage>,
     /// Why it cannot be read.
     error: Option<String>,
 }
@@ -140,6 +144,7 @@ fn hosted(run: &Value, server: &ServerUrl) -> ListedRun {
         pass_rate,
         scored: ScoreFigures::deserialize(&progress["scored"]).ok(),
         updated_at: Timestamp::deserialize(&run["ended_at"]).ok(),
+        queue_outage: None,
         error: text("reason"),
         id: Some(id),
     }
@@ -162,6 +167,7 @@ async fn runs_of_server(address: &ServerAddress) -> Result<Vec<ListedRun>, CliEr
             pass_rate: None,
             scored: None,
             updated_at: Some(entry.updated_at),
+            queue_outage: None,
             error: None,
         });
     Ok(runs.collect())
@@ -217,6 +223,7 @@ fn listed(summary: RunSummary) -> ListedRun {
             pass_rate: facts.pass_rate,
             scored: facts.scored,
             updated_at: facts.updated_at,
+            queue_outage: facts.queue_outage,
             error: None,
         },
         Err(error) => {
@@ -257,8 +264,11 @@ fn render(runs: &[ListedRun], width: Option<usize>) -> String {
     });
     let left = header.len() - 3;
     let mut text = format!("{}\n", table::aligned(&header, rows.collect(), left, width));
-    for (name, error) in runs.iter().filter_map(|run| Some((&run.name, run.error.as_ref()?))) {
-        text.push_str(&format!("{}: {}\n", escape::line(name), escape::line(error)));
+    for run in runs {
+        let outage = run.queue_outage.as_ref().map(QueueOutage::to_string);
+        for note in run.error.iter().chain(&outage) {
+            text.push_str(&format!("{}: {}\n", escape::line(&run.name), escape::line(note)));
+        }
     }
     text
 }
@@ -288,6 +298,22 @@ mod tests {
         let text = render(&[unreadable], None);
         assert!(text.contains("r2   r2    unreadable"), "{text}");
         assert!(text.ends_with("r2: damaged\n"), "{text}");
+    }
+
+    #[test]
+    fn outage_of_the_queue_of_a_run_is_told_below_the_table() {
+        let since = Timestamp::UNIX_EPOCH;
+        let reason = "not connected to the server: invalid peer certificate".to_owned();
+        let run = ListedRun {
+            name: "demo".to_owned(),
+            state: Some("running".into()),
+            queue_outage: Some(QueueOutage { since, reason }),
+            ..ListedRun::default()
+        };
+        let text = render(&[run], None);
+        let expected = "demo: no connection since 1970-01-01T00:00:00Z: not connected to the \
+                        server: invalid peer certificate\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[cfg(feature = "nats")]

@@ -272,6 +272,12 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         Some(file) => ServerUsers::File(file),
         None => ServerUsers::One(ServerUser::new(&directory, USER, args.variable)),
     };
+    #[cfg(feature = "nats")]
+    let nats = args.nats.url.as_ref().map(|url| args.nats.access.options(url)).transpose()?;
+    #[cfg(feature = "nats")]
+    if let Some(nats) = &nats {
+        super::nats::check_tls(nats).await?;
+    }
     let daemon = DaemonOptions {
         directory,
         store: store_url::parse_optional(args.store.as_deref())?,
@@ -298,7 +304,7 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
         host: None,
         kubernetes_config: None,
         #[cfg(feature = "nats")]
-        nats: args.nats.url.as_ref().map(|url| args.nats.access.options(url)).transpose()?,
+        nats,
         explain,
     };
     let setup = ServerSetup {

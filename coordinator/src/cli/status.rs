@@ -14,7 +14,6 @@ use super::invocation::Invocation;
 use super::output::{Printer, quoted};
 use super::remote_api::{self, RunUrl};
 use super::run_place::{CatalogAddress, RunPlace};
-use crate::engine::QueueOutage;
 use crate::events::sinks::terminal::format::{self, duration};
 use crate::events::sinks::terminal::{score, table};
 use crate::results::escape;
@@ -106,8 +105,7 @@ fn render(status: &RunStatus, resume: Option<String>, width: Option<usize>) -> S
     ];
     let waiting = status.waiting_for_worker.iter().map(waiting_for_worker);
     rows.extend(waiting.map(|text| ("waiting", text)));
-    let outage = status.queue_outage.iter().map(queue_outage);
-    rows.extend(outage.map(|text| ("queue", text)));
+    rows.extend(status.queue_outage.iter().map(|outage| ("queue", outage.to_string())));
     if header.kind == RunKind::Job && status.counts.settled > 0 {
         rows.push(("score", score::scored(&status.headline.scored)));
     }
@@ -202,12 +200,6 @@ fn waiting_for_worker(waiting: &WaitingItems) -> String {
         }
     };
     format!("{items} for a worker with {needs} ({class}): {reason}; {limit}")
-}
-
-/// `no connection since 2026-11-30T06:00:00Z: not connected to the server: …`.
-fn queue_outage(outage: &QueueOutage) -> String {
-    let QueueOutage { since, reason } = outage;
-    format!("no connection since {since:.0}: {reason}")
 }
 
 /// The counts that are not 0, with their words.

@@ -81,6 +81,7 @@ pub(super) async fn drive(
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
     }
+    let is_disk_fault = matches!(end, SessionEnd::Failed(_)) && daemon.has_disk_failed().await;
     let reached = progress.snapshot();
     let written = run.note(&daemon.dir, |record| {
         record.progress = reached;
@@ -91,6 +92,9 @@ pub(super) async fn drive(
         // The run directory has everything: the next session finds that nothing is left to run.
         tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
         daemon.writes.record_failed(&error);
+    }
+    if is_disk_fault {
+        run.retry_when_writable();
     }
     progress.end();
 }

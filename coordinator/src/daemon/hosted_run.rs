@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::event_feed::{EventFeed, EventFollower, EventSource, HostedEvent, ReadTurns};
 use super::executor::HostedExecutor;
-use super::failure::RunFault;
+use super::failure::{RunFailure, RunFault};
 use super::id::HostedRunId;
 use super::principal::limit_user;
 use super::progress::{SessionProgress, SessionStage};
@@ -44,7 +44,7 @@ pub enum HostedRunState {
     Completed,
     /// It was cancelled, and every trial has ended.
     Cancelled,
-    /// Nothing was started, or its last session failed.
+    /// Nothing was started, its last session failed, or its session can keep no result at present.
     Failed,
 }
 
@@ -66,6 +66,8 @@ pub struct HostedRun {
 struct RunInner {
     record: HostedRunRecord,
     session: Option<HostedSession>,
+    /// Why the session can keep no result at present, if it cannot.
+    session_fault: Option<RunFailure>,
     /// Whether it is one of those that may run at a time. A pause takes the place away.
     has_place: bool,
     /// The executor of the session, once it takes calls.
@@ -102,7 +104,13 @@ impl HostedRun {
             feed: Arc::new(feed),
             wanted: watch::Sender::new(record.wanted),
             blobs: RunBlobs::default(),
-            inner: Mutex::new(RunInner { record, session: None, has_place: false, executor: None }),
+            inner: Mutex::new(RunInner {
+                record,
+                session: None,
+                session_fault: None,
+                has_place: false,
+                executor: None,
+            }),
             writes: RecordWrites::default(),
         }
     }
@@ -141,6 +149,9 @@ impl HostedRun {
     pub fn view(&self) -> HostedRunView {
         let inner = self.inner();
         let (mut record, state) = (inner.record.clone(), inner.state());
+        if let Some(fault) = inner.session_fault() {
+            record.failure.get_or_insert_with(|| fault.clone());
+        }
         let session = inner.session.clone();
         drop(inner);
         if let Some(session) = &session {
@@ -237,7 +248,17 @@ impl HostedRun {
         let mut inner = self.inner();
         inner.has_place = session.is_some() && inner.record.wanted != WantedState::Paused;
         inner.session = session;
+        inner.session_fault = None;
         self.tell(inner);
+    }
+
+    /// Sets why its session can keep no result at present, if it cannot.
+    pub(super) fn set_session_fault(&self, fault: Option<RunFailure>) {
+        let mut inner = self.inner();
+        if inner.session_fault != fault {
+            inner.session_fault = fault;
+            self.tell(inner);
+        }
     }
 
     /// The executor of its session, once it takes calls.
@@ -299,6 +320,11 @@ impl HostedRun {
         self.writes.is_unwritten()
     }
 
+    /// See [`RecordWrites::retry_when_writable`].
+    pub(super) fn retry_when_writable(&self) {
+        self.writes.retry_when_writable();
+    }
+
     /// See [`record_writes::write_noted`].
     pub(super) async fn write_noted(&self, dir: &Arc<DaemonDir>) -> Result<(), RecordError> {
         record_writes::write_noted(self, dir).await
@@ -344,7 +370,16 @@ impl RecordOwner for HostedRun {
 }
 
 impl RunInner {
+    /// Why its session can keep no result at present, if it has one that cannot.
+    fn session_fault(&self) -> Option<&RunFailure> {
+        let is_live = self.session.is_some() && self.record.end.is_none();
+        self.session_fault.as_ref().filter(|_| is_live)
+    }
+
     fn state(&self) -> HostedRunState {
+        if self.session_fault().is_some() {
+            return HostedRunState::Failed;
+        }
         let stage = self.session.as_ref().map(|session| *session.progress.stage().borrow());
         match state(&self.record, stage) {
             HostedRunState::Starting | HostedRunState::Running if !self.has_place => {

@@ -14,8 +14,8 @@ use super::state_dir::{DaemonDir, StoredRecord};
 pub(super) struct RecordWrites {
     /// Held while the record is written.
     turn: tokio::sync::Mutex<()>,
-    /// Whether the file has an earlier record: what a session left could not be noted. Changed by the
-    /// holder of `turn`.
+    /// Whether [`write_noted`] has something to do: what a session left could not be noted, or is to
+    /// be tried again. Cleared by the holder of `turn`.
     is_unwritten: AtomicBool,
 }
 
@@ -38,9 +38,15 @@ pub(super) trait RecordOwner {
 }
 
 impl RecordWrites {
-    /// Whether something that a session left is not in the file.
+    /// Whether something that a session left is not in the file, or is to be tried again.
     pub(super) fn is_unwritten(&self) -> bool {
         self.is_unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Lets [`write_noted`] try a session again that failed because of its disk, also if the failure
+    /// could be noted.
+    pub(super) fn retry_when_writable(&self) {
+        self.is_unwritten.store(true, Ordering::Relaxed);
     }
 }
 

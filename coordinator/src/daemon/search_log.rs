@@ -7,18 +7,27 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, ItemId};
+use rollout_worker::warning_limiter::WarningLimiter;
 use serde_json::Value;
 
 use super::event_feed::{EventFeed, EventSource, HostedEvent, encoded};
 use crate::events::{EventBatch, EventSink, ReportError, RunResult, SinkReport, SinkStarter};
 use crate::results::view::NumberedEvent;
+
+/// Most bytes of events that wait in memory for a disk that takes no writes. The search itself stops
+/// there: its manifest cannot be written either.
+const WAITING_BYTES: usize = 8 * 1024 * 1024;
+
+/// Events that could not be written. A disk that takes no writes may have those of many searches.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// A sink that appends to the log of a feed.
 pub(super) fn sink(feed: Arc<EventFeed>) -> SinkStarter {
@@ -26,8 +35,7 @@ pub(super) fn sink(feed: Arc<EventFeed>) -> SinkStarter {
         let EventSource::Log(path) = feed.source() else {
             return Err(std::io::Error::other("the run has no log of events"));
         };
-        let (file, written) = open(path)?;
-        Ok(Box::new(LogSink { feed, file, written }))
+        Ok(Box::new(LogSink::open(Arc::clone(&feed), path)?))
     })
 }
 
@@ -40,11 +48,10 @@ struct WrittenEvents {
     settled: HashSet<(ItemId, Option<ExecId>)>,
 }
 
-/// Opens the log for appending. A line that a crash cut is removed: its event happens again, or the next
-/// session makes up for it.
-fn open(path: &Path) -> std::io::Result<(File, WrittenEvents)> {
-    let mut file =
-        File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+/// Opens the log for appending, and returns its length. A line that a crash cut is removed: its event
+/// happens again, or the next session makes up for it.
+fn open(path: &Path) -> std::io::Result<(File, u64, WrittenEvents)> {
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
     if let Some(directory) = path.parent() {
         // The name of a new file must not be lost either.
         File::open(directory)?.sync_all()?;
@@ -61,8 +68,7 @@ fn open(path: &Path) -> std::io::Result<(File, WrittenEvents)> {
         line.clear();
     }
     file.set_len(whole)?;
-    file.seek(SeekFrom::End(0))?;
-    Ok((file, written))
+    Ok((file, whole, written))
 }
 
 /// The item that an event settles, and the execution that did.
@@ -119,13 +125,24 @@ fn parse(line: &[u8]) -> Option<(HostedEvent, Value)> {
 struct LogSink {
     feed: Arc<EventFeed>,
     file: File,
+    /// Length of the file, up to which its lines are whole.
+    length: u64,
+    /// Lines that the disk has not taken.
+    waiting: String,
     written: WrittenEvents,
 }
 
 impl LogSink {
+    fn open(feed: Arc<EventFeed>, path: &Path) -> std::io::Result<Self> {
+        let (file, length, written) = open(path)?;
+        Ok(Self { feed, file, length, waiting: String::new(), written })
+    }
+
     fn append(&mut self, batch: &[RunEvent]) -> std::io::Result<()> {
-        let mut text = String::new();
         for event in batch {
+            if self.waiting.len() >= WAITING_BYTES {
+                break;
+            }
             if let EventKind::TrialSettled { replayed, settlement, .. } = &event.kind {
                 let exec = settlement.by.as_ref().map(|by| by.exec);
                 let is_new = self.written.settled.insert((settlement.item, exec));
@@ -136,23 +153,38 @@ impl LogSink {
             }
             self.written.last += 1;
             let event = encoded(&NumberedEvent { seq: self.written.last, event: event.clone() });
-            text.push_str(&event.json);
-            text.push('\n');
+            self.waiting.push_str(&event.json);
+            self.waiting.push('\n');
         }
-        self.file.write_all(text.as_bytes())
+        self.write_waiting()
+    }
+
+    /// Writes what waits. After an error a part of it may be there, which the next attempt writes over.
+    fn write_waiting(&mut self) -> std::io::Result<()> {
+        self.file.write_all_at(self.waiting.as_bytes(), self.length)?;
+        self.length += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+}
+
+/// Warns of events that are not written.
+fn warn_unwritten(written: std::io::Result<()>) {
+    if let Err(error) = written {
+        UNWRITTEN.warn(&format_args!("cannot write the events of a search: {error}"));
     }
 }
 
 #[async_trait]
 impl EventSink for LogSink {
     async fn accept(&mut self, batch: &EventBatch) {
-        if let Err(error) = self.append(batch) {
-            tracing::error!("cannot write the events of a search: {error}");
-        }
+        warn_unwritten(self.append(batch));
         self.feed.changed();
     }
 
-    async fn finish(self: Box<Self>, _: Option<RunResult>) -> Result<SinkReport, ReportError> {
+    async fn finish(mut self: Box<Self>, _: Option<RunResult>) -> Result<SinkReport, ReportError> {
+        warn_unwritten(self.write_waiting());
+        self.feed.changed();
         Ok(SinkReport::default())
     }
 }
@@ -168,9 +200,8 @@ mod tests {
         let path = directory.path().join("r.events");
         let feed = Arc::new(EventFeed::new(EventSource::Log(path.clone())));
         let append = |count: i64| {
-            let (file, written) = open(&path).expect("opened");
-            let last = written.last;
-            let mut sink = LogSink { feed: Arc::clone(&feed), file, written };
+            let mut sink = LogSink::open(Arc::clone(&feed), &path).expect("opened");
+            let last = sink.written.last;
             let batch: Vec<_> =
                 (0..count).map(|at| testing::event(at, EventKind::RunPaused)).collect();
             sink.append(&batch).expect("written");
@@ -197,8 +228,7 @@ mod tests {
             testing::event(5, EventKind::TrialSettled { ordinal: 0, replayed, settlement })
         };
         let append = |batch: &[RunEvent]| {
-            let (file, written) = open(&path).expect("opened");
-            let mut sink = LogSink { feed: Arc::clone(&feed), file, written };
+            let mut sink = LogSink::open(Arc::clone(&feed), &path).expect("opened");
             sink.append(batch).expect("written");
         };
         append(&[settled("one", false)]);
@@ -207,6 +237,24 @@ mod tests {
         let mut found = Vec::new();
         read(&path, |event| found.push((event.seq, event.json.contains("two"))));
         assert_eq!(found, [(1, false), (2, true)]);
+    }
+
+    #[test]
+    fn events_that_the_disk_did_not_take_are_written_when_it_takes_writes_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("r.events");
+        let feed = Arc::new(EventFeed::new(EventSource::Log(path.clone())));
+        let mut sink = LogSink::open(feed, &path).expect("opened");
+        let batch = [testing::event(1, EventKind::RunPaused)];
+        let writable = std::mem::replace(&mut sink.file, File::open(&path).expect("opened"));
+        for _ in 0..2 {
+            assert!(sink.append(&batch).is_err(), "its file is open for reading only");
+        }
+        sink.file = writable;
+        sink.append(&batch).expect("written");
+        let mut found = Vec::new();
+        read(&path, |event| found.push(event.seq));
+        assert_eq!(found, [1, 2, 3]);
     }
 
     #[test]

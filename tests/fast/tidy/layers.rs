@@ -68,6 +68,7 @@ const COORDINATOR: &[LayerRule] = &[
 const WORKER: &[&[&str]] = &[
     &[
         "backoff",
+        "common_times",
         "confined",
         "dependency",
         "durable",
@@ -88,6 +89,7 @@ const WORKER: &[&[&str]] = &[
         "supervise",
         "tls_files",
         "traces",
+        "warning_limiter",
         "write_check",
     ],
     &["archive", "egress", "git", "host", "queue", "store", "workspace_diff"],

@@ -144,6 +144,10 @@ fn status_says_why_a_server_with_a_certificate_of_others_is_not_reached() {
     let reason = outage["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("invalid peer certificate"), "{document}");
     assert!(outage["since"].is_string() && document["state"] == "running", "{document}");
+    let listed = project.rollout(&["list", "jobs"]).wait(DEADLINE);
+    let listed = listed.expect_code(ExitCode::Success).stdout;
+    let line = listed.lines().find(|line| line.starts_with("distrustful: no connection since"));
+    assert!(line.is_some_and(|line| line.contains("invalid peer certificate")), "{listed}");
 
     cluster.server.kill();
     use_certificate("known");

@@ -97,6 +97,34 @@ fn tls_certificate_unknown_is_refused() {
     });
 }
 
+#[test]
+fn tls_of_a_server_with_another_name_or_without_tls_is_refused() {
+    with_every_server(async |program| {
+        let files = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| files.path().join(name);
+        let known = authority("known");
+        fs::write(at("ca.pem"), known.pem()).expect("a file");
+        certificate(&known, &["nats.example.org"], files.path(), "server");
+        let (server, key) = (at("server.pem"), at("server.key"));
+        let named = format!("tls {{ cert_file: {server:?}, key_file: {key:?} }}\n");
+        for (settings, reason) in [(&*named, "not valid for name"), ("", "InvalidContentType")] {
+            let lab = QueueFixture::new(&program, settings);
+            let mut options = lab.options();
+            options.tls = TlsFiles { ca: Some(at("ca.pem")), client: None };
+            // A server that closes the connection may take its answer back; the next attempt shows it.
+            until("the refusal", async || match Nats::connect(options.clone()).await {
+                Err(ConnectError::Tls { reason: found, .. }) => {
+                    assert!(found.contains(reason), "{found}");
+                    true
+                }
+                Err(ConnectError::Unreachable { .. }) => false,
+                other => panic!("not refused: {other:?}"),
+            })
+            .await;
+        }
+    });
+}
+
 /// A new authority, which signs certificates.
 pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut parameters = CertificateParams::new(vec![name.to_owned()]).expect("a name");

@@ -5,9 +5,11 @@ use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::ignored::report_ignored;
+use rollout_tests::nats::{self, NatsServer};
 use rollout_tests::project::Project;
 use rollout_tests::wait;
 
+use crate::queue::authentication::{authority, certificate};
 use crate::serve::{DaemonProcess, project};
 
 /// Writes a new certificate for `localhost` and its key.
@@ -52,6 +54,29 @@ fn certificate_is_read_again_when_it_changes() {
     let run = format!("http://localhost:{port}/v1/runs/r1");
     let refused = project.rollout(&["status", &run]).wait(wait::LONG_DEADLINE);
     let _refused = refused.expect_code(ExitCode::Failure).expect_stderr("give it as https://");
+}
+
+#[test]
+fn certificate_of_a_nats_server_for_another_name_ends_each_command_at_once() {
+    let project = project();
+    let Some(program) = nats::programs().into_iter().next() else { return };
+    let (files, known) = (project.path().to_owned(), authority("known"));
+    fs::write(files.join("ca.pem"), known.pem()).expect("written");
+    certificate(&known, &["nats.example.org"], &files, "nats");
+    let [public, key] = ["nats.pem", "nats.key"].map(|name| files.join(name));
+    let settings = format!("tls {{ cert_file: {public:?}, key_file: {key:?} }}\n");
+    let server = NatsServer::start_with(&program, &files.join("nats"), &settings);
+    let url = server.url();
+    let access = ["--nats", &url, "--nats-ca", "ca.pem"];
+    for command in [
+        &["serve", "--dir", "state", "--listen", "127.0.0.1:0"][..],
+        &["worker", "--store", "store", "--dir", "host"],
+        &["doctor"],
+    ] {
+        let ended = project.rollout(&[command, &access].concat()).wait(wait::LONG_DEADLINE);
+        let ended = ended.expect_code(ExitCode::Config);
+        assert!(ended.stderr.contains("not valid for name"), "{}", ended.stderr);
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 pub use self::space::DiskSpace;
 pub use self::write_watch::WriteFault;
 use self::write_watch::WriteWatch;
+use crate::common_times::next_time;
 use crate::environment::Provider;
 use crate::shown_path::shown;
 use crate::supervise;
@@ -117,8 +118,8 @@ impl DiskWatch {
 
     async fn check_forever(&self) -> Infallible {
         loop {
-            self.writes.check(WRITE_INTERVAL).await;
-            tokio::time::sleep(WRITE_INTERVAL).await;
+            self.writes.check(WRITE_CHECK_AGE).await;
+            tokio::time::sleep_until(next_time(WRITE_INTERVAL)).await;
         }
     }
 

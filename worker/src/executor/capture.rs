@@ -15,6 +15,8 @@ use rollout_protocol::limits;
 use crate::environment::{OutputSink, OutputStream};
 use crate::fs_make::make_directory;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
+use crate::supervise;
+use crate::warning_limiter::WarningLimiter;
 
 /// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
 /// something moved or removed the directory of the run or of the worker.
@@ -22,6 +24,9 @@ const DIRECTORIES_ABOVE: u32 = 3;
 
 /// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
+
+/// Output that a disk did not take. Every stream of every script fails on one that takes nothing.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// The captured output of one script.
 #[derive(Debug)]
@@ -61,8 +66,9 @@ impl Capture {
     /// # Errors
     /// The first error of the local disk.
     pub fn finish(&self) -> io::Result<[CapturedStream; 2]> {
+        let streams = [OutputStream::Stdout, OutputStream::Stderr];
         let [stdout, stderr] =
-            [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
+            supervise::in_place(|| streams.map(|stream| self.stream(stream).finish()));
         Ok([stdout?, stderr?])
     }
 
@@ -189,12 +195,14 @@ impl StreamCapture {
     /// continues.
     fn write_clean(&mut self) {
         if !self.clean.is_empty() {
-            self.open();
-            if let Some(file) = &mut self.file
-                && let Err(error) = file.write_all(&self.clean)
-            {
-                self.fail(error);
-            }
+            supervise::in_place(|| {
+                self.open();
+                if let Some(file) = &mut self.file
+                    && let Err(error) = file.write_all(&self.clean)
+                {
+                    self.fail(error);
+                }
+            });
             self.clean.clear();
         }
     }
@@ -209,7 +217,8 @@ impl StreamCapture {
     }
 
     fn fail(&mut self, error: io::Error) {
-        tracing::warn!(path = %self.path.display(), %error, "cannot write captured output");
+        let path = self.path.display();
+        UNWRITTEN.warn(&format_args!("cannot write captured output to {path}: {error}"));
         self.file = None;
         self.failed = Some(error);
     }
@@ -250,7 +259,8 @@ pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<Stri
 /// The last lines of a script's standard error, on one line.
 pub fn stderr_summary(capture: &Capture) -> String {
     let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let Ok(text) = read_tail(&stderr, STDERR_SUMMARY_BYTES) else { return String::new() };
+    let read = supervise::in_place(|| read_tail(&stderr, STDERR_SUMMARY_BYTES));
+    let Ok(text) = read else { return String::new() };
     let cut = usize::from(text.starts_with("[…"));
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();

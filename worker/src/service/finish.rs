@@ -14,7 +14,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tokio::time::Instant;
 
 use super::WorkerShared;
-use super::disks::unless_hung;
+use super::disks::unless_left;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
@@ -22,13 +22,20 @@ use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
-use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
+use crate::spool::{SpoolEntry, publish, publish_unspooled};
+use crate::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
 const SPOOL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The same while the disk is known to take no writes at all.
 const FAILED_SPOOL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Executions that were given back without an end. The fault of one disk concerns many.
+static ABANDONED: WarningLimiter = WarningLimiter::new();
+
+/// Executions that could not be spooled. The fault of one disk concerns many.
+static UNSPOOLED: WarningLimiter = WarningLimiter::new();
 
 /// The next step after an execution that ended at once.
 pub(super) enum FinishStep<F> {
@@ -97,48 +104,67 @@ pub(super) async fn abandon(
     running: impl Future<Output = Result<Finished, NoRecordReason>>,
 ) {
     let exec = execution.exec;
-    tracing::error!("execution {exec} does not end, as a disk gives no answer: it is given back");
+    give_back(shared, execution).await;
+    let ending = async {
+        let _late = running.await;
+        shared.spool.clear_scratch(exec).await;
+    };
+    tokio::select! {
+        () = ending => {}
+        () = shared.wait_for_shutdown() => {}
+    }
+}
+
+/// Reports that an execution which a disk keeps from ending runs no more. Nothing else is reported of it.
+async fn give_back(shared: &WorkerShared, execution: Arc<Execution>) {
+    ABANDONED.warn(&format_args!(
+        "execution {} does not end, as a disk gives no answer: it is given back",
+        execution.exec
+    ));
     let body = stopped_body(execution.phase());
     execution.mark_ended();
     execution.slot.clear();
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
     send_last_report(shared, execution, report).await;
-    tokio::select! {
-        _late = running => {
-            let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
-        }
-        () = shared.wait_for_shutdown() => {}
-    }
+}
+
+/// Gives back an execution whose result a disk keeps from being stored.
+async fn give_back_unstored(shared: &WorkerShared, execution: Arc<Execution>) {
+    give_back(shared, Arc::clone(&execution)).await;
+    let clearing = shared.spool.clear_unspooled(execution.exec);
+    let _left = unless_left(shared, &execution, clearing).await;
 }
 
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
-    send_last_report(shared, execution, report).await;
+    send_last_report(shared, Arc::clone(&execution), report).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
-    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+    let _left = unless_left(shared, &execution, shared.spool.clear_scratch(exec)).await;
 }
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     execution.trace.enter(UPLOAD);
     let marker = has_marker(&execution, &finished);
-    let entry = unless_hung(shared, spool(shared, &finished, marker)).await.flatten();
-    let Some(entry) = entry else {
-        return report_unspooled(shared, execution, finished, marker).await;
+    let spooled = unless_left(shared, &execution, spool(shared, &finished, marker)).await;
+    let entry = match spooled {
+        Some(Some(entry)) => entry,
+        None if !finished.files.is_empty() => return give_back_unstored(shared, execution).await,
+        // What has no files needs no disk.
+        Some(None) | None => return report_unspooled(shared, execution, finished, marker).await,
     };
     let published = publish(&*shared.store, &shared.store_outage, &entry);
-    let report = match unless_hung(shared, published).await {
+    match unless_left(shared, &execution, published).await {
         Some(report) => {
             shared.config.metrics.stored(entry.bytes());
-            report
+            note_end(shared, &execution, &report.body);
+            send_last_report(shared, Arc::clone(&execution), report).await;
         }
-        None => unreadable_report(&finished),
-    };
-    note_end(shared, &execution, &report.body);
-    send_last_report(shared, execution, report).await;
-    let _left = unless_hung(shared, shared.spool.remove(entry)).await;
+        None => give_back(shared, Arc::clone(&execution)).await,
+    }
+    let _left = unless_left(shared, &execution, shared.spool.remove(entry)).await;
 }
 
 /// Spools an execution; `None` if that is not possible for too long. A host that lacks open files or
@@ -183,20 +209,19 @@ async fn report_unspooled(
     marker: bool,
 ) {
     let exec = execution.exec;
-    tracing::warn!("execution {exec} cannot be spooled: its result is stored at once");
-    let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
+    UNSPOOLED
+        .warn(&format_args!("execution {exec} cannot be spooled: its result is stored at once"));
+    let located = unless_left(shared, &execution, shared.spool.locate_files(&finished)).await;
     let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
-    let report = match finished.files.is_empty() {
-        true => stored.await,
-        false => {
-            let stored = unless_hung(shared, stored).await;
-            stored.unwrap_or_else(|| unreadable_report(&finished))
-        }
+    let stored = match finished.files.is_empty() {
+        true => Some(stored.await),
+        false => unless_left(shared, &execution, stored).await,
     };
+    let Some(report) = stored else { return give_back_unstored(shared, execution).await };
     note_end(shared, &execution, &report.body);
-    send_last_report(shared, execution, report).await;
-    let _left = unless_hung(shared, shared.spool.clear_unspooled(exec)).await;
+    send_last_report(shared, Arc::clone(&execution), report).await;
+    let _left = unless_left(shared, &execution, shared.spool.clear_unspooled(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.

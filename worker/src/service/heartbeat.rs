@@ -14,14 +14,15 @@ use rollout_protocol::wire::report::ReportBody;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
+use super::{WorkerShared, disks};
+use crate::common_times::next_time;
 use crate::queue::traits::ConnectionStatus;
 
 /// Interval of checks for something to send while there are executions. Bounds the delay of a change.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of heartbeats when nothing changes.
+/// Longest time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// The largest share of the interval by which leases are extended early.
 const LEASE_JITTER: f64 = 0.25;
@@ -30,8 +31,8 @@ const LEASE_JITTER: f64 = 0.25;
 pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
     let every_third = shared.config.lease / 3;
     let (mut status, mut changes) = (shared.connection.subscribe(), shared.registry.changes());
-    let (mut extend_at, mut last_heartbeat) =
-        (Instant::now() + jittered(every_third), Instant::now());
+    let (mut extend_at, mut heartbeat_at) =
+        (Instant::now() + jittered(every_third), next_time(HEARTBEAT_INTERVAL));
     loop {
         let executions = shared.registry.all();
         announce_executions(&shared, &executions);
@@ -39,8 +40,8 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
             executions.iter().filter(|execution| execution.take_progress()).count() > 0;
         let changed =
             shared.registry.take_change() || progressed || shared.connection.needs_heartbeat();
-        if changed || last_heartbeat.elapsed() >= HEARTBEAT_INTERVAL {
-            last_heartbeat = Instant::now();
+        if changed || heartbeat_at <= Instant::now() {
+            heartbeat_at = next_time(HEARTBEAT_INTERVAL);
             publish_heartbeat(&shared, &executions).await;
         }
         if extend_at <= Instant::now() {
@@ -48,7 +49,6 @@ pub(super) async fn maintain_leases(shared: Arc<WorkerShared>) -> Infallible {
             extend_leases(&shared, &executions).await;
         }
         drop(executions);
-        let heartbeat_at = last_heartbeat + HEARTBEAT_INTERVAL;
         wait_for_news(&shared, heartbeat_at, &mut status, &mut changes).await;
     }
 }
@@ -159,6 +159,7 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
         disk_fault,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
+        returnable: disks::returnable(shared, executions),
         model_calls: runs.iter().filter_map(|run| shared.model_calls.counts(*run)).collect(),
         model_leases: shared.model_calls.lease_uses(),
     }

@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use super::finish::FinishStep;
 use super::slots::SlotReservation;
 use super::{WorkerShared, claim, disks, execute, finish};
+use crate::common_times::next_time;
 use crate::supervise::{self, Task};
 
-/// How long one pull waits for work.
+/// Longest time that one pull waits for work.
 const PULL_WAIT: Duration = Duration::from_secs(2);
 /// Deliveries requested at once.
 const PULL_BATCH: usize = 1024;
@@ -109,7 +110,8 @@ async fn next_batch(shared: &Arc<WorkerShared>) -> (SlotReservation, Option<Vec<
     };
     let mut backoff = shared.pull_outage.backoff();
     tracing::debug!("pulling {:?}", reservation.capacity());
-    let pulled = shared.source.pull(reservation.capacity(), PULL_WAIT).await;
+    let wait = next_time(PULL_WAIT).saturating_duration_since(Instant::now());
+    let pulled = shared.source.pull(reservation.capacity(), wait).await;
     tracing::debug!("pulled {pulled:?}");
     match pulled {
         Ok(deliveries) => {

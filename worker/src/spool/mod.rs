@@ -28,13 +28,14 @@ use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
 pub use self::publish::{failed_report, result_report};
-pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
+pub(crate) use self::publish::{publish, publish_unspooled};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;
 use crate::executor::Finished;
 use crate::fs_make::make_directory;
 use crate::supervise;
+use crate::warning_limiter::WarningLimiter;
 use crate::write_check::check_writes;
 
 /// Name of the directory of spooled executions in a worker directory.
@@ -121,6 +122,9 @@ impl Spool {
     }
 }
 
+/// Files that a disk did not let go. Every execution leaves some on one that takes no writes.
+static LEFT: WarningLimiter = WarningLimiter::new();
+
 /// Removes an entry or a scratch directory that is no longer needed. If that fails or this process
 /// dies in it, the worker that adopts the worker directory removes it.
 fn discard(dir: &Path) {
@@ -128,7 +132,7 @@ fn discard(dir: &Path) {
     match fs::remove_dir_all(dir) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!("cannot remove {}: {error}", dir.display()),
+        Err(error) => LEFT.warn(&format_args!("cannot remove {}: {error}", dir.display())),
     }
 }
 
@@ -138,7 +142,7 @@ fn unmark(dir: &Path) {
     for mark in [entry::ENTRY_FILE, scratch::MARK_FILE] {
         match fs::remove_file(dir.join(mark)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("cannot remove {mark} in {}: {error}", dir.display());
+                LEFT.warn(&format_args!("cannot remove {mark} in {}: {error}", dir.display()));
             }
             _ => {}
         }

@@ -20,6 +20,10 @@ use crate::shortage::Shortage;
 use crate::shown_path::shown;
 use crate::store::{BlobContent, BlobStore, StoreError, put_json};
 use crate::supervise;
+use crate::warning_limiter::WarningLimiter;
+
+/// Results that could not be stored. The fault of one disk or of a store concerns many.
+static UNSTORABLE: WarningLimiter = WarningLimiter::new();
 
 /// Stores a spooled execution, retrying for as long as the store is down, and returns its report.
 /// An execution that the store rejects for good, or of which a file is gone, is reported as an
@@ -159,12 +163,6 @@ impl SpoolEntry {
     }
 }
 
-/// The report of an execution whose files cannot be read, because their disk gives no answer.
-pub(crate) fn unreadable_report(finished: &Finished) -> Report {
-    let reason = "its disk gives no answer";
-    unstorable_report(&finished.record, finished.stopped, ErrorCode::DISK_FAILED, reason)
-}
-
 fn unstorable_report(
     record: &ExecutionRecord,
     stopped: Option<Phase>,
@@ -173,7 +171,7 @@ fn unstorable_report(
 ) -> Report {
     let message = format!("cannot store the result: {reason}");
     let (.., exec) = record.ids();
-    tracing::error!("execution {exec}: {message}");
+    UNSTORABLE.warn(&format_args!("execution {exec}: {message}"));
     let error =
         TrialError::transient(ErrorType::InternalError, code, message).in_phase(Phase::Collection);
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());

@@ -167,7 +167,9 @@ fn is_tls_fault(reason: &str) -> bool {
 
 fn tls_hint(reason: &str) -> &'static str {
     if reason.contains("InvalidContentType") {
-        "the server may not use TLS: use a `nats://` address without `--nats-ca` and `--nats-cert`"
+        "the server does not use TLS: use a `nats://` address without `--nats-ca` and `--nats-cert`"
+    } else if ["not valid for name", "NotValidForName"].iter().any(|text| reason.contains(text)) {
+        "use an address whose host the server's certificate names, or give the server another one"
     } else if reason.contains("invalid peer certificate") {
         "check the server's certificate, and the CA that `--nats-ca` trusts"
     } else if reason.contains("received fatal alert") {
@@ -211,6 +213,7 @@ mod tests {
         for (reason, hint) in [
             ("received corrupt message of type InvalidContentType", "`nats://`"),
             ("invalid peer certificate: UnknownIssuer", "`--nats-ca`"),
+            ("invalid peer certificate: certificate not valid for name \"a\"", "an address"),
             ("received fatal alert: CertificateRequired", "`--nats-cert`"),
         ] {
             let (address, reason) = (ADDRESS.to_owned(), reason.to_owned());
@@ -218,9 +221,9 @@ mod tests {
             assert_eq!(error.code, ExitCode::Config);
             assert!(error.hints[0].contains(hint), "{:?}", error.hints);
         }
-        let plain = unreachable("received corrupt message of type InvalidContentType");
-        assert_eq!(plain.code, ExitCode::OutOfReach, "it may not be ready");
-        assert!(plain.hints[0].contains("`nats://`"), "{:?}", plain.hints);
+        let proxy = unreachable("received fatal alert: InternalError");
+        assert_eq!(proxy.code, ExitCode::OutOfReach, "it may not be ready");
+        assert!(proxy.hints[0].contains("`--nats-cert`"), "{:?}", proxy.hints);
     }
 
     #[test]

@@ -4,12 +4,16 @@ mod doctor;
 mod error;
 mod live_run;
 mod options;
+#[cfg(feature = "serve")]
+mod server_check;
 mod setup;
 mod workers;
 
 pub(super) use self::doctor::{DoctorArgs, doctor};
 pub(super) use self::live_run::{ServedRun, ServerAddress, copy_run};
 pub(super) use self::options::{NatsArgs, RequiredNatsArgs};
+#[cfg(feature = "serve")]
+pub(super) use self::server_check::check_tls;
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 

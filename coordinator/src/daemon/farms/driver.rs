@@ -40,6 +40,7 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
         }
     }
+    let is_disk_fault = matches!(end, FarmSessionEnd::Failed(_)) && daemon.has_disk_failed().await;
     let written = farm.note(&daemon.dir, |record| match end {
         FarmSessionEnd::Stopped => {}
         FarmSessionEnd::Ended(end) => record.end = Some(end),
@@ -49,6 +50,9 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
         // The journal has everything: the next session finds the same.
         tracing::error!("cannot note the end of a session of farm {}: {error}", farm.id());
         daemon.writes.record_failed(&error);
+    }
+    if is_disk_fault {
+        farm.retry_when_writable();
     }
 }
 

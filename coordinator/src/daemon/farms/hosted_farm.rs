@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use super::error::FarmError;
 use super::record::HostedFarmRecord;
+use crate::daemon::failure::RunFailure;
 use crate::daemon::id::HostedFarmId;
 use crate::daemon::principal::limit_user;
 use crate::daemon::record::RecordError;
@@ -43,7 +44,7 @@ pub enum HostedFarmState {
     Paused,
     /// It admits no more groups.
     Closed,
-    /// Its last session failed.
+    /// Its last session failed, or its session can keep no result at present.
     Failed,
 }
 
@@ -82,6 +83,8 @@ pub struct HostedFarm {
     directory: PathBuf,
     record: Mutex<HostedFarmRecord>,
     stage: watch::Sender<FarmStage>,
+    /// Why its session can keep no result at present, if it cannot.
+    session_fault: Mutex<Option<RunFailure>>,
     /// Bytes that it held when its last session ended.
     last_held: AtomicU64,
     writes: RecordWrites,
@@ -106,6 +109,7 @@ impl HostedFarm {
             directory,
             record: Mutex::new(record),
             stage: watch::Sender::new(FarmStage::Idle),
+            session_fault: Mutex::default(),
             last_held: AtomicU64::new(0),
             writes: RecordWrites::default(),
         }
@@ -134,14 +138,20 @@ impl HostedFarm {
     /// A snapshot.
     pub fn view(&self) -> HostedFarmView {
         // One lock after the other: others take them in another order.
-        let record = self.record().clone();
+        let mut record = self.record().clone();
         let stage = self.stage.borrow().clone();
+        let fault = self.session_fault().clone();
         let status = match &stage {
             FarmStage::Open(session) => Some(session.status()),
             FarmStage::Idle | FarmStage::Queued | FarmStage::Opening => None,
         };
         let status = status.or_else(|| record.end.as_ref().map(|end| end.status.clone()));
-        let state = state(&record, &stage, status.as_ref());
+        let mut state = state(&record, &stage, status.as_ref());
+        let is_live = matches!(stage, FarmStage::Open(_)) && record.end.is_none();
+        if let Some(fault) = fault.filter(|_| is_live) {
+            state = HostedFarmState::Failed;
+            record.failure.get_or_insert(fault);
+        }
         HostedFarmView { record, state, status }
     }
 
@@ -245,9 +255,17 @@ impl HostedFarm {
     }
 
     pub(super) fn set_stage(&self, stage: FarmStage) {
+        if !matches!(stage, FarmStage::Open(_)) {
+            *self.session_fault() = None;
+        }
         if let FarmStage::Open(session) = self.stage.send_replace(stage) {
             self.last_held.store(session.handle().held_bytes(), Ordering::Relaxed);
         }
+    }
+
+    /// Sets why its session can keep no result at present, if it cannot.
+    pub(in crate::daemon) fn set_session_fault(&self, fault: Option<RunFailure>) {
+        *self.session_fault() = fault;
     }
 
     /// See [`record_writes::update`].
@@ -273,6 +291,11 @@ impl HostedFarm {
         self.writes.is_unwritten()
     }
 
+    /// See [`RecordWrites::retry_when_writable`].
+    pub(super) fn retry_when_writable(&self) {
+        self.writes.retry_when_writable();
+    }
+
     /// See [`record_writes::write_noted`].
     pub(in crate::daemon) async fn write_noted(
         &self,
@@ -283,6 +306,10 @@ impl HostedFarm {
 
     pub(super) fn record(&self) -> MutexGuard<'_, HostedFarmRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session_fault(&self) -> MutexGuard<'_, Option<RunFailure>> {
+        self.session_fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

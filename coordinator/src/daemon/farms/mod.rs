@@ -97,7 +97,12 @@ impl HostedFarms {
         self.stopping.send_modify(|known| *known = (*known).max(Some(level)));
     }
 
-    /// The farms whose session left something that could not be noted.
+    /// All farms.
+    pub(super) fn all(&self) -> Vec<Arc<HostedFarm>> {
+        self.table().all()
+    }
+
+    /// The farms whose session left something that could not be noted, or is to be tried again.
     pub(super) fn unwritten(&self) -> Vec<Arc<HostedFarm>> {
         self.table().unwritten()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout_protocol::farm::{FarmSettings, GroupRequest};
 
 use super::{FarmError, FarmQuery, FarmSubmission, HostedFarm, HostedFarmState, SubmittedFarm};
-use crate::daemon::tests::write_faults::ReplacedDirectory;
+use crate::daemon::tests::write_faults::{FailedChecks, ReplacedDirectory};
 use crate::daemon::tests::{daemon, user};
 use crate::daemon::{Daemon, DaemonError, Role, SubmittedDocument};
 
@@ -121,6 +121,23 @@ async fn failed_farm_whose_end_cannot_be_noted_is_opened_when_writes_are_possibl
     daemon.try_writes().await.expect("writes are possible");
     assert_eq!(farm.view().state, HostedFarmState::Queued);
     assert!(farm.is_due(false));
+}
+
+#[tokio::test]
+async fn farm_that_failed_with_its_disk_is_opened_again_although_its_end_was_noted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = farms(directory.path());
+    let farm = accepted(daemon.submit_farm(&user("ada", Role::Submit), farm(None, JOB)).await);
+    let document = directory.path().join("farms").join(format!("{}.yaml", farm.id()));
+    std::fs::remove_file(document).expect("removed");
+    let checks = FailedChecks::of(&directory.path().join("jobs"));
+    super::driver::drive(&daemon, &farm).await;
+    farm.set_stage(super::FarmStage::Idle);
+    assert!(daemon.try_writes().await.is_err());
+    assert_eq!((farm.view().state, farm.is_due(false)), (HostedFarmState::Failed, false));
+    checks.end();
+    daemon.try_writes().await.expect("writes are possible");
+    assert_eq!((farm.view().state, farm.is_due(false)), (HostedFarmState::Queued, true));
 }
 
 #[tokio::test]

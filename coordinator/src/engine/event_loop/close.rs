@@ -6,6 +6,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::backoff::error_chain;
+use rollout_worker::warning_limiter::WarningLimiter;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -25,6 +26,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// stores it.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Manifests that could not be replaced. A disk that takes no writes may have those of many runs.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
+
 impl<P: Planner> Engine<P> {
     /// Replaces the manifest if it is due; whether it was.
     pub(super) fn refresh_manifest(&mut self) -> bool {
@@ -33,7 +37,9 @@ impl<P: Planner> Engine<P> {
         }
         if let Err(error) = self.write_manifest(RunState::Running) {
             let reason = error_chain(&error);
-            tracing::warn!("{reason}; the journal holds the same data, and the write is retried");
+            UNWRITTEN.warn(&format_args!(
+                "{reason}; the journal holds the same data, and the write is retried"
+            ));
         }
         true
     }

@@ -1,5 +1,6 @@
 //! Files of the run directory that are only hints for people, and the one about an outage of the queue.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -18,6 +19,14 @@ pub struct QueueOutage {
     pub since: Timestamp,
     /// Why there is no connection.
     pub reason: String,
+}
+
+/// `no connection since 2026-11-30T06:00:00Z: not connected to the server: …`.
+impl fmt::Display for QueueOutage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { since, reason } = self;
+        write!(f, "no connection since {since:.0}: {reason}")
+    }
 }
 
 /// The file about an outage.

@@ -4,13 +4,16 @@
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::Timestamp;
+use rollout_worker::backoff::without_place;
+use rollout_worker::shortage::Shortage;
+use rollout_worker::warning_limiter::WarningLimiter;
 use rustix::io::Errno;
 use tokio::sync::watch;
 
@@ -26,6 +29,13 @@ use crate::engine::journal::{self, RunLayout};
 
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the directory takes no heartbeats before the session ends: it could keep no result. A disk
+/// that is only full is waited for.
+pub(super) const UNWRITABLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Lock infos that could not be written. A disk that takes no writes may have those of many runs.
+static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
 /// File systems that only this kernel mounts, by their statfs(2) type: a lock of one process
 /// excludes all others. For every other file system this is unknown.
@@ -82,6 +92,8 @@ pub(super) struct DirectoryOwnership {
     is_local: bool,
     lock_info: Mutex<LockFile>,
     lost: watch::Sender<Option<LockLostError>>,
+    /// Why the directory has taken no writes for too long, if so.
+    unwritable: watch::Sender<Option<String>>,
 }
 
 impl Contender {
@@ -165,9 +177,14 @@ impl Contender {
         atomic_file::remove_unfinished(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
-        let (lost, lock_info) = (watch::Sender::new(None), Mutex::new(note));
-        let ownership =
-            Arc::new(DirectoryOwnership { layout, file: locked, is_local, lock_info, lost });
+        let ownership = Arc::new(DirectoryOwnership {
+            layout,
+            file: locked,
+            is_local,
+            lock_info: Mutex::new(note),
+            lost: watch::Sender::new(None),
+            unwritable: watch::Sender::new(None),
+        });
         let (stop, stopped) = channel();
         let beats = Arc::clone(&ownership);
         let beating =
@@ -190,7 +207,8 @@ impl DirectoryLock {
     /// Sets the epoch that belongs to the lock.
     pub(super) fn set_epoch(&self, epoch: u32) {
         self.ownership.lock_file().epoch = epoch;
-        self.ownership.refresh();
+        // The next heartbeat tries again.
+        let _unwritten = self.ownership.refresh();
     }
 }
 
@@ -215,6 +233,15 @@ impl DirectoryOwnership {
 
     pub(super) fn lost(&self) -> watch::Receiver<Option<LockLostError>> {
         self.lost.subscribe()
+    }
+
+    /// The lock info, which has the heartbeat.
+    pub(super) fn lock_info_path(&self) -> PathBuf {
+        self.layout.lock_info()
+    }
+
+    pub(super) fn unwritable(&self) -> watch::Receiver<Option<String>> {
+        self.unwritable.subscribe()
     }
 
     pub(super) fn mark_lost(&self, lost: LockLostError) {
@@ -243,24 +270,43 @@ impl DirectoryOwnership {
     }
 
     fn write_heartbeats(&self, stopped: &Receiver<()>) {
+        let mut failing_since = None;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(HEARTBEAT_INTERVAL) {
             if self.check().is_err() {
                 return;
             }
-            self.refresh();
+            self.write_heartbeat(&mut failing_since, Instant::now());
         }
     }
 
-    pub(super) fn refresh(&self) {
+    /// Writes a heartbeat. `failing_since` is the time of the first one that failed, if the last one did.
+    pub(super) fn write_heartbeat(&self, failing_since: &mut Option<Instant>, now: Instant) {
+        let failed = self.refresh().err();
+        let is_lasting = |error: &std::io::Error| Shortage::from_io_error(error).is_none();
+        let Some(error) = failed.filter(is_lasting) else {
+            *failing_since = None;
+            return;
+        };
+        let since = *failing_since.get_or_insert(now);
+        if now.duration_since(since) >= UNWRITABLE_LIMIT {
+            let reason = without_place(&error);
+            self.unwritable.send_if_modified(|known| known.replace(reason).is_none());
+        }
+    }
+
+    /// Replaces the lock info, with a new heartbeat.
+    pub(super) fn refresh(&self) -> std::io::Result<()> {
         let mut note = self.lock_file();
         if note.owner.file.is_none() && matches!(try_lock(&self.file), Ok(Some(true))) {
             // The process that had it locked during the takeover is gone.
             note.owner.file = FileId::from_file(&self.file).ok();
         }
         note.last_heartbeat_at = Timestamp::now();
-        if let Err(error) = note.write(&self.layout.lock_info()) {
-            tracing::warn!("cannot write {}: {error}", self.layout.lock_info().display());
-        }
+        let path = self.layout.lock_info();
+        note.write(&path).inspect_err(|error| {
+            let reason = without_place(error);
+            UNWRITTEN.warn(&format_args!("cannot write {}: {reason}", path.display()));
+        })
     }
 
     /// That the locked file is no longer at its path, if so. What is written below that path would go

@@ -326,25 +326,29 @@ impl RunLock {
 
     /// Completes when another process owns the run, and never otherwise.
     pub fn lost(&self) -> impl Future<Output = LockLostError> + Send + use<> {
-        let mut lost = self.directory.ownership().lost();
+        first_value(self.directory.ownership().lost())
+    }
+
+    /// Completes when the directory has taken no writes for too long, and never otherwise.
+    fn unwritable(&self) -> impl Future<Output = RunError> + Send + use<> {
+        let ownership = self.directory.ownership();
+        let (reason, path) = (first_value(ownership.unwritable()), ownership.lock_info_path());
         async move {
-            let found = lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone());
-            match found {
-                Some(lost) => lost,
-                None => std::future::pending().await,
-            }
+            let source = std::io::Error::other(reason.await);
+            RunError::File { action: "write", path, source }
         }
     }
 
-    /// Lets the queue purge what is confirmed, and reports a lost lock to the engine, while the
-    /// task lives.
+    /// Lets the queue purge what is confirmed, and reports a lost lock or a directory that takes no writes
+    /// to the engine, while the task lives.
     pub fn monitor(
         &self,
         run: RunId,
         dispatch: Arc<dyn Dispatch>,
         to: mpsc::Sender<EngineMessage>,
     ) -> Task<()> {
-        let (lost, mut confirmed) = (self.lost(), self.confirmed());
+        let (lost, unwritable) = (self.lost(), self.unwritable());
+        let mut confirmed = self.confirmed();
         supervise::spawn("lock monitor", async move {
             let forget = async {
                 while confirmed.changed().await.is_ok() {
@@ -357,14 +361,14 @@ impl RunLock {
                 }
                 std::future::pending::<()>().await;
             };
-            tokio::select! {
+            let error = tokio::select! {
                 biased;
-                lost = lost => {
-                    // An engine that ended does not need it.
-                    drop(to.send(EngineMessage::Failed(RunError::LockLost(lost))).await);
-                }
-                () = forget => {}
-            }
+                lost = lost => RunError::LockLost(lost),
+                error = unwritable => error,
+                () = forget => return,
+            };
+            // An engine that ended does not need it.
+            drop(to.send(EngineMessage::Failed(error)).await);
         })
     }
 
@@ -455,6 +459,15 @@ fn warn_of_wait(holder: &str, wait_policy: &LockWaitPolicy) {
         "waiting for the owner of the run, {holder}: the run is taken over when the owner has been \
          silent for {seconds} s, or sooner if it is proven dead"
     );
+}
+
+/// The first value of a channel; without one it never completes.
+async fn first_value<T: Clone>(mut values: watch::Receiver<Option<T>>) -> T {
+    let found = values.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+    match found {
+        Some(value) => value,
+        None => std::future::pending().await,
+    }
 }
 
 /// Completes when a user requests a stop.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::wire::position::ReportPosition;
+use rollout_worker::common_times::next_time;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -95,7 +96,7 @@ impl LockRenewer {
                     tracing::debug!("cannot renew the run's lock: {error}");
                 }
             }
-            due = Instant::now() + RENEW_INTERVAL;
+            due = next_time(RENEW_INTERVAL);
         }
     }
 

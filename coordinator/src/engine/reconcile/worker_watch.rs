@@ -10,9 +10,10 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::WorkerId;
 use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::OutageLog;
+use rollout_worker::common_times::next_time;
 use rollout_worker::queue::traits::Dispatch;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::capacity::{self, PoolCapacity};
 use crate::engine::WorkerRequirements;
@@ -51,14 +52,14 @@ impl WorkerWatch {
     /// Watches until the receiver is closed.
     pub(super) async fn watch(self) {
         let outage = OutageLog::new("polling the workers");
-        let mut ticks = tokio::time::interval(POLL_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = Instant::now();
         let (mut rate, mut told) = (ResultRate::new(), WorkerWarnings::default());
         let mut known = PoolCapacity::default();
         let (contact, mut contact_told) =
             (self.dispatch.connection_status(), ContactWarnings::default());
         while !self.to.is_closed() {
-            ticks.tick().await;
+            tokio::time::sleep_until(next).await;
+            next = next_time(POLL_INTERVAL);
             let up = contact.borrow().up;
             let warning = contact_told.update(up, Instant::now());
             // A queue that is not connected says why at once. The reason may change.

@@ -8,6 +8,7 @@ use rollout_protocol::id::RunId;
 use super::RunViewError;
 use super::directory::RunDirectory;
 use super::run::{RunKind, RunView, RunViewState};
+use crate::engine::QueueOutage;
 use crate::results::report::ScoreFigures;
 
 /// One run in a directory of jobs.
@@ -40,6 +41,8 @@ pub struct RunFacts {
     pub scored: Option<ScoreFigures>,
     /// Last change of the run's state.
     pub updated_at: Option<Timestamp>,
+    /// The outage of the queue, while there is one and an owner may be alive.
+    pub queue_outage: Option<QueueOutage>,
 }
 
 impl RunFacts {
@@ -64,6 +67,7 @@ impl RunFacts {
             pass_rate: view.tally.pass_rate().filter(|_| is_job),
             scored: is_job.then(|| view.tally.score().into()),
             updated_at: header.updated_at,
+            queue_outage: view.queue_outage.clone(),
         }
     }
 }

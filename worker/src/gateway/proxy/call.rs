@@ -31,6 +31,7 @@ use crate::gateway::recorder::{BegunCall, NewCall};
 use crate::gateway::reply::ParsedReply;
 use crate::gateway::reply_stream::{EndedReply, ReplyForm, ReplyStream};
 use crate::gateway::unanswered::RequestEnd;
+use crate::warning_limiter::WarningLimiter;
 
 /// Bytes of a request that count as a token when what it may use is reserved.
 const BYTES_OF_TOKEN: u64 = 4;
@@ -43,6 +44,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The same for servers whose last event does not say that it is the last: more may follow.
 const OPEN_END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Calls that a disk did not take. Every call of every agent fails on one that takes nothing.
+static UNRECORDED: WarningLimiter = WarningLimiter::new();
 
 /// Why the gateway breaks a reply off.
 const TOO_LARGE: &str = "the reply is too large";
@@ -337,7 +341,7 @@ impl Call {
         let ended = CallEnded { cost, ..self.ended(course, begun.number, outcome) };
         let recorded = self.opened.recorder.end(begun, request, ended, body, parsed).await;
         if let Err(error) = &recorded {
-            tracing::error!("cannot record the end of a model call: {error}");
+            UNRECORDED.warn(&format_args!("cannot record the end of a model call: {error}"));
         }
         recorded.is_ok()
     }
@@ -391,7 +395,7 @@ impl Call {
     }
 
     fn refuse_unrecorded(&self, error: &io::Error, head: ReplyHead) {
-        tracing::error!("cannot record a model call: {error}");
+        UNRECORDED.warn(&format_args!("cannot record a model call: {error}"));
         let message = "the gateway cannot record the call";
         let reply = OwnReply::new(StatusCode::INTERNAL_SERVER_ERROR, message);
         let _sent = head.send(reply.response(self.dialect()).0);

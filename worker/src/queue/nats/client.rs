@@ -19,10 +19,11 @@ use super::names::NamespaceNames;
 use super::options::NatsOptions;
 use super::replies::{NatsRequest, ReplyResult, ReplyRouter};
 use super::tls_fault::ReconnectFailure;
-use super::warning_limiter::WarningLimiter;
 use crate::backoff::error_chain;
+use crate::common_times::next_time;
 use crate::queue::traits::{ConnectionStatus, QueueError};
 use crate::supervise;
+use crate::warning_limiter::WarningLimiter;
 
 /// Timeout of a response of the server. It responds in milliseconds, or when its disk does.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,15 +158,10 @@ impl NatsClient {
             return;
         }
         let subject = text.split('"').nth(1);
-        let known = if subject == Some(ACCOUNT_INFO) { None } else { self.refusals.record() };
-        match known {
-            Some(0) => tracing::warn!("the server refused a message: {text}"),
-            Some(more) => {
-                tracing::warn!(
-                    "the server refused a message: {text} ({more} more since the last warning)"
-                );
-            }
-            None => tracing::debug!("the server refused a message: {text}"),
+        let refused = format!("the server refused a message: {text}");
+        match subject == Some(ACCOUNT_INFO) {
+            true => tracing::debug!("{refused}"),
+            false => self.refusals.warn(&refused),
         }
         if let Some(subject) = subject {
             self.replies.fail_subject(subject, &text);
@@ -214,9 +210,9 @@ pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc:
     let (mut last_event, mut last_look) = (Instant::now(), Instant::now());
     loop {
         let is_up = client.status.borrow().up;
-        let pause = match is_up && last_event.elapsed() >= SETTLED_AFTER {
-            true => SETTLED_POLL_INTERVAL,
-            false => POLL_INTERVAL,
+        let next_look = match is_up && last_event.elapsed() >= SETTLED_AFTER {
+            true => next_time(SETTLED_POLL_INTERVAL),
+            false => last_look + POLL_INTERVAL,
         };
         tokio::select! {
             Some(event) = events.recv() => {
@@ -224,7 +220,7 @@ pub(super) async fn follow_connection(client: Arc<NatsClient>, mut events: mpsc:
                 client.handle_event(&event);
                 client.update_status(Some(&event));
             }
-            () = tokio::time::sleep_until(last_look + pause) => {
+            () = tokio::time::sleep_until(next_look) => {
                 last_look = Instant::now();
                 client.update_status(None);
                 client.report_failure().await;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::client::{ANSWER_TIMEOUT, NatsClient, api_request, parse_api};
 use super::error::NatsError;
+use crate::common_times::next_time;
 
 /// Interval of stream checks: a stream that was recreated during a connection is noticed within
 /// this.
@@ -263,10 +264,10 @@ pub(super) async fn watch_incarnation(client: Arc<NatsClient>) {
             }
             Err(_) => false,
         };
-        let pause = if found { CHECK_INTERVAL } else { again };
+        let next = if found { next_time(CHECK_INTERVAL) } else { Instant::now() + again };
         again = if found { RETRY_PAUSE } else { CHECK_INTERVAL.min(again * 2) };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep_until(next) => {}
             _ = contact.changed() => again = RETRY_PAUSE,
         }
     }

@@ -38,7 +38,6 @@ mod snapshot;
 mod source;
 mod stored_message;
 mod tls_fault;
-mod warning_limiter;
 
 pub use self::connect::{ConnectError, MINIMUM_SERVER, Nats};
 pub use self::dispatch::NatsDispatch;

@@ -4,15 +4,21 @@ use std::error::Error;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::{AlertDescription, CertificateError, InvalidMessage};
 
 /// Beginnings of the texts of such faults: the client passes on the texts alone when it connects
 /// again.
-const TEXTS: [&str; 3] = ["TLS error", "invalid peer certificate", "received fatal alert"];
+const TEXTS: [&str; 4] = [
+    "TLS error",
+    "invalid peer certificate",
+    "received fatal alert",
+    "received corrupt message of type InvalidContentType",
+];
 
-/// Whether the settings of a side have to change, for certain, before a connection is possible. Others may
-/// pass: a load balancer whose servers are not ready answers in plain text, with an alert, or with a
-/// certificate for another name, and the clock of a host that has just booted may be behind.
+/// Whether the settings of a side have to change, for certain, before a connection is possible. The server
+/// has introduced itself in plain text before TLS begins, so it is a NATS server that is ready. Other faults
+/// may pass: an alert of a proxy whose servers are not ready, and a certificate that is not valid yet on a
+/// host that has just booted, whose clock may be behind.
 pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -36,8 +42,12 @@ fn is_refusal(fault: &rustls::Error) -> bool {
                 | CertificateError::BadSignature
                 | CertificateError::Expired
                 | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. }
                 | CertificateError::Revoked
         ),
+        // The server goes on in plain text: it has no TLS.
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => true,
         rustls::Error::AlertReceived(alert) => matches!(
             alert,
             AlertDescription::UnknownCA
@@ -99,10 +109,8 @@ impl ReconnectFailure {
 
 #[cfg(test)]
 mod tests {
-    use async_nats::{ConnectError, ConnectErrorKind};
-    use rustls::InvalidMessage;
-
     use super::*;
+    use async_nats::{ConnectError, ConnectErrorKind};
 
     #[test]
     fn refusal_of_tls_is_final_and_what_may_pass_is_not() {
@@ -116,8 +124,9 @@ mod tests {
         assert!(io(rustls::Error::InvalidCertificate(CertificateError::Expired)));
         assert!(io(rustls::Error::AlertReceived(AlertDescription::UnknownCA)));
         assert!(!io(rustls::Error::InvalidCertificate(CertificateError::NotValidYet)));
-        assert!(!io(rustls::Error::InvalidCertificate(CertificateError::NotValidForName)));
-        assert!(!io(InvalidMessage::InvalidContentType.into()), "the server may not be ready");
+        assert!(io(rustls::Error::InvalidCertificate(CertificateError::NotValidForName)));
+        assert!(io(InvalidMessage::InvalidContentType.into()), "the server has no TLS");
+        assert!(!io(InvalidMessage::MessageTooShort.into()));
         for alert in [
             AlertDescription::CloseNotify,
             AlertDescription::HandshakeFailure,
@@ -140,6 +149,8 @@ mod tests {
         let reason = Some("invalid peer certificate: UnknownIssuer".to_owned());
         assert_eq!(failure.take_unreported(), reason);
         assert_eq!(failure.take_unreported(), None);
+        failure.set(Some("IO error: received corrupt message of type InvalidContentType"));
+        assert!(failure.take_unreported().is_some(), "the server has lost its TLS");
         failure.clear();
         assert_eq!(failure.get(), None);
         failure.set(Some("IO error: invalid peer certificate: UnknownIssuer"));

@@ -93,6 +93,80 @@ async fn execution_that_a_silent_disk_keeps_from_ending_is_given_back_and_keeps_
     assert_eq!(ended.expect("the worker ends").0.unreported, 0);
 }
 
+/// A coordinator stops all executions at once.
+async fn kill_all(scene: &ServiceFixture) {
+    let begun = scene.runner.begun.lock().expect("not poisoned").clone();
+    for (_, exec) in begun {
+        let (run, level) = (scene.sample.run, StopLevel::Kill);
+        let stop = ControlMessage::StopExecution { run, exec, level };
+        scene.queue.control(stop).await.expect("sent");
+    }
+}
+
+/// Why and in which phase the next report says that an execution was lost.
+async fn next_loss(scene: &ServiceFixture) -> (LostReason, Option<Phase>) {
+    let report = scene.report().await;
+    match report.body {
+        ReportBody::Lost { reason, phase, .. } => (reason, phase),
+        _ => panic!("not given back: {report:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn execution_waits_for_a_silent_disk_as_long_as_it_ran_before_others_may_have_it() {
+    let scene = ServiceFixture::new();
+    for (attempt, running) in [(1, 1), (2, 2)] {
+        scene.script(attempt, ScriptedAct::Sleep(LONG));
+        scene.offer([attempt]).await;
+        scene.until_running(running).await;
+        tokio::time::sleep(60 * SECOND * (2 - attempt)).await;
+    }
+    let begun = scene.runner.begun.lock().expect("not poisoned").clone();
+    let (old, young) = (begun[0].1, begun[1].1);
+    assert_eq!(scene.last_heartbeat().await.returnable, []);
+    scene.runner.disks.record_silence();
+    for (seconds, mut expected) in [(8, vec![]), (5, vec![young]), (60, vec![old, young])] {
+        tokio::time::sleep(seconds * SECOND).await;
+        let mut returnable = scene.last_heartbeat().await.returnable;
+        returnable.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(returnable, expected, "after {seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn execution_that_cannot_end_at_once_on_a_silent_disk_is_given_back() {
+    let scene = ServiceFixture::new();
+    // It does not end when it is stopped.
+    scene.script(1, ScriptedAct::Sleep(LONG));
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.runner.disks.record_silence();
+    let began = Instant::now();
+    kill_all(&scene).await;
+    assert_eq!(next_loss(&scene).await, (LostReason::Stopped, Some(Phase::AgentExecution)));
+    assert!(began.elapsed() >= 5 * SECOND && began.elapsed() < 8 * SECOND, "{began:?}");
+    scene.until("it is not held", async || scene.heartbeat_entries().await.is_empty()).await;
+    assert_eq!(scene.read(1, LEASE).await, [], "nothing more is said of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_that_a_silent_disk_keeps_from_being_stored_is_given_back() {
+    let scene = ServiceFixture::new();
+    scene.script(1, ScriptedAct::Produce(2 * SECOND));
+    scene.offer([1]).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.store.set_down(true);
+    scene.until("it is spooled", async || scene.is_only_spooled()).await;
+    scene.runner.disks.record_silence();
+    kill_all(&scene).await;
+    let (reason, _) = next_loss(&scene).await;
+    assert_eq!(reason, LostReason::Stopped);
+    scene.until("nothing is left", async || scene.files().is_empty()).await;
+    scene.store.set_down(false);
+    assert_eq!(scene.read(1, LEASE).await, [], "nothing more is said of it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn result_that_cannot_be_spooled_is_stored_from_where_it_is() {
     let scene = ServiceFixture::new();

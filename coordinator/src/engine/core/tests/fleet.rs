@@ -539,13 +539,12 @@ pub(super) fn planned(n: u8, under: u8) -> NewItem {
 }
 
 pub(super) fn running_execution(n: u8, try_id: TryId, e: u64, claiming: bool) -> ActiveExecution {
-    let phase = Phase::AgentExecution;
     ActiveExecution {
         run: RUN,
         item: item(n),
         try_id,
         exec: exec(e),
-        phase,
+        phase: Phase::AgentExecution,
         claiming,
         stage: None,
         parked: None,
@@ -570,6 +569,7 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         disk_fault: None,
         gone: false,
         executions,
+        returnable: Vec::new(),
         model_calls: Vec::new(),
         model_leases: Vec::new(),
     }

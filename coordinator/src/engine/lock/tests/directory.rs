@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 
-use super::super::directory::{Contender, DirectoryLock, LockAttempt, is_held};
+use super::super::directory::{Contender, DirectoryLock, LockAttempt, UNWRITABLE_LIMIT, is_held};
 use super::super::lock_file::LockFile;
 use super::super::{LockError, LockLostError, LockOwner, LockWaitPolicy};
 use super::{dead_owner, remote_owner};
@@ -129,7 +129,7 @@ fn lock_of_hung_owner_is_taken_over_and_owner_detects_it() {
     };
     LockFile { epoch: 1, ..old }.write(&layout.lock_info()).expect("writable");
     heir.ownership().check().expect("an older lock info is no successor");
-    heir.ownership().refresh();
+    heir.ownership().refresh().expect("written");
     let lost = hung.ownership().check().expect_err("it has a successor");
     assert!(lost.to_string().contains(&std::process::id().to_string()), "{lost}");
     drop(hung);
@@ -137,7 +137,7 @@ fn lock_of_hung_owner_is_taken_over_and_owner_detects_it() {
         read_lock_file(&layout).expect("it does not remove the heir's").owner,
         heir.ownership().owner()
     );
-    heir.ownership().refresh();
+    heir.ownership().refresh().expect("written");
     assert!(heir.ownership().owner().file.is_some(), "the lock of the file is free");
     assert_eq!(read_lock_file(&layout).expect("alive").owner, heir.ownership().owner());
 }
@@ -227,4 +227,32 @@ fn owner_detects_that_its_directory_was_moved_removed_or_replaced() {
         assert!(read_lock_file(&layout).is_none(), "nothing was written to another directory");
         let _missing = std::fs::remove_dir_all(&root);
     }
+}
+
+#[test]
+fn directory_that_takes_no_heartbeats_is_reported_after_a_while() {
+    let (_directory, layout) = layout();
+    let (lock, _) = take(&layout, WAIT);
+    let ownership = lock.ownership();
+    let (began, mut failing_since) = (Instant::now(), None);
+    let late = began + UNWRITABLE_LIMIT;
+    ownership.write_heartbeat(&mut failing_since, began);
+    assert_eq!((failing_since, ownership.unwritable().borrow().clone()), (None, None));
+    // A directory in its place: the lock info cannot be replaced.
+    std::fs::remove_file(layout.lock_info()).expect("removed");
+    std::fs::create_dir(layout.lock_info()).expect("made");
+    ownership.write_heartbeat(&mut failing_since, began);
+    ownership.write_heartbeat(&mut failing_since, late - Duration::from_secs(1));
+    assert_eq!((failing_since, ownership.unwritable().borrow().clone()), (Some(began), None));
+    std::fs::remove_dir(layout.lock_info()).expect("removed");
+    ownership.write_heartbeat(&mut failing_since, late);
+    assert_eq!((failing_since, ownership.unwritable().borrow().clone()), (None, None));
+    std::fs::remove_file(layout.lock_info()).expect("removed");
+    std::fs::create_dir(layout.lock_info()).expect("made");
+    for now in [began, late] {
+        ownership.write_heartbeat(&mut failing_since, now);
+    }
+    let reason = ownership.unwritable().borrow().clone().expect("a reason");
+    assert!(reason.starts_with("Is a directory"), "{reason}");
+    assert_eq!(ownership.check(), Ok(()), "the run is still its own");
 }

@@ -1,7 +1,8 @@
 //! Terminal sink: progress on standard error, as a live region on a terminal, else as lines.
 //!
 //! Folding events is cheap and happens in the sink itself; drawing happens on its own thread, at
-//! most ten times a second, so that a slow or stopped terminal never blocks a run.
+//! most ten times a second, so that a slow or stopped terminal never blocks a run. Without a live
+//! region the thread sleeps until there are events or a progress line is due.
 
 pub(crate) mod format;
 mod frame;
@@ -67,8 +68,8 @@ trait ProgressView: Send + fmt::Debug {
 #[derive(Debug)]
 pub(super) struct TerminalSink {
     view: Arc<Mutex<Box<dyn ProgressView>>>,
-    /// Dropped to end the thread.
-    stop: mpsc::Sender<()>,
+    /// Told of new events. Dropped to end the thread.
+    changes: mpsc::SyncSender<()>,
     thread: JoinHandle<()>,
 }
 
@@ -90,10 +91,10 @@ impl TerminalSink {
 
     fn start(screen: Screen, view: Box<dyn ProgressView>) -> io::Result<Self> {
         let view = Arc::new(Mutex::new(view));
-        let (stop, end) = mpsc::channel();
+        let (changes, changed) = mpsc::sync_channel(1);
         let drawn_view = Arc::clone(&view);
-        let thread = supervise::thread("terminal", move || draw(&screen, &drawn_view, &end))?;
-        Ok(Self { view, stop, thread })
+        let thread = supervise::thread("terminal", move || draw(&screen, &drawn_view, &changed))?;
+        Ok(Self { view, changes, thread })
     }
 }
 
@@ -109,6 +110,9 @@ impl EventSink for TerminalSink {
         for event in batch.iter() {
             view.apply(event, now);
         }
+        drop(view);
+        // One message is enough, and a thread that panicked needs none.
+        let _is_told = self.changes.try_send(());
     }
 
     async fn dropped(&mut self, events: u64) {
@@ -120,8 +124,8 @@ impl EventSink for TerminalSink {
         self: Box<Self>,
         _result: Option<RunResult>,
     ) -> Result<SinkReport, ReportError> {
-        let Self { stop, thread, .. } = *self;
-        drop(stop);
+        let Self { changes, thread, .. } = *self;
+        drop(changes);
         let joined = supervise::blocking(move || thread.join()).await;
         if let Err(panic) = joined {
             let message = supervise::panic_message(panic.as_ref());
@@ -131,17 +135,23 @@ impl EventSink for TerminalSink {
     }
 }
 
-fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiver<()>) {
+fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, changes: &mpsc::Receiver<()>) {
     let region = screen.region();
     let mut last_progress_at = Instant::now();
+    let mut idle = REDRAW_INTERVAL;
     loop {
-        let ended = end.recv_timeout(REDRAW_INTERVAL) == Err(RecvTimeoutError::Disconnected);
+        let ended = wait_for_redraw(changes, idle);
         let now = Instant::now();
         let (lines, live, progress) = {
             let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
             let (lines, has_begun) = (view.take_lines(), view.has_begun());
-            let waited = now.duration_since(last_progress_at) >= view.line_every();
-            let due = has_begun && region.is_none() && !ended && waited;
+            let (waited, line_every) = (now.duration_since(last_progress_at), view.line_every());
+            let due = has_begun && region.is_none() && !ended && waited >= line_every;
+            if region.is_none() {
+                let left =
+                    if has_begun && !due { line_every.saturating_sub(waited) } else { line_every };
+                idle = left.max(REDRAW_INTERVAL);
+            }
             let live = (has_begun && region.is_some() && !ended).then(|| {
                 let (rows, columns) = size();
                 view.live(now, usize::from(region_width(columns)), usize::from(rows))
@@ -169,6 +179,23 @@ fn draw(screen: &Screen, view: &Mutex<Box<dyn ProgressView>>, end: &mpsc::Receiv
         }
         if ended {
             return;
+        }
+    }
+}
+
+/// Waits until there are events, at most for `idle`; those of a moment are drawn together. Returns whether
+/// the run has ended.
+fn wait_for_redraw(changes: &mpsc::Receiver<()>, idle: Duration) -> bool {
+    let draw_at = Instant::now() + REDRAW_INTERVAL;
+    let mut left = idle;
+    loop {
+        match changes.recv_timeout(left) {
+            Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) => return false,
+            Ok(()) => left = draw_at.saturating_duration_since(Instant::now()),
+        }
+        if left.is_zero() {
+            return false;
         }
     }
 }

@@ -13,7 +13,7 @@ use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::job_view::JobView;
-use super::{ProgressView as _, Style, frame, summary};
+use super::{ProgressView as _, REDRAW_INTERVAL, Style, frame, summary, wait_for_redraw};
 use crate::events::{RunReport, UnwrittenTrials};
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{JobResult, Ledger, RunOverview};
@@ -397,4 +397,17 @@ fn trial_line_shows_all_rewards_and_unverified_step() {
         ]
     );
     assert_eq!(view.stats.overall().score().passed, 0);
+}
+
+#[test]
+fn redraw_waits_for_events_and_takes_those_of_a_moment_together() {
+    let (changes, changed) = std::sync::mpsc::sync_channel(1);
+    let long = Duration::from_secs(600);
+    changes.send(()).expect("there is room");
+    let began = Instant::now();
+    assert!(!wait_for_redraw(&changed, long));
+    assert!((REDRAW_INTERVAL..long).contains(&began.elapsed()));
+    assert!(!wait_for_redraw(&changed, Duration::from_millis(1)), "nothing is new");
+    drop(changes);
+    assert!(wait_for_redraw(&changed, long), "the run has ended");
 }

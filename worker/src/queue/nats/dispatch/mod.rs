@@ -33,9 +33,9 @@ use super::client::NatsClient;
 use super::connect::Nats;
 use super::names::NatsName;
 use super::setup::NatsSetupError;
-use super::warning_limiter::WarningLimiter;
 use crate::queue::traits::{ConnectionStatus, Dispatch, PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
+use crate::warning_limiter::WarningLimiter;
 
 /// Sends a request, and once more after creating what was missing. Not a function: closures over
 /// borrowed futures are not `Send`.
@@ -103,11 +103,7 @@ impl NatsDispatch {
 
     async fn repair(&self) -> Result<(), QueueError> {
         let message = "a stream, consumer or bucket is missing on the server: creating it again";
-        match self.repairs.record() {
-            Some(0) => tracing::warn!("{message}"),
-            Some(more) => tracing::warn!("{message} ({more} more since the last warning)"),
-            None => {}
-        }
+        self.repairs.warn(&message);
         self.streams.prepare().await
     }
 }

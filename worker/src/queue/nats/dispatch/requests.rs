@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::pools::ExpectedPools;
 use crate::queue::nats::client::NatsClient;
-use crate::queue::nats::warning_limiter::WarningLimiter;
 use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
+use crate::warning_limiter::WarningLimiter;
 
 /// Capacity of the queue of answers that wait to be sent.
 const REPLY_CAPACITY: usize = 1024;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::pull_buffer::PullBuffer;
+use crate::common_times::next_time;
 use crate::queue::nats::client::NatsClient;
 use crate::queue::nats::consumers::PoolConsumers;
 use crate::queue::nats::names::NatsName;
@@ -83,9 +84,12 @@ impl PoolClasses {
         let mut state = self.state();
         let since = if state.classes.0 == count { state.classes.1 } else { now };
         let is_set_up = count > 0 && since.elapsed() >= SETUP_WINDOW;
-        let pause = if is_set_up { REFRESH_INTERVAL } else { SETUP_REFRESH_INTERVAL };
+        let due = match is_set_up {
+            true => next_time(REFRESH_INTERVAL),
+            false => now + SETUP_REFRESH_INTERVAL,
+        };
         let classes = (count, since);
-        *state = PoolClassesState { due: now + pause, classes, other_binding, other_lease };
+        *state = PoolClassesState { due, classes, other_binding, other_lease };
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Rate limit of warnings: one line stands for many.
 
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ const MIN_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts events of one kind.
 #[derive(Debug, Default)]
-pub(super) struct WarningLimiter(Mutex<WarningLimiterState>);
+pub struct WarningLimiter(Mutex<WarningLimiterState>);
 
 #[derive(Debug, Default)]
 struct WarningLimiterState {
@@ -19,8 +20,23 @@ struct WarningLimiterState {
 }
 
 impl WarningLimiter {
+    /// A limiter that has counted nothing.
+    pub const fn new() -> Self {
+        Self(Mutex::new(WarningLimiterState { last_warning: None, since: 0 }))
+    }
+
+    /// Logs a warning, with the number of those since the last one that was due. One that is not due is
+    /// a debug message.
+    pub fn warn(&self, message: &dyn Display) {
+        match self.record() {
+            Some(0) => tracing::warn!("{message}"),
+            Some(more) => tracing::warn!("{message} ({more} more since the last warning)"),
+            None => tracing::debug!("{message}"),
+        }
+    }
+
     /// Counts an event. When a warning is due, returns the number of events since the last one.
-    pub(super) fn record(&self) -> Option<u64> {
+    pub fn record(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if state.last_warning.is_some_and(|told| now < told + MIN_WARNING_INTERVAL) {
