@@ -34,7 +34,10 @@ pub(super) fn is_final(error: &(dyn Error + 'static)) -> bool {
 
 fn is_refusal(fault: &rustls::Error) -> bool {
     match fault {
-        rustls::Error::InconsistentKeys(_) | rustls::Error::NoCertificatesPresented => true,
+        rustls::Error::InconsistentKeys(_)
+        | rustls::Error::NoCertificatesPresented
+        // The server goes on in plain text: it has no TLS.
+        | rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => true,
         rustls::Error::InvalidCertificate(reason) => matches!(
             reason,
             CertificateError::UnknownIssuer
@@ -46,8 +49,6 @@ fn is_refusal(fault: &rustls::Error) -> bool {
                 | CertificateError::NotValidForNameContext { .. }
                 | CertificateError::Revoked
         ),
-        // The server goes on in plain text: it has no TLS.
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => true,
         rustls::Error::AlertReceived(alert) => matches!(
             alert,
             AlertDescription::UnknownCA
