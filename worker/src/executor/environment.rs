@@ -27,9 +27,9 @@ const LATE_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time to stop an environment with unkillable processes.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest time to change the network policy: a few system calls, or the start of a process beside
-/// the environment.
-const NETWORK_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time to change the network policy: a few system calls, the start of a process beside the
+/// environment, or twice the time in which a cluster applies a policy.
+const NETWORK_LIMIT: Duration = Duration::from_secs(300);
 
 /// State of an environment.
 #[derive(Default)]
