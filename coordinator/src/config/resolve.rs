@@ -136,6 +136,11 @@ impl<'a> JobOptions<'a> {
         let images = ImageAccess::Everything;
         Self { host: HostAccess::Everything, fetch, images, ..Self::new(is_set) }
     }
+
+    /// Whether the job is of a user who may not use the network of the hosts that run it.
+    pub fn is_guarded(&self) -> bool {
+        self.images != ImageAccess::Everything
+    }
 }
 
 impl Job {

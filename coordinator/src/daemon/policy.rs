@@ -1,9 +1,11 @@
 //! Rules for job documents that come over the network. The operator lists exceptions.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use rollout_worker::egress::first_internal_host;
 use rollout_worker::environment::descriptor;
 use rollout_worker::environment::image_access::ImageAccess;
 
@@ -53,10 +55,34 @@ impl DocumentPolicy {
         found.extend(self.environment(&job.settings.environment.provider));
         let servers = job.settings.gateway.iter().flat_map(|gateway| &gateway.upstreams);
         found.extend(servers.filter_map(|server| self.model_server(&server.url)));
+        found.extend(self.hosts(job));
         found.extend(job.variables().into_iter().filter(|name| !variables.contains(name)).map(
             |name| format!("${{{name}}}: your token may not use this variable of the server"),
         ));
         found
+    }
+
+    /// The violations of the hosts that a job allows to environments: workers connect to them, and reach
+    /// addresses that users may not.
+    fn hosts(&self, job: &Job) -> Vec<String> {
+        if self.images == ImageAccess::Everything {
+            return Vec::new();
+        }
+        let of_job =
+            [("environment", &job.environment_changes.hosts), ("verifier", &job.verifier_hosts)];
+        let of_job = of_job.map(|(element, hosts)| (Cow::Borrowed(element), hosts));
+        let of_agents = job.agents.iter().map(|agent| {
+            let hosts = &agent.spec.task_options.extra_allowed_hosts;
+            (Cow::Owned(format!("agent {}", agent.spec.name)), hosts)
+        });
+        let refused = |(element, hosts): (Cow<'_, str>, &Vec<String>)| {
+            let host = first_internal_host(hosts)?;
+            Some(format!(
+                "{element}: extra_allowed_hosts: `{host}` has addresses that are not public: runs of a \
+                 server reach public ones only"
+            ))
+        };
+        of_job.into_iter().chain(of_agents).filter_map(refused).collect()
     }
 
     /// The violation of the pool that a document names, if workers run its trials.
@@ -249,6 +275,30 @@ mod tests {
         assert!(refused("tasks").contains("`--allow-path DIR`"), "{}", refused("tasks"));
         let climbing = format!("{}/../x", allowed.path().display());
         assert!(refused(&climbing).contains("does not allow"));
+    }
+
+    #[test]
+    fn hosts_of_a_job_have_public_addresses() {
+        let everything =
+            DocumentPolicy { images: ImageAccess::Everything, ..DocumentPolicy::default() };
+        for (host, is_refused) in
+            [("127.0.0.1:4222", true), ("10.0.0.0/8", true), ("8.8.8.8", false), ("a.b", false)]
+        {
+            let agent = format!("agents: [{{name: oracle, extra_allowed_hosts: ['{host}']}}]\n");
+            let of =
+                |element: &str| with(&format!("{element}: {{extra_allowed_hosts: ['{host}']}}"));
+            for (text, place) in [
+                (agent, "agent oracle"),
+                (of("environment"), "environment"),
+                (of("verifier"), "verifier"),
+            ] {
+                let found = violations(&DocumentPolicy::default(), &text, &[]);
+                let begin = format!("{place}: extra_allowed_hosts: `{host}` has addresses");
+                assert_eq!(found.starts_with(&begin), is_refused, "{text}: {found}");
+                assert_eq!(found.is_empty(), !is_refused, "{text}: {found}");
+                assert_eq!(violations(&everything, &text, &[]), "", "{text}");
+            }
+        }
     }
 
     #[test]

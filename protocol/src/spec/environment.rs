@@ -64,15 +64,27 @@ impl ProviderSpec {
         }
     }
 
-    /// Sets whether images, builds and addresses of providers that can check them are checked: `None` if
-    /// not, else the registries that images may be of although their address is not public.
+    /// Sets whether images, builds, addresses and allowed hosts are checked, by providers that have them:
+    /// `None` if not, else the registries that images may be of although their address is not public.
     pub fn set_build_guard(&mut self, registries: Option<&[HostRule]>) {
         match self {
             Self::Docker(settings) => {
                 settings.guards_builds = registries.is_some();
                 settings.allowed_registries = registries.unwrap_or_default().to_vec();
             }
-            Self::Process(_) | Self::Kubernetes(_) => {}
+            Self::Process(settings) => settings.guards_hosts = registries.is_some(),
+            Self::Kubernetes(_) => {}
+        }
+    }
+
+    /// Whether environments reach allowed hosts at public addresses only: [`Self::set_build_guard`] has
+    /// set it.
+    pub const fn guards_hosts(&self) -> bool {
+        match self {
+            Self::Docker(settings) => settings.guards_builds,
+            Self::Process(settings) => settings.guards_hosts,
+            // It has no allowed hosts.
+            Self::Kubernetes(_) => false,
         }
     }
 
@@ -117,7 +129,8 @@ pub struct DockerSettings {
     pub runtime: Option<String>,
     /// Refuse builds with base images whose triggers fetch something, and compose files with addresses
     /// of networks, or with images or builds of other registries than public ones and
-    /// `allowed_registries`. No document sets it: a server does for tasks of its users.
+    /// `allowed_registries`, and allow hosts at public addresses only. No document sets it: a server does
+    /// for tasks of its users.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guards_builds: bool,
     /// The registries that images may be of although their address is not public. Set with
@@ -146,6 +159,9 @@ pub struct ProcessSettings {
     /// Run tasks although their Dockerfile has instructions that a sandbox does not support.
     #[serde(default)]
     pub ignore_dockerfile: bool,
+    /// Allow hosts at public addresses only. No document sets it: a server does for tasks of its users.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guards_hosts: bool,
 }
 
 /// Network of process sandboxes.
@@ -275,6 +291,25 @@ mod tests {
         assert_eq!(provider, ProviderSpec::Docker(DockerSettings::default()));
         let broken = json!({"type": "docker", "allowed_registries": ["http://h"]});
         assert!(serde_json::from_value::<ProviderSpec>(broken).is_err());
+    }
+
+    #[test]
+    fn hosts_are_guarded_where_some_can_be_allowed() {
+        let specs = [
+            (ProviderSpec::Docker(DockerSettings::default()), true),
+            (ProviderSpec::Process(ProcessSettings::default()), true),
+            (ProviderSpec::Kubernetes(Box::default()), false),
+        ];
+        for (plain, is_guarded) in specs {
+            let mut provider = plain.clone();
+            assert!(!provider.guards_hosts(), "{provider:?}");
+            provider.set_build_guard(Some(&[]));
+            assert_eq!(provider.guards_hosts(), is_guarded, "{provider:?}");
+            let written = serde_json::to_value(&provider).expect("plain data");
+            assert_eq!(serde_json::from_value::<ProviderSpec>(written).expect("read"), provider);
+            provider.set_build_guard(None);
+            assert_eq!(provider, plain);
+        }
     }
 
     #[test]

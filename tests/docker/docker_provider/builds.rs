@@ -134,6 +134,43 @@ async fn proxies_reach_commands_of_build_and_stay_out_of_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn layers_made_with_a_proxy_are_not_used_with_another() {
+    let Some(lab) = DockerFixture::open().await else { return };
+    let text = format!(
+        "FROM {BASE}\nRUN : {}; printf '[%s]' \"$HTTPS_PROXY\" > /written\n",
+        rand::random::<u64>()
+    );
+    let source = lab.context(&[("Dockerfile", &text)]);
+    for proxy in ["http://127.0.0.1:9", "http://user:word@127.0.0.1:9", ""] {
+        let env = [("HTTPS_PROXY".to_owned(), proxy.to_owned())];
+        let env = env.into_iter().filter(|(_, proxy)| !proxy.is_empty()).collect();
+        let proxies = BuildProxies::of(&env);
+        let request = ImageRequest { proxies, ..lab.image_request(&source) };
+        let image = lab.provider.prepare(request).await.expect("built");
+        assert_eq!(run_in_image(&lab, &image, "cat /written").await, format!("[{proxy}]"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn build_of_server_user_with_proxies_needs_buildkit() {
+    let Some(mut lab) = DockerFixture::open().await else { return };
+    lab.settings.guards_builds = true;
+    let proxy = EngineProxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
+    let locks = lab.scratch.path().join("locks");
+    let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };
+    let provider = DockerProvider::new(options);
+    let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nRUN true\n"))]);
+    let env = [("HTTPS_PROXY".to_owned(), "http://127.0.0.1:9".to_owned())];
+    let proxies = BuildProxies::of(&env.into());
+    let request = ImageRequest { proxies, ..lab.image_request(&source) };
+    let failure = provider.prepare(request).await.expect_err("no BuildKit");
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.chain());
+    let image = provider.prepare(lab.image_request(&source)).await.expect("without proxies");
+    assert_eq!(builder(&image), "classic");
+    lab.remove_image(&image).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn engine_without_buildkit_uses_classic_builder() {
     let Some(lab) = DockerFixture::open().await else { return };
     let proxy = EngineProxy::lacking("/session", &lab.scratch.path().join("engine.sock"));

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rollout_protocol::spec::task::HostRule;
+
 /// Networks that are not public: this host, private and link-local networks, shared and reserved
 /// addresses. Metadata services of clouds are in them, but for the last one.
 const INTERNAL_V4: &[(Ipv4Addr, u32)] = &[
@@ -49,9 +51,69 @@ pub(super) fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// The first of these rules that lists an address which is not public. A text that is no rule lists none.
+pub fn first_internal_host(hosts: &[String]) -> Option<&str> {
+    let is_internal =
+        |host: &&String| host.parse::<HostRule>().is_ok_and(|rule| lists_internal(&rule));
+    hosts.iter().find(is_internal).map(String::as_str)
+}
+
+fn lists_internal(rule: &HostRule) -> bool {
+    let Some((address, _)) = rule.network() else { return false };
+    let v4 = INTERNAL_V4.iter().map(|(network, _)| IpAddr::V4(*network));
+    let v6 = INTERNAL_V6.iter().map(|(network, _)| IpAddr::V6(*network));
+    let port = rule.port().unwrap_or_default();
+    // Of two networks that have an address in common, one has the first address of the other.
+    let mut first = std::iter::once(address).chain(v4).chain(v6);
+    first.any(|address| !is_public(address) && rule.allows_internal_address(address, port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rule_that_lists_internal_addresses_is_found() {
+        let found = |host: &str| {
+            let hosts = ["a.example", host].map(str::to_owned);
+            first_internal_host(&hosts).map(str::to_owned)
+        };
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:4222",
+            "169.254.169.254",
+            "10.0.0.0/8",
+            "10.1.2.3/8",
+            "172.0.0.0/8",
+            "172.1.2.3/8",
+            "192.168.7.0/24",
+            "203.0.112.0/23",
+            "168.63.128.0/17",
+            "::1",
+            "[::1]:443",
+            "fd00::/8",
+            "::ffff:10.0.0.1",
+            "2000::/7",
+            "2001:db8::/48",
+            "64:ff9b::/96",
+        ] {
+            assert_eq!(found(host).as_deref(), Some(host));
+        }
+        for host in [
+            "localhost",
+            "*.internal",
+            "8.8.8.8",
+            "8.8.8.8:53",
+            "172.32.0.0/11",
+            "0.0.0.0/0",
+            "128.0.0.0/1",
+            "::/0",
+            "2606:4700::/32",
+            "no rule",
+        ] {
+            assert_eq!(found(host), None, "{host}");
+        }
+    }
 
     #[test]
     fn addresses_of_host_and_private_networks_are_not_public() {

@@ -19,6 +19,8 @@ pub struct AllowedHosts {
     /// Whether every public address is allowed without a rule, and all addresses of names that have
     /// one.
     is_public: bool,
+    /// Whether no rule allows an address that is not public.
+    is_guarded: bool,
 }
 
 /// A host that may be asked for.
@@ -60,7 +62,7 @@ impl fmt::Display for HostRefusal {
             Self::NotListed => "it is not in `allowed_hosts`",
             Self::InternalAddress | Self::NoAddress => {
                 "it has an address of a private network or of this host, which `allowed_hosts` does \
-                 not list"
+                 not list, or may not list in runs of a server"
             }
         })
     }
@@ -73,12 +75,19 @@ impl AllowedHosts {
     /// [`InvalidHostRule`].
     pub fn parse(rules: &[String]) -> Result<Self, InvalidHostRule> {
         let rules = rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
-        Ok(Self { rules, is_public: false })
+        Ok(Self { rules, is_public: false, is_guarded: false })
     }
 
     /// All public addresses, and the hosts of these rules with all of their addresses.
     pub const fn public(rules: Vec<HostRule>) -> Self {
-        Self { rules, is_public: true }
+        Self { rules, is_public: true, is_guarded: false }
+    }
+
+    /// The same hosts, without addresses that are not public: for rules of users who may not use the
+    /// network of this host.
+    #[must_use]
+    pub fn guarded(self) -> Self {
+        Self { is_guarded: true, ..self }
     }
 
     /// Its rules.
@@ -111,7 +120,9 @@ impl AllowedHosts {
             let address = address.to_canonical();
             let allowed =
                 (self.is_public && is_public(address)) || self.allows_address(address, port);
-            let refusal = match self.is_public {
+            let is_withheld =
+                self.is_guarded && self.rules.iter().any(|rule| rule.allows_address(address, port));
+            let refusal = match self.is_public || is_withheld {
                 true => HostRefusal::InternalAddress,
                 false => HostRefusal::NotListed,
             };
@@ -175,7 +186,7 @@ impl AllowedHosts {
     fn allows_address(&self, address: IpAddr, port: u16) -> bool {
         self.rules.iter().any(|rule| match is_public(address) {
             true => rule.allows_address(address, port),
-            false => rule.allows_internal_address(address, port),
+            false => !self.is_guarded && rule.allows_internal_address(address, port),
         })
     }
 }
@@ -251,6 +262,25 @@ mod tests {
         assert!(hosts(&["169.254.169.254"]).check_host(metadata, 80).is_ok());
         assert!(hosts(&["0.0.0.0/0"]).check_host(metadata, 80).is_err());
         assert!(hosts(&["0.0.0.0/0"]).check_host("1.1.1.1", 80).is_ok());
+    }
+
+    #[test]
+    fn guarded_hosts_have_public_addresses_only() {
+        let rules = ["127.0.0.1:4222", "10.0.0.0/8", "::1", "8.8.8.8", "0.0.0.0/0", "a.example"];
+        let (open, guarded) = (hosts(&rules), hosts(&rules).guarded());
+        for (host, port) in [("127.0.0.1", 4222), ("10.1.2.3", 80), ("::1", 80)] {
+            assert!(open.check_host(host, port).is_ok(), "{host}");
+            let refused = guarded.check_host(host, port);
+            assert_eq!(refused, Err(HostRefusal::InternalAddress), "{host}");
+            assert!(!guarded.lists(host, port), "{host}");
+        }
+        assert_eq!(guarded.check_host("::2", 80), Err(HostRefusal::NotListed));
+        assert!(guarded.check_host("8.8.8.8", 53).is_ok());
+        let found = addresses(&["127.0.0.1", "1.1.1.1", "10.0.0.1"]);
+        let allowed = guarded.check_addresses("a.example", found, 4222);
+        assert_eq!(allowed, Ok(addresses(&["1.1.1.1"])));
+        let inner = guarded.check_addresses("a.example", addresses(&["10.0.0.1"]), 80);
+        assert_eq!(inner, Err(HostRefusal::InternalAddress));
     }
 
     #[test]

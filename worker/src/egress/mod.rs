@@ -4,7 +4,8 @@
 //! listens as an HTTP proxy, looks names up itself and connects to the hosts of the list only.
 //!
 //! * `hosts`: the decision which hosts and addresses are allowed; `addresses`: those that are public;
-//! * `server`: the proxy; `connect`: its connections to hosts; `forward`: requests without a tunnel;
+//! * `server`: the proxy; `connect`: its connections to hosts; `lookups`: their addresses; `forward`:
+//!   requests without a tunnel;
 //! * `transparent`: connections that lead to this process without a proxy; `names`, `dns`: the names that
 //!   they use;
 //! * `upstream`: proxies of this host on the way to them;
@@ -19,6 +20,8 @@ mod dns;
 mod forward;
 mod hosts;
 mod led;
+#[cfg(feature = "gateway")]
+mod lookups;
 #[cfg(all(feature = "gateway", target_os = "linux"))]
 mod names;
 mod refused;
@@ -34,8 +37,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+pub use self::addresses::first_internal_host;
 pub use self::hosts::{AllowedHosts, HostRefusal, HostTarget};
 pub use self::led::{LedNetwork, LedSockets};
+#[cfg(feature = "gateway")]
+use self::lookups::NameLookups;
 #[cfg(all(feature = "gateway", target_os = "linux"))]
 use self::names::NameAddresses;
 pub use self::refused::{RefusedHost, RefusedHosts, RefusedSummary};
@@ -56,10 +62,12 @@ pub struct EgressProxy {
     led: Vec<[Task<Infallible>; 2]>,
 }
 
-/// Addresses that stand for names in one environment. Its later proxies keep them: programs remember
-/// addresses longer than a phase.
+/// The names that one environment asks for: their look-ups, and addresses that stand for them. Its later
+/// proxies keep them: programs remember addresses, and look-ups go on, longer than a phase.
 #[derive(Debug, Clone, Default)]
 pub struct EgressNames {
+    #[cfg(feature = "gateway")]
+    lookups: Arc<NameLookups>,
     #[cfg(all(feature = "gateway", target_os = "linux"))]
     addresses: Arc<NameAddresses>,
 }
@@ -71,10 +79,6 @@ struct ProxyContext {
     allowed: AllowedHosts,
     refused: Arc<RefusedHosts>,
     upstream: UpstreamProxies,
-    #[cfg_attr(
-        all(feature = "gateway", not(target_os = "linux")),
-        expect(dead_code, reason = "only connections that are led here have such addresses")
-    )]
     names: EgressNames,
 }
 

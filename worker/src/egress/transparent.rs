@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use rollout_protocol::spec::task::normal_name;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use super::connect::{ConnectError, connect, look_up};
+use super::connect::{ConnectError, connect};
 use super::dns::{Question, Reply, TYPE_A};
 use super::hosts::HostRefusal;
 use super::{LedSockets, ProxyContext, server};
@@ -111,7 +111,7 @@ async fn reply(question: &Question, context: &ProxyContext) -> Reply {
     if question.kind != TYPE_A {
         return Reply::NoRecord;
     }
-    let found = match look_up(&name, port).await {
+    let found = match context.names.lookups.find(&name).await {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!("cannot look {name} up: {error}");

@@ -16,7 +16,7 @@ pub struct InstallRequest {
     pub env: BTreeMap<String, String>,
     /// Time limit.
     pub timeout: Duration,
-    /// Proxies for the script. They are not in the image.
+    /// Proxies for the script. No instruction of the image has them.
     pub proxies: BuildProxies,
     /// The provider's settings in the job.
     pub settings: ProviderSpec,

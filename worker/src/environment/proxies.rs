@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use rollout_protocol::digest::{Digest, DigestHasher};
+
 /// Variables with proxies, and with hosts that are reached without one, in both spellings.
 const VARIABLES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
 const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
@@ -11,7 +13,8 @@ const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// The proxies of an image build, by the names of its predefined arguments: builders give them to its
-/// commands, and keep them in no image and in no history. Its debug output has no values.
+/// commands, and write them to no instruction and no history. What the commands fetch through them, or
+/// write, is in the image. Its debug output has no values.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BuildProxies(BTreeMap<String, String>);
 
@@ -21,6 +24,16 @@ impl BuildProxies {
         let names = VARIABLES.into_iter().chain(EXEMPT);
         let found = names.filter_map(|name| Some((name.to_owned(), env.get(name)?.clone())));
         Self(found.collect())
+    }
+
+    /// Digest of their names and values, which does not show them; `None` if there are none.
+    pub fn digest(&self) -> Option<Digest> {
+        let mut hasher = DigestHasher::default();
+        for (name, value) in &self.0 {
+            hasher.update_part(name.as_bytes());
+            hasher.update_part(value.as_bytes());
+        }
+        (!self.0.is_empty()).then(|| hasher.finish())
     }
 
     /// Adds them to the arguments of a build, which win.

@@ -14,6 +14,8 @@ use crate::environment::{Environment, Failure, FailureKind, ListenerRoute};
 pub(super) struct AllowlistAccess {
     /// The job denies every network, whatever a task allows.
     pub(super) is_denied: bool,
+    /// Only public addresses are allowed, whatever a task lists.
+    pub(super) is_guarded: bool,
     /// The hosts that were refused.
     pub(super) refused: Arc<RefusedHosts>,
     /// Addresses that stand for names in all phases.
@@ -47,6 +49,7 @@ impl AllowlistAccess {
         let allowed = AllowedHosts::parse(rules).map_err(|error| {
             Failure::new(FailureKind::Refused, format!("cannot use the allowlist: {error}"))
         })?;
+        let allowed = if self.is_guarded { allowed.guarded() } else { allowed };
         let refused = || Arc::clone(&self.refused);
         let names = || self.names.clone();
         let proxy = self

@@ -27,9 +27,9 @@ const LATE_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time to stop an environment with unkillable processes.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest time to change the network policy: a few system calls, or the start of a process beside
-/// the environment.
-const NETWORK_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time to change the network policy: a few system calls, the start of a process beside the
+/// environment, or twice the time in which a cluster applies a policy.
+const NETWORK_LIMIT: Duration = Duration::from_secs(300);
 
 /// State of an environment.
 #[derive(Default)]
@@ -152,6 +152,7 @@ impl ManagedEnvironment {
         self.resources = request.resources;
         self.network = Some(request.network.clone());
         self.allowlist.is_denied = request.settings.denies_network();
+        self.allowlist.is_guarded = request.settings.guards_hosts();
         let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
         let limit = provider.start_limit();
         let mut creating = Box::pin(async move { provider.create(request).await });
@@ -317,5 +318,76 @@ impl ManagedEnvironment {
 impl fmt::Debug for ManagedEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ManagedEnvironment").field(&self.running()).finish()
+    }
+}
+
+#[cfg(all(test, feature = "gateway"))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::path::PathBuf;
+
+    use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::environment::fake::FakeProvider;
+    use crate::environment::{EnvironmentLabels, EnvironmentPurpose, Image, ImageSource, Owner};
+
+    fn request(hosts: Vec<String>) -> CreateRequest {
+        CreateRequest {
+            image: Image::found("an image"),
+            source: ImageSource::Named("an image".to_owned()),
+            resources: Resources::default(),
+            env: BTreeMap::new(),
+            workdir: None,
+            network: NetworkPolicy::Allowlist(hosts),
+            compose: None,
+            uploads: Vec::new(),
+            settings: FakeProvider::settings(),
+            labels: EnvironmentLabels {
+                run: RunId::from_bytes([1; 16]),
+                item: ItemId::for_trial("agent", "dataset", "task", 1),
+                try_id: TryId::first(1),
+                exec: ExecId::from_bytes([7; 16]),
+                worker: "w1".parse().expect("a token"),
+                owner: Owner::current(PathBuf::from("/nowhere")),
+            },
+            purpose: EnvironmentPurpose::Agent,
+        }
+    }
+
+    /// The first line of the answer to a request for a tunnel to a host.
+    async fn asked(environment: &ManagedEnvironment, host: SocketAddr) -> String {
+        let proxy = environment.network_env().remove("HTTP_PROXY").expect("a proxy");
+        let address = proxy.strip_prefix("http://").expect("a URL");
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        let request = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).await.expect("an answer");
+        line
+    }
+
+    #[tokio::test]
+    async fn listed_address_of_this_host_is_reached_unless_hosts_are_guarded() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let host = listener.local_addr().expect("an address");
+        for (is_guarded, status) in [(false, 200), (true, 403)] {
+            let mut request = request(vec![host.to_string()]);
+            if is_guarded {
+                request.settings.set_build_guard(Some(&[]));
+            }
+            let mut environment = ManagedEnvironment::default();
+            let provider = Arc::new(FakeProvider::default());
+            environment.create(provider, request).await.expect("created");
+            let line = asked(&environment, host).await;
+            assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{line}");
+            let refused = environment.refused_hosts().summary();
+            let reason = refused.map(|refused| refused.hosts[0].reason);
+            assert_eq!(reason, is_guarded.then_some("internal_address"));
+            let removed = environment.remove().await;
+            assert!(removed.failure.is_none(), "{removed:?}");
+        }
     }
 }

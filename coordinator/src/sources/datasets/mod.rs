@@ -8,7 +8,7 @@
 //! A task that cannot be read, that its repository lacks, that lacks a file, or that asks for
 //! something that the environment does not support, is kept with its fault: its trials settle as
 //! `task_invalid` or `task_not_found`, unless the run is strict. A path that leads out of a task, a
-//! variable that the job does not allow, and a repository that does not answer, refuse the run.
+//! variable or host that is not allowed, and a repository that does not answer, refuse the run.
 
 mod bundle;
 mod capability;
@@ -18,6 +18,7 @@ mod fingerprint;
 mod format_view;
 mod git;
 mod harborignore;
+mod host_rules;
 mod image_rules;
 mod instruction;
 mod layout;

@@ -14,7 +14,7 @@ use super::faults::{self, FaultyTasks};
 use super::image_rules::ImageRules;
 use super::layout::{self, TaskLayout};
 use super::line_ends::{self, WindowsScripts};
-use super::{DatasetTask, TaskParts, harborignore};
+use super::{DatasetTask, TaskParts, harborignore, host_rules};
 use crate::config::{
     ConfigError, Diagnostics, ErrorKind, FormatHints, Job, JobOptions, SourceLocation, TaskFile,
     Variable, outside_task, read_task, unreadable_task,
@@ -69,6 +69,9 @@ pub(super) fn load(
     let layout = TaskLayout::new(context.job, &root, &file);
     let parts = layout.parts();
     context.images.check(context.job, (&dir, &root), (&file, &parts), problems);
+    if context.options.is_guarded() {
+        host_rules::check(&dir.join(TASK_FILE), &file, problems);
+    }
     parts.steps.iter().for_each(|step| check_size(&dir, &root, &step.instruction, &mut own));
     let missing = layout.missing(&parts);
     let capability_check =

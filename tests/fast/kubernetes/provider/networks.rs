@@ -12,6 +12,21 @@ const NC: &[u8] = b"#!/usr/bin/perl\nuse IO::Socket::INET;\n\
     @ARGV == 4 && $ARGV[0] eq '-w' or die \"nc: invalid option\\nUsage: nc HOST PORT\\n\";\n\
     exit(IO::Socket::INET->new(PeerAddr => $ARGV[2], PeerPort => $ARGV[3], Timeout => $ARGV[1]) ? 0 : 1);\n";
 
+/// Image whose `bash`, once there is a file `/lies`, says that it connects, and then that it cannot.
+const LIAR: &str = "registry.test/liar:1";
+const LYING_BASH: &[u8] = b"#!/bin/sh\n[ -e /lies ] || exec /bin/bash \"$@\"\n\
+    [ -e /said ] || { : >/said; exit 0; }\n\
+    echo begins; echo 'bash: connect: Connection refused' >&2; exit 1\n";
+
+/// Image with a helper, whose programs are those of the host and an `nc`.
+const HELPER: &str = "registry.test/helper:1";
+const BUSYBOX: &[u8] = b"#!/bin/sh\n[ \"$1 $2\" = '--install -s' ] || exit 64\n\
+    for program in sh rm sleep nc; do cp -L \"$(command -v $program)\" \"$3/$program\" || exit; done\n";
+
+fn liar() -> ImageFixture {
+    ImageFixture::new().file("/usr/local/bin/bash", LYING_BASH, 0o755)
+}
+
 fn probe_image() -> ImageFixture {
     ImageFixture::new().file("/usr/local/bin/nc", NC, 0o755).without(&["bash", "python3"])
 }
@@ -100,6 +115,97 @@ async fn pod_that_never_connected_waits_the_whole_time_for_its_isolation() {
     let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
     assert!(begun.elapsed() >= limit, "nothing showed that the policy is the cause");
     isolated.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_that_lies_shortens_no_wait_of_other_pods() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::new();
+    fixture.double.image(LIAR, liar().file("/lies", b"", 0o644));
+    let lying = CreateRequest { image: Image::found(LIAR), ..closed() };
+    let lying = fixture.provider.create(lying).await;
+    let lying = lying.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    let begun = std::time::Instant::now();
+    let isolated = fixture.provider.create(closed()).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert!(begun.elapsed() >= Duration::from_secs(3), "only a pod of a user has connected");
+    for environment in [lying, isolated] {
+        environment.destroy().await.expect("destroyed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_that_changes_programs_ends_no_wait_for_its_isolation() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::new();
+    fixture.double.image(IMAGE, liar());
+    let environment = fixture.create().await;
+    assert_eq!(run(environment.as_ref(), ": >/lies").await.0, 0);
+    let begun = std::time::Instant::now();
+    environment.set_network(&NetworkPolicy::NoNetwork).await.expect("isolated");
+    assert!(begun.elapsed() >= Duration::from_secs(3), "its programs show nothing");
+    environment.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_that_removes_programs_is_at_fault() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let fixture = PodFixture::with(|options| options.network_probe_timeout_sec = 2);
+    let bash = b"#!/bin/sh\n[ ! -e /gone ] || exit 1\nexec /bin/bash \"$@\"\n";
+    let image = ImageFixture::new().without(&["python3", "nc"]);
+    fixture.double.image(IMAGE, image.file("/usr/local/bin/bash", bash, 0o755));
+    let mute = ImageFixture::new().without(&["bash", "python3", "nc"]);
+    fixture.double.image("registry.test/mute:1", mute);
+    for (image, kind) in
+        [(IMAGE, FailureKind::Unusable), ("registry.test/mute:1", FailureKind::Unsupported)]
+    {
+        let environment = fixture.provider.create(request(image)).await;
+        let environment = environment.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+        assert_eq!(run(environment.as_ref(), ": >/gone").await.0, 0);
+        let failure = environment.set_network(&NetworkPolicy::NoNetwork).await;
+        let failure = failure.expect_err("nothing can tell");
+        assert_eq!(failure.kind, kind, "{image}: {}", failure.chain());
+        environment.destroy().await.expect("destroyed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_of_helper_show_isolation_whatever_the_image_says() {
+    if !ignored::is_root_or_ignored("whose containers can share a network") {
+        return;
+    }
+    let limit = Duration::from_secs(30);
+    let fixture = PodFixture::with(|options| {
+        options.helper_image = Some(HELPER.to_owned());
+        options.network_probe_timeout_sec = limit.as_secs();
+    });
+    let helper = ImageFixture::new().file("/usr/local/bin/busybox", BUSYBOX, 0o755);
+    fixture.double.image(HELPER, helper.file("/usr/local/bin/nc", NC, 0o755));
+    fixture.double.image(LIAR, liar().file("/lies", b"", 0o644));
+    fixture.double.faults().delay_network_policies(Duration::from_secs(3));
+    let script = connect_script(&fixture.double).replace("bash", "/bin/bash");
+    let isolated = CreateRequest { image: Image::found(LIAR), ..closed() };
+    let isolated = fixture.provider.create(isolated).await;
+    let isolated = isolated.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert_eq!(run(isolated.as_ref(), &script).await.1, b"closed\n");
+    let open = fixture.provider.create(request(LIAR)).await;
+    let open = open.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    for change in ["rm /.rollout/bin/nc", ": >/.rollout/bin/nc", ": >/.rollout/bin/more"] {
+        assert_ne!(run(open.as_ref(), change).await.0, 0, "{change}");
+    }
+    let begun = std::time::Instant::now();
+    open.set_network(&NetworkPolicy::NoNetwork).await.expect("isolated");
+    assert!(begun.elapsed() < limit, "the operator's programs have shown it");
+    assert_eq!(run(open.as_ref(), &script).await.1, b"closed\n");
+    for environment in [isolated, open] {
+        environment.destroy().await.expect("destroyed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -266,7 +266,8 @@ fn tag(build: &BuildSpec) -> String {
 }
 
 /// Digest of all inputs of a build but its base images, including the frontend that the host sets. Images
-/// whose base images were checked are apart from others.
+/// whose base images were checked are apart from others, and so are those of each set of proxies: a
+/// proxy can change what commands fetch, and they can write its password.
 fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     let mut hasher = DigestHasher::default();
     let platform = build.platform.as_deref().unwrap_or("");
@@ -288,6 +289,10 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     }
     if build.is_guarded {
         hasher.update_part(b"guarded");
+    }
+    if let Some(proxies) = build.proxies.digest() {
+        hasher.update_part(b"proxies");
+        hasher.update_part(proxies.as_bytes());
     }
     hasher.finish().hex()[..32].to_owned()
 }
@@ -421,10 +426,14 @@ mod tests {
         assert_eq!(plain, recipe(&build(a, None), None));
         assert_ne!(plain, recipe(&build(b, None), None));
         assert_ne!(plain, recipe(&build(a, Some("linux/arm64")), None));
-        let proxy = [("HTTP_PROXY".to_owned(), "http://p:1".to_owned())];
-        let proxies = BuildProxies::of(&proxy.into());
-        let proxied = BuildSpec { proxies, ..build(a, None) };
-        assert_eq!(plain, recipe(&proxied, None), "a proxy changes no image");
+        let proxied = |proxy: &str| {
+            let env = [("HTTP_PROXY".to_owned(), proxy.to_owned())].into();
+            BuildSpec { proxies: BuildProxies::of(&env), ..build(a, None) }
+        };
+        let [one, other, same] = ["http://p:1", "http://u:secret@p:1", "http://p:1"]
+            .map(|proxy| recipe(&proxied(proxy), None));
+        assert!(plain != one && plain != other && one != other, "commands can write proxies");
+        assert_eq!(one, same);
         let staged = BuildSpec { target: Some("test".to_owned()), ..build(a, None) };
         let other = BuildSpec { dockerfile: "Other".to_owned(), ..build(a, None) };
         let (staged, other) = (recipe(&staged, None), recipe(&other, None));

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -26,6 +27,14 @@ pub(super) enum LoopbackError {
         /// Its error.
         #[source]
         source: io::Error,
+    },
+    /// A system program was ended at its time limit.
+    #[error("`{program}` did not end within {limit:?}")]
+    TooSlow {
+        /// The program.
+        program: &'static str,
+        /// The limit.
+        limit: Duration,
     },
     /// Rules of its network stay that are of no use.
     #[error("cannot undo changes of its network: {0}")]

@@ -131,6 +131,8 @@ impl KubePod {
             cluster,
             env,
             shell,
+            can_show_network: AtomicBool::new(false),
+            has_run: AtomicBool::new(false),
             launching: RwLock::new(()),
             is_stopped: AtomicBool::new(false),
             oom_before: AtomicU64::new(0),
@@ -154,6 +156,8 @@ impl KubePod {
             env: BTreeMap::new(),
             // Programs of the operator are in the environment's container only.
             shell: "/bin/sh",
+            can_show_network: AtomicBool::new(false),
+            has_run: AtomicBool::new(false),
             launching: RwLock::new(()),
             is_stopped: AtomicBool::new(false),
             oom_before: AtomicU64::new(0),
@@ -272,7 +276,9 @@ impl KubePod {
             format!("cannot use the container `{}` of the pod {}", self.container, self.name);
         match kind {
             "e" => {
-                let (count, closed) = rest.split_once(' ').unwrap_or((rest, ""));
+                let (count, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                let (shows, closed) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.can_show_network.store(shows == "y", Ordering::Relaxed);
                 let count = count.parse().unwrap_or(0);
                 self.oom_before.store(count, Ordering::Relaxed);
                 self.record_oom(count);

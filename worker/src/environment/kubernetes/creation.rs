@@ -131,7 +131,8 @@ impl Shared {
         }
         if !is_open {
             let has_connected = self.policies.have_connected(settings);
-            if pod.until_isolated(has_connected).await? {
+            // A program of the image may say anything.
+            if pod.until_isolated(has_connected).await? && pod.has_helper() {
                 self.policies.note_connected(settings);
             }
         }

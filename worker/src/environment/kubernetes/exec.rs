@@ -83,6 +83,7 @@ impl KubePod {
             let text = format!("cannot run a command: the pod {} was stopped", self.name);
             return Err(Failure::new(FailureKind::NotStarted, text));
         }
+        self.has_run.store(true, Ordering::Relaxed);
         let id = format!("{:032x}", rand::random::<u128>());
         let mut running = RunningCommand {
             pod: self,

@@ -29,13 +29,21 @@ use crate::environment::{CreateRequest, Failure, FailureKind};
 /// programs. On a volume, so that every user can write there and the image needs no such directory.
 pub(super) const BASE_DIR: &str = "/.rollout";
 
-/// Copies a static `busybox` to the provider's directory, with a link for each of its programs.
+/// Directory of the helper's programs. On a volume of its own that the environment cannot write to: they
+/// are the operator's whatever has run in it.
+const HELPER_DIR: &str = "/.rollout/bin";
+
+/// Path of the helper's shell.
+pub(super) const HELPER_SHELL: &str = "/.rollout/bin/sh";
+
+/// Copies a static `busybox` to the helper's directory, with a link for each of its programs.
 const INSTALL_HELPER: &str = "mkdir -p /.rollout/bin && \
     cp \"$(command -v busybox)\" /.rollout/bin/busybox && \
     /.rollout/bin/busybox --install -s /.rollout/bin";
 
-/// Name of the volume of [`BASE_DIR`].
+/// Names of the volumes of [`BASE_DIR`] and [`HELPER_DIR`].
 const BASE_VOLUME: &str = "rollout";
+const HELPER_VOLUME: &str = "rollout-programs";
 
 /// Seconds between TERM and KILL when somebody else deletes a pod.
 const GRACE_SECONDS: i64 = 2;
@@ -80,7 +88,7 @@ impl OwnPod {
 
 /// Path of the shell that runs the provider's own scripts.
 pub(super) fn shell(options: &KubernetesOptions) -> &'static str {
-    if options.helper_image.is_some() { "/.rollout/bin/sh" } else { "/bin/sh" }
+    if options.helper_image.is_some() { HELPER_SHELL } else { "/bin/sh" }
 }
 
 /// The pod of an environment.
@@ -177,14 +185,18 @@ pub(super) fn bare_pod(metadata: ObjectMeta, main: Container, settings: &PodSett
             }),
             ..PodSecurityContext::default()
         }),
-        volumes: Some(vec![Volume {
-            name: BASE_VOLUME.to_owned(),
-            empty_dir: Some(EmptyDirVolumeSource::default()),
-            ..Volume::default()
-        }]),
+        volumes: Some(vec![empty_volume(BASE_VOLUME)]),
         ..PodSpec::default()
     };
     Pod { metadata, spec: Some(spec), status: None }
+}
+
+fn empty_volume(name: &str) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
 }
 
 /// The mount of [`BASE_DIR`].
@@ -192,6 +204,16 @@ pub(super) fn base_mount() -> VolumeMount {
     VolumeMount {
         name: BASE_VOLUME.to_owned(),
         mount_path: BASE_DIR.to_owned(),
+        ..VolumeMount::default()
+    }
+}
+
+/// The mount of [`HELPER_DIR`].
+fn helper_mount(read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: HELPER_VOLUME.to_owned(),
+        mount_path: HELPER_DIR.to_owned(),
+        read_only: read_only.then_some(true),
         ..VolumeMount::default()
     }
 }
@@ -225,6 +247,10 @@ pub(super) fn small_container(
 pub(super) fn add_helper(pod: &mut Pod, settings: &PodSettings, options: &KubernetesOptions) {
     if let (Some(image), Some(spec)) = (&options.helper_image, pod.spec.as_mut()) {
         spec.init_containers = Some(vec![helper(image, settings, options)]);
+        spec.volumes.get_or_insert_default().push(empty_volume(HELPER_VOLUME));
+        for container in &mut spec.containers {
+            container.volume_mounts.get_or_insert_default().push(helper_mount(true));
+        }
     }
 }
 
@@ -233,6 +259,7 @@ fn helper(image: &str, settings: &PodSettings, options: &KubernetesOptions) -> C
     Container {
         name: "helper".to_owned(),
         command: Some(["sh", "-c", INSTALL_HELPER].map(str::to_owned).to_vec()),
+        volume_mounts: Some(vec![base_mount(), helper_mount(false)]),
         ..small_container(image, settings, options)
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
 use serde_json::json;
 use tokio::sync::{Mutex, OnceCell};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::cluster::Cluster;
 use super::failure::has_code;
 use super::labels::{MANAGED_BY, MANAGER, NETWORK, NO_NETWORK};
+use super::manifest::HELPER_SHELL;
 use super::options::{KubernetesOptions, NetworkEnforcement};
 use super::pod::KubePod;
 use super::rights::Right;
@@ -48,7 +50,7 @@ const VERDICTS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 pub(super) struct NetworkPolicies {
     /// Results of probes by placement: nodes may have network plug-ins of their own.
     probed: std::sync::Mutex<LruCache<String, Arc<OnceCell<bool>>>>,
-    /// Placements of pods that have connected to the API server.
+    /// Placements of pods that have connected to the API server, as programs of the operator have shown.
     connecting: std::sync::Mutex<LruCache<String, ()>>,
     /// Namespaces that have the policy.
     present: Mutex<Vec<String>>,
@@ -288,38 +290,65 @@ fn effect_limit(pod: &KubePod) -> Duration {
 }
 
 impl KubePod {
+    /// Whether the operator's programs are in it. What runs in it cannot change them.
+    pub(super) fn has_helper(&self) -> bool {
+        self.shell == HELPER_SHELL
+    }
+
+    /// Whether its programs tell of its network what they told before anything ran in it. Those of an
+    /// image may still say anything, to its own harm only.
+    pub(super) fn tells_network(&self) -> bool {
+        self.has_helper() || !self.has_run.load(Ordering::Relaxed)
+    }
+
     /// Whether a connection to the API server can be made from inside. `None` if the pod was too slow
     /// to show it.
     pub(super) async fn can_connect(&self) -> Result<Option<bool>, Failure> {
-        let tried = self.run_script(|mark| scripts::connect(self.shell, mark)).await?;
+        let is_own = self.has_helper();
+        let tried = self.run_script(|mark| scripts::connect(self.shell, is_own, mark)).await?;
         match tried.frame.as_str() {
             "open" => Ok(Some(true)),
             "closed" => Ok(Some(false)),
             "again" => Ok(None),
-            _ => {
-                let text = format!(
-                    "cannot find out whether the pod {} has a network: its image has none of bash, \
-                     python3 and nc; the operator can set `helper_image`",
-                    self.name
-                );
-                Err(Failure::new(FailureKind::Unsupported, text))
-            }
+            _ => Err(self.cannot_tell()),
         }
     }
 
+    /// The failure of a pod in which no program tells of its network.
+    fn cannot_tell(&self) -> Failure {
+        let (kind, why) = if self.has_helper() {
+            (FailureKind::NotPermitted, "the `busybox` of `helper_image` has no `nc`")
+        } else if !self.tells_network() && self.can_show_network.load(Ordering::Relaxed) {
+            let why = "what ran in it has removed or changed bash, python3 and nc of its image; the \
+                       operator can set `helper_image`";
+            (FailureKind::Unusable, why)
+        } else {
+            let why = "its image has none of bash, python3 and nc; the operator can set \
+                       `helper_image`";
+            (FailureKind::Unsupported, why)
+        };
+        let text = format!("cannot find out whether the pod {} has a network: {why}", self.name);
+        Failure::new(kind, text)
+    }
+
     /// Waits until the policy has taken its network away. Nothing may run in it before. A connection
-    /// that fails shows nothing in a pod that could never connect: unless `has_connected`, or a
-    /// connection is made at first, the whole time for a change is waited. Returns whether it could
-    /// connect before.
+    /// that fails shows nothing in a pod that could never connect, and in one whose programs are no longer
+    /// those of its image: unless `has_connected`, or a connection is made at first, the whole time for
+    /// a change is waited. Returns whether it could connect before, as far as is known.
     pub(super) async fn until_isolated(&self, mut has_connected: bool) -> Result<bool, Failure> {
-        let deadline = Instant::now() + effect_limit(self);
+        let mut deadline = Instant::now() + effect_limit(self);
+        let has_waited = !self.tells_network();
+        if has_waited {
+            sleep_until(deadline).await;
+            deadline += effect_limit(self);
+        }
         let mut refusals = 0;
         loop {
             let connects = self.can_connect().await?;
             has_connected |= connects == Some(true);
             refusals = if connects == Some(false) { refusals + 1 } else { 0 };
             let is_late = Instant::now() >= deadline;
-            if refusals >= REFUSALS && (has_connected || is_late) {
+            if refusals >= REFUSALS && (has_connected || has_waited || is_late) {
                 return Ok(has_connected);
             }
             if is_late && refusals == 0 {

@@ -50,6 +50,10 @@ pub(super) struct KubePod {
     pub(super) env: BTreeMap<String, String>,
     /// Path of the shell of the provider's scripts.
     pub(super) shell: &'static str,
+    /// Whether its image has a program that can show whether it has a network, as its preparation found.
+    pub(super) can_show_network: AtomicBool,
+    /// Whether a command was run in it: it may have changed the programs of the image.
+    pub(super) has_run: AtomicBool,
     /// Held by calls that start a command, until it has started: a kill waits for them.
     pub(super) launching: RwLock<()>,
     /// Whether it was stopped: no command runs any more.

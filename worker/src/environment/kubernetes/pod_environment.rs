@@ -35,6 +35,22 @@ pub(super) struct PodEnvironment {
     pub(super) settings: PodSettings,
 }
 
+impl PodEnvironment {
+    /// Whether this pod, while it has a network, or others of its kind have connected to the API server.
+    async fn has_connected(&self) -> Result<bool, Failure> {
+        let (policies, pod) = (&self.shared.policies, &self.pod);
+        if policies.have_connected(&self.settings) {
+            return Ok(true);
+        }
+        let connects = pod.tells_network() && pod.can_connect().await? == Some(true);
+        // A program of the image may say anything.
+        if connects && pod.has_helper() {
+            policies.note_connected(&self.settings);
+        }
+        Ok(connects)
+    }
+}
+
 #[async_trait]
 impl Environment for PodEnvironment {
     fn id(&self) -> &str {
@@ -78,22 +94,17 @@ impl Environment for PodEnvironment {
         if *now == Some(open) {
             return Ok(());
         }
+        let mut has_connected = false;
         if !open {
             network::warn_of_closing(self.network.service_with_networks.as_ref());
             let cluster = &self.pod.cluster;
             self.shared.require_policies(cluster, &self.labels, &self.settings).await?;
-            let policies = &self.shared.policies;
-            if !policies.have_connected(&self.settings)
-                && self.pod.can_connect().await? == Some(true)
-            {
-                policies.note_connected(&self.settings);
-            }
+            has_connected = self.has_connected().await?;
         }
         // If this future is dropped, the state stays unknown.
         *now = None;
         self.pod.set_network_label(open).await?;
         if !open {
-            let has_connected = self.shared.policies.have_connected(&self.settings);
             self.pod.until_isolated(has_connected).await?;
         }
         *now = Some(open);

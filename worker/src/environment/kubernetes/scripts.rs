@@ -98,9 +98,11 @@ pub(super) fn user(shell: &str, name: &str, mark: &str) -> Vec<String> {
     argv(shell, USER.clone(), [name.to_owned(), mark.to_owned()])
 }
 
-/// Arguments of the call that tries to connect to the API server.
-pub(super) fn connect(shell: &str, mark: &str) -> Vec<String> {
-    argv(shell, CONNECT.clone(), [mark.to_owned()])
+/// Arguments of the call that tries to connect to the API server, by programs of the operator only or
+/// also of the image.
+pub(super) fn connect(shell: &str, is_own: bool, mark: &str) -> Vec<String> {
+    let whose = if is_own { "own" } else { "any" };
+    argv(shell, CONNECT.clone(), [mark.to_owned(), whose.to_owned()])
 }
 
 /// Arguments of the call that places files from an archive of `bytes` bytes.

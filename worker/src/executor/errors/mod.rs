@@ -51,7 +51,8 @@ fn placement_reason(failed: Type, kind: Kind) -> ErrorReason {
         }
         // Only the agent can have filled the storage before the tests are placed.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
-        // Only the agent can have put a file or link where files have to be placed.
+        // Only the agent can have put a file or link where files have to be placed, and removed the
+        // programs by which a change is checked.
         Kind::Unusable => (failed, Code::REFUSED, Class::Agent, Retry::Permanent),
         Kind::Gone => environment_lost_reason(failed),
         Kind::Unreachable => (failed, Code::UNREACHABLE, INFRASTRUCTURE, Retry::Transient),

@@ -10,13 +10,13 @@ use rollout_protocol::spec::budget::{BudgetLimits, TryBudget};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::environment::{Environment, Failure, Upload};
+use crate::environment::{Environment, Failure, FailureKind, Upload};
 use crate::executor::{COPY_LIMIT, with_timeout};
 
-/// The file with the limits as they are now.
-pub(super) const LIMITS_FILE: &str = "/rollout/limits.json";
+/// Places of the file with the limits as they are now: the first one that the environment has room for.
+const LIMITS_FILES: [&str; 2] = ["/rollout/limits.json", "/tmp/rollout-limits.json"];
 
-/// Variable with the path of [`LIMITS_FILE`].
+/// Variable with the path of the file.
 pub(super) const LIMITS_VARIABLE: &str = "ROLLOUT_LIMITS";
 
 /// Pause before a file that could not be rewritten is tried again.
@@ -31,6 +31,8 @@ pub(in crate::work) struct ToldLimits {
     deadline: Option<i64>,
     /// Budget of the agent's model calls.
     budget: BudgetLimits,
+    /// Place of the file.
+    path: &'static str,
 }
 
 /// The content of the file.
@@ -53,7 +55,8 @@ impl ToldLimits {
     ) -> Self {
         let timeout = Some(limit).filter(|limit| *limit != Duration::MAX);
         let deadline = timeout.and_then(|limit| later(now.as_second(), limit));
-        Self { timeout, deadline, budget: budget.map(|budget| budget.limits).unwrap_or_default() }
+        let budget = budget.map(|budget| budget.limits).unwrap_or_default();
+        Self { timeout, deadline, budget, path: LIMITS_FILES[0] }
     }
 
     /// Variables that tell the script its limits. A wait for a service that does not answer, and a
@@ -93,16 +96,44 @@ impl ToldLimits {
         text.into()
     }
 
-    /// Places the file, after the clock has stood still for a time.
-    pub(super) async fn place(
-        &self,
+    /// The place of the file.
+    pub(super) const fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// Places the file for the first time. Returns the limits with its place; `None` if the environment
+    /// has no room for it, such as an image with a file `/rollout`: no fault of the agent, which finds
+    /// its limits in variables, too.
+    pub(super) async fn place_first(
+        self,
         environment: &dyn Environment,
-        stood: Duration,
-    ) -> Result<(), Failure> {
-        let (path, bytes) = (LIMITS_FILE.to_owned(), self.file(stood));
+    ) -> Result<Option<Self>, Failure> {
+        for path in LIMITS_FILES {
+            let told = Self { path, ..self };
+            let Err(failure) = told.place(environment, Duration::ZERO).await else {
+                return Ok(Some(told));
+            };
+            if !is_of_environment(failure.kind) {
+                return Err(failure);
+            }
+            let (id, why) = (environment.id(), failure.chain());
+            tracing::warn!("no room for the limits of the agent at {path} in {id}: {why}");
+        }
+        Ok(None)
+    }
+
+    /// Places the file, after the clock has stood still for a time.
+    async fn place(&self, environment: &dyn Environment, stood: Duration) -> Result<(), Failure> {
+        let (path, bytes) = (self.path.to_owned(), self.file(stood));
         let placing = environment.copy_to(vec![Upload::File { path, bytes, executable: false }]);
         with_timeout(COPY_LIMIT, "placing them", placing).await
     }
+}
+
+/// Whether a file is refused for what the environment is or has in its place.
+const fn is_of_environment(kind: FailureKind) -> bool {
+    use FailureKind::{NotPermitted, Refused, StorageExceeded, Unsupported, Unusable};
+    matches!(kind, NotPermitted | Refused | StorageExceeded | Unsupported | Unusable)
 }
 
 /// A time some seconds later, if it can be written.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::ScriptEnv;
-use super::limits::{LIMITS_FILE, LIMITS_VARIABLE, ToldLimits, keep_current};
+use super::limits::{LIMITS_VARIABLE, ToldLimits, keep_current};
 use super::model_calls::AgentClock;
 use super::shell::{ShellAgent, ShellPlace};
 use crate::dependency::Dependency;
@@ -55,16 +55,19 @@ impl From<ScriptError> for ScriptFailure {
     }
 }
 
-/// Places the file with the limits of an agent's script, if it is told any, and names it to the
-/// script.
+/// Places the file with the limits of an agent's script, if it is told any and the environment has room
+/// for it, and names it to the script.
 pub(in crate::work) async fn place_limits(
     environment: &dyn Environment,
     script: &mut PlannedScript,
 ) -> Result<(), ScriptError> {
     let Some(told) = script.told.filter(ToldLimits::has_any) else { return Ok(()) };
-    let placed = told.place(environment, Duration::ZERO).await;
-    placed.map_err(|failure| ScriptError::Place { what: "the agent's limits", failure })?;
-    script.env.insert(LIMITS_VARIABLE.to_owned(), LIMITS_FILE.to_owned());
+    let placed = told.place_first(environment).await;
+    script.told =
+        placed.map_err(|failure| ScriptError::Place { what: "the agent's limits", failure })?;
+    if let Some(told) = &script.told {
+        script.env.insert(LIMITS_VARIABLE.to_owned(), told.path().to_owned());
+    }
     Ok(())
 }
 

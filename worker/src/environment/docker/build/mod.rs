@@ -61,7 +61,7 @@ pub(super) struct BuildSpec {
     pub(super) dockerfile: String,
     /// Values of the build arguments.
     pub(super) args: BTreeMap<String, String>,
-    /// Proxies of its commands, which are no input of the build.
+    /// Proxies of its commands.
     pub(super) proxies: BuildProxies,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
@@ -123,10 +123,17 @@ impl BuildSpec {
             rm: true,
             forcerm: true,
             labels: Some(HashMap::from(labels)),
+            extrahosts: self.proxies.digest().map(layer_mark),
             platform: self.platform.clone().unwrap_or_default(),
             ..Default::default()
         }
     }
+}
+
+/// A host of the commands of a build with proxies. BuildKit leaves proxies out of the keys of its layers,
+/// so that the layers of one set of proxies would be used for another, but not the names of hosts.
+fn layer_mark(proxies: Digest) -> String {
+    format!("proxies-{}.invalid:127.0.0.1", &proxies.hex()[..32])
 }
 
 /// A build that ended without an image, before its log is attached.
@@ -184,6 +191,13 @@ pub(super) async fn run(
         if build.is_guarded && Dockerfile::read(&text).has_heredocs() {
             let message = format!("{what}: the builder of the engine reads no here-documents");
             return Err(Failure::new(FailureKind::Refused, message).into());
+        }
+        if build.is_guarded && build.proxies.digest().is_some() {
+            let message = format!(
+                "{what}: the builder of the engine uses layers that were made with other proxies; the \
+                 server of this run needs an engine with BuildKit for builds with proxies"
+            );
+            return Err(Failure::new(FailureKind::Unsupported, message).into());
         }
         builder = CLASSIC;
         built = classic::run(client, build, &text, no_cache, &mut log).await;
@@ -243,6 +257,22 @@ fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_of_each_set_of_proxies_are_apart() {
+        let hosts = |proxy: Option<&str>| {
+            let env = proxy.map(|proxy| ("https_proxy".to_owned(), proxy.to_owned()));
+            let plain = BuildSpec::plain(PathBuf::new(), Digest::sha256(b""), None);
+            let build =
+                BuildSpec { proxies: BuildProxies::of(&env.into_iter().collect()), ..plain };
+            build.options(false, BUILDKIT).extrahosts
+        };
+        assert_eq!(hosts(None), None);
+        let (one, other) = (hosts(Some("http://p:1")), hosts(Some("http://u:secret@p:1")));
+        let other = other.expect("a mark");
+        assert!(one.is_some_and(|one| one != other));
+        assert!(other.ends_with(".invalid:127.0.0.1") && !other.contains("secret"), "{other}");
+    }
 
     #[test]
     fn build_without_network_of_engine_is_its_failure() {

@@ -194,6 +194,20 @@ fn pod_with_helper_runs_its_shell() {
     assert_eq!(spec["containers"][0]["command"][0], "/.rollout/bin/sh");
     assert_eq!(spec["initContainers"][0]["image"], "mirror/busybox:musl");
     assert_eq!(spec["initContainers"][0]["securityContext"]["privileged"], false);
+    let base = json!({"name": "rollout", "mountPath": "/.rollout"});
+    let programs = |more: Value| {
+        let mut mount = json!({"name": "rollout-programs", "mountPath": "/.rollout/bin"});
+        mount.as_object_mut().expect("a mount").extend(more.as_object().expect("keys").clone());
+        mount
+    };
+    let read_only = programs(json!({"readOnly": true}));
+    assert_eq!(spec["containers"][0]["volumeMounts"], json!([base, read_only]));
+    assert_eq!(spec["initContainers"][0]["volumeMounts"], json!([base, programs(json!({}))]));
+    let volumes = json!([
+        {"name": "rollout", "emptyDir": {}},
+        {"name": "rollout-programs", "emptyDir": {}},
+    ]);
+    assert_eq!(spec["volumes"], volumes);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 # Whether a connection to the API server can be made from here: every pod has its address. The last frame
-# is `open`, `closed`, `again` if a program had no time to connect, or `unknown` if none can tell. Argument:
-# mark of frames.
+# is `open`, `closed`, `again` if a program had no time to connect, or `unknown` if none can tell. Arguments:
+# mark of frames, `own` if only the operator's programs are asked.
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/.rollout/bin
+[ "$2" = own ] && PATH=/.rollout/bin
 exec 2>/dev/null
 mark=$1 host=$KUBERNETES_SERVICE_HOST port=$KUBERNETES_SERVICE_PORT f=/.rollout/n.$$
 finish() {

@@ -1,5 +1,6 @@
-# Prepares a container, and prints its working directory. The last frame names the places that the user
-# of the container cannot fill, with a `+` those that have something in them, or that it cannot read.
+# Prepares a container, and prints its working directory. The last frame has the number of memory kills,
+# `y` if a program can show whether there is a network, and the places that the user of the container
+# cannot fill, with a `+` those that have something in them, or that it cannot read.
 # Arguments: requested working directory or nothing, mark of frames, places at the root.
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}:/.rollout/bin
 finish() {
@@ -25,6 +26,10 @@ for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; 
   while read -r name value; do [ "$name" = oom_kill ] && k=$value; done <$f
   break
 done
+shows=n
+for tool in bash python3 nc; do
+  command -v $tool >/dev/null && shows=y
+done
 closed=
 for p; do
   if [ ! -d "$p" ]; then
@@ -36,4 +41,4 @@ for p; do
   fi
 done
 pwd
-finish "e $k$closed"
+finish "e $k $shows$closed"

@@ -31,7 +31,7 @@ fn scripts_are_valid_and_short_enough_for_a_url() {
         launch.argv("/bin/sh", mark),
         prepare("/bin/sh", Some("/app"), &["/logs".to_owned()], mark),
         user("/bin/sh", "agent", mark),
-        connect("/bin/sh", mark),
+        connect("/bin/sh", true, mark),
         place("/bin/sh", &uploads, 1024, mark),
         read("/bin/sh", "/logs/agent", 0, mark),
         sweep("/bin/sh", false),

@@ -43,6 +43,24 @@ async fn task_failure_before_environment_is_before_agent() {
     assert!(is_early(&run(&rig).await), "unhealthy");
 }
 
+#[tokio::test]
+async fn image_with_files_in_the_place_of_limits_runs() {
+    for (in_the_way, expected) in [
+        (&[][..], Some("/rollout/limits.json")),
+        (&["/rollout"][..], Some("/tmp/rollout-limits.json")),
+        (&["/rollout", "/tmp/rollout-limits.json/x"][..], None),
+    ] {
+        let mut rig = TrialFixture::new().await;
+        rig.use_oracle("echo solved").await;
+        in_the_way.iter().for_each(|path| rig.provider.image_file(path, "of the image"));
+        let finished = run(&rig).await;
+        assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
+        let commands = rig.provider.commands();
+        let named = commands[0].env.get("ROLLOUT_LIMITS").map(String::as_str);
+        assert_eq!(named, expected, "{in_the_way:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn failure_that_is_not_of_task_is_never_before_agent() {
     for kind in [FailureKind::Unreachable, FailureKind::Unsupported, FailureKind::Bug] {

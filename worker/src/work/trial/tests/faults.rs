@@ -45,6 +45,15 @@ const CALLS: [(FakeCall, Phase); 9] = [
     (FakeCall::Destroy, Phase::Teardown),
 ];
 
+/// Kinds of failures that say that the environment has no room for a file.
+const NO_ROOM: [FailureKind; 5] = [
+    FailureKind::Refused,
+    FailureKind::NotPermitted,
+    FailureKind::StorageExceeded,
+    FailureKind::Unusable,
+    FailureKind::Unsupported,
+];
+
 async fn rig() -> TrialFixture {
     let mut rig = TrialFixture::new().await;
     rig.set_scripts(Some("echo a"), Some("echo b > /logs/agent/b.txt"));
@@ -70,6 +79,12 @@ fn check(rig: &TrialFixture, at: usize, effect: FaultEffect, finished: &Finished
             assert_eq!(verdict.outcome, ItemOutcome::Completed, "{what}: {all:?}");
         }
         Phase::Teardown => assert_eq!(verdict.outcome, ItemOutcome::Completed, "{what}: {all:?}"),
+        // The file with the agent's limits has another place.
+        Phase::AgentExecution
+            if call == FakeCall::CopyTo && NO_ROOM.map(FaultEffect::Fail).contains(&effect) =>
+        {
+            assert!(verdict.passed(), "{what}: {all:?}");
+        }
         _ => {
             assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None), "{what}");
             let first = error(finished);
@@ -220,6 +235,26 @@ async fn provider_failure_maps_to_error_type() {
             rig.provider.fault(FaultTrigger::Any(call), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
             assert_eq!(error_summary(error(&finished)), expected, "call {call}: {kind:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_have_no_place_fail_no_agent() {
+    for kind in KINDS {
+        let rig = rig().await;
+        for nth in 0..2 {
+            let at = FaultTrigger::Nth(FakeCall::CopyTo, nth);
+            rig.provider.fault(at, FaultEffect::Fail(kind));
+        }
+        let finished = run(&rig).await;
+        if NO_ROOM.contains(&kind) {
+            assert!(finished.record.verdict.passed(), "{kind:?}: {:?}", finished.record.verdict);
+            let execute = &rig.provider.commands()[1];
+            assert!(!execute.env.contains_key("ROLLOUT_LIMITS"), "{kind:?}");
+            assert!(execute.env.contains_key("ROLLOUT_DEADLINE"), "{kind:?}");
+        } else {
+            assert_eq!(error(&finished).class, ErrorClass::Infrastructure, "{kind:?}");
         }
     }
 }
