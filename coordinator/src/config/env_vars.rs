@@ -34,6 +34,13 @@ pub const DOCKER_HOST: EnvVar = EnvVar {
     help: "address of the Docker engine, for instance `unix:///run/docker.sock`",
 };
 
+/// Directory of Docker's `config.json`.
+pub const DOCKER_CONFIG: EnvVar = EnvVar {
+    name: "DOCKER_CONFIG",
+    help: "directory of Docker's `config.json`, whose proxies environments and image builds in \
+           Docker get [default: ~/.docker]",
+};
+
 /// Path of the `docker-compose` program.
 pub const DOCKER_COMPOSE: EnvVar = EnvVar {
     name: "ROLLOUT_DOCKER_COMPOSE",
@@ -68,8 +75,9 @@ pub const RUNTIME_DIR: EnvVar = EnvVar {
     help: "directory for the control sockets of runs [default: that of the state]",
 };
 
-/// Parent of the defaults of [`CACHE_HOME`] and [`STATE_HOME`].
-pub const HOME: EnvVar = EnvVar { name: "HOME", help: "directory of `.cache` and `.local/state`" };
+/// Parent of the defaults of [`CACHE_HOME`], [`STATE_HOME`] and [`DOCKER_CONFIG`].
+pub const HOME: EnvVar =
+    EnvVar { name: "HOME", help: "directory of `.cache`, `.local/state` and `.docker`" };
 
 /// Blob store of runs and workers.
 pub const STORE: EnvVar = EnvVar {
@@ -197,6 +205,7 @@ pub const ALL: &[EnvVar] = &[
     API_TOKEN,
     API_URL,
     DOCKER_HOST,
+    DOCKER_CONFIG,
     DOCKER_COMPOSE,
     DOCKERFILE_FRONTEND,
     NO_COLOR,

@@ -65,6 +65,7 @@ pub(crate) use elements::datasets::{is_address, is_inside};
 pub use elements::environment::EnvironmentChanges;
 pub(crate) use elements::environment::with_hosts;
 pub(crate) use elements::extra_instructions::read_file as read_extra_instruction;
+pub use elements::proxies::ProxyConfig;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub(crate) use elements::units;

@@ -65,7 +65,7 @@ use tokio::io::AsyncRead;
 
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
-pub use self::proxies::BuildProxies;
+pub use self::proxies::{BuildProxies, HostProxies};
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};
@@ -109,6 +109,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The external service that its environments need, if there is one that can be unavailable.
     fn dependency(&self) -> Option<&Dependency> {
         None
+    }
+
+    /// The proxies that this host gives to environments with these settings, unless a document names
+    /// some.
+    fn proxies(&self, settings: &ProviderSpec) -> HostProxies {
+        let _has_none = settings;
+        HostProxies::default()
     }
 
     /// Removes objects that interrupted calls of this process left behind. Those that cannot be

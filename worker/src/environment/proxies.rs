@@ -1,12 +1,15 @@
-//! Proxies that a job gives to its environments, as variables.
+//! Proxies of what runs in environments, as variables: those of a job or a task, and those of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use rollout_protocol::digest::{Digest, DigestHasher};
+use rollout_protocol::template::Template;
 
-/// Variables with proxies, and with hosts that are reached without one, in both spellings.
-const VARIABLES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
+/// Variables with proxies. Programs read them in this spelling and in lower case.
+const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY"];
+
+/// The variable with hosts that are reached without one, in both spellings.
 const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// Hosts that no proxy reaches.
@@ -21,8 +24,8 @@ pub struct BuildProxies(BTreeMap<String, String>);
 impl BuildProxies {
     /// Those among the variables of an environment.
     pub fn of(env: &BTreeMap<String, String>) -> Self {
-        let names = VARIABLES.into_iter().chain(EXEMPT);
-        let found = names.filter_map(|name| Some((name.to_owned(), env.get(name)?.clone())));
+        let names = proxy_names().chain(EXEMPT.map(str::to_owned));
+        let found = names.filter_map(|name| env.get(&name).cloned().map(|value| (name, value)));
         Self(found.collect())
     }
 
@@ -43,6 +46,17 @@ impl BuildProxies {
         all.extend(args.clone());
         all
     }
+
+    /// The same for a builder that fetches images itself: it reaches the hosts of `addresses` without a
+    /// proxy.
+    pub fn of_builder<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = &'a str>,
+    ) -> BTreeMap<String, String> {
+        let mut env = self.0.clone();
+        exempt(&mut env, addresses);
+        env
+    }
 }
 
 impl fmt::Debug for BuildProxies {
@@ -51,13 +65,77 @@ impl fmt::Debug for BuildProxies {
     }
 }
 
+/// The proxies that this host gives to environments, by name in capitals. They may have logins, so
+/// that they are in no document and its debug output has no values.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct HostProxies(BTreeMap<&'static str, String>);
+
+impl HostProxies {
+    /// These proxies. Empty ones are none.
+    pub fn new(proxies: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        Self(proxies.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those without a user or a password.
+    #[must_use]
+    pub fn without_logins(&self) -> Self {
+        let open = self.0.iter().filter(|(_, value)| login(value).is_none());
+        Self(open.map(|(name, value)| (*name, value.clone())).collect())
+    }
+
+    /// Adds them to the variables of an environment, except those that it has in one of the spellings.
+    pub(crate) fn add_to(&self, env: &mut BTreeMap<String, Template>) {
+        for (name, value) in &self.0 {
+            let spellings = [(*name).to_owned(), name.to_lowercase()];
+            if spellings.iter().any(|spelling| env.contains_key(spelling)) {
+                continue;
+            }
+            env.extend(spellings.map(|spelling| (spelling, Template::literal(value))));
+        }
+    }
+}
+
+impl fmt::Debug for HostProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The variables with proxies, in both spellings.
+fn proxy_names() -> impl Iterator<Item = String> {
+    PROXIES.into_iter().flat_map(|name| [name.to_owned(), name.to_lowercase()])
+}
+
+/// The logins in the proxies of an environment, each with the name of its variable: secrets.
+pub(crate) fn logins(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let found = proxy_names().filter_map(|name| {
+        let login = login(env.get(&name)?)?.to_owned();
+        Some((name, login))
+    });
+    let mut logins: Vec<_> = found.collect();
+    // Both spellings have the same.
+    logins.dedup_by(|one, other| one.1 == other.1);
+    logins
+}
+
+/// The user, and the password after a colon, in the address of a proxy.
+fn login(address: &str) -> Option<&str> {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.rsplit_once('@').map(|(login, _)| login).filter(|login| !login.is_empty())
+}
+
 /// Exempts the loopback and the hosts of `addresses` from the proxies of a script, if it has any: the
 /// worker's own services are not behind them.
 pub(crate) fn exempt<'a>(
     env: &mut BTreeMap<String, String>,
     addresses: impl IntoIterator<Item = &'a str>,
 ) {
-    if !VARIABLES.iter().any(|name| env.contains_key(*name)) {
+    if !proxy_names().any(|name| env.contains_key(&name)) {
         return;
     }
     let given = EXEMPT.iter().filter_map(|name| env.get(*name)).flat_map(|hosts| hosts.split(','));
@@ -98,6 +176,9 @@ mod tests {
         let all = env(&[("HTTPS_PROXY", "http://u:secret@p:1"), ("no_proxy", "a"), ("A", "b")]);
         let proxies = BuildProxies::of(&all);
         assert_eq!(format!("{proxies:?}"), r#"{"HTTPS_PROXY", "no_proxy"}"#);
+        let of_builder = proxies.of_builder(["http://registry.corp:5000/x"]);
+        let exempt = "a,localhost,127.0.0.1,::1,registry.corp";
+        assert_eq!(of_builder["NO_PROXY"], exempt);
         let args = proxies.with(&env(&[("no_proxy", "of the build"), ("X", "1")]));
         let expected =
             [("HTTPS_PROXY", "http://u:secret@p:1"), ("X", "1"), ("no_proxy", "of the build")];
@@ -125,5 +206,41 @@ mod tests {
         exempt(&mut proxied, []);
         let hosts = "a,b,c,localhost,127.0.0.1,::1";
         assert_eq!((&*proxied["NO_PROXY"], &*proxied["no_proxy"]), (hosts, hosts));
+    }
+
+    #[test]
+    fn host_gives_proxies_of_the_kinds_that_an_environment_does_not_name() {
+        let proxies =
+            [("HTTP_PROXY", "http://u:p$w@h:1"), ("HTTPS_PROXY", "http://h:1"), ("FTP_PROXY", "")];
+        let proxies = HostProxies::new(proxies.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(format!("{proxies:?}"), r#"{"HTTPS_PROXY", "HTTP_PROXY"}"#);
+        let named = [("https_proxy".to_owned(), Template::new("http://of-job:2"))];
+        let mut env = BTreeMap::from(named);
+        proxies.add_to(&mut env);
+        let value =
+            |name: &str| env.get(name).map(|value| value.expand(|_| None).expect("no variable"));
+        assert_eq!(value("https_proxy").as_deref(), Some("http://of-job:2"));
+        assert_eq!(value("HTTPS_PROXY"), None);
+        for name in ["HTTP_PROXY", "http_proxy"] {
+            assert_eq!(value(name).as_deref(), Some("http://u:p$w@h:1"), "{name}");
+        }
+        let open = HostProxies::new([("HTTPS_PROXY", "http://h:1".to_owned())]);
+        assert_eq!(proxies.without_logins(), open);
+        assert!(HostProxies::default().is_empty() && !open.is_empty());
+    }
+
+    #[test]
+    fn logins_of_proxies_are_found_with_the_names_of_their_variables() {
+        let env = env(&[
+            ("HTTP_PROXY", "http://me:p/w@h:1/"),
+            ("http_proxy", "http://me:p/w@h:1/"),
+            ("https_proxy", "http://h:1"),
+            ("ALL_PROXY", "token@h"),
+            ("NO_PROXY", "a@b"),
+            ("OTHER", "http://x:y@z"),
+        ]);
+        let expected = [("HTTP_PROXY", "me:p/w"), ("ALL_PROXY", "token")];
+        let expected = expected.map(|(name, login)| (name.to_owned(), login.to_owned()));
+        assert_eq!(logins(&env), expected);
     }
 }

@@ -11,7 +11,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
@@ -20,7 +20,7 @@ use super::errors::SetupError;
 use super::event_log::EventLogSink;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
-use crate::environment::{EnvironmentLabels, Failure, FailureKind, Provider};
+use crate::environment::{EnvironmentLabels, Failure, FailureKind, HostProxies, Provider};
 use crate::gateway::ModelGateway;
 use crate::secrets::TrialVariables;
 
@@ -100,6 +100,12 @@ impl ExecutionServices {
         let provider = provider.ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
         provider.set_base_digests(run, self.files.base_digests(run));
         Ok(provider)
+    }
+
+    /// The proxies that this host gives to environments with these settings.
+    pub(crate) fn proxies(&self, settings: &ProviderSpec) -> HostProxies {
+        let provider = self.providers.get(&settings.kind());
+        provider.map(|provider| provider.proxies(settings)).unwrap_or_default()
     }
 }
 

@@ -7,8 +7,8 @@ use rollout_protocol::template::{Template, UnsetVariable};
 use super::{Redactor, TrialVariables};
 
 impl TrialVariables {
-    /// A redactor for the declared secrets, and for those values of the operator's variables that
-    /// `templates` use and that look like secrets.
+    /// A redactor for the declared secrets, for `logins`, and for those values of the operator's
+    /// variables that `templates` use and that look like secrets. `logins` are names and values.
     ///
     /// # Errors
     /// [`UnsetVariable`] for the first variable that is not exported and has no default.
@@ -16,6 +16,7 @@ impl TrialVariables {
         &self,
         templates: impl Iterator<Item = &'a Template>,
         declared: &BTreeSet<String>,
+        logins: &[(String, String)],
     ) -> Result<Redactor, UnsetVariable> {
         let mut used = BTreeSet::new();
         for template in templates {
@@ -23,7 +24,9 @@ impl TrialVariables {
             used.extend(template.variables().into_iter().map(|(name, _)| name));
         }
         let masked = self.masked(used, declared);
-        Ok(Redactor::with_guessed(self.pairs(&masked.declared), self.pairs(&masked.guessed)))
+        let logins = logins.iter().map(|(name, login)| (name.as_str(), login.as_str()));
+        let declared = self.pairs(&masked.declared).chain(logins);
+        Ok(Redactor::with_guessed(declared, self.pairs(&masked.guessed)))
     }
 
     /// Names and values.

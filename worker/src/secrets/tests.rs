@@ -146,12 +146,13 @@ fn variable_not_exported_is_not_expanded() {
     assert_eq!(pairs, ["A=agent", "B=Bearer k-123456", "C=none"]);
     let none = BTreeSet::new();
     let templates = || task.values().chain(agent.values());
-    let redactor = variables.redactor(templates(), &none).expect("it is set");
+    let redactor = variables.redactor(templates(), &none, &[]).expect("it is set");
     assert_eq!(redactor.text("k-123456 http://x none"), "[redacted:API_KEY] http://x none");
 
     let unset = layer(&[("X", "${HOME}")]);
     assert_eq!(variables.add(&unset, &mut env).expect_err("not exported").name, "HOME");
-    assert_eq!(variables.redactor(unset.values(), &none).expect_err("not exported").name, "HOME");
+    let unset = variables.redactor(unset.values(), &none, &[]).expect_err("not exported");
+    assert_eq!(unset.name, "HOME");
 }
 
 #[test]
@@ -161,11 +162,13 @@ fn redactor_of_variables_knows_declared_and_likely_secrets_only() {
         TrialVariables::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let env = ["${SEED}", "${HF_TOKEN}", "${REGION}"].map(Template::new);
     let declared = ["REGION".to_owned(), "B".to_owned()].into();
-    let redactor = variables.redactor(env.iter(), &declared).expect("it is set");
-    let text = "0.1234 hunter2 us-east-1 x-ray";
-    let shown = "0.1234 [redacted:HF_TOKEN] [redacted:REGION] [redacted:B]";
+    let logins = [("HTTP_PROXY".to_owned(), "me:pw".to_owned())];
+    let redactor = variables.redactor(env.iter(), &declared, &logins).expect("it is set");
+    let text = "0.1234 hunter2 us-east-1 x-ray http://me:pw@p";
+    let shown =
+        "0.1234 [redacted:HF_TOKEN] [redacted:REGION] [redacted:B] http://[redacted:HTTP_PROXY]@p";
     assert_eq!(redactor.text(text), shown, "a declared secret needs no use");
-    let shown = "0.1234 hunter2 [redacted:REGION] [redacted:B]";
+    let shown = "0.1234 hunter2 [redacted:REGION] [redacted:B] http://[redacted:HTTP_PROXY]@p";
     assert_eq!(redactor.declared().text(text), shown);
 }
 

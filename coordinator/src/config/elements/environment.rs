@@ -7,7 +7,6 @@ use rollout_protocol::spec::environment::{
     EnvironmentRates, EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec,
 };
 use rollout_protocol::spec::task::{McpServer, NetworkPolicy};
-use rollout_protocol::template::{Template, is_variable_name};
 use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
@@ -17,6 +16,7 @@ use super::super::reader::{Field, Fields, Scalar};
 use super::super::task::{McpKeys, read_host, read_mcp_servers};
 use super::compose_overlays::{self, ComposeOverlays};
 use super::mcp_secrets;
+use super::proxies::{self, ProxyKeys};
 use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
 use super::timeouts;
 use super::variables::{self, Variable};
@@ -55,13 +55,6 @@ keys! {
              healthcheck.";
     }
 
-    /// The keys of `proxy`.
-    pub(crate) table ProxyKeys {
-        http: Value("URL"), "none", "Proxy for HTTP, such as http://${PROXY_LOGIN}@proxy:3128.";
-        https: Value("URL"), "none", "Proxy for HTTPS.";
-        no_proxy: Value("text"), "none", "Hosts that are reached without a proxy, with commas between.";
-    }
-
     /// The keys of `provider_config`.
     pub(crate) table ProviderKeys {
         network: Value("bridge|none (docker), host|none (process), cluster|none (kubernetes)"),
@@ -95,9 +88,6 @@ keys! {
         start: Value("number"), "0", "Price per environment start.";
     }
 }
-
-/// Variables with proxies, and with the hosts that are reached without one.
-const PROXY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
 /// Words of the format for providers that this version does not support.
 const UNSUPPORTED_PROVIDERS: &[&str] = &["modal", "apple", "fly"];
@@ -210,7 +200,9 @@ pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     let servers = fields.take(EnvironmentKeys::mcp_servers);
     let mcp_servers = read_mcp_servers(&servers, &mut headers);
     mcp_secrets::reject(&servers, &mcp_servers);
-    let mut env = read_proxies(&fields.take(EnvironmentKeys::proxy));
+    let proxies = proxies::read(&fields.take(EnvironmentKeys::proxy));
+    let proxies = proxies.variables().map(|(name, value)| (name, value.clone()));
+    let mut env: BTreeMap<_, _> = proxies.collect();
     env.extend(variables::read(&fields.take(EnvironmentKeys::env)));
     let changes = EnvironmentChanges {
         mcp_servers,
@@ -221,63 +213,6 @@ pub(crate) fn read(field: &Field<'_>, file: &Path) -> EnvironmentConfig {
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
     EnvironmentConfig { spec, resources, starts_per_minute, start_grace_sec, changes, overlays }
-}
-
-/// Reads the proxies as variables in the two spellings that programs know.
-fn read_proxies(field: &Field<'_>) -> BTreeMap<String, Variable> {
-    let Some(mut fields) = field.mapping() else { return BTreeMap::new() };
-    let mut env = BTreeMap::new();
-    for (key, name) in [
-        (ProxyKeys::http, PROXY_VARIABLES[0]),
-        (ProxyKeys::https, PROXY_VARIABLES[1]),
-        (ProxyKeys::no_proxy, PROXY_VARIABLES[2]),
-    ] {
-        let field = fields.take(key);
-        let Some(variable) = read_proxy(&field, key.name != ProxyKeys::no_proxy.name) else {
-            continue;
-        };
-        env.insert(name.to_lowercase(), variable.clone());
-        env.insert(name.to_owned(), variable);
-    }
-    fields.finish();
-    env
-}
-
-/// Reads a proxy, or the hosts without one. A password would be in the plan and in every manifest.
-fn read_proxy(field: &Field<'_>, is_url: bool) -> Option<Variable> {
-    let template = Template::new(field.non_empty_string()?);
-    let text = template.as_str();
-    if let Err(error) = template.check() {
-        field.reject(
-            ErrorKind::BadValue,
-            error.to_string(),
-            "text with `${NAME}` (`$$` is a dollar)",
-        );
-        return None;
-    }
-    let scheme = ["http://", "https://", "socks5://", "socks5h://", "${"];
-    if is_url && !scheme.iter().any(|scheme| text.starts_with(scheme)) {
-        field.reject(
-            ErrorKind::BadValue,
-            "text without a scheme",
-            "a URL such as http://proxy:3128",
-        );
-        return None;
-    }
-    if is_url && has_written_login(text) {
-        let expected = "a variable with user and password: http://${PROXY_LOGIN}@proxy:3128";
-        field.reject(ErrorKind::BadValue, "a login that is written out", expected);
-        return None;
-    }
-    Some(Variable { template, location: field.location() })
-}
-
-/// Whether the login in a URL is more than one variable without a default.
-fn has_written_login(url: &str) -> bool {
-    let Some((before, _)) = url.rsplit_once('@') else { return false };
-    let login = before.split_once("://").map_or(before, |(_, login)| login);
-    let name = login.strip_prefix("${").and_then(|login| login.strip_suffix('}'));
-    !name.is_some_and(is_variable_name)
 }
 
 /// The provider of an environment that names none.
@@ -412,42 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn proxies_are_variables_in_both_spellings_and_env_wins() {
-        let text = "{proxy: {https: 'http://${LOGIN}@p:1', no_proxy: a.example}, env: {NO_PROXY: b.example}}";
+    fn variables_of_the_job_win_over_its_proxies() {
+        let text = "{proxy: {no_proxy: a.example}, env: {NO_PROXY: b.example}}";
         let (EnvironmentConfig { changes, .. }, found, _) = read_field(text, read);
         assert_eq!(found, []);
-        let env: Vec<_> = (changes.env.iter())
-            .map(|(name, variable)| format!("{name}={}", variable.template.as_str()))
-            .collect();
-        let expected = [
-            "HTTPS_PROXY=http://${LOGIN}@p:1",
-            "NO_PROXY=b.example",
-            "https_proxy=http://${LOGIN}@p:1",
-            "no_proxy=a.example",
-        ];
-        assert_eq!(env, expected);
-    }
-
-    #[test]
-    fn proxy_with_login_that_is_written_out_or_without_scheme_is_refused_without_showing_it() {
-        for value in [
-            "http://${L:-me:pw}@p:1",
-            "http://me:pw@p:1",
-            "http://me:${PW}@p:1",
-            "p:3128",
-            "http://${X",
-            "ftp://p",
-        ] {
-            let text = format!("{{proxy: {{http: '{value}'}}}}");
-            assert_eq!(
-                faults(&text),
-                [("x.proxy.http".to_owned(), ErrorKind::BadValue)],
-                "{value}"
-            );
-        }
-        for value in ["http://p:3128", "${PROXY}", "https://${LOGIN}@p:1"] {
-            assert_eq!(faults(&format!("{{proxy: {{http: '{value}'}}}}")), [], "{value}");
-        }
+        let env = changes.env.iter();
+        let env = env.map(|(name, value)| format!("{name}={}", value.template.as_str()));
+        assert_eq!(env.collect::<Vec<_>>(), ["NO_PROXY=b.example", "no_proxy=a.example"]);
     }
 
     #[test]

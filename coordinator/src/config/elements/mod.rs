@@ -17,6 +17,7 @@ pub(super) mod harness;
 mod mcp_secrets;
 pub(super) mod metrics;
 pub(super) mod names;
+pub(super) mod proxies;
 pub(super) mod resources;
 pub(super) mod retry;
 mod session;

@@ -46,7 +46,7 @@ const JOBS: &[&str] = &[
     "retry: {}\nverifier: {}\nmetrics: [{}]\nguardrails: [{}]\nagents: [{harness: {}, session_calls: {}}]\ndatasets: [{registry: {}}]\n\
      tasks: [{}]\nartifacts: [{}]\ngateway: {upstreams: [{prices: {}}]}\n\
      budget: {try: {}, agent: {}, run: {}}\n\
-     environment: {type: docker, provider_config: {}, mcp_servers: [{}]}\n",
+     environment: {type: docker, provider_config: {}, mcp_servers: [{}], proxy: {}}\n",
     "environment: {type: process, provider_config: {}}\n",
     "environment: {type: kubernetes, provider_config: {}}\n",
 ];
@@ -88,7 +88,7 @@ fn task_file_keys_are_all_in_reference() {
 
 const TREES: &[&str] = &[
     "profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
-     gateway: {upstreams: [{prices: {}}]}\nenvironment: {}\nlimits: {}\nbudgets: {step: {}}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
+     gateway: {upstreams: [{prices: {}}]}\nenvironment: {proxy: {}}\nlimits: {}\nbudgets: {step: {}}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
      implement: {environment: {type: docker}}, tests: {environment: {type: docker}}, \
      review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n",
 ];

@@ -10,6 +10,7 @@ use rollout_protocol::spec::task::HostRule;
 use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::diagnostics::ErrorKind;
+use super::super::elements::proxies::{self, ProxyConfig, ProxyKeys};
 use super::super::elements::step_agent::StepAgentKeys;
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
@@ -44,6 +45,9 @@ keys! {
         context: Source("path", HostSource::OperatorPath), "", "Directory of a Dockerfile, instead of `docker_image`.";
         provider_config: Value("table"), "", "Settings of the provider.",
             "" => resources::PlaceResourceKeys::ALL;
+        proxy: Value("table"), "none",
+            "Proxies of the network, for image builds, installations and commands.",
+            "proxy" => ProxyKeys::ALL;
     }
 }
 
@@ -97,6 +101,8 @@ pub struct CommandEnvironment {
     pub context: Option<PathBuf>,
     /// `cpus`, `memory_mb`, `storage_mb`.
     pub resources: Resources,
+    /// `proxy`.
+    pub proxies: ProxyConfig,
 }
 
 impl SearchCommands {
@@ -224,6 +230,7 @@ pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
         docker_image: None,
         context: None,
         resources: Resources::default(),
+        proxies: ProxyConfig::default(),
     };
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
         return environment;
@@ -237,6 +244,7 @@ pub(super) fn read_environment(field: &Field<'_>) -> CommandEnvironment {
     environment.docker_image = docker_image(&image);
     environment.context = context.path();
     environment.resources = resources::read_command_resources(&mut fields);
+    environment.proxies = proxies::read(&fields.take(PlaceKeys::proxy));
     fields.finish();
     let images = kind.map(|kind| descriptor::for_kind(kind).capabilities.images);
     match (images, image.is_present(), context.is_present()) {

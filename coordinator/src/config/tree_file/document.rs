@@ -21,6 +21,9 @@ const MUTABLE_KEYS: &[&str] = &[
     "gateway",
 ];
 
+/// The key of every environment that may change, too.
+const ENVIRONMENT_PROXY: &str = "environment.proxy";
+
 /// The search in the form of its file, with defaults filled in, without the path of its directory.
 /// Values of variables are unexpanded.
 pub fn document(tree: &TreeFile) -> Value {
@@ -93,6 +96,9 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
 }
 
 fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut Vec<String>) {
+    if key.ends_with(ENVIRONMENT_PROXY) {
+        return;
+    }
     match (before, now) {
         (Some(Value::Object(before)), Some(Value::Object(now))) => {
             let keys: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
@@ -140,6 +146,7 @@ fn command_environment(environment: &CommandEnvironment) -> Value {
         ("cpus", other(resources.cpus.into(), default.cpus.into())),
         ("memory_mb", other(resources.memory_mb, default.memory_mb)),
         ("storage_mb", other(resources.storage_mb, default.storage_mb)),
+        ("proxy", environment.proxies.document()),
     ];
     let mut document = json!({ "type": kind, "provider_config": settings });
     if let Value::Object(fields) = &mut document {

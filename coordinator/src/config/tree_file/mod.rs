@@ -188,10 +188,13 @@ impl TreeFile {
         self.budgets.max_attempt_cost(&self.commands)
     }
 
-    /// The variables that commands and model servers name.
+    /// The variables that commands, their environments and model servers name.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         let keys = self.gateway.iter().flat_map(|gateway| &gateway.keys);
-        self.commands.named().flat_map(|(_, command)| command.env.values()).chain(keys)
+        let commands = self.commands.named().flat_map(|(_, command)| {
+            command.env.values().chain(command.environment.proxies.values())
+        });
+        commands.chain(keys)
     }
 
     /// The names of these variables, and of declared secrets: only they are read from the

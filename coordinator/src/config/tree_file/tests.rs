@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 const MINIMAL_TREE: &str = "\
@@ -210,6 +212,29 @@ commands:
     assert_eq!(tree.commands.ideas.environment.resources.cpus, 2);
     assert_eq!(tree.commands.sweep.environment.resources.storage_mb, 5);
     assert_eq!(tree.commands.tests.expect("one").environment, tree.commands.implement.environment);
+}
+
+#[test]
+fn search_proxies_of_equal_environments_are_equal_and_may_change() {
+    let proxy =
+        |host: &str| format!("{{type: process, proxy: {{http: 'http://${{SET}}@{host}:1'}}}}");
+    let text = MINIMAL_TREE.replace("{type: process}", &proxy("p"));
+    let shared = format!("run: implement.sh, environment: {}", proxy("p"));
+    let text = text.replace("run: implement.sh", &shared);
+    let tests = format!("  tests: {{run: t, environment: {}}}\n", proxy("p"));
+    let tree = read_valid(&format!("{text}{tests}"));
+    assert_eq!(tree.commands.sweep.environment, tree.commands.implement.environment);
+    let document = tree_document(&tree);
+    let template = json!({"http": "http://${SET}@p:1"});
+    assert_eq!(document["commands"]["tests"]["environment"]["proxy"], template);
+    let other = format!("{text}{tests}").replace("@p:1", "@q:2");
+    let mut other = tree_document(&read_valid(&other));
+    other["tree_run_id"] = document["tree_run_id"].clone();
+    assert_ne!(other, document);
+    assert_eq!(differences(&document, &other), [""; 0]);
+    let (_, faults) = read(&text.replace("${SET}", "${UNSET}"), TreeOverrides::default());
+    assert!(faults.iter().all(|(_, kind)| *kind == ErrorKind::UnsetVariable), "{faults:?}");
+    assert!(faults.contains(&("environment.proxy.http".to_owned(), ErrorKind::UnsetVariable)));
 }
 
 #[test]

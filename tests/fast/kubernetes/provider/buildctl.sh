@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stands for `buildctl` and `buildctl-daemonless.sh`: checks its arguments, runs the steps of the
 # Dockerfile in the context, and pushes by a file in /registry.
-name=${0##*/} reference= context= cache=yes
+name=${0##*/} reference= context= cache=yes daemon_no_proxy=$NO_PROXY
 usage() { echo "error: $*" && exit 64; }
 if [ "$name" = buildctl ]; then
   [ "$1 $2" = "--addr tcp://buildkitd.test:1234" ] || usage "no daemon at $*"
@@ -20,6 +20,13 @@ while [ $# -gt 0 ]; do
     case $1 in
     context=/* | dockerfile=/*) context=${1#*=} ;;
     *) usage "unknown directory $1" ;;
+    esac
+    ;;
+  --opt)
+    shift
+    case $1 in
+    build-arg:*) export "${1#build-arg:}" ;;
+    *) usage "unknown option $1" ;;
     esac
     ;;
   --output)

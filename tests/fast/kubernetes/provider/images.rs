@@ -104,6 +104,13 @@ impl BuildFixture {
         maps[0]["data"].clone()
     }
 
+    /// The objects of the cluster in which a secret could be read.
+    fn shown(&self) -> String {
+        let objects = ["pods", "configmaps", "events"].iter();
+        let objects = objects.flat_map(|plural| self.double.objects(plural));
+        objects.map(|object| object.to_string()).collect()
+    }
+
     async fn assert_no_pods(&self) {
         let what = "no pod is left";
         wait::until_async(DEADLINE, what, async || self.double.pods().is_empty()).await;
@@ -423,11 +430,7 @@ async fn push_secret_is_used_and_shown_nowhere() {
     let with_secret = |builder: &mut BuilderOptions| builder.push_secret = Some("push".to_owned());
     let worker = fixture.worker_with(with_secret);
     assert!(prepared(&worker, fixture.request()).await.made);
-    let shown: String = ["pods", "configmaps", "events"]
-        .iter()
-        .flat_map(|plural| fixture.double.objects(plural))
-        .map(|object| object.to_string())
-        .collect();
+    let shown = fixture.shown();
     assert!(!shown.contains(password), "{shown}");
     let read = |request: &rollout_tests::kube::RecordedRequest| request.resource == "secrets";
     assert!(!fixture.double.requests().iter().any(read), "workers read no secrets");
@@ -441,6 +444,31 @@ async fn push_secret_is_used_and_shown_nowhere() {
     let failure = fixture.worker_with(absent).prepare(changed).await.expect_err("no secret");
     assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
     assert!(failure.message.contains("absent"), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn builder_and_its_commands_get_the_proxies_that_objects_do_not_show() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
+    let fixture = BuildFixture::new(&format!(
+        "RUN [ \"$HTTPS_PROXY $NO_PROXY\" = \"http://me:its-password@proxy.test:3128 corp\" ]\n\
+         RUN case ,$daemon_no_proxy, in ,corp,*,registry.test,*) ;; *) exit 1 ;; esac\n\
+         {WAIT}",
+    ));
+    let env = [("HTTPS_PROXY", "http://me:its-password@proxy.test:3128"), ("NO_PROXY", "corp")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let asked = ImageRequest { proxies: BuildProxies::of(&env), ..fixture.request() };
+    let looking = async {
+        fixture.wait_for_builds(1).await;
+        let shown = fixture.shown();
+        fs::write(fixture.flag("go"), "").expect("a file");
+        shown
+    };
+    let worker = fixture.worker();
+    let (image, shown) = tokio::join!(prepared(&worker, asked), looking);
+    assert!(image.made);
+    assert!(shown.contains(BUILDER) && !shown.contains("its-password"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

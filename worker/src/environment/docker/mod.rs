@@ -1,6 +1,7 @@
 //! Environments as containers of a Docker engine, through its API.
 //!
-//! * `client`, `connection`, `failure`: connections, and the classification of engine errors.
+//! * `client`, `connection`, `failure`: connections, and the classification of engine errors;
+//!   `config_file`: proxies of the user's containers.
 //! * `image`, `lock`, `build`: images, each pulled or built once per host, by
 //!   BuildKit where the engine has it.
 //! * `base_images`: the base images of builds, by digest; `base_triggers`: a check of their triggers.
@@ -23,6 +24,7 @@ mod base_triggers;
 mod build;
 mod client;
 mod compose;
+mod config_file;
 mod connection;
 mod container;
 mod copy;
@@ -47,7 +49,7 @@ mod storage;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,8 +68,8 @@ use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
     BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, Image, ImageRequest, InstallRequest, ListenerRoute, OutputSink, Provider,
-    ReapReport, Upload,
+    Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest, ListenerRoute,
+    OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
@@ -91,6 +93,8 @@ pub struct DockerOptions {
     /// Image of the frontend for Dockerfiles that name none. If absent, the value of
     /// `ROLLOUT_DOCKERFILE_FRONTEND`, else the engine's own frontend.
     pub frontend: Option<String>,
+    /// Directory of Docker's `config.json`. If absent, the value of `DOCKER_CONFIG`, else `~/.docker`.
+    pub config: Option<PathBuf>,
     /// Time between two measurements of a container's storage, where it is measured.
     pub storage_interval: Duration,
 }
@@ -98,8 +102,14 @@ pub struct DockerOptions {
 impl DockerOptions {
     /// The default engine, with locks in `locks`.
     pub fn new(locks: impl Into<PathBuf>) -> Self {
-        let storage_interval = Duration::from_secs(5);
-        Self { host: None, locks: locks.into(), compose: None, frontend: None, storage_interval }
+        Self {
+            host: None,
+            locks: locks.into(),
+            compose: None,
+            frontend: None,
+            config: None,
+            storage_interval: Duration::from_secs(5),
+        }
     }
 }
 
@@ -110,6 +120,9 @@ pub struct DockerProvider {
     client: Arc<DockerClient>,
     images: Arc<ImageManager>,
     compose: Arc<ComposeRunner>,
+    /// Directory of Docker's `config.json`, and the proxies in it once they are asked for.
+    config: Option<PathBuf>,
+    proxies: OnceLock<HostProxies>,
     storage_interval: Duration,
     no_storage_limits: Arc<AtomicBool>,
     leftovers: Arc<DeferredRemovals>,
@@ -128,6 +141,8 @@ impl DockerProvider {
             compose: Arc::new(compose),
             leftovers: Arc::new(DeferredRemovals::new(Arc::clone(&client))),
             client,
+            config: config_file::directory(options.config),
+            proxies: OnceLock::new(),
             storage_interval: options.storage_interval,
             no_storage_limits: Arc::default(),
             creations: Mutex::default(),
@@ -192,6 +207,18 @@ impl Provider for DockerProvider {
 
     fn dependency(&self) -> Option<&Dependency> {
         Some(self.client.engine())
+    }
+
+    fn proxies(&self, settings: &ProviderSpec) -> HostProxies {
+        let read = || {
+            let directory = self.config.as_deref();
+            directory.map(|directory| config_file::proxies(directory, self.client.host()))
+        };
+        let proxies = self.proxies.get_or_init(|| read().unwrap_or_default());
+        match base_triggers::are_checked(settings) {
+            true => config_file::for_users_of_server(proxies),
+            false => proxies.clone(),
+        }
     }
 
     async fn remove_deferred(&self) {

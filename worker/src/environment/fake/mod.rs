@@ -50,8 +50,8 @@ use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
 };
 use super::{
-    ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
-    ImageSource, Owner, Provider, ReapReport,
+    ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, HostProxies, Image,
+    ImageRequest, ImageSource, Owner, Provider, ReapReport,
 };
 use crate::dependency::Dependency;
 
@@ -81,6 +81,7 @@ struct FakeState {
     services: Vec<String>,
     /// What an observation of programs that environments run by themselves prints, if they run any.
     own_programs: Option<String>,
+    proxies: HostProxies,
     made: usize,
 }
 
@@ -158,6 +159,7 @@ impl FakeProvider {
             images: BTreeMap::new(),
             services: Vec::new(),
             own_programs: None,
+            proxies: HostProxies::default(),
             made: 0,
         };
         Self { kind, in_memory: false, engine: None, state: Arc::new(Mutex::new(state)) }
@@ -194,6 +196,11 @@ impl FakeProvider {
     /// Makes every environment run programs by itself. An observation of their start prints this text.
     pub fn run_own_programs(&self, printed: &str) {
         self.lock().own_programs = Some(printed.to_owned());
+    }
+
+    /// Makes this host give proxies to every environment.
+    pub fn set_proxies(&self, proxies: HostProxies) {
+        self.lock().proxies = proxies;
     }
 
     /// The request that created each environment and the network policies set afterwards, in order
@@ -280,6 +287,10 @@ impl Provider for FakeProvider {
 
     fn dependency(&self) -> Option<&Dependency> {
         self.engine.as_deref()
+    }
+
+    fn proxies(&self, _: &ProviderSpec) -> HostProxies {
+        self.lock().proxies.clone()
     }
 
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {

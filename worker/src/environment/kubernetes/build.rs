@@ -25,7 +25,9 @@ use super::rights::Right;
 use super::settings::PodSettings;
 use super::{Shared, create};
 use crate::environment::failed_builds::ImageFailure;
-use crate::environment::{EnvironmentLabels, ExecCommand, Failure, FailureKind, Image, Upload};
+use crate::environment::{
+    BuildProxies, EnvironmentLabels, ExecCommand, Failure, FailureKind, Image, Upload,
+};
 use crate::supervise;
 
 /// Time between two looks at the claim of another worker.
@@ -51,6 +53,8 @@ pub(super) struct ImageBuilder {
     pub(super) force: Option<RunId>,
     /// Limit of the build, from the start of its pod, and of each wait before it.
     pub(super) timeout: Duration,
+    /// Proxies of the commands of the build, and of the builder itself.
+    pub(super) proxies: BuildProxies,
     pub(super) labels: EnvironmentLabels,
 }
 
@@ -270,9 +274,13 @@ impl ImageBuilder {
             Upload::Archive { path: CONTEXT_DIR.to_owned(), tar: packed.path().to_owned() };
         pod.copy_to(vec![context]).await.map_err(builder_failure)?;
         drop(packed);
+        let (options, no_cache) = (&self.options, self.force.is_some());
+        let registry = format!("https://{}", options.registry);
+        // It fetches base images, and reaches what the operator names without a proxy.
+        let named = [registry.as_str()].into_iter().chain(options.buildkit.as_deref());
         let command = ExecCommand {
-            argv: build_command(&self.options, &self.reference, self.force.is_some()),
-            env: BTreeMap::new(),
+            argv: build_command(options, &self.reference, no_cache, &self.proxies),
+            env: self.proxies.of_builder(named),
             workdir: None,
             user: None,
         };

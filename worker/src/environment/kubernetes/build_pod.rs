@@ -1,5 +1,6 @@
 //! The pod of a build and its command, as pure functions, and the meaning of its output.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
@@ -16,7 +17,7 @@ use super::labels::{PodRole, ROLE};
 use super::manifest;
 use super::options::BuilderOptions;
 use super::settings::PodSettings;
-use crate::environment::{EnvironmentLabels, Failure, FailureKind, registry_failure};
+use crate::environment::{BuildProxies, EnvironmentLabels, Failure, FailureKind, registry_failure};
 
 /// Directory of the context in a build's pod.
 pub(super) const CONTEXT_DIR: &str = "/.rollout/context";
@@ -143,6 +144,7 @@ pub(super) fn build_command(
     builder: &BuilderOptions,
     reference: &str,
     no_cache: bool,
+    proxies: &BuildProxies,
 ) -> Vec<String> {
     let mut argv: Vec<String> = match &builder.buildkit {
         Some(address) => ["buildctl", "--addr", address].map(str::to_owned).to_vec(),
@@ -154,7 +156,11 @@ pub(super) fn build_command(
     let output = format!("type=image,name={reference},push=true{insecure}");
     let rest = ["build", "--progress=plain", "--frontend=dockerfile.v0", "--local"];
     argv.extend(rest.map(str::to_owned));
-    argv.extend([context, "--local".to_owned(), dockerfile, "--output".to_owned(), output]);
+    argv.extend([context, "--local".to_owned(), dockerfile]);
+    for (name, value) in proxies.with(&BTreeMap::new()) {
+        argv.extend(["--opt".to_owned(), format!("build-arg:{name}={value}")]);
+    }
+    argv.extend(["--output".to_owned(), output]);
     if no_cache {
         argv.push("--no-cache".to_owned());
     }
@@ -194,13 +200,17 @@ mod tests {
     #[test]
     fn build_command_names_daemon_and_image() {
         let own = builder("{registry: r.local/x}");
-        let argv = build_command(&own, "r.local/x/task:1", false).join(" ");
+        let no_proxies = BuildProxies::default();
+        let argv = build_command(&own, "r.local/x/task:1", false, &no_proxies).join(" ");
         assert!(argv.starts_with("buildctl-daemonless.sh build "), "{argv}");
         assert!(argv.ends_with("--output type=image,name=r.local/x/task:1,push=true"), "{argv}");
         let remote =
             builder("{registry: r.local, buildkit: 'tcp://buildkitd:1234', insecure: true}");
-        let argv = build_command(&remote, "r.local/task:1", true).join(" ");
+        let proxy = ("HTTP_PROXY".to_owned(), "http://u:p@h:1".to_owned());
+        let proxies = BuildProxies::of(&[proxy].into());
+        let argv = build_command(&remote, "r.local/task:1", true, &proxies).join(" ");
         assert!(argv.starts_with("buildctl --addr tcp://buildkitd:1234 build "), "{argv}");
+        assert!(argv.contains(" --opt build-arg:HTTP_PROXY=http://u:p@h:1 --output "), "{argv}");
         assert!(argv.ends_with("push=true,registry.insecure=true --no-cache"), "{argv}");
     }
 

@@ -62,6 +62,7 @@ impl Shared {
                     dir,
                     force: request.force_build.then_some(request.labels.run),
                     timeout: request.timeout,
+                    proxies: request.proxies.clone(),
                     labels: request.labels.clone(),
                 };
                 self.prepare_built(builder, &request).await

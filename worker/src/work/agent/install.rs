@@ -10,6 +10,7 @@ use rollout_protocol::template::Template;
 use super::ScriptEnv;
 use crate::dependency;
 use crate::environment::{BuildProxies, EnvironmentLabels, Image, InstallRequest, Provider};
+use crate::secrets::Redactor;
 
 /// The installation of an agent.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(in crate::work) struct AgentInstallation<'a> {
     pub(in crate::work) settings: ProviderSpec,
     /// Proxies for the script.
     pub(in crate::work) proxies: BuildProxies,
+    /// Masks secrets in the log.
+    pub(in crate::work) redactor: &'a Redactor,
     /// Labels of the execution.
     pub(in crate::work) labels: EnvironmentLabels,
 }
@@ -36,7 +39,8 @@ pub(in crate::work) async fn install_in_image(
     image: &Image,
     installation: AgentInstallation<'_>,
 ) -> Option<Image> {
-    let AgentInstallation { agent, env, limit_sec, settings, proxies, labels } = installation;
+    let AgentInstallation { agent, env, limit_sec, settings, proxies, redactor, labels } =
+        installation;
     let AgentKind::Script { install: Some(script), .. } = &agent.kind else { return None };
     if !agent.install_once {
         return None;
@@ -50,7 +54,7 @@ pub(in crate::work) async fn install_in_image(
         Some(Ok(installed)) => installed,
         None => None,
         Some(Err(failure)) => {
-            let error = failure.chain();
+            let error = redactor.text(&failure.chain());
             tracing::debug!(
                 image = image.reference,
                 error,

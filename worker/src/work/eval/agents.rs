@@ -40,7 +40,8 @@ impl EvalRun<'_> {
                 env: &command.env,
                 limit_sec: agent.install_sec(),
                 settings: ctx.eval.settings.provider.clone(),
-                proxies: BuildProxies::default(),
+                proxies: BuildProxies::of(&self.variables.environment),
+                redactor: &self.attempt.redactor,
                 labels: ctx.execution.labels.clone(),
             };
             if let Some(installed) = install_in_image(provider, &image, installation).await {

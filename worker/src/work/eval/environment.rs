@@ -172,15 +172,17 @@ impl<'a> EvalRun<'a> {
         let files = &self.services.files;
         let requested = RequestedImage { environment, settings };
         let (source, part) = requested.source(files).await?;
-        let image = requested
-            .prepare(
-                provider,
-                &source,
-                BuildProxies::default(),
-                &ctx.execution.labels,
-                &mut self.build_log,
-            )
-            .await?;
+        let env = match self.environment_state {
+            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
+                &self.variables.environment
+            }
+            EvalEnvironmentState::Sweep => &self.variables.sweep_environment,
+        };
+        let (env, labels) = (env.clone(), &ctx.execution.labels);
+        let (proxies, log) = (BuildProxies::of(&env), &mut self.build_log);
+        let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
+        self.build_log.mask(&self.attempt.redactor);
+        let image = prepared?;
         let image = match plan.purpose {
             EnvironmentPurpose::Agent => self.install_agents(provider, image).await,
             EnvironmentPurpose::Verifier => image,
@@ -192,17 +194,11 @@ impl<'a> EvalRun<'a> {
         uploads.extend(checkout);
         let path = variables::IDEA.to_owned();
         uploads.push(Upload::File { path, bytes, executable: false });
-        let env = match self.environment_state {
-            EvalEnvironmentState::Shared | EvalEnvironmentState::Leaving => {
-                &self.variables.environment
-            }
-            EvalEnvironmentState::Sweep => &self.variables.sweep_environment,
-        };
         let request = CreateRequest {
             image,
             source,
             resources: environment.resources,
-            env: env.clone(),
+            env,
             workdir: environment.workdir.clone(),
             network: environment.network.clone(),
             compose: None,

@@ -21,7 +21,7 @@ use super::run::EvalRun;
 use super::variables::{self, REPOSITORY};
 use crate::agents;
 use crate::dependency::Dependency;
-use crate::environment::{Failure, Upload};
+use crate::environment::{Failure, Upload, proxies};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, COPY_LIMIT, Capture, NormalExit, PhaseInterrupt, ScriptEnd, ScriptLimit, cost,
@@ -191,7 +191,9 @@ impl EvalRun<'_> {
         let mut argv = agents::bash(variables::script_path(stage));
         argv.extend(variables::arguments(eval, stage));
         let mut env = self.variables.for_stage(stage);
-        env.extend(self.models.env());
+        let models = self.models.env();
+        proxies::exempt(&mut env, models.values().map(String::as_str));
+        env.extend(models);
         let told = command.agent.as_ref();
         let told =
             told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));

@@ -16,7 +16,7 @@ use super::checkout_slots::CheckoutSlot;
 use super::collect::EvalOutputs;
 use super::environment::EvalEnvironmentState;
 use super::record;
-use super::variables::EvalVariables;
+use super::variables::{self, EvalVariables};
 use super::{EvalContext, Repositories};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, ExecutionServices, Finished, PhaseInterrupt, RecordFile,
@@ -33,6 +33,7 @@ pub async fn run(
     services: &ExecutionServices,
     repositories: &Repositories,
 ) -> Finished<EvalRecord> {
+    let ctx = variables::with_host_proxies(ctx, services);
     let kind = ctx.eval.settings.provider.kind();
     let recipe = || EvalRun::new(&ctx, services, repositories);
     executor::execute(&ctx.execution, services, kind, recipe).await

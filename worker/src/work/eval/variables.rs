@@ -16,12 +16,16 @@
 //! With such a limit N, the sweep's script also gets the arguments `--sweep-config-limit N`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
+use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
+use crate::environment::proxies;
+use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::command;
@@ -67,6 +71,21 @@ impl EvalVariables {
     }
 }
 
+/// The context with the proxies of this host in the environments of the eval that name none.
+pub(super) fn with_host_proxies(mut ctx: EvalContext, services: &ExecutionServices) -> EvalContext {
+    let proxies = services.proxies(&ctx.eval.settings.provider);
+    let own = ctx.eval.sweep_environment.as_ref().map(|own| &own.settings.provider);
+    let of_sweep = own.map(|settings| services.proxies(settings)).unwrap_or_default();
+    if !proxies.is_empty() || !of_sweep.is_empty() {
+        let eval = Arc::make_mut(&mut ctx.eval);
+        proxies.add_to(&mut eval.environment.env);
+        if let Some(own) = &mut eval.sweep_environment {
+            of_sweep.add_to(&mut own.environment.env);
+        }
+    }
+    ctx
+}
+
 /// The path of a command's script.
 pub(super) fn script_path(stage: EvalStage) -> String {
     format!("{COMMANDS}/{}.sh", stage.as_str())
@@ -92,9 +111,17 @@ pub(super) fn expand(
 ) -> Result<(EvalVariables, Redactor), UnsetVariable> {
     let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
     let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
+    let environment = environment_env(known, &eval.environment)?;
+    let mut sweep_environment = BTreeMap::new();
+    if let Some(own) = &eval.sweep_environment {
+        sweep_environment = environment_env(known, &own.environment)?;
+        templates.extend(own.environment.env.values());
+    }
     for stage in STAGES {
         let Some(command) = commands.command(stage) else { continue };
-        let mut env = BTreeMap::new();
+        // The address of the gateway is added to the hosts without a proxy.
+        let is_apart = stage == EvalStage::Sweep && eval.sweep_environment.is_some();
+        let mut env = if is_apart { sweep_environment.clone() } else { environment.clone() };
         known.add(&eval.env, &mut env)?;
         known.add(&command.env, &mut env)?;
         env.extend(location_variables(ctx, stage));
@@ -104,19 +131,25 @@ pub(super) fn expand(
         stages.insert(stage, env);
         templates.extend(command.env.values());
     }
-    let mut environment = BTreeMap::new();
-    known.add(&eval.environment.env, &mut environment)?;
-    let mut sweep_environment = BTreeMap::new();
-    if let Some(own) = &eval.sweep_environment {
-        known.add(&own.environment.env, &mut sweep_environment)?;
-        templates.extend(own.environment.env.values());
-    }
     // One redactor knows the secrets of all commands.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     templates.extend(eval.gateway.iter().flat_map(GatewaySpec::keys));
     let declared = declared_secrets(&eval.secrets, eval.gateway.as_ref());
-    let redactor = known.redactor(templates.into_iter(), &declared)?;
+    let mut logins = proxies::logins(&environment);
+    logins.extend(proxies::logins(&sweep_environment));
+    let redactor = known.redactor(templates.into_iter(), &declared, &logins)?;
     Ok((EvalVariables { environment, sweep_environment, stages }, redactor))
+}
+
+/// The variables of everything that runs in an environment. Its own services are behind no proxy.
+fn environment_env(
+    known: &TrialVariables,
+    environment: &TaskEnvironment,
+) -> Result<BTreeMap<String, String>, UnsetVariable> {
+    let mut env = BTreeMap::new();
+    known.add(&environment.env, &mut env)?;
+    proxies::exempt(&mut env, []);
+    Ok(env)
 }
 
 /// Variables of a command that an agent runs.

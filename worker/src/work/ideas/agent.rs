@@ -35,7 +35,8 @@ impl IdeasRun<'_> {
             env: &command.env,
             limit_sec: agent.install_sec(),
             settings: ctx.ideas.settings.provider.clone(),
-            proxies: BuildProxies::default(),
+            proxies: BuildProxies::of(&self.variables.environment),
+            redactor: &self.attempt.redactor,
             labels: ctx.execution.labels.clone(),
         };
         let installed = install_in_image(provider, &image, installation).await;

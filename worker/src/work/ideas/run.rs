@@ -13,9 +13,9 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::IdeasContext;
 use super::record;
-use super::variables::{IdeasVariables, REPOSITORY, SCRIPT};
+use super::variables::{self, IdeasVariables, REPOSITORY, SCRIPT};
 use crate::agents;
-use crate::environment::Failure;
+use crate::environment::{Failure, proxies};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, AttemptState, BuildLog, Capture, CleanArchive, ExecutionServices, Finished, NormalExit,
@@ -35,6 +35,7 @@ pub async fn run(
     services: &ExecutionServices,
     repositories: &Repositories,
 ) -> Finished<IdeasRecord> {
+    let ctx = variables::with_host_proxies(ctx, services);
     let kind = ctx.ideas.settings.provider.kind();
     let recipe = || IdeasRun::new(&ctx, services, repositories);
     executor::execute(&ctx.execution, services, kind, recipe).await
@@ -119,7 +120,9 @@ impl<'a> IdeasRun<'a> {
         self.capture = Some(Arc::clone(&capture));
         let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
         let mut env = self.variables.command.clone();
-        env.extend(self.models.env());
+        let models = self.models.env();
+        proxies::exempt(&mut env, models.values().map(String::as_str));
+        env.extend(models);
         let told = command.agent.as_ref();
         let told =
             told.map(|agent| ToldLimits::new(limit, Timestamp::now(), agent.budget.as_ref()));

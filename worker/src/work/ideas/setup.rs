@@ -88,16 +88,12 @@ impl IdeasRun<'_> {
         let requested = RequestedImage { environment, settings };
         let (source, part) = requested.source(&self.services.files).await?;
         parts.extend(part);
-        let image = requested
-            .prepare(
-                provider,
-                &source,
-                BuildProxies::default(),
-                &ctx.execution.labels,
-                &mut self.build_log,
-            )
-            .await?;
-        let image = self.install_in_image(provider, image).await;
+        let (proxies, labels) =
+            (BuildProxies::of(&self.variables.environment), &ctx.execution.labels);
+        let log = &mut self.build_log;
+        let prepared = requested.prepare(provider, &source, proxies, labels, log).await;
+        self.build_log.mask(&self.attempt.redactor);
+        let image = self.install_in_image(provider, prepared?).await;
         Ok(CreateRequest {
             image,
             source,

@@ -17,7 +17,7 @@ use crate::archive::{self, ArchiveLimits, FilterDecision};
 use crate::environment::fake::{
     FakeCall, FaultEffect, FaultTrigger, raw_entry, raw_entry_with_mode,
 };
-use crate::environment::{ByteStream, FailureKind};
+use crate::environment::{ByteStream, FailureKind, HostProxies};
 use crate::executor::Finished;
 use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;
@@ -273,6 +273,17 @@ async fn ideas_secrets_are_redacted_in_outputs_and_errors() {
     assert!(!kept.contains("hunter2") && kept.contains("[redacted:KEY]"), "{kept}");
     bench.spec.command.script = "echo $KEY >&2; exit 1".to_owned();
     assert!(!message(&bench.run().await).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn ideas_have_proxies_of_host_with_masked_logins() {
+    let script = "echo $HTTP_PROXY $no_proxy; echo x > /ideas/a.md";
+    let mut bench = IdeasFixture::new(script).await;
+    let proxies = [("HTTP_PROXY", "http://me:hunter2@h:1".to_owned())];
+    bench.rig.provider.set_proxies(HostProxies::new(proxies));
+    let record = bench.run().await;
+    let printed = bench.output(&record, "stdout.txt").await;
+    assert_eq!(printed, "http://[redacted:HTTP_PROXY]@h:1 localhost,127.0.0.1,::1\n");
 }
 
 #[tokio::test]

@@ -13,13 +13,16 @@
 //! | `ROLLOUT_COST_FILE` | file for the cost of the command: a number, in the unit of the budget |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
 use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::template::UnsetVariable;
 
-use crate::environment::Upload;
+use super::IdeasContext;
+use crate::environment::{Upload, proxies};
+use crate::executor::ExecutionServices;
 use crate::executor::cost::COST_FILE;
 use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::command;
@@ -63,6 +66,18 @@ pub(super) struct IdeasVariables {
     pub(super) command: BTreeMap<String, String>,
 }
 
+/// The context with the proxies of this host, if the environment names none.
+pub(super) fn with_host_proxies(
+    mut ctx: IdeasContext,
+    services: &ExecutionServices,
+) -> IdeasContext {
+    let proxies = services.proxies(&ctx.ideas.settings.provider);
+    if !proxies.is_empty() {
+        proxies.add_to(&mut Arc::make_mut(&mut ctx.ideas).environment.env);
+    }
+    ctx
+}
+
 /// The path of a directory of earlier ideas in the environment.
 pub(super) fn earlier_ideas_dir(name: &str) -> String {
     format!("{CONTEXT}/{name}")
@@ -74,8 +89,11 @@ pub(super) fn expand(
     known: &TrialVariables,
     ideas: &IdeasSpec,
 ) -> Result<(IdeasVariables, Redactor), UnsetVariable> {
-    let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
+    let mut environment = BTreeMap::new();
     known.add(&ideas.environment.env, &mut environment)?;
+    proxies::exempt(&mut environment, []);
+    // The address of the gateway is added to the hosts without a proxy.
+    let mut command = environment.clone();
     known.add(&ideas.command.env, &mut command)?;
     let directories: Vec<String> =
         ideas.earlier.iter().map(|dir| earlier_ideas_dir(&dir.name)).collect();
@@ -98,6 +116,6 @@ pub(super) fn expand(
     let templates = ideas.environment.env.values().chain(ideas.command.env.values());
     let templates = templates.chain(ideas.gateway.iter().flat_map(GatewaySpec::keys));
     let declared = declared_secrets(&ideas.secrets, ideas.gateway.as_ref());
-    let redactor = known.redactor(templates, &declared)?;
+    let redactor = known.redactor(templates, &declared, &proxies::logins(&environment))?;
     Ok((IdeasVariables { environment, command }, redactor))
 }

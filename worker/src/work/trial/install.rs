@@ -17,6 +17,7 @@ impl TrialRun<'_> {
             limit_sec: ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec),
             settings: ctx.settings.environment.provider.clone(),
             proxies: BuildProxies::of(&env),
+            redactor: &self.attempt.redactor,
             labels: ctx.execution.labels.clone(),
         };
         let installed = install_in_image(provider, &image, installation).await;

@@ -12,7 +12,7 @@ use super::outputs::TrialOutputs;
 use super::rewards::RewardFiles;
 use super::score::VerifierScore;
 use super::step::StepRun;
-use super::{TrialContext, preserve, setup};
+use super::{TrialContext, preserve, setup, variables};
 use crate::agents::AgentPlan;
 use crate::environment::Failure;
 use crate::executor::{
@@ -25,6 +25,7 @@ use crate::work::agent::{KeptSession, ModelCalls};
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds that its owner is dead.
 pub async fn run(ctx: TrialContext, services: &ExecutionServices) -> Finished<TrialRecord> {
+    let ctx = variables::with_host_proxies(ctx, services);
     let planned = match setup::agent_plan(&ctx) {
         Ok(planned) => planned,
         // It involves neither an environment nor a service nor a disk.

@@ -1,6 +1,7 @@
 //! Variables of a trial's scripts, and their precedence.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::gateway::{GatewaySpec, declared_secrets};
@@ -11,8 +12,28 @@ use super::TrialContext;
 use crate::agents::{
     INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_DIR, SKILLS_VARIABLE, harness_variables,
 };
+use crate::environment::proxies;
+use crate::executor::ExecutionServices;
 use crate::secrets::{Redactor, TrialVariables};
 use crate::work::agent::ScriptEnv;
+
+/// The context with the proxies of this host in the environments of its task that name none.
+pub(super) fn with_host_proxies(
+    mut ctx: TrialContext,
+    services: &ExecutionServices,
+) -> TrialContext {
+    let proxies = services.proxies(&ctx.settings.environment.provider);
+    if !proxies.is_empty() {
+        let task = Arc::make_mut(&mut ctx.task);
+        proxies.add_to(&mut task.environment.env);
+        for step in &mut task.steps {
+            if let Some(own) = &mut step.verifier.environment {
+                proxies.add_to(&mut own.env);
+            }
+        }
+    }
+    ctx
+}
 
 /// The redactor for the values of all phases. When it can be built, every template that a trial
 /// needs has a value.
@@ -26,7 +47,14 @@ pub(super) fn redactor(
     let templates = templates.chain(ctx.settings.gateway.iter().flat_map(GatewaySpec::keys));
     let templates = templates.chain(solutions.flat_map(|step| step.solution_env.values()));
     let declared = declared_secrets(&ctx.settings.secrets, ctx.settings.gateway.as_ref());
-    variables.redactor(templates, &declared)
+    let own = task.steps.iter().filter_map(|step| step.verifier.environment.as_deref());
+    let mut logins = Vec::new();
+    for environment in [&task.environment].into_iter().chain(own) {
+        let mut env = ScriptEnv::new();
+        variables.add(&environment.env, &mut env)?;
+        logins.extend(proxies::logins(&env));
+    }
+    variables.redactor(templates, &declared, &logins)
 }
 
 fn add_expanded(
@@ -37,13 +65,14 @@ fn add_expanded(
     variables.add(templates, env).expect("every template was expanded before");
 }
 
-/// Variables of everything that runs in an environment.
+/// Variables of everything that runs in an environment. Its own services are behind no proxy.
 pub(super) fn environment_env(
     variables: &TrialVariables,
     environment: &TaskEnvironment,
 ) -> ScriptEnv {
     let mut env = ScriptEnv::new();
     add_expanded(variables, &environment.env, &mut env);
+    proxies::exempt(&mut env, []);
     env
 }
 

@@ -132,12 +132,17 @@ impl SearchPlan {
             memory_mb: resources.memory_mb,
             provider: settings.provider.kind(),
             second_provider: None,
-            variables: required_variables([command].into_iter(), self.gateway_of(&[command])),
+            variables: required_variables(
+                [command].into_iter(),
+                [environment].into_iter(),
+                self.gateway_of(&[command]),
+            ),
         }
     }
 
     fn needs_of_evals(&self) -> WorkerRequirements {
         let own = self.sweep_environment.as_deref();
+        let environments = [Some(&self.environment), own.map(|own| &own.environment)];
         // An eval has one environment at a time, so the larger value of each is enough.
         let resources = own.map_or(self.environment.resources, |own| {
             max_resources(&self.environment.resources, &own.environment.resources)
@@ -153,7 +158,11 @@ impl SearchPlan {
             memory_mb: resources.memory_mb,
             provider,
             second_provider: own.filter(|kind| *kind != provider),
-            variables: required_variables(commands.into_iter().flatten(), gateway),
+            variables: required_variables(
+                commands.into_iter().flatten(),
+                environments.into_iter().flatten(),
+                gateway,
+            ),
         }
     }
 
@@ -282,12 +291,14 @@ fn metrics_text(profile: &ScoringProfile) -> String {
     lines.join("\n")
 }
 
-/// Variables without a default that commands and model servers refer to.
+/// Variables without a default that commands, their environments and model servers refer to.
 fn required_variables<'a>(
     commands: impl Iterator<Item = &'a EvalCommand>,
+    environments: impl Iterator<Item = &'a TaskEnvironment>,
     gateway: Option<&'a GatewaySpec>,
 ) -> BTreeSet<String> {
     let templates = commands.flat_map(|command| command.env.values());
+    let templates = templates.chain(environments.flat_map(|environment| environment.env.values()));
     let templates = templates.chain(gateway.into_iter().flat_map(GatewaySpec::keys));
     let named = templates.flat_map(|template| template.variables());
     named.filter(|(_, has_default)| !has_default).map(|(name, _)| name).collect()
@@ -303,7 +314,9 @@ async fn environment(
         None => None,
     };
     let (docker_image, resources) = (environment.docker_image.clone(), environment.resources);
-    Ok(TaskEnvironment { docker_image, context, resources, ..Default::default() })
+    let proxies = environment.proxies.variables();
+    let env = proxies.map(|(name, value)| (name, value.template.clone())).collect();
+    Ok(TaskEnvironment { docker_image, context, resources, env, ..Default::default() })
 }
 
 /// The larger value of each resource.

@@ -13,8 +13,8 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::*;
 use crate::dependency::{Dependency, Probe};
-use crate::environment::FailureKind;
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
+use crate::environment::{FailureKind, HostProxies};
 use crate::secrets::TrialVariables;
 use crate::work::eval::testing::{PermitEvent, PermitRecorder};
 use crate::work::trial::testing::{PhaseRecorder, TrialFixture, settings};
@@ -260,6 +260,31 @@ async fn eval_secrets_are_redacted_in_outputs_and_commit() {
     let shown = format!("{}:value", repository.commit());
     let value = mirror.bare().git().call(["show", &shown]).run_line().await.expect("shown");
     assert!(!value.contains("hunter2"), "{value}");
+}
+
+#[tokio::test]
+async fn eval_has_proxies_of_its_environment_and_of_host_with_masked_logins() {
+    let mut eval = EvalFixture::new().await;
+    let of_host = [("HTTP_PROXY", "http://me:hunter2@h:1"), ("HTTPS_PROXY", "http://h:1")];
+    let of_host = of_host.map(|(name, value)| (name, value.to_owned()));
+    eval.rig.provider.set_proxies(HostProxies::new(of_host));
+    eval.rig.variables = TrialVariables::new([("LOGIN".into(), "you:swordfish".into())]);
+    let own = rollout_protocol::template::Template::new("http://${LOGIN}@p:2");
+    eval.spec.environment.env = [("https_proxy".to_owned(), own)].into();
+    eval.spec.commands.implement =
+        command("echo $HTTP_PROXY $https_proxy $no_proxy; echo 2 > value");
+    let record = eval.run().await;
+    assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+    let mut printed = String::new();
+    for output in &record.outputs {
+        printed += &eval.text(&output.blob).await;
+    }
+    let expected = "http://[redacted:HTTP_PROXY]@h:1 http://[redacted:https_proxy]@p:2 \
+                    localhost,127.0.0.1,::1\n";
+    assert!(printed.contains(expected), "{printed}");
+    let (request, _) = &eval.rig.provider.requests()[0];
+    assert_eq!(request.env["https_proxy"], "http://you:swordfish@p:2");
+    assert!(!request.env.contains_key("HTTPS_PROXY"), "{:?}", request.env);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use rollout_protocol::wire::offer;
 use super::super::testing::TrialFixture;
 use super::{error, error_summary, output, outputs, run};
 use crate::environment::fake::{FakeCall, FaultEffect, FaultTrigger};
-use crate::environment::{FailureKind, Upload};
+use crate::environment::{FailureKind, HostProxies, Upload};
 use crate::secrets::TrialVariables;
 
 fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
@@ -101,6 +101,26 @@ async fn script_agent_gets_mcp_config_and_skills_dir() {
     assert_eq!(shown, expected);
     rig.use_oracle("test -e /rollout/mcp.json").await;
     assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
+}
+
+#[tokio::test]
+async fn proxies_of_host_reach_scripts_unless_named_and_their_logins_are_masked() {
+    let mut rig = TrialFixture::new().await;
+    let login = "http://me:hunter2@proxy.corp:3128";
+    let proxies = [("HTTP_PROXY", login), ("HTTPS_PROXY", "http://proxy.corp:3128")];
+    let proxies = proxies.map(|(name, value)| (name, value.to_owned()));
+    rig.provider.set_proxies(HostProxies::new(proxies));
+    let of_job = Template::new("http://of.job:1");
+    rig.task.environment.env.insert("https_proxy".to_owned(), of_job);
+    rig.set_scripts(None, Some("echo $HTTP_PROXY\necho $https_proxy\necho $NO_PROXY"));
+    let finished = run(&rig).await;
+    let shown = output(&finished, "command/stdout.txt");
+    let expected = "http://[redacted:HTTP_PROXY]@proxy.corp:3128\nhttp://of.job:1\n\
+                    localhost,127.0.0.1,::1\n";
+    assert_eq!(shown, expected);
+    let (request, _) = &rig.provider.requests()[0];
+    assert_eq!(request.env["http_proxy"], login);
+    assert!(!request.env.contains_key("HTTPS_PROXY"), "the job names one: {:?}", request.env);
 }
 
 #[tokio::test]
