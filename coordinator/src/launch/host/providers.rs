@@ -30,7 +30,13 @@ pub fn provider(
 ) -> Result<Arc<dyn Provider>, RunError> {
     let HostPaths { image_locks, sandbox_helper, kubernetes_config } = host;
     let kubernetes_config = kubernetes_config.as_deref();
-    let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper, kubernetes_config };
+    let paths = ProviderPaths {
+        image_locks,
+        sandboxes,
+        sandbox_helper,
+        kubernetes_config,
+        ca_bundle: None,
+    };
     let make = descriptor::for_kind(kind).make.ok_or(RunError::NotBuilt(kind))?;
     Ok(make(&paths))
 }
