@@ -134,6 +134,10 @@ pub const LOCK_FILE_BYTES: u64 = 64 * 1024;
 /// is printed without `--json`, in pieces.
 pub const INLINE_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
+/// Largest CA bundle of environments: the largest file that builders give to the commands of a build.
+/// Those of systems have 250 KiB.
+pub const CA_BUNDLE_BYTES: u64 = 500 * 1024;
+
 /// Largest configuration file (`job.yaml`, `task.toml`).
 pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, KeyPair};
-use rollout_worker::tls_files::{TlsFileError, check_authorities, read_identity};
+use rollout_protocol::limits;
+use rollout_worker::tls_files::{TlsFileError, check_authorities, read_bundle, read_identity};
 
 /// Writes a certificate that ends with this year, and its key.
 fn write(directory: &Path, name: &str, end: i32) -> (PathBuf, PathBuf) {
@@ -48,4 +49,40 @@ fn faults_of_certificates_and_keys_name_their_file() {
     ] {
         assert!(refused.starts_with(start) && refused.ends_with(end), "{refused}");
     }
+}
+
+#[test]
+fn bundle_has_certificates_that_can_be_used_and_no_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (first, key) = write(directory.path(), "first", 4000);
+    let (second, _) = write(directory.path(), "second", 2001);
+    let read = |path: &Path| fs::read_to_string(path).expect("readable");
+    let path = directory.path().join("bundle");
+    let with = |text: &str| {
+        fs::write(&path, text).expect("written");
+        read_bundle(&path)
+    };
+    let bundle = format!("# The corporation\n{}\n{}", read(&first), read(&second));
+    assert_eq!(with(&bundle).expect("valid"), bundle.as_bytes());
+    let unusable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    with(&format!("{unusable}{bundle}")).expect("some of it can be used");
+
+    let limit = usize::try_from(limits::CA_BUNDLE_BYTES).expect("small");
+    let (with_key, large) = (bundle.clone() + &read(&key), bundle.clone() + &"\n".repeat(limit));
+    for (text, start, end) in [
+        ("", "cannot use ", "/bundle: it has no certificate in PEM"),
+        (unusable, "cannot use ", "/bundle: it has no certificate in PEM"),
+        (&bundle[..bundle.len() - 20], "cannot read ", "/bundle"),
+        (
+            with_key.as_str(),
+            "cannot use ",
+            "/bundle: it has a private key, which every environment would have",
+        ),
+        (large.as_str(), "cannot read ", "/bundle"),
+    ] {
+        let refused = with(text).expect_err("refused").to_string();
+        assert!(refused.starts_with(start) && refused.ends_with(end), "{refused}");
+    }
+    let refused = read_bundle(&directory.path().join("none")).expect_err("refused").to_string();
+    assert!(refused.starts_with("cannot read ") && refused.ends_with("/none"), "{refused}");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollout_coordinator::config::JobOptions;
 use rollout_coordinator::engine::LockWaitPolicy;
 use rollout_coordinator::launch::farm::FarmRequest;
-use rollout_coordinator::launch::host::{HostPaths, SANDBOX_COMMAND};
+use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
 use rollout_coordinator::launch::nats::RemoteOptions;
 use rollout_coordinator::plan::{self, PreparedJob};
 use rollout_protocol::farm::FarmSettings;
@@ -76,9 +76,9 @@ pub fn request(project: &Path, program: &str, server: Option<(&str, Duration)>) 
         host: Some(HostPaths {
             image_locks: project.join("locks"),
             sandbox_helper: vec![program.into(), OsString::from(SANDBOX_COMMAND)],
-            kubernetes_config: None,
+            operator: OperatorOptions::default(),
         }),
-        kubernetes_config: None,
+        operator: OperatorOptions::default(),
         tracer: Tracer::default(),
         slots: None,
     }

@@ -28,13 +28,13 @@ pub const AMPLE_RESOURCES: Resources = Resources {
 
 /// A provider whose sandboxes live below `base`, with the program under test, `helper`, as their supervisor.
 pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
-    provider_with(base, helper, DEFAULT_PIDS)
+    ProcessProvider::new(config(base, helper))
 }
 
-/// Like [`provider`], with a process limit.
-pub fn provider_with(base: &Path, helper: &Path, pids: u64) -> ProcessProvider {
+/// The configuration of such a provider.
+pub fn config(base: &Path, helper: &Path) -> ProcessConfig {
     let helper = vec![helper.as_os_str().to_owned(), OsString::from(SANDBOX_COMMAND)];
-    ProcessProvider::new(ProcessConfig { base: base.to_path_buf(), helper, pids })
+    ProcessConfig { base: base.to_path_buf(), helper, pids: DEFAULT_PIDS, ca_bundle: None }
 }
 
 /// Labels of this process.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::Timestamp;
+use rollout_protocol::{Timestamp, limits};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject as _};
@@ -11,7 +11,14 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, RootCertStore};
 
+use crate::regular_file;
 use crate::shown_path::shown;
+
+/// What most files are for, in messages.
+const CERTIFICATE: &str = "certificate";
+
+/// The end of the first and of the last line of every private key.
+const KEY_END: &[u8] = b"PRIVATE KEY-----";
 
 /// Why a file with certificates or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +39,12 @@ pub enum TlsFileError {
         path: PathBuf,
         /// What is needed.
         what: &'static str,
+    },
+    /// The file has a key, and everyone in an environment may read it.
+    #[error("cannot use {}: it has a private key, which every environment would have", shown(path))]
+    HasKey {
+        /// The file.
+        path: PathBuf,
     },
     /// The certificate cannot be used.
     #[error("cannot use the certificate in {}", shown(path))]
@@ -94,6 +107,28 @@ pub fn check_authorities(path: &Path) -> Result<(), TlsFileError> {
     Ok(())
 }
 
+/// Reads a CA bundle of environments: certificates of authorities, of which at least one can be used.
+/// Blocks.
+///
+/// # Errors
+/// [`TlsFileError`].
+pub fn read_bundle(path: &Path) -> Result<Vec<u8>, TlsFileError> {
+    let owned = || path.to_owned();
+    let text = regular_file::read(path, limits::CA_BUNDLE_BYTES).map_err(pem::Error::Io);
+    let text = text.map_err(pem_error(path, CERTIFICATE))?;
+    if text.windows(KEY_END.len()).any(|part| part == KEY_END) {
+        return Err(TlsFileError::HasKey { path: owned() });
+    }
+    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(pem_error(path, CERTIFICATE))?;
+    // Systems have old ones, too, that some programs cannot read.
+    let (usable, _) = RootCertStore::empty().add_parsable_certificates(found);
+    if usable == 0 {
+        return Err(TlsFileError::Empty { path: owned(), what: CERTIFICATE });
+    }
+    Ok(text)
+}
+
 /// Reads a certificate that is valid now, with the chain after it, and its key. Blocks.
 ///
 /// # Errors
@@ -125,10 +160,10 @@ pub fn read_identity(
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(pem_error(path, "certificate"))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(pem_error(path, "certificate"))?;
+    let found = CertificateDer::pem_file_iter(path).map_err(pem_error(path, CERTIFICATE))?;
+    let found = found.collect::<Result<Vec<_>, _>>().map_err(pem_error(path, CERTIFICATE))?;
     if found.is_empty() {
-        return Err(TlsFileError::Empty { path: path.to_owned(), what: "certificate" });
+        return Err(TlsFileError::Empty { path: path.to_owned(), what: CERTIFICATE });
     }
     Ok(found)
 }

@@ -9,6 +9,7 @@ use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
 
+use super::ca_bundle::CaBundleArgs;
 use super::executor::ExecutorArgs;
 use super::gc::GcArgs;
 use super::listen::ListenArgs;
@@ -140,6 +141,9 @@ pub(super) struct RunArgs {
     #[cfg(feature = "kubernetes")]
     #[arg(long, value_name = "FILE", env = env_vars::KUBERNETES_CONFIG.name)]
     pub(super) kubernetes_config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) ca_bundle: CaBundleArgs,
 
     /// Seconds without a heartbeat before the run is taken over [default: 30]
     ///
@@ -277,6 +281,9 @@ pub(super) struct WorkerArgs {
     #[cfg(feature = "kubernetes")]
     #[arg(long, value_name = "FILE", env = env_vars::KUBERNETES_CONFIG.name)]
     pub(super) kubernetes_config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) ca_bundle: CaBundleArgs,
 
     /// Directory of state that outlives the worker; workers of one host may share it
     /// [default: $XDG_STATE_HOME/rollout or ~/.local/state/rollout]

@@ -82,6 +82,7 @@ const RUN_SECTIONS: &[(&str, &[&str])] = &[
             "override_memory",
             "override_storage",
             "override_gpus",
+            "ca_bundle",
         ],
     ),
     ("Verification", &["disable_verification", "reward_key", "artifact", "verifier_env"]),

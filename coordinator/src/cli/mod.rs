@@ -6,6 +6,7 @@ mod arena_limit;
 mod args;
 mod bench;
 mod blob;
+mod ca_bundle;
 mod check;
 mod dry_run;
 mod env_file;

@@ -18,7 +18,7 @@ use crate::engine::ReopenSelection;
 use crate::events::RunReport;
 use crate::events::sinks::terminal::{Screen, summary};
 use crate::launch::exit;
-use crate::launch::host;
+use crate::launch::host::{self, OperatorOptions};
 use crate::launch::masked;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, StopSource};
 use crate::plan::{self, PreparedJob};
@@ -101,10 +101,13 @@ async fn start(
         stops: StopSource::Signals,
         on_demand: None,
         host: None,
-        #[cfg(feature = "kubernetes")]
-        kubernetes_config: args.kubernetes_config.clone(),
-        #[cfg(not(feature = "kubernetes"))]
-        kubernetes_config: None,
+        operator: OperatorOptions {
+            #[cfg(feature = "kubernetes")]
+            kubernetes_config: args.kubernetes_config.clone(),
+            #[cfg(not(feature = "kubernetes"))]
+            kubernetes_config: None,
+            ca_bundle: args.ca_bundle.of_process(args.has_remote_workers(), printer),
+        },
         tracer: traces.tracer(),
         slots: None,
     };

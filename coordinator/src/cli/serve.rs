@@ -14,6 +14,7 @@ use rollout_worker::environment::descriptor;
 use rollout_worker::environment::image_access::ImageAccess;
 use rollout_worker::supervise;
 
+use super::ca_bundle::CaBundleArgs;
 use super::error::CliError;
 use super::logging::LogArgs;
 use super::output::Printer;
@@ -22,7 +23,7 @@ use super::{logging, store_url, value_parsers};
 use crate::api::{ApiError, ApiOptions, ApiServer, TlsFiles, TokenFile};
 use crate::config::{FetchNetwork, LogLevel, env_vars};
 use crate::daemon::{Daemon, DaemonOptions, DocumentPolicy, RecordError, RunFailure, RunFault};
-use crate::launch::host::StateDir;
+use crate::launch::host::{OperatorOptions, StateDir};
 use crate::launch::signals;
 
 /// Name of the user of a server without a file of users.
@@ -104,6 +105,9 @@ pub(super) struct ServeArgs {
     /// the fewest, then by priority [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
+
+    #[command(flatten)]
+    ca_bundle: CaBundleArgs,
 
     /// How long a request to delete a farm waits for the end of its samples. Those in this process are
     /// killed then, those on workers end later
@@ -278,6 +282,10 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
     if let Some(nats) = &nats {
         super::nats::check_tls(nats).await?;
     }
+    #[cfg(feature = "nats")]
+    let has_remote_workers = nats.is_some();
+    #[cfg(not(feature = "nats"))]
+    let has_remote_workers = false;
     let daemon = DaemonOptions {
         directory,
         store: store_url::parse_optional(args.store.as_deref())?,
@@ -302,7 +310,10 @@ pub(super) async fn run(args: ServeArgs, printer: &Printer) -> Result<ExitCode, 
             uploads: None,
         },
         host: None,
-        kubernetes_config: None,
+        operator: OperatorOptions {
+            ca_bundle: args.ca_bundle.of_process(has_remote_workers, printer),
+            ..OperatorOptions::default()
+        },
         #[cfg(feature = "nats")]
         nats,
         explain,

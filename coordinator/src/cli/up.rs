@@ -9,6 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::image_access::ImageAccess;
 
+use super::ca_bundle::CaBundleArgs;
 use super::error::CliError;
 use super::logging;
 use super::logging::LogArgs;
@@ -17,6 +18,7 @@ use super::serve::{ServerSetup, default_directory, explain, processors};
 use super::server_user::{ServerUser, ServerUsers};
 use crate::config::{FetchNetwork, LogLevel};
 use crate::daemon::{DaemonOptions, DocumentPolicy};
+use crate::launch::host::OperatorOptions;
 
 /// Name of the user.
 const USER: &str = "user";
@@ -60,6 +62,9 @@ pub(super) struct UpArgs {
     allow_path: Vec<PathBuf>,
 
     #[command(flatten)]
+    ca_bundle: CaBundleArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 
     /// Log level
@@ -100,7 +105,10 @@ pub(super) async fn run(args: UpArgs, printer: &Printer) -> Result<ExitCode, Cli
             uploads: None,
         },
         host: None,
-        kubernetes_config: None,
+        operator: OperatorOptions {
+            ca_bundle: args.ca_bundle.of_process(false, printer),
+            ..OperatorOptions::default()
+        },
         #[cfg(feature = "nats")]
         nats: None,
         explain,

@@ -25,7 +25,9 @@ use super::nats::NOT_SET_UP_HINT;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
-use crate::launch::host::{HostPaths, RunnerDecorator, StateDir, WorkerProcess, environment};
+use crate::launch::host::{
+    HostPaths, OperatorOptions, RunnerDecorator, StateDir, WorkerProcess, environment,
+};
 use crate::launch::signals;
 use crate::launch::store::{StoreCache, open_cached};
 use crate::traces::{TraceExport, TracedProcess};
@@ -78,7 +80,7 @@ pub(super) async fn run(
         source: Arc::new(source),
         workers: worker_state.workers(namespace.as_str(), store.identity(), pool.as_str()),
         store,
-        host: host_paths(&worker_state, &args)?,
+        host: host_paths(&worker_state, &args, printer)?,
         sandboxes: worker_state.sandboxes(),
         pool: pool.to_string(),
         slots: args.slots.count(),
@@ -103,13 +105,19 @@ pub(super) async fn run(
     })
 }
 
-fn host_paths(state: &StateDir, args: &WorkerArgs) -> Result<HostPaths, CliError> {
+fn host_paths(
+    state: &StateDir,
+    args: &WorkerArgs,
+    printer: &Printer,
+) -> Result<HostPaths, CliError> {
     let host = HostPaths::for_process(state.root()).map_err(LaunchError::Program)?;
-    #[cfg(feature = "kubernetes")]
-    let host = host.with_kubernetes_config(args.kubernetes_config.clone());
-    #[cfg(not(feature = "kubernetes"))]
-    let _unused = args;
-    Ok(host)
+    Ok(host.with_operator(OperatorOptions {
+        #[cfg(feature = "kubernetes")]
+        kubernetes_config: args.kubernetes_config.clone(),
+        #[cfg(not(feature = "kubernetes"))]
+        kubernetes_config: None,
+        ca_bundle: args.ca_bundle.of_process(false, printer),
+    }))
 }
 
 /// The directory of the worker's files.

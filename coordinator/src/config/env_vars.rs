@@ -91,6 +91,12 @@ pub const KUBERNETES_CONFIG: EnvVar = EnvVar {
     help: "file of options of the provider `kubernetes`, as `--kubernetes-config`",
 };
 
+/// CA bundle of environments.
+pub const CA_BUNDLE: EnvVar = EnvVar {
+    name: "ROLLOUT_CA_BUNDLE",
+    help: "CA bundle of environments and builds, as `--ca-bundle`",
+};
+
 /// Address of the NATS server.
 pub const NATS_URL: EnvVar = EnvVar {
     name: "ROLLOUT_NATS_URL",
@@ -215,6 +221,7 @@ pub const ALL: &[EnvVar] = &[
     HOME,
     STORE,
     KUBERNETES_CONFIG,
+    CA_BUNDLE,
     NATS_URL,
     NAMESPACE,
     LEASE,

@@ -336,7 +336,7 @@ fn request(
         stops: StopSource::Channel(stops),
         on_demand: None,
         host: options.host.clone(),
-        kubernetes_config: options.kubernetes_config.clone(),
+        operator: options.operator.clone(),
         tracer: Tracer::default(),
         slots: Some(daemon.slot_share(run.limit_user(), run.view().record.priority)),
     };

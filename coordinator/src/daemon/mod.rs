@@ -102,7 +102,7 @@ use self::live_output::OutputConnection;
 use self::state_dir::DaemonDir;
 use self::table::RunTable;
 use self::write_health::WriteHealth;
-use crate::launch::host::HostPaths;
+use crate::launch::host::{HostPaths, OperatorOptions};
 pub use crate::launch::live_output::{
     LiveOutput, LiveOutputError, LivePiece, RunningTrial, ShownOutput, is_output,
 };
@@ -140,8 +140,8 @@ pub struct DaemonOptions {
     pub policy: DocumentPolicy,
     /// Paths of the host; by default those of this process.
     pub host: Option<HostPaths>,
-    /// The operator's file of options of the provider `kubernetes`.
-    pub kubernetes_config: Option<PathBuf>,
+    /// Options of the operator, in place of those of the host.
+    pub operator: OperatorOptions,
     /// The server whose workers run the trials; without one they run in this process.
     #[cfg(feature = "nats")]
     pub nats: Option<NatsOptions>,

@@ -192,6 +192,7 @@ fn request(
         remote,
         stops,
         sinks: vec![session.progress.sink(), search_log::sink(session.progress.feed())],
+        operator: daemon.options.operator.clone(),
         tracer: Tracer::default(),
         slots: Some(daemon.slot_share(run.limit_user(), run.view().record.priority)),
     })

@@ -15,6 +15,7 @@ use super::{
     HostedRunState, ItemQuery, JobSubmission, Principal, Role, RunFailure, RunFault, RunQuery,
     SubmissionResult, SubmittedDocument,
 };
+use crate::launch::host::OperatorOptions;
 use crate::results::export::ExportFormat;
 
 /// A job that is valid without its tasks.
@@ -42,7 +43,7 @@ pub(super) fn daemon(directory: &Path, max_queued: usize) -> Arc<Daemon> {
         prepare_timeout: Duration::from_secs(60),
         policy: DocumentPolicy::default(),
         host: None,
-        kubernetes_config: None,
+        operator: OperatorOptions::default(),
         #[cfg(feature = "nats")]
         nats: None,
         explain,

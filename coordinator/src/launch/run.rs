@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::embedded::FinishedSession;
 use super::facts::dataset_facts;
-use super::host::{HostPaths, environment};
+use super::host::{HostPaths, OperatorOptions, environment};
 use super::local::LocalJob;
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
@@ -69,8 +69,8 @@ pub struct RunRequest {
     /// Paths of the host for trials in this process. By default those of this process, which then
     /// must be the program `rollout`: it starts itself as the supervisor of sandboxes.
     pub host: Option<HostPaths>,
-    /// The operator's file of options of the provider `kubernetes`, in place of that of the host.
-    pub kubernetes_config: Option<PathBuf>,
+    /// Options of the operator, in place of those of the host.
+    pub operator: OperatorOptions,
     /// Takes the spans of trials in this process.
     pub tracer: Tracer,
     /// The run's part in a pool of slots, for trials in this process.
@@ -108,8 +108,7 @@ pub struct RunOutcome {
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let RunRequest { job, datasets, invocation, sinks, wait_policy, reopen, mut stops, .. } =
         request;
-    let RunRequest { on_demand, accept_changed, host, kubernetes_config, tracer, slots, .. } =
-        request;
+    let RunRequest { on_demand, accept_changed, host, operator, tracer, slots, .. } = request;
     #[cfg(feature = "nats")]
     let (pool, remote) = match request.remote {
         Some(remote) => {
@@ -135,7 +134,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let plan = stops.unless_stopped(planning).await?;
     let local = || {
         let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
-        let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
+        let host = host.map_or_else(of_process, Ok)?.with_operator(operator);
         Ok::<_, LaunchError>(JobExecutor::Local { job: Box::new(job), host, slots })
     };
     #[cfg(feature = "nats")]

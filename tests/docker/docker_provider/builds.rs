@@ -11,7 +11,7 @@ use rollout_worker::environment::{
 use crate::docker_provider::fixture::{BASE, DockerFixture, destroy, output};
 
 /// Runs a script in a temporary container of an image and returns its output.
-async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> String {
+pub(super) async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> String {
     let environment = lab.create(image.clone(), Vec::new()).await;
     let said = output(environment.as_ref(), script).await;
     destroy(environment).await;
@@ -19,7 +19,7 @@ async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> Strin
     said
 }
 
-fn builder(image: &Image) -> &str {
+pub(super) fn builder(image: &Image) -> &str {
     image.build.as_ref().map_or("unknown", |build| &build.builder)
 }
 

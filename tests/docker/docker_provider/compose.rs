@@ -31,6 +31,11 @@ pub(super) fn query_script(name: &str) -> String {
 
 /// A fixture with `docker compose`; without, the test is ignored.
 pub(super) async fn open() -> Option<DockerFixture> {
+    open_with(|_| ()).await
+}
+
+/// The same, with changed options.
+pub(super) async fn open_with(change: impl FnOnce(&mut DockerOptions)) -> Option<DockerFixture> {
     let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
     if named.as_deref() == Some("no") {
@@ -39,6 +44,7 @@ pub(super) async fn open() -> Option<DockerFixture> {
     }
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
     options.compose = named.map(Into::into);
+    change(&mut options);
     lab.provider = Arc::new(DockerProvider::new(options));
     Some(lab)
 }

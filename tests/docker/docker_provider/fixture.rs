@@ -18,9 +18,9 @@ use rollout_tests::ignored::report_ignored;
 use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
-    BuildProxies, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
-    Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider as _,
-    Upload,
+    BuildProxies, CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
+    ExecCommand, Failure, Image, ImageRequest, ImageSource, OutputSink, OutputStream, Owner,
+    Provider as _, Upload,
 };
 
 /// Image of all tests that need no other.
@@ -69,6 +69,12 @@ impl DockerFixture {
     /// Another provider for the same engine and host, as in another worker process.
     pub(crate) fn another_provider(&self) -> Arc<DockerProvider> {
         Arc::new(DockerProvider::new(DockerOptions::new(self.scratch.path().join("locks"))))
+    }
+
+    /// The same, with a CA bundle for environments and builds.
+    pub(crate) fn provider_with_bundle(&self, bundle: CaBundle) -> Arc<DockerProvider> {
+        let options = DockerOptions::new(self.scratch.path().join("locks"));
+        Arc::new(DockerProvider::new(DockerOptions { ca_bundle: Some(bundle), ..options }))
     }
 
     /// A build context with these files and a unique digest.

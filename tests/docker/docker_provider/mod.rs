@@ -4,6 +4,7 @@
 mod allowlists;
 mod base_images;
 mod builds;
+mod ca_bundle;
 mod closable_proxy;
 mod commands;
 mod compose;

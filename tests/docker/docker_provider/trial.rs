@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_worker::environment::contract::{self, ProviderUnderTest};
-use rollout_worker::environment::{ImageSource, Upload};
+use rollout_worker::environment::{CaBundle, ImageSource, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use crate::docker_provider::fixture::{BASE, DockerFixture, output, owner};
@@ -13,14 +13,16 @@ use crate::docker_provider::fixture::{BASE, DockerFixture, output, owner};
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_provider_passes_contract() {
     let Some(lab) = DockerFixture::open().await else { return };
+    let ca_bundle = CaBundle::new("certificates\n");
     let subject = ProviderUnderTest {
-        provider: Arc::clone(&lab.provider) as _,
+        provider: lab.provider_with_bundle(ca_bundle.clone()) as _,
         source: ImageSource::Named(BASE.to_owned()),
         settings: ProviderSpec::Docker(DockerSettings::default()),
         resources: lab.resources,
         owner: owner(),
         worker: "docker-contract".parse().expect("a token"),
         scratch: lab.scratch.path().to_owned(),
+        ca_bundle,
         real_shell: true,
     };
     contract::run_all(&subject).await;

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox;
+use rollout_worker::environment::CaBundle;
 use rollout_worker::environment::contract::{self, ProviderUnderTest};
-use rollout_worker::environment::process::ProcessProvider;
+use rollout_worker::environment::process::{ProcessConfig, ProcessProvider};
 
 /// Deadline for anything that should happen at once.
 const WAIT_DEADLINE: Duration = Duration::from_secs(120);
@@ -32,24 +33,30 @@ struct SandboxFixture {
 
 impl SandboxFixture {
     fn new() -> Self {
-        Self::with_pids(rollout_worker::environment::process::DEFAULT_PIDS)
+        Self::in_scratch(tempfile::tempdir().expect("a directory"), |_| ())
     }
 
     /// On a disk: files in memory count against the memory limit.
     fn on_disk() -> Self {
         let in_memory = std::env::temp_dir().starts_with("/dev/shm");
         let made = if in_memory { tempfile::tempdir_in("/var/tmp") } else { tempfile::tempdir() };
-        let pids = rollout_worker::environment::process::DEFAULT_PIDS;
-        Self::in_scratch(made.expect("a directory"), pids)
+        Self::in_scratch(made.expect("a directory"), |_| ())
     }
 
     fn with_pids(pids: u64) -> Self {
-        Self::in_scratch(tempfile::tempdir().expect("a directory"), pids)
+        let scratch = tempfile::tempdir().expect("a directory");
+        Self::in_scratch(scratch, |config| config.pids = pids)
     }
 
-    fn in_scratch(scratch: tempfile::TempDir, pids: u64) -> Self {
-        let base = scratch.path().join("sandboxes");
-        Self { provider: sandbox::provider_with(&base, helper(), pids), scratch }
+    fn with_bundle(bundle: &CaBundle) -> Self {
+        let scratch = tempfile::tempdir().expect("a directory");
+        Self::in_scratch(scratch, |config| config.ca_bundle = Some(bundle.clone()))
+    }
+
+    fn in_scratch(scratch: tempfile::TempDir, change: impl FnOnce(&mut ProcessConfig)) -> Self {
+        let mut config = sandbox::config(&scratch.path().join("sandboxes"), helper());
+        change(&mut config);
+        Self { provider: ProcessProvider::new(config), scratch }
     }
 
     fn base(&self) -> PathBuf {
@@ -65,7 +72,8 @@ impl SandboxFixture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn process_provider_passes_contract() {
-    let SandboxFixture { provider, scratch } = SandboxFixture::new();
+    let ca_bundle = CaBundle::new("certificates\n");
+    let SandboxFixture { provider, scratch } = SandboxFixture::with_bundle(&ca_bundle);
     let labels = sandbox::labels();
     let request = sandbox::request(ProcessSettings::default(), sandbox::AMPLE_RESOURCES);
     let subject = ProviderUnderTest {
@@ -76,6 +84,7 @@ async fn process_provider_passes_contract() {
         owner: labels.owner,
         worker: labels.worker,
         scratch: scratch.path().to_path_buf(),
+        ca_bundle,
         real_shell: true,
     };
     contract::run_all(&subject).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rollout_coordinator::config::JobOptions;
 use rollout_coordinator::engine::LockWaitPolicy;
 use rollout_coordinator::events::MaterializeMode;
-use rollout_coordinator::launch::host::{HostPaths, SANDBOX_COMMAND};
+use rollout_coordinator::launch::host::{HostPaths, OperatorOptions, SANDBOX_COMMAND};
 use rollout_coordinator::launch::nats::RemoteOptions;
 use rollout_coordinator::launch::run::{RunRequest, StopSource};
 use rollout_coordinator::plan::{self, JobPlan, PreparedJob};
@@ -156,11 +156,11 @@ pub fn request(
         on_demand: None,
         tracer: Tracer::default(),
         slots: None,
-        kubernetes_config: None,
+        operator: OperatorOptions::default(),
         host: Some(HostPaths {
             image_locks: project.path().join("locks"),
             sandbox_helper: vec![program.into(), OsString::from(SANDBOX_COMMAND)],
-            kubernetes_config: None,
+            operator: OperatorOptions::default(),
         }),
     }
 }

@@ -3,6 +3,7 @@
 mod blobs;
 mod catalog;
 mod changed_plan;
+mod corporate_network;
 mod damage;
 mod entrypoints;
 mod examples;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use serde_json::{Map, Value};
 
-use super::{ComposeFile, Failure, Provider};
+use super::{CaBundle, ComposeFile, Failure, Provider};
 
 /// The kind of a job that does not set one.
 pub const DEFAULT_KIND: ProviderKind = ProviderKind::Docker;
@@ -133,6 +133,8 @@ pub struct ProviderPaths<'a> {
     pub sandbox_helper: &'a [OsString],
     /// The operator's file of options of the provider `kubernetes`.
     pub kubernetes_config: Option<&'a Path>,
+    /// The CA bundle of environments.
+    pub ca_bundle: Option<&'a CaBundle>,
 }
 
 /// A Dockerfile instruction that is not supported.
@@ -188,7 +190,9 @@ static DOCKER: ProviderDescriptor = ProviderDescriptor {
     #[cfg(feature = "docker")]
     make: Some(|paths| {
         use super::docker::{DockerOptions, DockerProvider};
-        Arc::new(DockerProvider::new(DockerOptions::new(paths.image_locks)))
+        let ca_bundle = paths.ca_bundle.cloned();
+        let options = DockerOptions { ca_bundle, ..DockerOptions::new(paths.image_locks) };
+        Arc::new(DockerProvider::new(options))
     }),
     #[cfg(not(feature = "docker"))]
     make: None,
@@ -224,6 +228,7 @@ static PROCESS: ProviderDescriptor = ProviderDescriptor {
             base: paths.sandboxes.to_owned(),
             helper: paths.sandbox_helper.to_vec(),
             pids: DEFAULT_PIDS,
+            ca_bundle: paths.ca_bundle.cloned(),
         }))
     }),
     #[cfg(not(feature = "process"))]
@@ -275,7 +280,8 @@ static KUBERNETES: ProviderDescriptor = ProviderDescriptor {
     #[cfg(feature = "kubernetes")]
     make: Some(|paths| {
         use super::kubernetes::{KubernetesProvider, OptionsSource};
-        Arc::new(KubernetesProvider::new(OptionsSource::of_file(paths.kubernetes_config)))
+        let options = OptionsSource::of_file(paths.kubernetes_config);
+        Arc::new(KubernetesProvider::new(options, paths.ca_bundle.cloned()))
     }),
     #[cfg(not(feature = "kubernetes"))]
     make: None,
@@ -433,6 +439,7 @@ mod tests {
             sandboxes: dir.path(),
             sandbox_helper: &["true".into()],
             kubernetes_config: None,
+            ca_bundle: None,
         };
         for descriptor in DESCRIPTORS {
             let Some(make) = descriptor.make else { continue };

@@ -13,6 +13,7 @@
 //! * No asynchronous work happens in `Drop`.
 
 pub mod build_context;
+mod ca_bundle;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod compose;
 pub mod compose_place;
@@ -63,6 +64,7 @@ use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
+pub use self::ca_bundle::CaBundle;
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 pub use self::proxies::{BuildProxies, HostProxies};

@@ -119,6 +119,7 @@ fn use_of(id: &str) -> Option<OptionUse> {
         "store"
         | "store_cache"
         | "kubernetes_config"
+        | "ca_bundle"
         | "unplaceable_timeout"
         | "listen"
         | "url"

@@ -9,6 +9,7 @@ use rollout_worker::supervise;
 
 use super::options::KeyOptions;
 use super::{best, run_search, show, validate};
+use crate::cli::ca_bundle::CaBundleArgs;
 use crate::cli::error::CliError;
 use crate::cli::hint_command::{self, HintedRun, RunAction};
 use crate::cli::listen::ListenArgs;
@@ -62,6 +63,9 @@ pub(in crate::cli) struct TreeRunArgs {
     /// Blob store: a directory, or `s3://bucket/prefix?endpoint=URL` [default: <runs_root>/.rollout/blobs]
     #[arg(long, env = env_vars::STORE.name)]
     pub(super) store: Option<String>,
+
+    #[command(flatten)]
+    pub(super) ca_bundle: CaBundleArgs,
 
     #[command(flatten)]
     pub(super) listen: ListenArgs,

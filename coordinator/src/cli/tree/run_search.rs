@@ -12,6 +12,7 @@ use crate::cli::{store_url, traces};
 use crate::config::TreeFile;
 use crate::engine::LockWaitPolicy;
 use crate::events::sinks::terminal::Screen;
+use crate::launch::host::OperatorOptions;
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
 use crate::traces::TraceExport;
@@ -63,6 +64,10 @@ pub(super) async fn run_search(
         remote,
         stops,
         sinks,
+        operator: OperatorOptions {
+            ca_bundle: args.ca_bundle.of_process(args.is_remote(), printer),
+            ..OperatorOptions::default()
+        },
         tracer: traces.tracer(),
         slots: None,
     };

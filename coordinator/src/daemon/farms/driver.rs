@@ -154,7 +154,7 @@ fn request(
         #[cfg(feature = "nats")]
         remote,
         host: options.host.clone(),
-        kubernetes_config: options.kubernetes_config.clone(),
+        operator: options.operator.clone(),
         tracer: Tracer::default(),
         slots: Some(daemon.slot_share(farm.limit_user(), priority)),
     })

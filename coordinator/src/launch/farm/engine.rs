@@ -80,7 +80,7 @@ impl FarmEngine {
     /// Runs the farm until it is over or stopped.
     pub(super) async fn run(self) -> Result<EngineOutcome, LaunchError> {
         let Self { request, mut stops, opened } = self;
-        let FarmRequest { settings, job, datasets, host, kubernetes_config, .. } = request;
+        let FarmRequest { settings, job, datasets, host, operator, .. } = request;
         let FarmRequest { tracer, slots, .. } = request;
         settings.check().map_err(LaunchError::FarmSettings)?;
         if job.agents.len() != 1 {
@@ -125,7 +125,7 @@ impl FarmEngine {
             return prepared.run_remotely(server, state, stops, opened).await;
         }
         let of_process = || HostPaths::for_process(&state).map_err(LaunchError::Program);
-        let host = host.map_or_else(of_process, Ok)?.with_kubernetes_config(kubernetes_config);
+        let host = host.map_or_else(of_process, Ok)?.with_operator(operator);
         Box::pin(prepared.run_locally((host, slots), tracer, stops, opened)).await
     }
 }

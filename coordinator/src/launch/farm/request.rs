@@ -1,14 +1,12 @@
 //! The request for a session of a farm.
 
-use std::path::PathBuf;
-
 use rollout_protocol::farm::FarmSettings;
 use rollout_worker::store::StoreUrl;
 use rollout_worker::traces::Tracer;
 
 use crate::config::Job;
 use crate::engine::LockWaitPolicy;
-use crate::launch::host::HostPaths;
+use crate::launch::host::{HostPaths, OperatorOptions};
 #[cfg(feature = "nats")]
 use crate::launch::nats::RemoteOptions;
 use crate::launch::slot_pool::SlotShare;
@@ -37,8 +35,8 @@ pub struct FarmRequest {
     /// Paths of the host for samples in this process. By default those of this process, which then
     /// must be the program `rollout`: it starts itself as the supervisor of sandboxes.
     pub host: Option<HostPaths>,
-    /// The operator's file of options of the provider `kubernetes`, in place of that of the host.
-    pub kubernetes_config: Option<PathBuf>,
+    /// Options of the operator, in place of those of the host.
+    pub operator: OperatorOptions,
     /// Takes the spans of samples in this process.
     pub tracer: Tracer,
     /// The farm's part in a pool of slots that runs of this process share.

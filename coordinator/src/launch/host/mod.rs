@@ -12,6 +12,7 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use rollout_worker::environment::CaBundle;
 use rollout_worker::open_files;
 
 pub use self::process::{SANDBOX_COMMAND, environment};
@@ -37,6 +38,15 @@ pub fn limit_executions(wanted: u32) -> u32 {
     fitting
 }
 
+/// Options of the operator of this host, which no document changes.
+#[derive(Debug, Clone, Default)]
+pub struct OperatorOptions {
+    /// File of options of the provider `kubernetes`.
+    pub kubernetes_config: Option<PathBuf>,
+    /// CA bundle of environments and builds.
+    pub ca_bundle: Option<CaBundle>,
+}
+
 /// Paths of the host that outlive a process.
 #[derive(Debug, Clone)]
 pub struct HostPaths {
@@ -44,8 +54,8 @@ pub struct HostPaths {
     pub image_locks: PathBuf,
     /// Program and first argument of the supervisor of sandboxes.
     pub sandbox_helper: Vec<OsString>,
-    /// The operator's file of options of the provider `kubernetes`.
-    pub kubernetes_config: Option<PathBuf>,
+    /// Options of the operator.
+    pub operator: OperatorOptions,
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{HostPaths, image_locks};
+use super::{HostPaths, OperatorOptions, image_locks};
 use crate::config::env_vars;
 
 /// First argument that makes the program the supervisor of a sandbox; internal, so not in the help.
@@ -31,13 +31,18 @@ impl HostPaths {
         let image_locks = image_locks(|name| std::env::var_os(name), state.join("locks"));
         let kubernetes_config = std::env::var_os(env_vars::KUBERNETES_CONFIG.name);
         let kubernetes_config = kubernetes_config.filter(|path| !path.is_empty()).map(Into::into);
-        Ok(Self { image_locks, sandbox_helper: sandbox_helper()?, kubernetes_config })
+        let operator = OperatorOptions { kubernetes_config, ca_bundle: None };
+        Ok(Self { image_locks, sandbox_helper: sandbox_helper()?, operator })
     }
 
-    /// The same paths with another file of options of the provider `kubernetes`, if it is named.
+    /// The same paths with these options of the operator, where they are set.
     #[must_use]
-    pub fn with_kubernetes_config(mut self, path: Option<PathBuf>) -> Self {
-        self.kubernetes_config = path.or(self.kubernetes_config);
+    pub fn with_operator(mut self, set: OperatorOptions) -> Self {
+        let OperatorOptions { kubernetes_config, ca_bundle } = self.operator;
+        self.operator = OperatorOptions {
+            kubernetes_config: set.kubernetes_config.or(kubernetes_config),
+            ca_bundle: set.ca_bundle.or(ca_bundle),
+        };
         self
     }
 }

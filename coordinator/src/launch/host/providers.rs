@@ -28,9 +28,13 @@ pub fn provider(
     host: &HostPaths,
     sandboxes: &Path,
 ) -> Result<Arc<dyn Provider>, RunError> {
-    let HostPaths { image_locks, sandbox_helper, kubernetes_config } = host;
-    let kubernetes_config = kubernetes_config.as_deref();
-    let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper, kubernetes_config };
+    let paths = ProviderPaths {
+        image_locks: &host.image_locks,
+        sandboxes,
+        sandbox_helper: &host.sandbox_helper,
+        kubernetes_config: host.operator.kubernetes_config.as_deref(),
+        ca_bundle: host.operator.ca_bundle.as_ref(),
+    };
     let make = descriptor::for_kind(kind).make.ok_or(RunError::NotBuilt(kind))?;
     Ok(make(&paths))
 }

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::worker::usable_environments;
-use super::{HostPaths, StateDir, WorkerProcess};
+use super::{HostPaths, OperatorOptions, StateDir, WorkerProcess};
 use crate::engine::RunError;
 
 const LONG: Duration = Duration::from_secs(120);
@@ -60,7 +60,7 @@ impl WorkerFixture {
             host: HostPaths {
                 image_locks: self.state_dir.root().join("locks"),
                 sandbox_helper: Vec::new(),
-                kubernetes_config: None,
+                operator: OperatorOptions::default(),
             },
             workers: self.workers(),
             sandboxes: self.state_dir.sandboxes(),

@@ -21,7 +21,7 @@ pub(super) use self::local::variables;
 #[cfg(feature = "nats")]
 use self::remote::RemoteSearch;
 use super::LaunchError;
-use super::host::{HostPaths, environment};
+use super::host::{HostPaths, OperatorOptions, environment};
 #[cfg(feature = "nats")]
 use super::nats::{ConnectedServer, RemoteOptions};
 use super::slot_pool::SlotShare;
@@ -54,6 +54,8 @@ pub struct SearchRequest {
     pub stops: mpsc::Receiver<StopLevel>,
     /// Outputs of its progress.
     pub sinks: Vec<SinkStarter>,
+    /// Options of the operator, for evals in this process.
+    pub operator: OperatorOptions,
     /// Takes the spans of evals in this process.
     pub tracer: Tracer,
     /// The search's part in a pool of slots, for evals and commands of ideas in this process.
@@ -113,6 +115,7 @@ async fn run_live(
         return Box::pin(run_remote(remote, request, store, url, events)).await;
     }
     let host = HostPaths::for_process(&state).map_err(LaunchError::Program)?;
+    let host = host.with_operator(request.operator);
     let environment = environment();
     let SearchRequest { options, wait_policy, fail_unable, stops, tracer, slots, .. } = request;
     let lock_options = LockOptions { wait_policy, ..LockOptions::default() };

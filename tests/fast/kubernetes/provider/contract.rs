@@ -16,6 +16,20 @@ const CLUSTER_NAMESPACE: &str = "ROLLOUT_TEST_KUBERNETES_NAMESPACE";
 const WITHOUT_POLICIES: [&str; 2] =
     ["network_policy_in_effect_can_be_set_again", "network_disabled_leaves_only_loopback"];
 
+/// The CA bundle of the providers under test.
+fn ca_bundle() -> CaBundle {
+    CaBundle::new("certificates\n")
+}
+
+/// A cluster, and a provider under test with long limits.
+fn contract_fixture() -> PodFixture {
+    let double = KubeDouble::start();
+    double.image(IMAGE, ImageFixture::new());
+    let limits =
+        KubernetesOptions { schedule_timeout_sec: 60, start_timeout_sec: 60, ..options(&double) };
+    PodFixture { provider: provider_with(limits, Some(ca_bundle())), double }
+}
+
 fn subject(provider: Arc<KubernetesProvider>, image: &str, scratch: &Path) -> ProviderUnderTest {
     let own = labels();
     ProviderUnderTest {
@@ -26,6 +40,7 @@ fn subject(provider: Arc<KubernetesProvider>, image: &str, scratch: &Path) -> Pr
         owner: own.owner,
         worker: own.worker,
         scratch: scratch.to_owned(),
+        ca_bundle: ca_bundle(),
         real_shell: true,
     }
 }
@@ -46,10 +61,7 @@ async fn run_checks(subject: &ProviderUnderTest, is_chosen: impl Fn(&str) -> boo
 #[tokio::test(flavor = "multi_thread")]
 async fn kubernetes_provider_passes_contract() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let fixture = PodFixture::with(|options| {
-        options.schedule_timeout_sec = 60;
-        options.start_timeout_sec = 60;
-    });
+    let fixture = contract_fixture();
     let subject = subject(Arc::clone(&fixture.provider), IMAGE, scratch.path());
     run_checks(&subject, |_| true).await;
     assert_eq!(fixture.double.pods(), Vec::<serde_json::Value>::new(), "nothing is left");
@@ -58,10 +70,7 @@ async fn kubernetes_provider_passes_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubernetes_provider_passes_contract_over_older_exec_protocol() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let fixture = PodFixture::with(|options| {
-        options.schedule_timeout_sec = 60;
-        options.start_timeout_sec = 60;
-    });
+    let fixture = contract_fixture();
     fixture.double.faults().exec_protocols("v4");
     let subject = subject(Arc::clone(&fixture.provider), IMAGE, scratch.path());
     run_checks(&subject, is_about_streams).await;
@@ -83,11 +92,12 @@ async fn kubernetes_provider_passes_contract_on_real_cluster() {
     };
     let image = variable(CLUSTER_IMAGE).unwrap_or_else(|| "docker.io/library/debian:12".to_owned());
     let scratch = tempfile::tempdir().expect("a directory");
-    let provider = provider(KubernetesOptions {
+    let options = KubernetesOptions {
         kubeconfig: Some(PathBuf::from(kubeconfig)),
         namespace: variable(CLUSTER_NAMESPACE),
         ..KubernetesOptions::default()
-    });
+    };
+    let provider = provider_with(options, Some(ca_bundle()));
     let subject = subject(provider, &image, scratch.path());
     run_checks(&subject, |name| !WITHOUT_POLICIES.contains(&name)).await;
 }

@@ -60,10 +60,14 @@ impl BuildFixture {
     }
 
     fn worker_with(&self, change: impl FnOnce(&mut BuilderOptions)) -> Arc<KubernetesProvider> {
+        provider(self.options(change))
+    }
+
+    fn options(&self, change: impl FnOnce(&mut BuilderOptions)) -> KubernetesOptions {
         let mut builder = Self::builder();
         change(&mut builder);
         let limits = KubernetesOptions { schedule_timeout_sec: 30, ..options(&self.double) };
-        provider(KubernetesOptions { builder: Some(builder), start_timeout_sec: 30, ..limits })
+        KubernetesOptions { builder: Some(builder), start_timeout_sec: 30, ..limits }
     }
 
     fn request(&self) -> ImageRequest {
@@ -469,6 +473,20 @@ async fn builder_and_its_commands_get_the_proxies_that_objects_do_not_show() {
     let (image, shown) = tokio::join!(prepared(&worker, asked), looking);
     assert!(image.made);
     assert!(shown.contains(BUILDER) && !shown.contains("its-password"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn builder_and_its_commands_have_the_ca_bundle_and_the_context_stays() {
+    if !ignored::is_root_or_ignored("which can replace programs of a container") {
+        return;
+    }
+    let fixture = BuildFixture::new(
+        "RUN [ \"$PIP_CERT\" = /rollout/ca-bundle.pem ] && grep -q certificates \"$SSL_CERT_FILE\"\n\
+         RUN grep -q certificates \"$daemon_bundle\" && ! grep -q ^ARG Dockerfile",
+    );
+    let bundle = CaBundle::new("certificates\n");
+    let worker = provider_with(fixture.options(|_| ()), Some(bundle));
+    assert!(prepared(&worker, fixture.request()).await.made);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,8 +28,8 @@ use rollout_worker::environment::kubernetes::{
     KubernetesOptions, KubernetesProvider, NetworkEnforcement, OptionsSource,
 };
 use rollout_worker::environment::{
-    CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand, Failure, Image,
-    ImageSource, OutputSink, OutputStream, Owner, Provider as _,
+    CaBundle, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose, ExecCommand,
+    Failure, Image, ImageSource, OutputSink, OutputStream, Owner, Provider as _,
 };
 
 /// Image of ordinary pods.
@@ -60,7 +60,14 @@ fn options(double: &KubeDouble) -> KubernetesOptions {
 }
 
 fn provider(options: KubernetesOptions) -> Arc<KubernetesProvider> {
-    Arc::new(KubernetesProvider::new(OptionsSource::Given(Box::new(options))))
+    provider_with(options, None)
+}
+
+fn provider_with(
+    options: KubernetesOptions,
+    ca_bundle: Option<CaBundle>,
+) -> Arc<KubernetesProvider> {
+    Arc::new(KubernetesProvider::new(OptionsSource::Given(Box::new(options)), ca_bundle))
 }
 
 impl PodFixture {

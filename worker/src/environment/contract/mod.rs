@@ -27,9 +27,9 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    BuildProxies, CommandExit, CreateRequest, Environment, EnvironmentLabels, EnvironmentPurpose,
-    ExecCommand, Failure, ImageRequest, ImageSource, OutputSink, OutputStream, Owner, Provider,
-    Upload,
+    BuildProxies, CaBundle, CommandExit, CreateRequest, Environment, EnvironmentLabels,
+    EnvironmentPurpose, ExecCommand, Failure, ImageRequest, ImageSource, OutputSink, OutputStream,
+    Owner, Provider, Upload,
 };
 use crate::supervise::panic_message;
 
@@ -57,6 +57,8 @@ pub struct ProviderUnderTest {
     pub worker: WorkerId,
     /// A scratch directory used only by this test.
     pub scratch: PathBuf,
+    /// The CA bundle that the provider gives to environments.
+    pub ca_bundle: CaBundle,
     /// Whether commands run in a real shell with real processes.
     pub real_shell: bool,
 }
@@ -128,6 +130,7 @@ checks! {
     Basic requests::user_existing_runs_commands;
     Basic requests::user_missing_is_refused;
     Basic requests::environment_variables_reach_every_command;
+    Basic requests::ca_bundle_is_placed_and_named_unless_request_names_another;
     Basic requests::working_directory_requested_is_created_and_used;
     Basic requests::network_allowlist_is_enforced_or_refused;
     Basic requests::network_policy_in_effect_can_be_set_again;

@@ -9,7 +9,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use super::{
     ContractOutput, Environment, ExecCommand, OutputStream, ProviderUnderTest, output, shell,
 };
-use crate::environment::{FailureKind, ListenerRoute};
+use crate::environment::{CaBundle, FailureKind, ListenerRoute};
 
 pub(super) async fn user_existing_runs_commands(
     _: &ProviderUnderTest,
@@ -55,6 +55,27 @@ pub(super) async fn environment_variables_reach_every_command(
     assert_eq!(ended.expect("it runs").code, 0);
     assert_eq!(printed.text(OutputStream::Stdout), "of the $environment|of the command|\n");
     assert_eq!(plain, "of it too|\n");
+}
+
+pub(super) async fn ca_bundle_is_placed_and_named_unless_request_names_another(
+    subject: &ProviderUnderTest,
+    environment: &dyn Environment,
+) {
+    for name in CaBundle::VARIABLES {
+        let named = output(environment, &format!("echo \"${name}\"")).await;
+        assert_eq!(named.trim_end(), CaBundle::PATH, "{name}");
+    }
+    // Programs look there, too.
+    assert_eq!(output(environment, "echo \"$SSL_CERT_DIR\"").await, "\n");
+    let placed = output(environment, &format!("cat {}", CaBundle::PATH)).await;
+    assert_eq!(placed.as_bytes(), subject.ca_bundle.pem());
+    let made = subject.create_changed(|request| {
+        request.env.insert("PIP_CERT".to_owned(), "/own.pem".to_owned());
+    });
+    let own = made.await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let named = output(own.as_ref(), "echo \"$PIP_CERT $SSL_CERT_FILE\"").await;
+    own.destroy().await.expect("destroyed");
+    assert_eq!(named.trim_end(), format!("/own.pem {}", CaBundle::PATH));
 }
 
 pub(super) async fn working_directory_requested_is_created_and_used(

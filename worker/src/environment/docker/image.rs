@@ -21,7 +21,7 @@ use crate::environment::compose;
 use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
-    BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
+    BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
 };
 use crate::shown_path::shown;
 
@@ -39,6 +39,7 @@ pub(super) struct ImageManager {
     client: Arc<DockerClient>,
     locks: PathBuf,
     frontends: Arc<FrontendSelector>,
+    ca_bundle: Option<CaBundle>,
     bases: BaseImageResolver,
     in_progress: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
@@ -48,12 +49,26 @@ pub(super) struct ImageManager {
 impl ImageManager {
     /// An image manager for the engine of `client`. Processes that share `locks` build an image
     /// once.
-    pub(super) fn new(client: Arc<DockerClient>, locks: PathBuf, frontend: Option<String>) -> Self {
+    pub(super) fn new(
+        client: Arc<DockerClient>,
+        locks: PathBuf,
+        frontend: Option<String>,
+        ca_bundle: Option<CaBundle>,
+    ) -> Self {
         let frontends = Arc::new(FrontendSelector::new(frontend));
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
         let in_progress = SingleFlight::default();
         let bases = BaseImageResolver::new(Arc::clone(&client));
-        Self { client, locks, frontends, bases, in_progress, forced, failed: Arc::default() }
+        Self {
+            client,
+            locks,
+            frontends,
+            ca_bundle,
+            bases,
+            in_progress,
+            forced,
+            failed: Arc::default(),
+        }
     }
 
     /// See [`Provider::set_base_digests`](crate::environment::Provider::set_base_digests).
@@ -111,6 +126,7 @@ impl ImageManager {
     ) -> Result<Image, Failure> {
         build.is_guarded = base_triggers::are_checked(&request.settings);
         build.proxies = request.proxies.clone();
+        build.ca_bundle.clone_from(&self.ca_bundle);
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
             let images = match build.is_guarded {
@@ -238,6 +254,11 @@ impl ImageManager {
     /// The engine.
     pub(super) fn client(&self) -> &DockerClient {
         &self.client
+    }
+
+    /// The CA bundle of environments and builds.
+    pub(super) const fn ca_bundle(&self) -> Option<&CaBundle> {
+        self.ca_bundle.as_ref()
     }
 
     /// Directory of the build locks.

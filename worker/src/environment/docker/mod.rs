@@ -67,9 +67,9 @@ use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use self::image::ImageManager;
 use self::storage::StorageLimit;
 use super::{
-    BaseDigests, ByteStream, CommandExit, CreateRequest, DeadOwners, Environment, ExecCommand,
-    Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest, ListenerRoute,
-    OutputSink, Provider, ReapReport, Upload,
+    BaseDigests, ByteStream, CaBundle, CommandExit, CreateRequest, DeadOwners, Environment,
+    ExecCommand, Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest,
+    ListenerRoute, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
@@ -95,6 +95,8 @@ pub struct DockerOptions {
     pub frontend: Option<String>,
     /// Directory of Docker's `config.json`. If absent, the value of `DOCKER_CONFIG`, else `~/.docker`.
     pub config: Option<PathBuf>,
+    /// CA bundle of environments and builds.
+    pub ca_bundle: Option<CaBundle>,
     /// Time between two measurements of a container's storage, where it is measured.
     pub storage_interval: Duration,
 }
@@ -108,6 +110,7 @@ impl DockerOptions {
             compose: None,
             frontend: None,
             config: None,
+            ca_bundle: None,
             storage_interval: Duration::from_secs(5),
         }
     }
@@ -132,9 +135,10 @@ pub struct DockerProvider {
 impl DockerProvider {
     /// A provider; makes no call yet.
     pub fn new(options: DockerOptions) -> Self {
+        let DockerOptions { locks, frontend, ca_bundle, .. } = options;
         let client = Arc::new(DockerClient::new(options.host));
-        let images =
-            Arc::new(ImageManager::new(Arc::clone(&client), options.locks, options.frontend));
+        let images = ImageManager::new(Arc::clone(&client), locks, frontend, ca_bundle);
+        let images = Arc::new(images);
         let compose = ComposeRunner::new(Arc::clone(&client), Arc::clone(&images), options.compose);
         Self {
             images,
@@ -251,8 +255,14 @@ impl Provider for DockerProvider {
 
     /// A cancelled creation continues in the background and is undone there, because the engine may
     /// have started it.
-    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+    async fn create(&self, mut request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = docker_settings(&request.settings)?.clone();
+        // Every service gets it, and a compose file may name another one.
+        if let Some(bundle) = self.images.ca_bundle()
+            && request.compose.is_none()
+        {
+            bundle.place(&mut request);
+        }
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
         let no_storage_limits = Arc::clone(&self.no_storage_limits);
         let (leftovers, compose) = (Arc::clone(&self.leftovers), Arc::clone(&self.compose));

@@ -4,14 +4,17 @@
 //! * `rules`: rules of every builder.
 //! * `images`: the images that it is built from.
 //! * `fetches`: everything that a build fetches.
+//! * `ca_bundle`: the file that a host adds to its commands.
 //! * `words`: quotes, escapes and variables.
 
+mod ca_bundle;
 mod fetches;
 mod images;
 mod parse;
 mod rules;
 pub(super) mod words;
 
+pub use self::ca_bundle::{CA_BUNDLE_SECRET, with_ca_bundle, without_ca_bundle};
 pub use self::fetches::{BuildFetch, BuildFetchKind, FRONTEND_ARGUMENT, build_fetches};
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};

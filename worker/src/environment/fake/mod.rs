@@ -50,8 +50,8 @@ use super::descriptor::{
     CapabilitySupport, DOCKER_SETTINGS, HarborName, ProviderCapabilities, ProviderDescriptor,
 };
 use super::{
-    ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, HostProxies, Image,
-    ImageRequest, ImageSource, Owner, Provider, ReapReport,
+    ByteStream, CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind,
+    HostProxies, Image, ImageRequest, ImageSource, Owner, Provider, ReapReport,
 };
 use crate::dependency::Dependency;
 
@@ -82,6 +82,7 @@ struct FakeState {
     /// What an observation of programs that environments run by themselves prints, if they run any.
     own_programs: Option<String>,
     proxies: HostProxies,
+    ca_bundle: Option<CaBundle>,
     made: usize,
 }
 
@@ -160,6 +161,7 @@ impl FakeProvider {
             services: Vec::new(),
             own_programs: None,
             proxies: HostProxies::default(),
+            ca_bundle: None,
             made: 0,
         };
         Self { kind, in_memory: false, engine: None, state: Arc::new(Mutex::new(state)) }
@@ -201,6 +203,11 @@ impl FakeProvider {
     /// Makes this host give proxies to every environment.
     pub fn set_proxies(&self, proxies: HostProxies) {
         self.lock().proxies = proxies;
+    }
+
+    /// Makes this host give a CA bundle to every environment.
+    pub fn set_ca_bundle(&self, bundle: CaBundle) {
+        self.lock().ca_bundle = Some(bundle);
     }
 
     /// The request that created each environment and the network policies set afterwards, in order
@@ -315,7 +322,10 @@ impl Provider for FakeProvider {
         self.call(FakeCall::PrepareServices, async { Ok(()) }).await
     }
 
-    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+    async fn create(&self, mut request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+        if let Some(bundle) = &self.lock().ca_bundle {
+            bundle.place(&mut request);
+        }
         let mut made = None;
         let services = self.lock().services.clone();
         let workdir = request.workdir.clone().unwrap_or_else(|| WORKDIR.to_owned());

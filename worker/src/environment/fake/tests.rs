@@ -6,12 +6,14 @@ use rollout_protocol::id::WorkerId;
 
 use super::FakeProvider;
 use crate::environment::contract::{self, ProviderUnderTest};
-use crate::environment::{ImageSource, Owner};
+use crate::environment::{CaBundle, ImageSource, Owner};
 
 #[tokio::test]
 async fn fake_provider_passes_environment_contract() {
     let scratch = tempfile::tempdir().expect("a directory");
     let provider = FakeProvider::default();
+    let ca_bundle = CaBundle::new("certificates\n");
+    provider.set_ca_bundle(ca_bundle.clone());
     let owner = Owner {
         host: "host".into(),
         boot_id: "boot".into(),
@@ -29,6 +31,7 @@ async fn fake_provider_passes_environment_contract() {
         owner,
         worker: "worker".parse::<WorkerId>().expect("a token"),
         scratch: scratch.path().to_owned(),
+        ca_bundle,
         real_shell: false,
     };
     contract::run_all(&subject).await;

@@ -13,8 +13,9 @@ use rollout_protocol::spec::environment::{KubernetesSettings, ProviderSpec};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::build_files::{pack, with_bundle};
 use super::build_log::BuildLog;
-use super::build_pod::{CONTEXT_DIR, build_command, build_pod, command_failure};
+use super::build_pod::{BUNDLE_FILE, CONTEXT_DIR, build_command, build_pod, command_failure};
 use super::cluster::Cluster;
 use super::image_record::{BuildClaim, ObservedClaim, RecordKey};
 use super::labels::{PodRole, ROLE};
@@ -272,18 +273,21 @@ impl ImageBuilder {
         let packed = pack(self.dir.clone()).await?;
         let context =
             Upload::Archive { path: CONTEXT_DIR.to_owned(), tar: packed.path().to_owned() };
-        pod.copy_to(vec![context]).await.map_err(builder_failure)?;
-        drop(packed);
+        let mut uploads = vec![context];
         let (options, no_cache) = (&self.options, self.force.is_some());
         let registry = format!("https://{}", options.registry);
         // It fetches base images, and reaches what the operator names without a proxy.
         let named = [registry.as_str()].into_iter().chain(options.buildkit.as_deref());
-        let command = ExecCommand {
-            argv: build_command(options, &self.reference, no_cache, &self.proxies),
-            env: self.proxies.of_builder(named),
-            workdir: None,
-            user: None,
-        };
+        let mut env = self.proxies.of_builder(named);
+        let bundle = self.shared.ca_bundle.as_ref();
+        if let Some(bundle) = bundle {
+            uploads.extend(with_bundle(bundle, self.dir.clone()).await?);
+            env.insert("SSL_CERT_FILE".to_owned(), BUNDLE_FILE.to_owned());
+        }
+        pod.copy_to(uploads).await.map_err(builder_failure)?;
+        drop(packed);
+        let argv = build_command(options, &self.reference, no_cache, &self.proxies, bundle);
+        let command = ExecCommand { argv, env, workdir: None, user: None };
         let log = Arc::new(BuildLog::default());
         let exit = pod.exec(command, &workdir, log.clone()).await.map_err(builder_failure)?;
         if exit.code == 0 {
@@ -336,21 +340,4 @@ fn start_failure(failure: Failure, is_placed: bool) -> ImageFailure {
 
 fn cancelled() -> Failure {
     Failure::new(FailureKind::Bug, "the build of an image was cancelled")
-}
-
-/// Packs a build context.
-async fn pack(dir: PathBuf) -> Result<tempfile::NamedTempFile, Failure> {
-    let packing = move || {
-        let mut file = tempfile::NamedTempFile::new()?;
-        let mut tar = tar::Builder::new(file.as_file_mut());
-        tar.follow_symlinks(false);
-        tar.append_dir_all("", &dir)?;
-        tar.finish()?;
-        drop(tar);
-        Ok(file)
-    };
-    let packed: std::io::Result<_> = supervise::blocking(packing).await;
-    packed.map_err(|error| {
-        Failure::local(FailureKind::Bug, "cannot pack the context of an image", error)
-    })
 }

@@ -17,10 +17,17 @@ use super::labels::{PodRole, ROLE};
 use super::manifest;
 use super::options::BuilderOptions;
 use super::settings::PodSettings;
-use crate::environment::{BuildProxies, EnvironmentLabels, Failure, FailureKind, registry_failure};
+use crate::environment::dockerfile::CA_BUNDLE_SECRET;
+use crate::environment::{
+    BuildProxies, CaBundle, EnvironmentLabels, Failure, FailureKind, registry_failure,
+};
 
 /// Directory of the context in a build's pod.
 pub(super) const CONTEXT_DIR: &str = "/.rollout/context";
+
+/// Directory of a Dockerfile that differs from that of the context, and the CA bundle, in a build's pod.
+pub(super) const DOCKERFILE_DIR: &str = "/.rollout/dockerfile";
+pub(super) const BUNDLE_FILE: &str = "/.rollout/ca-bundle.pem";
 
 /// Directory of the registry's credentials in a build's pod.
 const CONFIG_DIR: &str = "/rollout-registry";
@@ -139,26 +146,31 @@ fn registry_volume(secret: &str) -> Volume {
     }
 }
 
-/// The command that builds and pushes.
+/// The command that builds and pushes. With a CA bundle, the Dockerfile is the one that names it.
 pub(super) fn build_command(
     builder: &BuilderOptions,
     reference: &str,
     no_cache: bool,
     proxies: &BuildProxies,
+    bundle: Option<&CaBundle>,
 ) -> Vec<String> {
     let mut argv: Vec<String> = match &builder.buildkit {
         Some(address) => ["buildctl", "--addr", address].map(str::to_owned).to_vec(),
         None => vec!["buildctl-daemonless.sh".to_owned()],
     };
     let insecure = if builder.insecure { ",registry.insecure=true" } else { "" };
-    let context = ["context", "dockerfile"].map(|name| format!("{name}={CONTEXT_DIR}"));
-    let [context, dockerfile] = context;
+    let dockerfile = if bundle.is_some() { DOCKERFILE_DIR } else { CONTEXT_DIR };
+    let (context, dockerfile) =
+        (format!("context={CONTEXT_DIR}"), format!("dockerfile={dockerfile}"));
     let output = format!("type=image,name={reference},push=true{insecure}");
     let rest = ["build", "--progress=plain", "--frontend=dockerfile.v0", "--local"];
     argv.extend(rest.map(str::to_owned));
     argv.extend([context, "--local".to_owned(), dockerfile]);
     for (name, value) in proxies.with(&BTreeMap::new()) {
         argv.extend(["--opt".to_owned(), format!("build-arg:{name}={value}")]);
+    }
+    if bundle.is_some() {
+        argv.extend(["--secret".to_owned(), format!("id={CA_BUNDLE_SECRET},src={BUNDLE_FILE}")]);
     }
     argv.extend(["--output".to_owned(), output]);
     if no_cache {
@@ -201,14 +213,14 @@ mod tests {
     fn build_command_names_daemon_and_image() {
         let own = builder("{registry: r.local/x}");
         let no_proxies = BuildProxies::default();
-        let argv = build_command(&own, "r.local/x/task:1", false, &no_proxies).join(" ");
+        let argv = build_command(&own, "r.local/x/task:1", false, &no_proxies, None).join(" ");
         assert!(argv.starts_with("buildctl-daemonless.sh build "), "{argv}");
         assert!(argv.ends_with("--output type=image,name=r.local/x/task:1,push=true"), "{argv}");
         let remote =
             builder("{registry: r.local, buildkit: 'tcp://buildkitd:1234', insecure: true}");
         let proxy = ("HTTP_PROXY".to_owned(), "http://u:p@h:1".to_owned());
         let proxies = BuildProxies::of(&[proxy].into());
-        let argv = build_command(&remote, "r.local/task:1", true, &proxies).join(" ");
+        let argv = build_command(&remote, "r.local/task:1", true, &proxies, None).join(" ");
         assert!(argv.starts_with("buildctl --addr tcp://buildkitd:1234 build "), "{argv}");
         assert!(argv.contains(" --opt build-arg:HTTP_PROXY=http://u:p@h:1 --output "), "{argv}");
         assert!(argv.ends_with("push=true,registry.insecure=true --no-cache"), "{argv}");

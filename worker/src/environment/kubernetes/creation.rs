@@ -16,7 +16,7 @@ use super::service_containers::PodService;
 use super::service_images::PreparedServices;
 use super::settings::PodSettings;
 use super::{Shared, create, lease, manifest, network, remove};
-use crate::environment::{CreateRequest, Failure, FailureKind};
+use crate::environment::{CaBundle, CreateRequest, Failure, FailureKind};
 use crate::supervise;
 
 /// A pod that is not created yet.
@@ -217,7 +217,8 @@ impl Shared {
         Ok(PlannedPod { cluster, settings, services, manifest, open, denied })
     }
 
-    /// Adopts the pod of an environment, whose services may have variables for it.
+    /// Adopts the pod of an environment, whose services may have variables for it. Those of the CA bundle
+    /// give way to all others.
     fn adopt_with_services(
         &self,
         cluster: &Arc<Cluster>,
@@ -225,11 +226,12 @@ impl Shared {
         env: BTreeMap<String, String>,
         services: Option<&PreparedServices>,
     ) -> KubePod {
-        let shell = manifest::shell(&cluster.options);
-        let Some(services) = services else { return self.adopt_pod(cluster, made, env, shell) };
-        let main = &services.plan.main;
-        let env = main.env.clone().into_iter().chain(env).collect();
-        let mut pod = self.adopt_pod(cluster, made, env, shell);
+        let main = services.map(|services| &services.plan.main);
+        let of_bundle = self.ca_bundle.iter().flat_map(|_| CaBundle::variables());
+        let of_file = main.map(|main| main.env.clone()).unwrap_or_default();
+        let env = of_bundle.chain(of_file).chain(env).collect();
+        let mut pod = self.adopt_pod(cluster, made, env, manifest::shell(&cluster.options));
+        let (Some(services), Some(main)) = (services, main) else { return pod };
         pod.services = services.plan.containers().into();
         pod.has_own_process = main.has_own_process();
         pod.runs_by_itself = main.runs_by_itself();

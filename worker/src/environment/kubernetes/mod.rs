@@ -11,8 +11,8 @@
 //! * `pod`, `stream`, `frames`, `scripts`: calls to a running pod, and their repetition.
 //! * `exec`, `kill`, `copy`: commands, the end of everything they started, files in and out.
 //! * `network`: access to the cluster's network.
-//! * `images`, `image_record`, `build`, `build_pod`, `build_log`: names of images, and builds, each
-//!   once for the cluster.
+//! * `images`, `image_record`, `build`, `build_pod`, `build_files`, `build_log`: names of images, and
+//!   builds, each once for the cluster.
 //! * `services`: compose files; `service_images`, `service_containers`: images and containers of
 //!   services.
 //! * `remove`, `reap`, `lease`: the end of pods, also of those whose owner is gone; `server_clock`:
@@ -20,6 +20,7 @@
 
 mod admission;
 mod build;
+mod build_files;
 mod build_log;
 mod build_pod;
 mod cluster;
@@ -57,7 +58,7 @@ mod stream;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -73,8 +74,8 @@ use self::remove::DeferredPods;
 use self::rights::Right;
 use self::watch::PodWatch;
 use super::{
-    CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, Provider,
-    ReapReport,
+    CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
+    Provider, ReapReport,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -110,6 +111,8 @@ struct Shared {
     policies: NetworkPolicies,
     builds: ImageBuilds,
     known_images: KnownImages,
+    /// The CA bundle of environments and builds.
+    ca_bundle: Option<CaBundle>,
     lease: OnceLock<Task<()>>,
     removals: OnceLock<Task<()>>,
     tasks: BackgroundTasks,
@@ -120,8 +123,9 @@ struct Shared {
 struct Watches(Mutex<HashMap<String, PodWatch>>);
 
 impl KubernetesProvider {
-    /// A provider with the operator's options; reads and sends nothing yet.
-    pub fn new(source: OptionsSource) -> Self {
+    /// A provider with the operator's options and a CA bundle for environments; reads and sends nothing
+    /// yet.
+    pub fn new(source: OptionsSource, ca_bundle: Option<CaBundle>) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         let shared = Shared {
             client: KubeClient::new(source, instance),
@@ -130,6 +134,7 @@ impl KubernetesProvider {
             policies: NetworkPolicies::default(),
             builds: ImageBuilds::default(),
             known_images: KnownImages::default(),
+            ca_bundle,
             lease: OnceLock::new(),
             removals: OnceLock::new(),
             tasks: BackgroundTasks::default(),
@@ -195,8 +200,14 @@ impl Provider for KubernetesProvider {
 
     /// A cancelled creation continues in the background and is undone there, because the cluster may
     /// have created the pod.
-    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+    async fn create(&self, mut request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let shared = Arc::clone(&self.shared);
+        if let Some(bundle) = &shared.ca_bundle {
+            request.uploads.insert(0, bundle.upload());
+            if request.compose.is_some() {
+                report_services_without_bundle();
+            }
+        }
         let (mut answer, answered) = oneshot::channel();
         let creation = supervise::spawn("kubernetes create", async move {
             let made = Box::pin(shared.create(request, &mut answer)).await;
@@ -220,6 +231,14 @@ impl Provider for KubernetesProvider {
         self.shared.leftovers.retry_all(cluster).await;
         reap::reap(cluster, dead).await
     }
+}
+
+/// The services of a pod start before files can be placed.
+fn report_services_without_bundle() {
+    static NOTICE: Once = Once::new();
+    NOTICE.call_once(|| {
+        tracing::warn!("the services of pods do not have the CA bundle: only their `main` has it");
+    });
 }
 
 impl Watches {

@@ -22,6 +22,8 @@ mod unsupported;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::CaBundle;
+
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};
 #[cfg(not(target_os = "linux"))]
@@ -41,4 +43,6 @@ pub struct ProcessConfig {
     pub helper: Vec<OsString>,
     /// Most processes of one sandbox, threads included.
     pub pids: u64,
+    /// The CA bundle of environments.
+    pub ca_bundle: Option<CaBundle>,
 }

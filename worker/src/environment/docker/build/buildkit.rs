@@ -22,7 +22,7 @@ use super::{
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::connection::{self, EngineConnection};
-use crate::environment::dockerfile::Dockerfile;
+use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, without_ca_bundle};
 use crate::environment::{Failure, FailureKind, dockerignore};
 use crate::supervise;
 
@@ -70,7 +70,10 @@ pub(super) async fn run(
     let what = build.title();
     let file = Dockerfile::read(text);
     let failed = Arc::new(Mutex::new(None));
-    let sent = frontends.choose(client, text, &file).await?;
+    let mut sent = frontends.choose(client, text, &file).await?;
+    if build.ca_bundle.is_some() {
+        sent.text = with_ca_bundle(&sent.text);
+    }
     let files = files(build, &sent.text, Arc::clone(&failed)).await?;
     let session = match session::open(client, files, &content_key(build, &sent.text)).await? {
         OpenedSession::Session(session) => session,
@@ -148,6 +151,7 @@ async fn files(
         context: dir(entries, None),
         dockerfile: dir(dockerfile, Some(instead)),
         ignore: dir(ignore, None),
+        ca_bundle: build.ca_bundle.clone(),
         failed,
     })
 }
@@ -235,7 +239,8 @@ fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) 
         return Failure::new(kind, format!("{what}: {said}"));
     };
     let reason = exit.map_or(said, |code| format!("exit code {code}"));
-    let mut message = format!("{what}: the step `{}` failed: {reason}", step.name);
+    let name = without_ca_bundle(&step.name);
+    let mut message = format!("{what}: the step `{name}` failed: {reason}");
     let printed = step.printed();
     if !printed.is_empty() {
         message.push_str(&format!("\nThe last lines of the step's output:\n{printed}"));

@@ -12,6 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
 use super::session::{framed, send};
+use crate::environment::CaBundle;
 use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::dockerignore;
 use crate::environment::upload::FIXED_MTIME;
@@ -70,6 +71,8 @@ pub(super) struct SessionFiles {
     pub(super) dockerfile: SessionDir,
     /// The directory with only the ignore files.
     pub(super) ignore: SessionDir,
+    /// The CA bundle of its commands.
+    pub(super) ca_bundle: Option<CaBundle>,
     pub(super) failed: std::sync::Arc<Mutex<Option<io::Error>>>,
 }
 
@@ -155,7 +158,7 @@ async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<FileRequest>) 
         let bytes = bytes.map_err(io::Error::other)?;
         body.flow_control().release_capacity(bytes.len()).map_err(io::Error::other)?;
         buffer.extend_from_slice(&bytes);
-        while let Some(packet) = next_packet(&mut buffer)? {
+        while let Some(packet) = next_message::<SyncPacket>(&mut buffer)? {
             let wish = match packet.kind {
                 REQUEST => FileRequest::File(packet.id),
                 FIN => FileRequest::End,
@@ -171,17 +174,20 @@ async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<FileRequest>) 
     Ok(())
 }
 
-fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<SyncPacket>> {
+/// Takes the first message out of a buffer, once all of it has arrived.
+pub(super) fn next_message<M: prost::Message + Default>(
+    buffer: &mut BytesMut,
+) -> io::Result<Option<M>> {
     let Some(prefix) = buffer.get(..5) else { return Ok(None) };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if prefix[0] != 0 || length > MESSAGE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of a file transfer"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of a build session"));
     }
     if buffer.len() < 5 + length {
         return Ok(None);
     }
     buffer.advance(5);
-    SyncPacket::decode(buffer.split_to(length)).map(Some).map_err(io::Error::other)
+    M::decode(buffer.split_to(length)).map(Some).map_err(io::Error::other)
 }
 
 async fn send_packet(stream: &mut SendStream<Bytes>, packet: SyncPacket) -> io::Result<()> {

@@ -2,12 +2,15 @@
 //!
 //! * `buildkit`, `classic`: the builders of an engine. BuildKit is used wherever an engine has it.
 //! * `session`, `filesync`: the calls that BuildKit makes to its client during a build. They can
-//!   read only the files of the build context, never a secret, a key or a credential of this host.
+//!   read only the files of the build context and a CA bundle, never a secret, a key or a credential
+//!   of this host.
+//! * `ca_bundle`: the file that the commands of a build get, and that no image has.
 //! * `progress`: the steps of a build, and the output of the failed one.
 //! * `frontend`: the image that reads the Dockerfile, if it is not the engine's own.
 //! * `log`, `context`: the log of a build, and the files that it sees.
 
 mod buildkit;
+mod ca_bundle;
 mod classic;
 mod context;
 mod filesync;
@@ -34,13 +37,17 @@ use super::client::DockerClient;
 use super::labels;
 use crate::environment::dockerfile::{Dockerfile, with_images};
 use crate::environment::failed_builds::ImageFailure;
-use crate::environment::{BuildProxies, Failure, FailureKind, registry_failure};
+use crate::environment::{BuildProxies, CaBundle, Failure, FailureKind, registry_failure};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
 /// Names of the builders in records.
 pub(super) const BUILDKIT: &str = "buildkit";
 pub(super) const CLASSIC: &str = "classic";
+
+/// Note on a build whose commands do not have the CA bundle.
+const NO_BUNDLE: &str =
+    "the engine has no BuildKit: the commands of builds do not have the CA bundle";
 
 /// Specification of a build.
 #[derive(Debug, Clone)]
@@ -63,6 +70,8 @@ pub(super) struct BuildSpec {
     pub(super) args: BTreeMap<String, String>,
     /// Proxies of its commands.
     pub(super) proxies: BuildProxies,
+    /// CA bundle of its commands, which is no input of the build.
+    pub(super) ca_bundle: Option<CaBundle>,
     /// The stage to build, when it is not the last.
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
@@ -84,6 +93,7 @@ impl BuildSpec {
             dockerfile: DOCKERFILE.to_owned(),
             args: BTreeMap::new(),
             proxies: BuildProxies::default(),
+            ca_bundle: None,
             target: None,
             is_local: false,
             is_guarded: false,
@@ -200,6 +210,10 @@ pub(super) async fn run(
             return Err(Failure::new(FailureKind::Unsupported, message).into());
         }
         builder = CLASSIC;
+        if build.ca_bundle.is_some() {
+            log.add(&format!("{NO_BUNDLE}\n"));
+            tracing::warn!(image = build.tag, "{NO_BUNDLE}");
+        }
         built = classic::run(client, build, &text, no_cache, &mut log).await;
     }
     match built {

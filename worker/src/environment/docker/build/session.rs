@@ -1,8 +1,8 @@
 //! The session of a build: BuildKit calls its client over a connection that the client opened.
 //!
-//! The calls are gRPC over HTTP/2. Only the health check and the transfer of the build context are
-//! implemented. Everything else (secrets, SSH agents, credentials) is not, so that a Dockerfile
-//! cannot get any of it.
+//! The calls are gRPC over HTTP/2. Only the health check, the transfer of the build context and the CA
+//! bundle are implemented. Everything else (other secrets, SSH agents, credentials) is not, so that a
+//! Dockerfile cannot get any of it.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::ca_bundle;
 use super::filesync::{self, SessionFiles};
 use crate::environment::Failure;
 use crate::environment::docker::client::DockerClient;
@@ -30,6 +31,9 @@ const SERVING: &[u8] = &[0x08, 0x01];
 
 /// The call by which BuildKit reads a directory.
 const DIFF_COPY: &str = "/moby.filesync.v1.FileSync/DiffCopy";
+
+/// The call by which BuildKit asks for a file of a command.
+const GET_SECRET: &str = "/moby.buildkit.secrets.v1.Secrets/GetSecret";
 
 /// gRPC status codes.
 const OK: &str = "0";
@@ -139,6 +143,15 @@ async fn answer(
                 }
             }
         }
+        GET_SECRET => {
+            let asked = ca_bundle::is_requested(request.into_body()).await;
+            let Some(bundle) = files.ca_bundle.as_ref().filter(|_| asked) else {
+                return refuse(&mut respond, NOT_FOUND);
+            };
+            let mut stream = begin(&mut respond)?;
+            send(&mut stream, framed(&ca_bundle::answer(bundle))).await?;
+            end(&mut stream, OK, "")
+        }
         _ => refuse(&mut respond, UNIMPLEMENTED),
     }
 }
@@ -196,4 +209,82 @@ pub(super) async fn send(
         stream.send_data(piece, false)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use h2::client::SendRequest;
+    use prost::Message as _;
+
+    use super::super::ca_bundle::SecretRequest;
+    use super::super::filesync::SessionDir;
+    use super::*;
+    use crate::environment::CaBundle;
+    use crate::environment::dockerfile::CA_BUNDLE_SECRET;
+
+    fn files(ca_bundle: Option<CaBundle>) -> Arc<SessionFiles> {
+        let dir = || SessionDir {
+            root: Path::new("/nowhere").to_owned(),
+            entries: Vec::new(),
+            replacement: None,
+        };
+        let (context, dockerfile, ignore) = (dir(), dir(), dir());
+        Arc::new(SessionFiles { context, dockerfile, ignore, ca_bundle, failed: Arc::default() })
+    }
+
+    /// Asks for a secret as BuildKit does; returns the status and the messages.
+    async fn ask(client: &SendRequest<Bytes>, id: &str) -> (String, BytesMut) {
+        let request = Request::post(format!("http://localhost{GET_SECRET}")).body(());
+        let mut client = client.clone().ready().await.expect("open");
+        let sent = client.send_request(request.expect("a request"), false);
+        let (answer, mut body) = sent.expect("sent");
+        let message = SecretRequest { id: id.to_owned() }.encode_to_vec();
+        body.send_data(framed(&message), true).expect("sent");
+        let (head, mut body) = answer.await.expect("answered").into_parts();
+        let mut messages = BytesMut::new();
+        while let Some(piece) = body.data().await {
+            messages.extend_from_slice(&piece.expect("whole"));
+        }
+        let trailers = body.trailers().await.expect("whole").unwrap_or(head.headers);
+        let status = trailers["grpc-status"].to_str().expect("text").to_owned();
+        (status, messages)
+    }
+
+    /// The answers of a session to requests for these secrets.
+    async fn answers(files: &Arc<SessionFiles>, ids: &[&str]) -> Vec<(String, BytesMut)> {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let asking = async {
+            let (client, connection) = h2::client::handshake(near).await.expect("a connection");
+            let asked = async {
+                let mut answers = Vec::new();
+                for id in ids {
+                    answers.push(ask(&client, id).await);
+                }
+                answers
+            };
+            tokio::select! {
+                answers = asked => answers,
+                ended = connection => panic!("the connection ended: {ended:?}"),
+            }
+        };
+        tokio::select! {
+            answers = asking => answers,
+            () = serve(far, files) => panic!("the session ended"),
+        }
+    }
+
+    #[tokio::test]
+    async fn session_gives_ca_bundle_and_no_other_secret() {
+        let pem = "certificate\n".repeat(1000);
+        let given = files(Some(CaBundle::new(pem.clone())));
+        let answered = answers(&given, &[CA_BUNDLE_SECRET, "id"]).await;
+        let [(status, message), (other, none)]: [_; 2] = answered.try_into().expect("two");
+        assert_eq!(status, OK);
+        assert!(message.ends_with(pem.as_bytes()), "{} bytes", message.len());
+        assert_eq!((other.as_str(), none.len()), (NOT_FOUND, 0));
+        let without = answers(&files(None), &[CA_BUNDLE_SECRET]).await;
+        assert_eq!(without, [(NOT_FOUND.to_owned(), BytesMut::new())]);
+    }
 }

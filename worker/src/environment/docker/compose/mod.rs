@@ -60,8 +60,8 @@ use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{
-    BuildProxies, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource,
-    Upload,
+    BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
+    ImageSource, Upload,
 };
 use crate::shown_path::{ShownPath, shown};
 use crate::supervise;
@@ -422,6 +422,7 @@ impl ComposeCreation<'_> {
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
+            has_ca_bundle: self.compose.images.ca_bundle().is_some(),
         };
         let used = host_paths::used(&model);
         let file = self.write("project.json", &last.render(model))?;
@@ -495,7 +496,10 @@ impl ComposeCreation<'_> {
     ) -> Result<(), Failure> {
         // A new volume belongs to root only.
         let open = |path: &&HostPath| Upload::Dir { path: path.inside.to_owned() };
-        let mut uploads: Vec<_> = used.iter().map(open).collect();
+        let bundle = self.compose.images.ca_bundle();
+        let bundle = bundle.filter(|_| needs.is_some_and(|needs| needs.takes_files));
+        let mut uploads: Vec<_> = bundle.map(CaBundle::upload).into_iter().collect();
+        uploads.extend(used.iter().map(open));
         for placed in needs.map(|needs| needs.files.as_slice()).unwrap_or_default() {
             let number = uploads.len();
             uploads.push(self.upload(placed, number, member).await?);

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::Once;
 
 use rollout_protocol::spec::environment::DockerSettings;
 use serde_json::{Map, Value, json};
@@ -13,14 +14,16 @@ use super::super::create::{LOG_BYTES, PIDS};
 use super::rules::{entries, literal};
 use super::shares::ResourceShare;
 use super::{host_paths, own_networks};
-use crate::environment::CreateRequest;
 use crate::environment::compose::MAIN;
+use crate::environment::{CaBundle, CreateRequest};
 
 /// Requirements of one service before it can be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServiceRequirements {
     pub(super) image: ServiceImage,
     pub(super) files: Vec<PlacedFile>,
+    /// Whether files can be placed into its containers.
+    pub(super) takes_files: bool,
 }
 
 /// Source of a service's image.
@@ -66,9 +69,14 @@ pub(super) fn needs(
         let prepared = prepared.filter(|_| name == MAIN);
         let image = image(service, prepared)
             .ok_or_else(|| format!("service `{name}` has neither an image nor a build"))?;
-        needs.insert(name.clone(), ServiceRequirements { image, files: files(model, service) });
+        let (files, takes_files) = (files(model, service), takes_files(service));
+        needs.insert(name.clone(), ServiceRequirements { image, files, takes_files });
     }
     if needs.contains_key(MAIN) { Ok(needs) } else { Err(format!("there is no service `{MAIN}`")) }
+}
+
+fn takes_files(service: &Value) -> bool {
+    service.get("read_only") != Some(&json!(true))
 }
 
 /// A text that is not empty.
@@ -155,6 +163,8 @@ pub(super) struct RenderContext<'a> {
     pub(super) images: &'a BTreeMap<String, String>,
     /// Resource shares of services, by name.
     pub(super) shares: BTreeMap<String, ResourceShare>,
+    /// Whether a CA bundle is placed into the containers that take files.
+    pub(super) has_ca_bundle: bool,
 }
 
 /// Escapes a text for a file whose variables get replaced.
@@ -181,6 +191,9 @@ impl RenderContext<'_> {
             top.remove(key);
         }
         for (name, service) in map(top, "services") {
+            if self.has_ca_bundle {
+                name_ca_bundle(name, service);
+            }
             if let Some(service) = service.as_object_mut() {
                 self.service(name, service);
                 if name == MAIN {
@@ -301,6 +314,25 @@ impl RenderContext<'_> {
             let asked = json!({"resources": {"reservations": {"devices": [device]}}});
             service.insert("deploy".to_owned(), asked);
         }
+    }
+}
+
+/// Sets the variables that name the CA bundle, unless they are set.
+fn name_ca_bundle(service_name: &str, service: &mut Value) {
+    if !takes_files(service) {
+        static NOTICE: Once = Once::new();
+        NOTICE.call_once(|| {
+            tracing::warn!(
+                service = service_name,
+                "services with `read_only` do not have the CA bundle"
+            );
+        });
+        return;
+    }
+    let Some(service) = service.as_object_mut() else { return };
+    let variables = map(service, "environment");
+    for (name, path) in CaBundle::variables() {
+        variables.entry(name).or_insert_with(|| json!(path));
     }
 }
 

@@ -64,9 +64,12 @@ impl Provider for ProcessProvider {
         Ok(Image::found(reference))
     }
 
-    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+    async fn create(&self, mut request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = settings(&request.settings)?;
         check_request(&request)?;
+        if let Some(bundle) = &self.config.ca_bundle {
+            bundle.place(&mut request);
+        }
         let network = network::effective_network(&settings, &request.network);
         let parts = create::SandboxContext {
             config: Arc::clone(&self.config),
