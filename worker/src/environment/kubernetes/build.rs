@@ -29,7 +29,6 @@ use crate::environment::failed_builds::ImageFailure;
 use crate::environment::{
     BuildProxies, EnvironmentLabels, ExecCommand, Failure, FailureKind, Image, Upload,
 };
-use crate::supervise;
 
 /// Time between two looks at the claim of another worker.
 const POLL_PAUSE: Duration = Duration::from_secs(1);
