@@ -1,6 +1,5 @@
 //! The provider contract, and the number of engine calls of a whole trial.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
