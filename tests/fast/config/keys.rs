@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rollout_coordinator::config::JOB_REFERENCE;
-use rollout_coordinator::config::{ConfigErrors, JobOptions};
+use rollout_coordinator::config::{ConfigErrors, JOB_REFERENCE, JobOptions};
 use rollout_coordinator::plan::{self, PlanDocument};
 use rollout_coordinator::sources::datasets::BundleSink;
 use rollout_protocol::exit::ExitCode;
