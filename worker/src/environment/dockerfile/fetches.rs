@@ -1,16 +1,11 @@
 //! Images, frontends and addresses that an engine fetches for a build of a Dockerfile.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::parse::{
-    Dockerfile, DockerfileInstruction, LineRules, has_unclear_heredoc, split_flags,
-};
-use super::words::{self, VariableLookup};
+use super::forms::{self, UnclearForm, UnclearPlace};
+use super::parse::{Dockerfile, DockerfileInstruction, LineRules};
 
 /// Something that an engine fetches for a build, in the network of its own host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +14,8 @@ pub struct BuildFetch {
     pub line: usize,
     /// Its kind.
     pub kind: BuildFetchKind,
-    /// The image or the address. The address of an `ADD` is as written.
+    /// The image or the address. The address of an `ADD` is as written. Of an unclear form, the
+    /// instruction or directive.
     pub source: String,
 }
 
@@ -32,15 +28,12 @@ pub enum BuildFetchKind {
     Frontend,
     /// A file or a git repository that `ADD` names, or may name once its variables are known.
     Address,
-    /// An instruction that builders read in different ways, and which may fetch.
-    Unclear,
+    /// A form that builders read in different ways, so that they may fetch something.
+    Unclear(UnclearForm),
 }
 
 /// Build argument that names a frontend.
 pub const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
-
-/// Stands for a value that is only known during the build.
-const UNKNOWN: &str = "\0";
 
 /// Beginnings of repositories that old builders take without a scheme.
 const REPOSITORY_HOSTS: [&str; 1] = ["github.com/"];
@@ -60,29 +53,63 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
 /// The platform arguments that only some platforms have a value for, and the value.
 const VARIANTS: [(&str, &str); 2] = [("BUILDVARIANT", "v7"), ("TARGETVARIANT", "v7")];
 
-/// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
-/// value are empty, as during the build. Builders disagree about where here-documents end and about two
-/// escape characters at the end of a line, so the lines are read in each of these ways.
+/// The other ways in which some builders take the lines of a Dockerfile.
+const OTHER_WAYS: [LineRules; 2] = [LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
+
+/// Everything that a build of a Dockerfile fetches, in the order of its lines, and every form in which it
+/// may fetch something else. Arguments without a value are empty, as during the build. Builders disagree
+/// about where here-documents end and about two escape characters at the end of a line, so the lines are
+/// read in each of these ways.
 pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
-    let ways = [LineRules::Current, LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
-    let found = ways.into_iter().flat_map(|rules| {
+    let file = Dockerfile::read_as(text, LineRules::Current);
+    let mut found = fetches_of(&file, text, build_args);
+    let mut unclear = forms::unclear_text(text);
+    unclear.extend(forms::unclear_places(&file));
+    let images = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Image);
+    unclear.extend(images.filter_map(|image| forms::unclear_name(image.line, &image.source)));
+    add_unclear(&mut found, unclear);
+    for rules in OTHER_WAYS {
         let file = Dockerfile::read_as(text, rules);
-        fetches_of(&file, text, build_args)
-    });
-    found.collect::<BTreeSet<_>>().into_iter().collect()
+        found.extend(fetches_of(&file, text, build_args));
+        let lines = file.instructions.iter();
+        let unclear =
+            lines.filter_map(|one| Some(UnclearPlace::of(one, forms::unclear_line(one)?)));
+        add_unclear(&mut found, unclear.collect());
+    }
+    found.into_iter().collect()
+}
+
+/// Adds unclear forms, the first of each line. A word that may be an address has no other fault.
+fn add_unclear(found: &mut BTreeSet<BuildFetch>, places: Vec<UnclearPlace>) {
+    // The lines with an address, and whether they have an unclear form.
+    let mut lines = BTreeMap::<usize, bool>::new();
+    for fetch in &*found {
+        let is_unclear = matches!(fetch.kind, BuildFetchKind::Unclear(_));
+        if is_unclear || fetch.kind == BuildFetchKind::Address {
+            *lines.entry(fetch.line).or_default() |= is_unclear;
+        }
+    }
+    for UnclearPlace { line, key, form } in places {
+        let is_word = matches!(form, UnclearForm::Word | UnclearForm::HereDocument);
+        if lines.get(&line).is_some_and(|is_unclear| *is_unclear || is_word) {
+            continue;
+        }
+        lines.insert(line, true);
+        found.insert(BuildFetch { line, kind: BuildFetchKind::Unclear(form), source: key });
+    }
 }
 
 fn fetches_of(
     file: &Dockerfile,
     text: &str,
     build_args: &BTreeMap<String, String>,
-) -> Vec<BuildFetch> {
+) -> BTreeSet<BuildFetch> {
     let mut arguments = PLATFORM_ARGUMENTS
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into_iter()
         .collect::<BTreeMap<_, _>>();
     arguments.extend(build_args.clone());
-    let mut found: Vec<BuildFetch> = Vec::new();
+    let mut found = BTreeSet::new();
     let own = file.syntax.clone();
     let others = other_frontends(text).into_iter().filter(|other| own.as_ref() != Some(other));
     found.extend(own.iter().cloned().chain(others).map(|(line, source)| BuildFetch {
@@ -104,17 +131,7 @@ fn fetches_of(
         }
     }
     for instruction in &file.instructions {
-        found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
-            line: instruction.line,
-            kind: BuildFetchKind::Unclear,
-            source: instruction.name.clone(),
-        }));
-        let sources = added(instruction, file.escape).into_iter();
-        found.extend(sources.map(|source| BuildFetch {
-            line: instruction.line,
-            kind: BuildFetchKind::Address,
-            source,
-        }));
+        found.extend(added(instruction));
         found.extend(triggered(instruction, file.escape));
     }
     found
@@ -130,93 +147,55 @@ fn images_of(
         let line = base.line;
         if base.image.is_empty() {
             let source = base.written().to_owned();
-            return BuildFetch { line, kind: BuildFetchKind::Unclear, source };
+            let kind = BuildFetchKind::Unclear(UnclearForm::NoImage);
+            return BuildFetch { line, kind, source };
         }
         BuildFetch { line, kind: BuildFetchKind::Image, source: base.image }
     })
 }
 
-/// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all, two
-/// escape characters at its end.
-fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
-    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
-    let mut words = instruction.rest.split_whitespace();
-    let is_nested = |inner: &str| inner.eq_ignore_ascii_case("ONBUILD");
-    let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
-    instruction.flags.iter().any(is_odd)
-        || (name == "ONBUILD" && words.next().is_some_and(is_nested))
-        || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
-        || has_unclear_heredoc(name, rest, escape)
-        || instruction.ends_in_two_escapes
-}
-
 /// Everything that a trigger of `ONBUILD` fetches.
 fn triggered(instruction: &DockerfileInstruction, escape: char) -> Vec<BuildFetch> {
-    if instruction.name != "ONBUILD" {
-        return Vec::new();
-    }
-    let rest = instruction.rest.trim();
-    let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-    let (flags, arguments_text) = split_flags(rest[end..].trim());
-    let inner = DockerfileInstruction {
-        name: rest[..end].to_ascii_uppercase(),
-        flags,
-        rest: arguments_text.to_owned(),
-        ..instruction.clone()
-    };
-    let line = inner.line;
-    let fetch = |(kind, source)| BuildFetch { line, kind, source };
-    let addresses = added(&inner, escape).into_iter();
-    let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
-    let is_odd = is_unclear(&inner, escape);
-    let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
+    let Some(inner) = instruction.trigger() else { return Vec::new() };
+    let mut found = added(&inner);
     let instructions = vec![inner];
     let alone = Dockerfile { syntax: None, escape, instructions, problems: Vec::new() };
     // Its images have no arguments.
-    let images = images_of(&alone, &BTreeMap::new());
-    addresses.chain(unclear).map(fetch).chain(images).collect()
+    found.extend(images_of(&alone, &BTreeMap::new()));
+    found
 }
 
 /// The sources of an `ADD` that are, or may be, addresses.
-fn added(instruction: &DockerfileInstruction, escape: char) -> Vec<String> {
+fn added(instruction: &DockerfileInstruction) -> Vec<BuildFetch> {
     if instruction.name != "ADD" {
         return Vec::new();
     }
-    let mut sources = super::json_list(&instruction.rest)
-        .unwrap_or_else(|| words::split(&instruction.rest, escape));
+    let words = || forms::blank_separated(&instruction.rest).map(str::to_owned).collect();
+    let mut sources = super::json_list(&instruction.rest).unwrap_or_else(words);
     sources.pop();
-    sources.retain(|source| may_be_address(source, escape));
-    sources
+    sources.retain(|source| may_be_address(source));
+    let line = instruction.line;
+    let address = |source| BuildFetch { line, kind: BuildFetchKind::Address, source };
+    sources.into_iter().map(address).collect()
 }
 
-/// Every variable is set, to a text that is not known.
-struct UnknownValues;
-
-impl VariableLookup for UnknownValues {
-    fn get(&self, _name: &str) -> Option<&str> {
-        Some(UNKNOWN)
-    }
-}
-
-fn may_be_address(source: &str, escape: char) -> bool {
-    // A here-document.
+/// Whether a source is, or may become, an address: what stands before the first character that a builder
+/// may replace or remove does not rule it out.
+fn may_be_address(source: &str) -> bool {
+    // A here-document, or a path that begins so.
     if source.starts_with("<<") {
         return false;
     }
-    let Ok(expanded) = words::expand(source, escape, &UnknownValues) else { return true };
-    let expanded = expanded.to_ascii_lowercase();
-    let (known, is_whole) = match expanded.split_once(UNKNOWN) {
-        Some((known, _)) => (known, false),
-        None => (expanded.as_str(), true),
-    };
+    let plain = source.replace(['"', '\''], "").to_ascii_lowercase();
+    let end = plain.find(['$', '\\', '`', '<']);
+    let known = &plain[..end.unwrap_or(plain.len())];
     let host_first = known.split('/').next().unwrap_or_default();
     known.contains("://")
         || REPOSITORY_HOSTS.iter().any(|host| known.starts_with(host))
         // `user@host:path`.
         || host_first.contains('@')
         // A scheme has no slash before its colon.
-        || (!is_whole && (!known.contains('/') || known.contains(':')))
+        || (end.is_some() && (!known.contains('/') || known.contains(':')))
 }
 
 /// The text of a value, or the value.
@@ -253,3 +232,6 @@ fn other_frontends(text: &str) -> Vec<(usize, String)> {
     });
     frontends.collect()
 }
+
+#[cfg(test)]
+mod tests;

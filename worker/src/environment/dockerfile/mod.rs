@@ -4,15 +4,18 @@
 //! * `rules`: rules of every builder.
 //! * `images`: the images that it is built from.
 //! * `fetches`: everything that a build fetches.
+//! * `forms`: what all builders read alike.
 //! * `words`: quotes, escapes and variables.
 
 mod fetches;
+mod forms;
 mod images;
 mod parse;
 mod rules;
 pub(super) mod words;
 
 pub use self::fetches::{BuildFetch, BuildFetchKind, FRONTEND_ARGUMENT, build_fetches};
+pub use self::forms::UnclearForm;
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 

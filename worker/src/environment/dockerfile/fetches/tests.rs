@@ -3,6 +3,8 @@
 use super::BuildFetchKind::{Address, Frontend, Image, Unclear};
 use super::*;
 
+const NO_IMAGE: BuildFetchKind = Unclear(UnclearForm::NoImage);
+
 fn fetches(text: &str) -> Vec<(BuildFetchKind, String)> {
     let found = build_fetches(text, &BTreeMap::new());
     found.into_iter().map(|fetch| (fetch.kind, fetch.source)).collect()
@@ -20,6 +22,10 @@ fn images_of_every_instruction_are_fetched() {
     let text = "FROM a\nONBUILD COPY --from=h/b /x /y\nONBUILD ADD http://h/x /\n";
     let found = [(Image, "a"), (Image, "h/b"), (Address, "http://h/x")];
     assert_eq!(fetches(text), found.map(|(kind, source)| (kind, source.to_owned())));
+    let text = "ARG B=\nARG A=<< B=127.0.0.1:18901/\nFROM ${B}debian\n";
+    let found = fetches(text);
+    assert!(found.contains(&(Image, "127.0.0.1:18901/debian".to_owned())), "{found:?}");
+    assert!(found.contains(&(Unclear(UnclearForm::HereDocument), "ARG".to_owned())), "{found:?}");
 }
 
 #[test]
@@ -73,8 +79,8 @@ fn build_arguments_choose_images() {
 fn image_whose_name_is_empty_is_unclear() {
     let args = BTreeMap::from([("BASE".to_owned(), String::new())]);
     let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
-    assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, Unclear, "$BASE"));
-    assert_eq!(fetches("ARG B\nFROM $B\n"), [(Unclear, "$B".to_owned())]);
+    assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, NO_IMAGE, "$BASE"));
+    assert_eq!(fetches("ARG B\nFROM $B\n"), [(NO_IMAGE, "$B".to_owned())]);
     let text = "FROM a AS amd64\nFROM b AS arm64\nFROM $TARGETARCH\n";
     assert_eq!(fetches(text), [(Image, "a".to_owned()), (Image, "b".to_owned())]);
 }
@@ -117,6 +123,11 @@ fn addresses_of_add_are_found_however_they_are_written() {
         "http:/$REST",
         "ht${X}p://h",
         "${A#b}",
+        "http://169.254.169.254/x\\",
+        "http://10.0.0.1/f<<",
+        "http:$*//10.0.0.1:8080/",
+        "http:$é//10.0.0.1/",
+        "http:${X+y}//169.254.169.254/",
     ] {
         let text = format!("FROM a\nADD --chmod=644 x {source} /x\n");
         assert_eq!(fetches(&text).len(), 2, "{source}: {:?}", fetches(&text));
@@ -128,6 +139,8 @@ fn addresses_of_add_are_found_however_they_are_written() {
     ] {
         assert_eq!(fetches(text).len(), 2, "{text}");
     }
+    let quoted = fetches("FROM a\nADD \"${x:-'}\"'}\" http://10.0.0.1/f '/y'\n");
+    assert!(quoted.contains(&(Address, "http://10.0.0.1/f".to_owned())), "{quoted:?}");
 }
 
 #[test]
@@ -147,9 +160,14 @@ fn instructions_that_builders_read_in_different_ways_are_found() {
         "ONBUILD RUN cat <<\"#E\"\nx \\\n#E\nADD http://h/x /x",
         "ADD [\"\\u0068ttp:\\u002f\\u002fh/x?\\ud800\", \"/x\"]",
         "ONBUILD COPY [\"\\ud800\", \"/x\"]",
+        "COPY --chown=à--from=10.0.0.5:5000/x /a /b",
+        "COPY --exclude=à--from=10.0.0.5:5000/x /a /b",
+        "RUN --mount=type=tmpfs,target=/à--mount=from=10.0.0.5:5000/x,target=/m cat /m/f",
+        "RUN : \"${x:-'}\"'}\" <<'B\\'\nRUN <<CMD\nB\\\nADD http://h/x /x\nCMD",
+        "ADD <<EOF /x\nEOF",
     ] {
         let found = fetches(&format!("FROM a\n{line}\n"));
-        assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{line}: {found:?}");
+        assert!(found.iter().any(|(kind, _)| matches!(kind, Unclear(_))), "{line}: {found:?}");
     }
     for text in [
         "RUN cat <<E\\OF\nx\nEOF\nADD http://h/x /x\nRUN true \\\nE\\OF\n",
@@ -182,7 +200,7 @@ fn line_that_ends_in_two_escape_characters_is_unclear() {
         "# escape=`\nFROM scratch\nADD x ``\nhttp://127.0.0.1:18901/bs1 /\n",
     ] {
         let found = fetches(text);
-        assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{text}: {found:?}");
+        assert!(found.iter().any(|(kind, _)| matches!(kind, Unclear(_))), "{text}: {found:?}");
     }
     let joined = "FROM a\nRUN <<E\nADD x \\\\\nhttp://h/x /\nE\n";
     let expected = [(Image, "a"), (Address, "\\http://h/x")];
@@ -194,8 +212,8 @@ fn line_that_ends_in_two_escape_characters_is_unclear() {
 
 #[test]
 fn files_of_context_are_not_fetched() {
-    for source in ["x", "./x$Y", "dir/${NAME}.tar", "/x", "a.b/c@d", "<<EOF"] {
-        let text = format!("FROM a\nADD {source} /x\nEOF\n");
+    for source in ["x", "./x$Y", "dir/${NAME}.tar", "/x", "a.b/c@d", "\"x\"", "x.tar.gz y=1"] {
+        let text = format!("FROM a\nADD {source} /x\n");
         assert_eq!(fetches(&text).len(), 1, "{source}: {:?}", fetches(&text));
     }
     assert_eq!(fetches("FROM a\nADD x http://is-a-target\n").len(), 1);
@@ -231,4 +249,19 @@ fn frontends_are_found_in_every_form() {
         assert!(found.contains(&(Frontend, "JSON".to_owned())), "{text}: {found:?}");
     }
     assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
+}
+
+/// Texts of which one builder takes `\` and another a backtick for the escape character.
+#[test]
+fn escape_character_of_another_reader_is_unclear() {
+    for text in [
+        " # escape=`\nFROM a\nRUN true \\\nADD http://10.0.0.1/x /x\n",
+        "#!/bin/x\n# escape=`\nFROM a\nRUN true # `\nADD http://10.0.0.1/x /x\n",
+        "#\u{a0}escape=`\nFROM a\nRUN true `\nADD http://10.0.0.1/x /x\n",
+        "# syntax=docker/dockerfile:1.1\n# escape=`\nFROM a\nRUN true `\nADD http://10.0.0.1/x /x\n",
+    ] {
+        let found = fetches(text);
+        let escape = (Unclear(UnclearForm::EscapeDirective), "escape".to_owned());
+        assert!(found.contains(&escape), "{text}: {found:?}");
+    }
 }
