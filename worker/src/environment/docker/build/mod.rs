@@ -34,6 +34,7 @@ use super::client::DockerClient;
 use super::labels;
 use crate::environment::dockerfile::{Dockerfile, with_images};
 use crate::environment::failed_builds::ImageFailure;
+use crate::environment::image_access::ImageAccess;
 use crate::environment::{BuildProxies, Failure, FailureKind, registry_failure};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
@@ -67,8 +68,8 @@ pub(super) struct BuildSpec {
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
     pub(super) is_local: bool,
-    /// Whether its base images are those that were checked.
-    pub(super) is_guarded: bool,
+    /// What it may fetch. Unless that is everything, its base images are those that were checked.
+    pub(super) access: ImageAccess,
 }
 
 impl BuildSpec {
@@ -86,13 +87,18 @@ impl BuildSpec {
             proxies: BuildProxies::default(),
             target: None,
             is_local: false,
-            is_guarded: false,
+            access: ImageAccess::Everything,
         }
     }
 
     /// Whether the context is the build's only input.
     pub(super) fn is_plain(&self) -> bool {
         self.dockerfile == DOCKERFILE && self.args.is_empty() && self.target.is_none()
+    }
+
+    /// Whether it may not fetch everything.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.access != ImageAccess::Everything
     }
 
     /// The name of the build in messages.
@@ -181,7 +187,7 @@ pub(super) async fn run(
     }
     if matches!(built, Err(BuildFailure::NoBuilder(_))) {
         // This builder reads the lines of here-documents as instructions.
-        if build.is_guarded && Dockerfile::read(&text).has_heredocs() {
+        if build.is_guarded() && Dockerfile::read(&text).has_heredocs() {
             let message = format!("{what}: the builder of the engine reads no here-documents");
             return Err(Failure::new(FailureKind::Refused, message).into());
         }
