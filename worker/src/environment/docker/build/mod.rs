@@ -18,9 +18,10 @@ mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bollard::query_parameters::BuildImageOptions;
+use regex::Regex;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ImageBuild;
 
@@ -215,9 +216,16 @@ fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     broken
 }
 
+/// What builders write before the error of a step: its command, with quotes escaped, or between brackets.
+static STEP: LazyLock<Regex> = LazyLock::new(|| {
+    let quoted = r#"process "(?:[^"\\]|\\.)*" did not complete successfully: "#;
+    let bracketed = r"executor failed running \[.*\]: ";
+    Regex::new(&format!("(?s)^(?:{quoted}|{bracketed})")).expect("a pattern")
+});
+
 /// The failure of a step to which the engine can give no network. It is the engine's fault, although the
-/// builder reports it for an instruction. Messages about the exit of a command repeat the command's
-/// own text and say nothing about the engine.
+/// builder reports it for an instruction. The engine's own words begin such an error, or follow the command
+/// of the step: anywhere else, they may be words of the task.
 fn network_failure(what: &str, said: &str) -> Option<Failure> {
     const TEXTS: [&str; 5] = [
         "could not find bridge",
@@ -226,8 +234,8 @@ fn network_failure(what: &str, said: &str) -> Option<Failure> {
         "network bridge not found",
         "error creating veth",
     ];
-    let is_exit = said.contains("returned a non-zero code");
-    if is_exit || !TEXTS.iter().any(|text| said.contains(text)) {
+    let begun = STEP.find(said).map_or(said, |step| &said[step.end()..]);
+    if !TEXTS.iter().any(|text| begun.starts_with(text)) {
         return None;
     }
     let message = format!(
@@ -257,9 +265,21 @@ mod tests {
         let failure = network_failure("cannot build x", missing).expect("the engine's");
         assert_eq!(failure.kind, FailureKind::Service);
         assert!(failure.message.contains("no network for the steps of builds"), "{failure}");
+        for step in [
+            r#"process "/bin/sh -c echo \"a: failed\"" did not complete successfully: "#,
+            "executor failed running [/bin/sh -c [ -f x ]: y]: ",
+        ] {
+            let failure = network_failure("cannot build x", &format!("{step}{missing}"));
+            assert!(failure.is_some(), "{step}");
+        }
         for other in [
             "The command '/bin/sh -c echo could not find bridge' returned a non-zero code: 1",
             "manifest for x not found",
+            "\"/failed to create endpoint\": not found",
+            "dockerfile parse error on line 2: unknown instruction: failed to create endpoint",
+            "COPY failed: file not found in build context: stat failed to create endpoint",
+            r#"process "/bin/sh -c \": failed to create endpoint" did not complete successfully: x"#,
+            "executor failed running [/bin/sh -c x]: failed to create endpoint]: no such file",
         ] {
             assert!(network_failure("cannot build x", other).is_none(), "{other}");
         }
