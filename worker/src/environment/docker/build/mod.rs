@@ -25,7 +25,7 @@ use regex::Regex;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ImageBuild;
 
-pub(super) use self::context::{pack, pack_all};
+pub(super) use self::context::{digest, pack_all};
 pub(super) use self::frontend::FrontendSelector;
 use self::log::ImageBuildLog;
 use self::session::OpenedSession;
