@@ -53,7 +53,7 @@ pub struct BuildRefusal {
     pub key: String,
     /// The reason.
     pub refusal: ImageRefusal,
-    /// What a user writes instead, if that is not another image.
+    /// The form to write instead, if that is not another image.
     pub expected: Option<&'static str>,
 }
 

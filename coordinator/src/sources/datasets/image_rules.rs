@@ -40,7 +40,7 @@ const MAX_FILES: usize = 64;
 const OWN_IMAGES: [&str; 4] =
     ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
 
-/// What a task may have in place of most of what is refused.
+/// The expectation of most refusals.
 const PUBLIC_IMAGES: &str = "images of public registries, and builds that fetch nothing else, or a \
                              registry that the operator lists with `--allow-image-registry`";
 

@@ -59,14 +59,14 @@ pub enum UnclearForm {
 }
 
 impl UnclearForm {
-    /// What it is, and what is written instead.
+    /// Its description, and that of the form to write instead.
     const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOC: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
+        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
                                name, `<<` in plain quotes, or a script in a file";
         const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
                              `$NAME` or `${NAME}`, or a JSON list of such words";
-        const CHOSEN: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
-                              NAME=VALUE` set before the first `FROM`";
+        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
+                                  NAME=VALUE` set before the first `FROM`";
         match self {
             Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
             Self::EscapeDirective => {
@@ -94,8 +94,10 @@ impl UnclearForm {
                 "a source of files that is no plain name",
                 "the name of a stage or an image, without variables",
             ),
-            Self::BaseImage => ("a base image that is no plain word", CHOSEN),
-            Self::ImageName => ("an image whose name, with its variables, is not plain", CHOSEN),
+            Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
+            Self::ImageName => {
+                ("an image whose name, with its variables, is not plain", PLAIN_NAME)
+            }
             Self::NoImage => ("an image without a name", "an argument with a value"),
             Self::BuilderVariable => {
                 ("an image that depends on a variable of the builder", "an `ARG` of another name")
@@ -104,20 +106,20 @@ impl UnclearForm {
                 "an `ARG` that is no list of plain `NAME=VALUE`",
                 "values without escapes, in whole quotes or without blanks",
             ),
-            Self::ArgumentValue => ("a value that chooses an image and is not plain", CHOSEN),
+            Self::ArgumentValue => ("a value that chooses an image and is not plain", PLAIN_NAME),
             Self::Word => ("a source or target that is no plain word", WORDS),
             Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
-            Self::HereDocument => ("`<<` in an unusual form or place", HEREDOC),
+            Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
             Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
         }
     }
 
-    /// What it is.
+    /// Its description.
     pub const fn found(self) -> &'static str {
         self.texts().0
     }
 
-    /// What is written instead.
+    /// The form to write instead.
     pub const fn expected(self) -> &'static str {
         self.texts().1
     }
@@ -325,8 +327,8 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
     (!REFERENCE.is_match(image)).then(place)
 }
 
-/// What may hide a source of an instruction of builders that read lines in another way. Such a line may be
-/// one of a script.
+/// A form that may hide a source from builders that read lines in another way. A line of a script may look
+/// like an instruction there.
 pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
     let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
     let has_flags = !instruction.flags.is_empty();

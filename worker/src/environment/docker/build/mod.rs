@@ -69,7 +69,7 @@ pub(super) struct BuildSpec {
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
     pub(super) is_local: bool,
-    /// What it may fetch. Unless that is everything, its base images are those that were checked.
+    /// The rules for its fetches. Unless they allow everything, its base images are those that were checked.
     pub(super) access: ImageAccess,
 }
 
@@ -216,7 +216,7 @@ fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     broken
 }
 
-/// What builders write before the error of a step: its command, with quotes escaped, or between brackets.
+/// The beginning of the error of a step: its command, with quotes escaped, or between brackets.
 static STEP: LazyLock<Regex> = LazyLock::new(|| {
     let quoted = r#"process "(?:[^"\\]|\\.)*" did not complete successfully: "#;
     let bracketed = r"executor failed running \[.*\]: ";
