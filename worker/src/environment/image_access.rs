@@ -3,7 +3,9 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use rollout_protocol::spec::environment::DockerSettings;
 use rollout_protocol::spec::task::HostRule;
 
@@ -19,8 +21,13 @@ const OWN_NAMESPACE: &str = "rollout";
 /// Port of registries that name none.
 const DEFAULT_PORT: u16 = 443;
 
-/// The frontends that do only what a Dockerfile says.
-const STANDARD_FRONTEND: &str = "docker/dockerfile";
+/// The frontends that do only what a Dockerfile says, and read it as this program does: those of today, and
+/// releases since 1.2. A digest does not tell.
+static STANDARD_FRONTEND: LazyLock<Regex> = LazyLock::new(|| {
+    let release = r"1\.(?:[2-9]|[1-9][0-9]+)(?:\.[0-9]+)?";
+    let tag = format!("latest|labs|(?:1|{release})(?:-labs)?");
+    Regex::new(&format!(r"^(?:docker\.io/)?docker/dockerfile(?::(?:{tag}))?$")).expect("a pattern")
+});
 
 /// The registries whose images a job may use, and what its image builds may fetch: an engine fetches
 /// both in the network of its host.
@@ -46,6 +53,18 @@ pub struct BuildRefusal {
     pub key: String,
     /// The reason.
     pub refusal: ImageRefusal,
+    /// The form to write instead, if that is not another image.
+    pub expected: Option<&'static str>,
+}
+
+impl fmt::Display for BuildRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refusal = &self.refusal;
+        match self.expected {
+            Some(expected) => write!(f, "{refusal}; expected {expected}"),
+            None => write!(f, "{refusal}"),
+        }
+    }
 }
 
 impl ImageRefusal {
@@ -132,24 +151,35 @@ impl ImageAccess {
         look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
     ) -> Option<BuildRefusal> {
         let source = fetch.source.as_str();
-        let (key, found) = match fetch.kind {
+        let (key, found, expected) = match fetch.kind {
             _ if *self == Self::Everything => return None,
             BuildFetchKind::Image => {
                 let refusal = self.refusal(source, look_up)?;
-                return Some(BuildRefusal { key: String::new(), refusal });
+                return Some(BuildRefusal { key: String::new(), refusal, expected: None });
             }
-            BuildFetchKind::Frontend if is_standard(source) || self.lists(source) => return None,
-            BuildFetchKind::Frontend => {
-                ("syntax", format!("the frontend `{source}`, which may fetch anything"))
+            BuildFetchKind::Frontend
+                if STANDARD_FRONTEND.is_match(source) || self.lists(source) =>
+            {
+                return None;
             }
-            BuildFetchKind::Unclear => {
-                (source, format!("a form of `{source}` that builders read in different ways"))
-            }
-            BuildFetchKind::Address => {
-                ("ADD", format!("the source `{source}`, which the engine would fetch"))
-            }
+            BuildFetchKind::Frontend => (
+                "syntax",
+                format!("the frontend `{source}`, which may fetch anything"),
+                "`# syntax=docker/dockerfile:1`, a release of it since `1.2`, or none",
+            ),
+            BuildFetchKind::Unclear(form) => (
+                source,
+                format!("{}, which builders read in different ways", form.found()),
+                form.expected(),
+            ),
+            BuildFetchKind::Address => (
+                "ADD",
+                format!("the source `{source}`, which the engine would fetch"),
+                "a file of the task; `./` before a path that begins with a variable",
+            ),
         };
-        Some(BuildRefusal { key: key.to_owned(), refusal: ImageRefusal::new(found) })
+        let refusal = ImageRefusal::new(found);
+        Some(BuildRefusal { key: key.to_owned(), refusal, expected: Some(expected) })
     }
 
     /// Whether the registry of an image is listed by name or address.
@@ -202,11 +232,6 @@ fn refusal_of_local(reference: &str) -> Option<String> {
 
 fn is_default(registry: &str) -> bool {
     DEFAULT_REGISTRIES.contains(&registry.to_ascii_lowercase().as_str())
-}
-
-fn is_standard(frontend: &str) -> bool {
-    let image = frontend.trim_start_matches("docker.io/");
-    image.split([':', '@']).next() == Some(STANDARD_FRONTEND)
 }
 
 /// The host, without brackets, and the port of a registry.
@@ -331,7 +356,7 @@ mod tests {
         };
         let cases: [(&str, &[&str], &[&str]); 6] = [
             ("FROM debian\n", &[], &[]),
-            ("# syntax=docker/dockerfile:1\nFROM debian\n", &[], &[]),
+            ("# syntax=docker/dockerfile:1 x\nFROM debian\n", &[], &[]),
             ("# syntax=h:5000/f\nFROM debian\n", &["syntax"], &[]),
             ("FROM h:5000/x\n", &[""], &[]),
             ("FROM debian\nADD http://h:5000/x /x\n", &["ADD"], &["ADD"]),
@@ -341,6 +366,65 @@ mod tests {
             assert_eq!(keys(&ImageAccess::default(), text), by_default, "{text}");
             assert_eq!(keys(&listed, text), if_listed, "{text}");
             assert_eq!(keys(&everything, text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn frontend_that_reads_as_this_program_is_standard() {
+        for tag in
+            ["", ":1", ":latest", ":1-labs", ":labs", ":1.2", ":1.7-labs", ":1.10", ":1.21.0"]
+        {
+            for name in ["docker/dockerfile", "docker.io/docker/dockerfile"] {
+                assert!(STANDARD_FRONTEND.is_match(&format!("{name}{tag}")), "{name}{tag}");
+            }
+        }
+        for other in [
+            "docker/dockerfile:1.0",
+            "docker/dockerfile:1.1",
+            "docker/dockerfile:1.1.7",
+            "docker/dockerfile:1.1-experimental",
+            "docker/dockerfile:1.02",
+            "docker/dockerfile:experimental",
+            "docker/dockerfile:master",
+            "docker/dockerfile:2",
+            "docker/dockerfile:1@sha256:00",
+            "docker/dockerfile@sha256:00",
+            "docker/dockerfile-upstream:1",
+            "docker.io/docker.io/docker/dockerfile:1",
+            "h/docker/dockerfile:1",
+        ] {
+            assert!(!STANDARD_FRONTEND.is_match(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_a_build_says_what_to_write_instead() {
+        let access = ImageAccess::default();
+        let refusals = |text: &str| {
+            let found = build_fetches(text, &std::collections::BTreeMap::new());
+            let refused =
+                found.iter().filter_map(|one| access.build_refusal(one, |_name| Ok(Vec::new())));
+            refused.map(|refused| refused.to_string()).collect::<Vec<_>>()
+        };
+        for (text, expected) in [
+            (
+                "# escape=`\nFROM debian\n",
+                "a directive `escape`, which builders read in different ways; expected `\\` as the \
+                 escape character, without a directive",
+            ),
+            (
+                "FROM debian\nADD $A /x\n",
+                "the source `$A`, which the engine would fetch; expected a file of the task; `./` before \
+                 a path that begins with a variable",
+            ),
+            (
+                "# syntax=a/b\nFROM debian\n",
+                "the frontend `a/b`, which may fetch anything; expected `# syntax=docker/dockerfile:1`, \
+                 a release of it since `1.2`, or none",
+            ),
+            ("FROM rollout/x\n", "the image `rollout/x`, which may hold the files of other runs"),
+        ] {
+            assert_eq!(refusals(text), [expected], "{text}");
         }
     }
 }

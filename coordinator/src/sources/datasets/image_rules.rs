@@ -40,6 +40,10 @@ const MAX_FILES: usize = 64;
 const OWN_IMAGES: [&str; 4] =
     ["${MAIN_IMAGE_NAME}", "$MAIN_IMAGE_NAME", "${PREBUILT_IMAGE_NAME}", "$PREBUILT_IMAGE_NAME"];
 
+/// The expectation of most refusals.
+const PUBLIC_IMAGES: &str = "images of public registries, and builds that fetch nothing else, or a \
+                             registry that the operator lists with `--allow-image-registry`";
+
 /// Name of a Dockerfile that is not named.
 const DOCKERFILE: &str = "Dockerfile";
 
@@ -131,9 +135,7 @@ impl TaskImages<'_> {
     }
 
     fn refuse(&mut self, file: &Path, key: &str, line: Option<usize>, found: &str) {
-        let expected = "images of public registries, and builds that fetch nothing else, or a \
-                        registry that the operator lists with `--allow-image-registry`";
-        self.refuse_for((file, key, line), found, expected);
+        self.refuse_for((file, key, line), found, PUBLIC_IMAGES);
     }
 
     fn refuse_for(
@@ -210,7 +212,9 @@ impl TaskImages<'_> {
             }
             let look_up = |registry: &str| self.rules.lookups.addresses(registry);
             if let Some(refused) = self.rules.access.build_refusal(&fetch, look_up) {
-                self.refuse(path, &refused.key, Some(fetch.line), &refused.refusal.to_string());
+                let place = (path.as_path(), refused.key.as_str(), Some(fetch.line));
+                let expected = refused.expected.unwrap_or(PUBLIC_IMAGES);
+                self.refuse_for(place, &refused.refusal.to_string(), expected);
             }
         }
     }

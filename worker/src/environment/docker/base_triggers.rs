@@ -8,7 +8,8 @@ use rollout_protocol::spec::environment::ProviderSpec;
 
 use super::base_images::{self, ResolvedBase};
 use super::build::BuildSpec;
-use crate::environment::dockerfile::{BaseImage, Dockerfile, build_fetches};
+use crate::environment::dockerfile::{BaseImage, BuildFetchKind, Dockerfile, build_fetches};
+use crate::environment::image_access::ImageAccess;
 use crate::environment::{Failure, FailureKind};
 
 /// A base image whose triggers are checked.
@@ -22,9 +23,12 @@ pub(super) struct CheckedBase {
     pub(super) platform: Option<String>,
 }
 
-/// Whether the builds of an environment are checked.
-pub(super) fn are_checked(settings: &ProviderSpec) -> bool {
-    matches!(settings, ProviderSpec::Docker(settings) if settings.guards_builds)
+/// The rules for the builds of an environment.
+pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
+    match settings {
+        ProviderSpec::Docker(settings) => ImageAccess::of_docker(settings),
+        _ => ImageAccess::Everything,
+    }
 }
 
 /// The base images of a build, also those whose name has arguments of platforms.
@@ -96,12 +100,27 @@ fn checked(base: BaseImage, build: &BuildSpec) -> Result<CheckedBase, Failure> {
     }
 }
 
-/// Refuses a Dockerfile that is sent with a base image that was not checked.
+/// Refuses a Dockerfile that is sent if it fetches something else than images, may do so, or has a base
+/// image that was not checked. The registries of its images were checked before.
 ///
 /// # Errors
-/// There is one.
+/// It does.
 pub(super) fn check_sent(build: &BuildSpec, text: &str) -> Result<(), Failure> {
-    if !build.is_guarded || build.is_local {
+    if !build.is_guarded() {
+        return Ok(());
+    }
+    let found = build_fetches(text, &build.args).into_iter();
+    for fetch in found.filter(|fetch| fetch.kind != BuildFetchKind::Image) {
+        // Only images need the addresses of a name.
+        if let Some(refused) = build.access.build_refusal(&fetch, |_name| Ok(Vec::new())) {
+            let message = format!(
+                "line {} of the Dockerfile of {}: {refused}: the server of this run does not allow it",
+                fetch.line, build.tag
+            );
+            return Err(Failure::new(FailureKind::Refused, message));
+        }
+    }
+    if build.is_local {
         return Ok(());
     }
     let arguments = arguments(build);
@@ -161,7 +180,7 @@ mod tests {
     fn build(dir: &Path, text: &str) -> BuildSpec {
         std::fs::write(dir.join("Dockerfile"), text).expect("written");
         let spec = BuildSpec::plain(dir.to_owned(), Digest::sha256(b""), None);
-        BuildSpec { is_guarded: true, ..spec }
+        BuildSpec { access: ImageAccess::default(), ..spec }
     }
 
     #[test]
@@ -178,6 +197,9 @@ mod tests {
             "RUN --mount=type=bind,from=h/x,target=/x true",
             "RUN <<E\nx\nE\nADD http://h/x /x",
             "ONBUILD ADD http://h/x /x",
+            "ADD http:${X+y}//h/x /x",
+            "ADD http://h/x\\ /x",
+            "COPY --chown=à--from=h/x /a /b",
         ] {
             let refused = check("a", &image(&["RUN true", trigger]));
             assert_eq!(refused.expect_err(trigger).kind, FailureKind::Refused, "{trigger}");
@@ -219,6 +241,32 @@ mod tests {
     }
 
     #[test]
+    fn text_that_is_sent_fetches_images_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let guarded = build(dir.path(), "");
+        let local = BuildSpec { is_local: true, ..guarded.clone() };
+        let unguarded = BuildSpec { access: ImageAccess::Everything, ..guarded.clone() };
+        let base = "FROM a@sha256:00\n";
+        for line in [
+            "USER root\nADD http://169.254.169.254/latest/user-data /x",
+            "USER root\nCOPY --from=\"10.0.0.5/x\" /a /b",
+            "ADD $X /x",
+            "RUN <<E-1\nE-1",
+        ] {
+            let text = format!("{base}{line}\n");
+            for build in [&guarded, &local] {
+                let failure = check_sent(build, &text).expect_err(line);
+                assert_eq!(failure.kind, FailureKind::Refused, "{line}");
+            }
+            assert!(check_sent(&unguarded, &text).is_ok(), "{line}");
+        }
+        let text = format!("# syntax=a/b\n{base}");
+        assert!(check_sent(&guarded, &text).is_err());
+        let plain = format!("{base}USER app\nCOPY a /b\nRUN [\"sh\", \"-c\", \"cat <<E\"]\n");
+        assert!(check_sent(&guarded, &plain).is_ok() && check_sent(&local, &plain).is_ok());
+    }
+
+    #[test]
     fn base_that_cannot_be_told_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         for text in [
@@ -232,6 +280,7 @@ mod tests {
         let settings = |guards_builds| {
             ProviderSpec::Docker(DockerSettings { guards_builds, ..DockerSettings::default() })
         };
-        assert!(are_checked(&settings(true)) && !are_checked(&settings(false)));
+        assert_eq!(access(&settings(true)), ImageAccess::default());
+        assert_eq!(access(&settings(false)), ImageAccess::Everything);
     }
 }

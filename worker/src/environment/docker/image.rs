@@ -124,12 +124,12 @@ impl ImageManager {
         mut build: BuildSpec,
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
-        build.is_guarded = base_triggers::are_checked(&request.settings);
+        build.access = base_triggers::access(&request.settings);
         build.proxies = request.proxies.clone();
         build.ca_bundle.clone_from(&self.ca_bundle);
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
-            let images = match build.is_guarded {
+            let images = match build.is_guarded() {
                 true => base_triggers::images(&build),
                 false => base_images::images(&build),
             };
@@ -153,7 +153,7 @@ impl ImageManager {
             return Ok(earlier);
         }
         // An image that is there was checked when it was built: its recipe says so.
-        if build.is_guarded {
+        if build.is_guarded() {
             self.check_triggers(&build, request).await?;
         }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
@@ -308,7 +308,7 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
         hasher.update_part(b"frontend");
         hasher.update_part(frontend.as_bytes());
     }
-    if build.is_guarded {
+    if build.is_guarded() {
         hasher.update_part(b"guarded");
     }
     if let Some(proxies) = build.proxies.digest() {
@@ -422,6 +422,7 @@ mod tests {
 
     use super::*;
     use crate::environment::BuildProxies;
+    use crate::environment::image_access::ImageAccess;
 
     #[test]
     fn image_reference_splits_into_repository_and_tag() {
@@ -460,7 +461,7 @@ mod tests {
         let (staged, other) = (recipe(&staged, None), recipe(&other, None));
         assert!(plain != staged && plain != other && staged != other);
         assert_ne!(plain, recipe(&build(a, None), Some("x/y:1")));
-        let guarded = BuildSpec { is_guarded: true, ..build(a, None) };
+        let guarded = BuildSpec { access: ImageAccess::default(), ..build(a, None) };
         assert_ne!(plain, recipe(&guarded, None));
         assert_eq!(plain.len(), 32);
 

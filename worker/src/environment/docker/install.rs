@@ -33,13 +33,21 @@ impl ImageManager {
             let message = format!("cannot install an agent in {}: it is gone", base.reference);
             return Err(Failure::new(FailureKind::Service, message));
         };
+        let user = user(&found);
+        if let Some(user) = user.filter(|user| !is_plain_user(user)) {
+            let image = &base.reference;
+            let message = format!(
+                "cannot install an agent in {image}: its user {user:?} is no plain name or number"
+            );
+            return Err(Failure::new(FailureKind::Refused, message));
+        }
         let failed = |error: io::Error| {
             let message =
                 format!("cannot write the files that install an agent in {}", base.reference);
             Failure::local(FailureKind::Bug, message, error)
         };
         let directory = tempfile::tempdir().map_err(failed)?;
-        let text = dockerfile(&base.reference, &request.env, user(&found));
+        let text = dockerfile(&base.reference, &request.env, user);
         write_context(directory.path(), &text, &request.script).map_err(failed)?;
         let digest =
             content_digest(found.id.as_deref().unwrap_or_default(), &text, &request.script);
@@ -63,6 +71,17 @@ impl ImageManager {
 fn user(image: &ImageInspect) -> Option<&str> {
     let user = image.config.as_ref()?.user.as_deref()?;
     Some(user).filter(|user| !user.is_empty())
+}
+
+/// Whether a user is a name or number, with or without that of a group: an image may have any text, and its
+/// lines would be instructions.
+fn is_plain_user(user: &str) -> bool {
+    let is_plain = |part: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        !part.is_empty() && part.chars().all(is_part)
+    };
+    let (name, group) = user.split_once(':').unwrap_or((user, "0"));
+    is_plain(name) && is_plain(group)
 }
 
 fn write_context(directory: &Path, dockerfile: &str, script: &str) -> io::Result<()> {
@@ -92,7 +111,9 @@ fn content_digest(base_id: &str, dockerfile: &str, script: &str) -> Digest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::base_triggers;
     use super::*;
+    use crate::environment::image_access::ImageAccess;
 
     #[test]
     fn dockerfile_runs_the_script_as_root_and_keeps_the_user() {
@@ -105,6 +126,41 @@ mod tests {
              USER app\n"
         );
         assert!(!dockerfile("x", &BTreeMap::new(), None).contains("USER app"));
+    }
+
+    #[test]
+    fn user_of_image_is_a_plain_name() {
+        for user in ["app", "1000", "1000:1000", "www-data:www_data", "a.b:0"] {
+            assert!(is_plain_user(user), "{user}");
+        }
+        for user in [
+            "root\nADD http://169.254.169.254/latest/user-data /x",
+            "root\rADD http://10.0.0.5/x /x",
+            "root \\",
+            "root\u{85}",
+            "a b",
+            "$USER",
+            "a:b:c",
+            ":0",
+            "a:",
+            "",
+            "r\u{f6}",
+        ] {
+            assert!(!is_plain_user(user), "{user:?}");
+        }
+    }
+
+    #[test]
+    fn dockerfile_is_plain_for_the_rules_of_a_server() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let spec = BuildSpec::plain(directory.path().to_owned(), Digest::sha256(b""), None);
+        let spec = BuildSpec { is_local: true, access: ImageAccess::default(), ..spec };
+        let env = [("A", "cat <<E\n\u{1b}é → ${B#c} \\"), ("http_proxy", "http://h:1")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        for user in [None, Some("app"), Some("1000:1000")] {
+            let text = dockerfile("rollout/task:0123", &env, user);
+            assert!(base_triggers::check_sent(&spec, &text).is_ok(), "{text}");
+        }
     }
 
     #[test]

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::parse::{
-    Dockerfile, DockerfileInstruction, LineRules, has_unclear_heredoc, split_flags,
-};
-use super::words::{self, VariableLookup};
+use super::forms::{self, UnclearForm, UnclearPlace};
+use super::parse::{Dockerfile, DockerfileInstruction, LineRules};
 
 /// Something that an engine fetches for a build, in the network of its own host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +14,8 @@ pub struct BuildFetch {
     pub line: usize,
     /// Its kind.
     pub kind: BuildFetchKind,
-    /// The image or the address. The address of an `ADD` is as written.
+    /// The image or the address. The address of an `ADD` is as written. Of an unclear form, the
+    /// instruction or directive.
     pub source: String,
 }
 
@@ -29,15 +28,12 @@ pub enum BuildFetchKind {
     Frontend,
     /// A file or a git repository that `ADD` names, or may name once its variables are known.
     Address,
-    /// An instruction that builders read in different ways, and which may fetch.
-    Unclear,
+    /// A form that builders read in different ways, so that they may fetch something.
+    Unclear(UnclearForm),
 }
 
 /// Build argument that names a frontend.
 pub const FRONTEND_ARGUMENT: &str = "BUILDKIT_SYNTAX";
-
-/// Stands for a value that is only known during the build.
-const UNKNOWN: &str = "\0";
 
 /// Beginnings of repositories that old builders take without a scheme.
 const REPOSITORY_HOSTS: [&str; 1] = ["github.com/"];
@@ -57,29 +53,63 @@ const PLATFORM_ARGUMENTS: [(&str, &str); 8] = [
 /// The platform arguments that only some platforms have a value for, and the value.
 const VARIANTS: [(&str, &str); 2] = [("BUILDVARIANT", "v7"), ("TARGETVARIANT", "v7")];
 
-/// Everything that a build of a Dockerfile fetches, in the order of its lines. Arguments without a
-/// value are empty, as during the build. Builders disagree about where here-documents end and about two
-/// escape characters at the end of a line, so the lines are read in each of these ways.
+/// The other ways in which some builders take the lines of a Dockerfile.
+const OTHER_WAYS: [LineRules; 2] = [LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
+
+/// Everything that a build of a Dockerfile fetches, in the order of its lines, and every form in which it
+/// may fetch something else. Arguments without a value are empty, as during the build. Builders disagree
+/// about where here-documents end and about two escape characters at the end of a line, so the lines are
+/// read in each of these ways.
 pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<BuildFetch> {
-    let ways = [LineRules::Current, LineRules::WithoutHeredocs, LineRules::WithTwoEscapes];
-    let found = ways.into_iter().flat_map(|rules| {
+    let file = Dockerfile::read_as(text, LineRules::Current);
+    let mut found = fetches_of(&file, text, build_args);
+    let mut unclear = forms::unclear_text(text);
+    unclear.extend(forms::unclear_places(&file));
+    let images = found.iter().filter(|fetch| fetch.kind == BuildFetchKind::Image);
+    unclear.extend(images.filter_map(|image| forms::unclear_name(image.line, &image.source)));
+    add_unclear(&mut found, unclear);
+    for rules in OTHER_WAYS {
         let file = Dockerfile::read_as(text, rules);
-        fetches_of(&file, text, build_args)
-    });
-    found.collect::<BTreeSet<_>>().into_iter().collect()
+        found.extend(fetches_of(&file, text, build_args));
+        let lines = file.instructions.iter();
+        let unclear =
+            lines.filter_map(|one| Some(UnclearPlace::of(one, forms::unclear_line(one)?)));
+        add_unclear(&mut found, unclear.collect());
+    }
+    found.into_iter().collect()
+}
+
+/// Adds unclear forms, the first of each line. A word that may be an address has no other fault.
+fn add_unclear(found: &mut BTreeSet<BuildFetch>, places: Vec<UnclearPlace>) {
+    // The lines with an address, and whether they have an unclear form.
+    let mut lines = BTreeMap::<usize, bool>::new();
+    for fetch in &*found {
+        let is_unclear = matches!(fetch.kind, BuildFetchKind::Unclear(_));
+        if is_unclear || fetch.kind == BuildFetchKind::Address {
+            *lines.entry(fetch.line).or_default() |= is_unclear;
+        }
+    }
+    for UnclearPlace { line, key, form } in places {
+        let is_word = matches!(form, UnclearForm::Word | UnclearForm::HereDocument);
+        if lines.get(&line).is_some_and(|is_unclear| *is_unclear || is_word) {
+            continue;
+        }
+        lines.insert(line, true);
+        found.insert(BuildFetch { line, kind: BuildFetchKind::Unclear(form), source: key });
+    }
 }
 
 fn fetches_of(
     file: &Dockerfile,
     text: &str,
     build_args: &BTreeMap<String, String>,
-) -> Vec<BuildFetch> {
+) -> BTreeSet<BuildFetch> {
     let mut arguments = PLATFORM_ARGUMENTS
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into_iter()
         .collect::<BTreeMap<_, _>>();
     arguments.extend(build_args.clone());
-    let mut found: Vec<BuildFetch> = Vec::new();
+    let mut found = BTreeSet::new();
     let own = file.syntax.clone();
     let others = other_frontends(text).into_iter().filter(|other| own.as_ref() != Some(other));
     found.extend(own.iter().cloned().chain(others).map(|(line, source)| BuildFetch {
@@ -101,17 +131,7 @@ fn fetches_of(
         }
     }
     for instruction in &file.instructions {
-        found.extend(is_unclear(instruction, file.escape).then(|| BuildFetch {
-            line: instruction.line,
-            kind: BuildFetchKind::Unclear,
-            source: instruction.name.clone(),
-        }));
-        let sources = added(instruction, file.escape).into_iter();
-        found.extend(sources.map(|source| BuildFetch {
-            line: instruction.line,
-            kind: BuildFetchKind::Address,
-            source,
-        }));
+        found.extend(added(instruction));
         found.extend(triggered(instruction, file.escape));
     }
     found
@@ -127,93 +147,55 @@ fn images_of(
         let line = base.line;
         if base.image.is_empty() {
             let source = base.written().to_owned();
-            return BuildFetch { line, kind: BuildFetchKind::Unclear, source };
+            let kind = BuildFetchKind::Unclear(UnclearForm::NoImage);
+            return BuildFetch { line, kind, source };
         }
         BuildFetch { line, kind: BuildFetchKind::Image, source: base.image }
     })
 }
 
-/// Whether builders read an instruction in different ways: quotes and escapes in flags, values apart from
-/// their flags, triggers of triggers, unusual ends of here-documents, lists that are no JSON for all, two
-/// escape characters at its end.
-fn is_unclear(instruction: &DockerfileInstruction, escape: char) -> bool {
-    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
-    let mut words = instruction.rest.split_whitespace();
-    let is_nested = |inner: &str| inner.eq_ignore_ascii_case("ONBUILD");
-    let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
-    instruction.flags.iter().any(is_odd)
-        || (name == "ONBUILD" && words.next().is_some_and(is_nested))
-        || (matches!(name, "ADD" | "COPY") && super::may_be_json_list(rest))
-        || has_unclear_heredoc(name, rest, escape)
-        || instruction.ends_in_two_escapes
-}
-
 /// Everything that a trigger of `ONBUILD` fetches.
 fn triggered(instruction: &DockerfileInstruction, escape: char) -> Vec<BuildFetch> {
-    if instruction.name != "ONBUILD" {
-        return Vec::new();
-    }
-    let rest = instruction.rest.trim();
-    let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-    let (flags, arguments_text) = split_flags(rest[end..].trim());
-    let inner = DockerfileInstruction {
-        name: rest[..end].to_ascii_uppercase(),
-        flags,
-        rest: arguments_text.to_owned(),
-        ..instruction.clone()
-    };
-    let line = inner.line;
-    let fetch = |(kind, source)| BuildFetch { line, kind, source };
-    let addresses = added(&inner, escape).into_iter();
-    let addresses = addresses.map(|source| (BuildFetchKind::Address, source));
-    let is_odd = is_unclear(&inner, escape);
-    let unclear = is_odd.then(|| (BuildFetchKind::Unclear, inner.name.clone()));
+    let Some(inner) = instruction.trigger() else { return Vec::new() };
+    let mut found = added(&inner);
     let instructions = vec![inner];
     let alone = Dockerfile { syntax: None, escape, instructions, problems: Vec::new() };
     // Its images have no arguments.
-    let images = images_of(&alone, &BTreeMap::new());
-    addresses.chain(unclear).map(fetch).chain(images).collect()
+    found.extend(images_of(&alone, &BTreeMap::new()));
+    found
 }
 
 /// The sources of an `ADD` that are, or may be, addresses.
-fn added(instruction: &DockerfileInstruction, escape: char) -> Vec<String> {
+fn added(instruction: &DockerfileInstruction) -> Vec<BuildFetch> {
     if instruction.name != "ADD" {
         return Vec::new();
     }
-    let mut sources = super::json_list(&instruction.rest)
-        .unwrap_or_else(|| words::split(&instruction.rest, escape));
+    let words = || forms::blank_separated(&instruction.rest).map(str::to_owned).collect();
+    let mut sources = super::json_list(&instruction.rest).unwrap_or_else(words);
     sources.pop();
-    sources.retain(|source| may_be_address(source, escape));
-    sources
+    sources.retain(|source| may_be_address(source));
+    let line = instruction.line;
+    let address = |source| BuildFetch { line, kind: BuildFetchKind::Address, source };
+    sources.into_iter().map(address).collect()
 }
 
-/// Every variable is set, to a text that is not known.
-struct UnknownValues;
-
-impl VariableLookup for UnknownValues {
-    fn get(&self, _name: &str) -> Option<&str> {
-        Some(UNKNOWN)
-    }
-}
-
-fn may_be_address(source: &str, escape: char) -> bool {
-    // A here-document.
+/// Whether a source is, or may become, an address: what stands before the first character that a builder
+/// may replace or remove does not rule it out.
+fn may_be_address(source: &str) -> bool {
+    // A here-document, or a path that begins so.
     if source.starts_with("<<") {
         return false;
     }
-    let Ok(expanded) = words::expand(source, escape, &UnknownValues) else { return true };
-    let expanded = expanded.to_ascii_lowercase();
-    let (known, is_whole) = match expanded.split_once(UNKNOWN) {
-        Some((known, _)) => (known, false),
-        None => (expanded.as_str(), true),
-    };
+    let plain = source.replace(['"', '\''], "").to_ascii_lowercase();
+    let end = plain.find(['$', '\\', '`', '<']);
+    let known = &plain[..end.unwrap_or(plain.len())];
     let host_first = known.split('/').next().unwrap_or_default();
     known.contains("://")
         || REPOSITORY_HOSTS.iter().any(|host| known.starts_with(host))
         // `user@host:path`.
         || host_first.contains('@')
         // A scheme has no slash before its colon.
-        || (!is_whole && (!known.contains('/') || known.contains(':')))
+        || (end.is_some() && (!known.contains('/') || known.contains(':')))
 }
 
 /// The text of a value, or the value.
@@ -252,238 +234,4 @@ fn other_frontends(text: &str) -> Vec<(usize, String)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::BuildFetchKind::{Address, Frontend, Image, Unclear};
-    use super::*;
-
-    fn fetches(text: &str) -> Vec<(BuildFetchKind, String)> {
-        let found = build_fetches(text, &BTreeMap::new());
-        found.into_iter().map(|fetch| (fetch.kind, fetch.source)).collect()
-    }
-
-    #[test]
-    fn images_of_every_instruction_are_fetched() {
-        let text = "ARG REGISTRY=h:5000\nARG NOTHING\nFROM $REGISTRY/a AS one\n\
-                    FROM 127.0.0.1:5000/b-$TARGETARCH$NOTHING\nCOPY --from=c/d /x /y\n\
-                    RUN --mount=type=bind,from=e/f true\nCOPY --from=one /x /z\nFROM scratch\n";
-        let images = ["h:5000/a", "127.0.0.1:5000/b-", "127.0.0.1:5000/b-amd64", "c/d", "e/f"];
-        assert_eq!(fetches(text), images.map(|image| (Image, image.to_owned())));
-        let text = "ARG TARGETPLATFORM=h/x\nFROM $TARGETPLATFORM\n";
-        assert!(fetches(text).contains(&(Image, "h/x".to_owned())));
-        let text = "FROM a\nONBUILD COPY --from=h/b /x /y\nONBUILD ADD http://h/x /\n";
-        let found = [(Image, "a"), (Image, "h/b"), (Address, "http://h/x")];
-        assert_eq!(fetches(text), found.map(|(kind, source)| (kind, source.to_owned())));
-    }
-
-    #[test]
-    fn image_of_a_platform_with_a_variant_is_fetched() {
-        let inner = (Image, "127.0.0.1:18901/pfv/debian".to_owned());
-        for text in [
-            "FROM ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
-            "FROM ${BUILDVARIANT:+127.0.0.1:18901/pfv/}debian\n",
-            "ARG A=${TARGETVARIANT:+127.0.0.1:18901/pfv/}\nFROM ${A}debian\n",
-            "FROM --platform=linux/arm/v7 ${TARGETVARIANT:+127.0.0.1:18901/pfv/}debian\n",
-            "FROM ${TARGETVAR\\\nIANT:+127.0.0.1:18901/pfv/}debian\n",
-            "FROM ${TARGETVARIANT:+${BUILDVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
-            "FROM ${BUILDVARIANT:+${TARGETVARIANT:-127.0.0.1:18901/pfv/}}debian\n",
-            "FROM ${BUILDVARIANT:+${TARGETVARIANT:+127.0.0.1:18901/pfv/}}debian\n",
-        ] {
-            assert!(fetches(text).contains(&inner), "{text}: {:?}", fetches(text));
-        }
-        let variant =
-            |value: &str| BTreeMap::from([("TARGETVARIANT".to_owned(), value.to_owned())]);
-        let text = "ARG TARGETVARIANT\nFROM debian:12$TARGETVARIANT\n";
-        let images = |args: &BTreeMap<String, String>| {
-            build_fetches(text, args).into_iter().map(|fetch| fetch.source).collect::<Vec<_>>()
-        };
-        assert_eq!(images(&variant("")), ["debian:12"]);
-        assert_eq!(images(&variant("v8")), ["debian:12v8"]);
-        assert_eq!(images(&BTreeMap::new()), ["debian:12", "debian:12v7"]);
-    }
-
-    #[test]
-    fn stage_whose_name_builders_refuse_is_an_image() {
-        for text in [
-            "FROM scratch AS 127.0.0.1:18901/x\nFROM 127.0.0.1:18901/x\n",
-            "FROM scratch AS 127.0.0.1:18901/x\nCOPY --from=127.0.0.1:18901/x / /\n",
-            "FROM scratch AS 127.0.0.1:18901/x\nRUN --mount=from=127.0.0.1:18901/x,target=/x :\n",
-        ] {
-            assert_eq!(fetches(text), [(Image, "127.0.0.1:18901/x".to_owned())], "{text}");
-        }
-        let numbered = "FROM scratch AS 10.0.0.1\nFROM 10.0.0.1\n";
-        assert_eq!(fetches(numbered), [(Image, "10.0.0.1".to_owned())]);
-        let plain = "FROM scratch AS A-1_b.c\nFROM a-1_B.c\nCOPY --from=A-1_b.c /a /b\n";
-        assert!(fetches(plain).is_empty(), "{:?}", fetches(plain));
-    }
-
-    #[test]
-    fn build_arguments_choose_images() {
-        let args = BTreeMap::from([("BASE".to_owned(), "h:1/x".to_owned())]);
-        let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
-        assert_eq!(found[0].source, "h:1/x");
-    }
-
-    #[test]
-    fn image_whose_name_is_empty_is_unclear() {
-        let args = BTreeMap::from([("BASE".to_owned(), String::new())]);
-        let found = build_fetches("ARG BASE=debian\nFROM $BASE\n", &args);
-        assert_eq!((found.len(), found[0].kind, &*found[0].source), (1, Unclear, "$BASE"));
-        assert_eq!(fetches("ARG B\nFROM $B\n"), [(Unclear, "$B".to_owned())]);
-        let text = "FROM a AS amd64\nFROM b AS arm64\nFROM $TARGETARCH\n";
-        assert_eq!(fetches(text), [(Image, "a".to_owned()), (Image, "b".to_owned())]);
-    }
-
-    #[test]
-    fn dockerfile_of_many_stages_triggers_and_growing_arguments_is_read_in_time() {
-        let (text, started) = (long_dockerfile(), std::time::Instant::now());
-        let found = fetches(&text);
-        assert!(found.contains(&(Image, "a".to_owned())) && found.len() < 60_000);
-        assert!(found.iter().all(|(_, source)| source.len() < 5_000));
-        assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
-    }
-
-    /// 40,000 stages and triggers, and arguments of which each has the one before 300 times.
-    fn long_dockerfile() -> String {
-        let arguments = (1..20).map(|n| {
-            let before = format!("${{A{}}}", n - 1);
-            format!("ARG A{n}={}\n", before.repeat(300))
-        });
-        let arguments = arguments.collect::<String>();
-        let stages = (0..40_000).map(|n| format!("FROM a AS b{n}\nONBUILD COPY x /x\n"));
-        format!("ARG A0=0123456789\n{arguments}FROM $A19\n{}", stages.collect::<String>())
-    }
-
-    #[test]
-    fn addresses_of_add_are_found_however_they_are_written() {
-        for source in [
-            "http://h/x",
-            "HTTPS://h/x",
-            "h\"ttp\"://h/x",
-            "'https://h/x'",
-            "ht\\tp://h/x",
-            "git@h:r/x.git",
-            "https://h/r.git#main",
-            "ssh://h/r",
-            "github.com/a/b",
-            "$URL",
-            "${URL:-a}/x",
-            "http:$REST",
-            "http:/$REST",
-            "ht${X}p://h",
-            "${A#b}",
-        ] {
-            let text = format!("FROM a\nADD --chmod=644 x {source} /x\n");
-            assert_eq!(fetches(&text).len(), 2, "{source}: {:?}", fetches(&text));
-        }
-        for text in [
-            "FROM a\nADD [\"http://h/x\", \"/x\"]\n",
-            "FROM a\nADD \\\n  http://h/x \\\n  /x\n",
-            "FROM a\nadd http://h/x /x\n",
-        ] {
-            assert_eq!(fetches(text).len(), 2, "{text}");
-        }
-    }
-
-    #[test]
-    fn instructions_that_builders_read_in_different_ways_are_found() {
-        for line in [
-            "COPY --fr\\om=h/x /a /b",
-            "COPY --\"from\"=h/x /a /b",
-            "COPY --from h/x /a /b",
-            "COPY --chown=\"a b\" --from=h/x /a /b",
-            "RUN --mo\\unt=type=bind,from=h/x,target=/m true",
-            "RUN --mount=type=cache,target=\"/a b\" --mount=type=bind,from=h/x,target=/m true",
-            "ONBUILD ONBUILD ADD http://h/x /x",
-            "COPY <<#\\E /f\nx \\\n#E\nADD http://h/x /x\nRUN true \\\n#\\E",
-            "COPY ${A:-<<#E} /f\nx \\\n#E\nADD http://h/x /x",
-            "COPY ${A:-<}<#E /f\nx \\\n#E\nADD http://h/x /x",
-            "COPY ${A+x \"y\"}<<#E /f\nx \\\n#E\nADD http://h/x /x",
-            "ONBUILD RUN cat <<\"#E\"\nx \\\n#E\nADD http://h/x /x",
-            "ADD [\"\\u0068ttp:\\u002f\\u002fh/x?\\ud800\", \"/x\"]",
-            "ONBUILD COPY [\"\\ud800\", \"/x\"]",
-        ] {
-            let found = fetches(&format!("FROM a\n{line}\n"));
-            assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{line}: {found:?}");
-        }
-        for text in [
-            "RUN cat <<E\\OF\nx\nEOF\nADD http://h/x /x\nRUN true \\\nE\\OF\n",
-            "RUN : <<EOF\nADD http://h/x /x\nRUN \\\nEOF\n",
-            "RUN cat << EOF\nADD http://h/x /x\nEOF\n",
-        ] {
-            let found = fetches(&format!("FROM a\n{text}"));
-            assert!(found.contains(&(Address, "http://h/x".to_owned())), "{text}: {found:?}");
-        }
-        for plain in [
-            "COPY --link --chmod=755 x /x\nRUN --mount=type=cache,target=/c true\n",
-            "RUN cat <<'EOF' > /x && python3 3<<-\"B_1\"\nEOF\nB_1\nRUN cat << EOF\nEOF\n",
-            "RUN cat <<<x && echo $((1<<2)) \"1 << #2\" ${A:-b} < /x > /y\n",
-            "RUN echo \"<a>${X}</a><b/>\" '<<${Y}'\n",
-            "RUN [ \"$A\" = b ] || true\nCOPY [ab].txt /x/\nCOPY [\"a\", \"b\"]\n",
-        ] {
-            let found = fetches(&format!("FROM a\n{plain}"));
-            assert_eq!(found.len(), 1, "{plain}: {found:?}");
-        }
-    }
-
-    #[test]
-    fn line_that_ends_in_two_escape_characters_is_unclear() {
-        for text in [
-            "FROM scratch\nADD x \\\\\nhttp://127.0.0.1:18901/bs1 /\n",
-            "FROM scratch\nADD x \\\\\n  http://127.0.0.1:18901/bs2 /\n",
-            "FROM \\\\\n127.0.0.1:18901/bs3\n",
-            "FROM scratch\nCOPY \\\\\n--from=127.0.0.1:18901/bs4 / /\n",
-            "FROM scratch\nCOPY a \\\\ \t\n/b\n",
-            "# escape=`\nFROM scratch\nADD x ``\nhttp://127.0.0.1:18901/bs1 /\n",
-        ] {
-            let found = fetches(text);
-            assert!(found.iter().any(|(kind, _)| *kind == Unclear), "{text}: {found:?}");
-        }
-        let joined = "FROM a\nRUN <<E\nADD x \\\\\nhttp://h/x /\nE\n";
-        let expected = [(Image, "a"), (Address, "\\http://h/x")];
-        let expected = expected.map(|(kind, source)| (kind, source.to_owned()));
-        assert_eq!(fetches(joined), expected, "lines of a here-document");
-        let plain = "FROM a\nRUN cat <<E > /x\na \\\\\nb\nE\nRUN echo \\\\ b && \\\n  true\n";
-        assert_eq!(fetches(plain).len(), 1, "{:?}", fetches(plain));
-    }
-
-    #[test]
-    fn files_of_context_are_not_fetched() {
-        for source in ["x", "./x$Y", "dir/${NAME}.tar", "/x", "a.b/c@d", "<<EOF"] {
-            let text = format!("FROM a\nADD {source} /x\nEOF\n");
-            assert_eq!(fetches(&text).len(), 1, "{source}: {:?}", fetches(&text));
-        }
-        assert_eq!(fetches("FROM a\nADD x http://is-a-target\n").len(), 1);
-        assert_eq!(fetches("FROM a\nRUN curl http://h/x\n").len(), 1);
-    }
-
-    #[test]
-    fn frontends_are_found_in_every_form() {
-        for text in [
-            "# syntax=h/f:1\nFROM a\n",
-            "#syntax = h/f:1 more words\nFROM a\n",
-            "# escape=`\n# SYNTAX=h/f:1\nFROM a\n",
-            "#!/usr/bin/env x\n# syntax=h/f:1\nFROM a\n",
-            "\u{feff}# syntax=h/f:1\nFROM a\n",
-            "// syntax=h/f:1\nFROM a\n",
-            "{\"syntax\": \"h/f:1\"}",
-            "#!/usr/bin/env x\n{\"syntax\": \"h/f:1\"}\n",
-            "{\"syntax\": \"docker/dockerfile\", \"syntax\": \"h/f:1\"}",
-            "{\"Syntax\": \"h/f:1\"}",
-            "#!/usr/bin/env x\n// syntax=h/f:1\nFROM a\n",
-            "# a=b\n# syntax=h/f:1\nFROM a\n",
-            "# syntax=docker/dockerfile:1\n\n# Syntax = h/f:1\nFROM a\n",
-        ] {
-            let found = fetches(text);
-            assert!(found.contains(&(Frontend, "h/f:1".to_owned())), "{text}: {found:?}");
-        }
-        for text in [
-            "{\"syntax\": \"h/f:1\", \"x\": \"\\ud800\"}",
-            "\u{feff}#!/bin/x\n \n{\"x\": \"\\ud800\"}",
-            &*format!("{{\"syntax\": \"h/f:1\", \"x\": {}{}}}", "[".repeat(200), "]".repeat(200)),
-        ] {
-            let found = fetches(text);
-            assert!(found.contains(&(Frontend, "JSON".to_owned())), "{text}: {found:?}");
-        }
-        assert_eq!(fetches("FROM a\n# syntax=h/f:1\n").len(), 1);
-    }
-}
+mod tests;

@@ -5,10 +5,12 @@
 //! * `images`: the images that it is built from.
 //! * `fetches`: everything that a build fetches.
 //! * `ca_bundle`: the file that a host adds to its commands.
+//! * `forms`: what all builders read alike.
 //! * `words`: quotes, escapes and variables.
 
 mod ca_bundle;
 mod fetches;
+mod forms;
 mod images;
 mod parse;
 mod rules;
@@ -16,6 +18,7 @@ pub(super) mod words;
 
 pub use self::ca_bundle::{CA_BUNDLE_SECRET, with_ca_bundle, without_ca_bundle};
 pub use self::fetches::{BuildFetch, BuildFetchKind, FRONTEND_ARGUMENT, build_fetches};
+pub use self::forms::UnclearForm;
 pub use self::images::{BaseImage, with_images};
 pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 

@@ -35,6 +35,9 @@ pub struct DockerfileInstruction {
     pub heredocs: usize,
     /// Its byte range in the file, without its here-documents.
     pub(super) span: Range<usize>,
+    /// Whether its name, its flags and the blanks around them are ASCII without control characters but
+    /// tabs.
+    pub(super) has_plain_head: bool,
     /// Whether it ends in two escape characters, which continue the line for old builders.
     pub(super) ends_in_two_escapes: bool,
 }
@@ -66,18 +69,7 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A word that begins a here-document.
 static HEREDOC: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"^\d*<<(-?)\s*([^<]+)$").expect("a pattern"));
-
-/// A word that begins a here-document in the same way for every builder.
-static PLAIN_HEREDOC: LazyLock<Regex> = LazyLock::new(|| {
-    let names =
-        ["[A-Za-z_][A-Za-z0-9_]*", "\"[A-Za-z_][A-Za-z0-9_]*\"", "'[A-Za-z_][A-Za-z0-9_]*'"];
-    Regex::new(&format!(r"^\d*<<-?\s*({})$", names.join("|"))).expect("a pattern")
-});
-
-/// A part of a word in quotes.
-static QUOTED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r#"(?s)"(?:[^"\\]|\\.)*"|'[^']*'"#).expect("a pattern"));
+    LazyLock::new(|| Regex::new(r"^[0-9]*<<(-?)[ \t\r]*([^<]+)$").expect("a pattern"));
 
 /// A line of the file and its start.
 #[derive(Clone, Copy)]
@@ -91,6 +83,23 @@ impl DockerfileInstruction {
     pub fn words(&self) -> Vec<String> {
         super::json_list(&self.rest)
             .unwrap_or_else(|| self.rest.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// The instruction that `ONBUILD` delays.
+    pub(super) fn trigger(&self) -> Option<Self> {
+        if self.name != "ONBUILD" {
+            return None;
+        }
+        let text = self.rest.trim();
+        let end = text.find(char::is_whitespace).unwrap_or(text.len());
+        let (flags, rest) = split_flags(text[end..].trim());
+        Some(Self {
+            name: text[..end].to_ascii_uppercase(),
+            flags,
+            rest: rest.to_owned(),
+            has_plain_head: self.has_plain_head && is_plain(&text[..text.len() - rest.len()]),
+            ..self.clone()
+        })
     }
 }
 
@@ -162,6 +171,8 @@ impl Dockerfile {
         let end = logical.find(char::is_whitespace).unwrap_or(logical.len());
         let name = logical[..end].to_ascii_uppercase();
         let (flags, rest) = split_flags(logical[end..].trim());
+        // It is the end of the trimmed text.
+        let head = &text[..text.trim_end().len() - rest.len()];
         let last = lines[*next - 1];
         let span = lines[first].at..last.at + last.text.len();
         let mut heredocs = 0;
@@ -191,6 +202,7 @@ impl Dockerfile {
             rest: rest.to_owned(),
             heredocs,
             span,
+            has_plain_head: is_plain(head),
             // Without here-documents, their lines are no instructions of the author.
             ends_in_two_escapes: two_escapes && rules == LineRules::Current,
         });
@@ -249,8 +261,12 @@ fn join(
     JoinedLines { text: logical, two_escapes }
 }
 
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t'))
+}
+
 /// The flags before the arguments, and the arguments.
-pub(super) fn split_flags(text: &str) -> (Vec<String>, &str) {
+fn split_flags(text: &str) -> (Vec<String>, &str) {
     let (mut flags, mut rest) = (Vec::new(), text);
     while rest.starts_with("--") {
         let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
@@ -277,24 +293,8 @@ fn with_heredocs<'a>(name: &str, rest: &'a str) -> Option<&'a str> {
 /// that ends them. They are separate words; a JSON list has none.
 fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
     let Some(rest) = with_heredocs(name, rest) else { return Vec::new() };
-    let words = words::split(rest, escape);
+    let words = words::split_command(rest, escape);
     let begun = words.iter().filter_map(|word| HEREDOC.captures(word));
     let found = begun.map(|found| (!found[1].is_empty(), found[2].replace(['"', '\''], "")));
     found.filter(|(_, word)| !word.is_empty()).collect()
-}
-
-/// Whether builders may disagree about the word that ends a here-document of an instruction. BuildKit
-/// removes escapes from the word, and substitutes variables before it looks for the operator.
-pub(super) fn has_unclear_heredoc(name: &str, rest: &str, escape: char) -> bool {
-    let Some(rest) = with_heredocs(name, rest) else { return false };
-    let is_unclear = |word: &String| {
-        let operator = word.trim_start_matches(|c: char| c.is_ascii_digit());
-        let begins = operator.starts_with("<<") && !operator.starts_with("<<<");
-        let plain = QUOTED.replace_all(word, "");
-        let substitutes = plain.contains("${") || plain.contains('}');
-        let may_begin = begins || (substitutes && plain.matches('<').count() > 1);
-        may_begin && !PLAIN_HEREDOC.is_match(word)
-    };
-    // BuildKit splits at this escape character, also if a directive names another one.
-    ['\\', escape].into_iter().any(|escape| words::split(rest, escape).iter().any(is_unclear))
 }

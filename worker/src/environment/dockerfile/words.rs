@@ -12,9 +12,18 @@ pub(in super::super) trait VariableLookup {
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words. So
-/// do blanks after `<<`, which may separate it from the word that ends a here-document.
+/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words.
 pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
+    split_words(text, escape, false)
+}
+
+/// The same for a command, whose words may begin here-documents: blanks after `<<` stay, which may
+/// separate it from the word that ends the here-document.
+pub(super) fn split_command(text: &str, escape: char) -> Vec<String> {
+    split_words(text, escape, true)
+}
+
+fn split_words(text: &str, escape: char, has_heredocs: bool) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut quote = None;
@@ -33,9 +42,9 @@ pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
             quote = None;
         } else if quote.is_none() && (c == '"' || c == '\'') {
             quote = Some(c);
-        } else if quote.is_none() && c == '<' && chars.next_if_eq(&'<').is_some() {
+        } else if has_heredocs && quote.is_none() && c == '<' && chars.next_if_eq(&'<').is_some() {
             word.push('<');
-            while let Some(blank) = chars.next_if(|c| c.is_whitespace()) {
+            while let Some(blank) = chars.next_if(|c| matches!(c, ' ' | '\t' | '\r')) {
                 word.push(blank);
             }
         }

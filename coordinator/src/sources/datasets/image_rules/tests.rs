@@ -50,7 +50,9 @@ fn dockerfile_that_fetches_from_the_network_of_the_engine_is_refused() {
     for good in [
         "FROM debian:12\nADD files/* /x\nCOPY --from=0 /a /b\n",
         "# syntax=docker/dockerfile:1.7\nARG V=12\nFROM debian:$V AS base-a\nFROM base-a\n",
-        "FROM debian\nADD [\"a b\", \"/x\"]\nADD <<EOF /x\nhttp://127.0.0.1/\nEOF\n",
+        "FROM debian\nADD [\"a b\", \"/x\"]\nCOPY <<EOF /x\nhttp://127.0.0.1/\nEOF\n",
+        "# Größe → é\nARG V=12 P=\"a b\"\nFROM debian:${V}\nRUN echo 'é → ü' \\\n  # Größe\n  && true\n",
+        "FROM debian\nRUN cat > /x << 'EOF'\nfrom é import x\nEOF\nCOPY \"a/\" ${HOME}/b,c *.py /x/\n",
     ] {
         assert_eq!(dockerfile(good), [""; 0], "{good}");
     }
@@ -72,6 +74,20 @@ fn dockerfile_that_fetches_from_the_network_of_the_engine_is_refused() {
         "# syntax=someone/frontend\nFROM debian\n",
         "// syntax=someone/frontend\nFROM debian\n",
         "#!/bin/x\n{\"syntax\": \"someone/frontend\"}\n",
+        "# syntax=docker/dockerfile:1.1\nFROM debian\n",
+        "# syntax=docker/dockerfile:1@sha256:00\nFROM debian\n",
+        " # escape=`\nFROM debian\nRUN true \\\nADD http://10.0.0.1/x /x\n",
+        "#!/bin/x\n# escape=`\nFROM debian\nRUN true # `\nADD http://10.0.0.1/x /x\n",
+        "#\u{a0}escape=`\nFROM debian\nRUN true `\nADD http://10.0.0.1/x /x\n",
+        "FROM debian\nCOPY --chown=à--from=10.0.0.5:5000/x /a /b\n",
+        "FROM debian\nRUN --mount=type=tmpfs,target=/à--mount=from=10.0.0.5:5000/x,target=/m true\n",
+        "FROM debian\nADD http://169.254.169.254/x\\ /y\n",
+        "FROM debian\nADD http://10.0.0.1/f<< /y\n",
+        "FROM debian\nRUN : \"${x:-'}\"'}\" <<'B\\'\nRUN <<CMD\nB\\\nADD http://10.0.0.1/x /x\nCMD\n",
+        "FROM debian\nADD http:$*//10.0.0.1:8080/ /x\n",
+        "FROM debian\nADD http:${X+y}//169.254.169.254/ /x\n",
+        "ARG B=\nARG A=<< B=127.0.0.1:18901/\nFROM ${B}debian\n",
+        "FROM ${TARGETSTAGE:+127.0.0.1:18901/}debian\n",
     ] {
         assert!(!dockerfile(bad).is_empty(), "{bad}");
     }

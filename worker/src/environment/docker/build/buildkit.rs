@@ -26,6 +26,10 @@ use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, without_ca_bund
 use crate::environment::{Failure, FailureKind, dockerignore};
 use crate::supervise;
 
+/// The text with which an engine refuses a build for which it has no BuildKit, before it reads anything of
+/// the build.
+const WITHOUT_BUILDKIT: &str = "buildkit is not enabled on daemon";
+
 /// Type of progress messages.
 const TRACE: &str = "moby.buildkit.trace";
 
@@ -93,7 +97,7 @@ pub(super) async fn run(
             Err(Failure::new(FailureKind::Unreachable, message).into())
         }
         Err(Error::DockerResponseServerError { status_code, message })
-            if message.to_ascii_lowercase().contains("buildkit") =>
+            if lacks_buildkit(status_code, &message) =>
         {
             Err(BuildFailure::NoBuilder(format!("{message} (status {status_code})")))
         }
@@ -112,6 +116,11 @@ pub(super) async fn run(
             Err(failure.into())
         }
     }
+}
+
+/// Whether an engine refused a build because it has no BuildKit. Other texts may have words of the task.
+fn lacks_buildkit(status: u16, message: &str) -> bool {
+    (400..500).contains(&status) && message.trim() == WITHOUT_BUILDKIT
 }
 
 /// Session key: identifies everything that the build may read, by content.
@@ -251,6 +260,21 @@ fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn engine_lacks_buildkit_by_its_own_words() {
+        assert!(lacks_buildkit(400, WITHOUT_BUILDKIT) && !lacks_buildkit(500, WITHOUT_BUILDKIT));
+        assert!(lacks_buildkit(400, &format!("{WITHOUT_BUILDKIT}\n")));
+        for message in [
+            "dockerfile parse error line 2: unknown instruction: BUILDKIT",
+            "failed to solve: target stage \"buildkit\" could not be found",
+            "stat /tmp/buildkit-mount1/x: no such file or directory",
+            "unknown instruction: buildkit is not enabled on daemon",
+            "Buildkit is not enabled on daemon",
+        ] {
+            assert!(!lacks_buildkit(400, message), "{message}");
+        }
+    }
 
     #[test]
     fn build_context_entries_follow_their_directories() {

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use rollout_protocol::digest::{Digest, DigestHasher};
+
 use crate::confined::ConfinedDir;
 use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
@@ -26,9 +28,37 @@ pub(super) fn visible(context: &Path, dockerfile: &str) -> io::Result<Vec<Contex
 
 /// Writes the context as a deterministic archive. The Dockerfile is included whether it is visible
 /// or not.
-pub(in super::super) fn pack(context: &Path, dockerfile: &str, to: impl Write) -> io::Result<()> {
+fn pack(context: &Path, dockerfile: &str, to: impl Write) -> io::Result<()> {
     let ignore = patterns(context, dockerfile)?;
     pack_all(context, &ignore, &[dockerfile, dockerignore::FILE_NAME], to)
+}
+
+/// Digest of a context, and of the text of a Dockerfile that links lead to: the archive has the link alone.
+pub(in super::super) fn digest(context: &Path, dockerfile: &str) -> io::Result<Digest> {
+    let mut content = HashWriter(DigestHasher::default());
+    pack(context, dockerfile, &mut content)?;
+    let path = context.join(dockerfile);
+    // A missing one is told by the build.
+    if let Ok(end) = path.canonicalize()
+        && end != context.canonicalize()?.join(dockerfile)
+    {
+        content.0.update_part(&std::fs::read(end)?);
+    }
+    Ok(content.0.finish())
+}
+
+/// A writer that only hashes.
+struct HashWriter(DigestHasher);
+
+impl Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The path of a Dockerfile in its context, without links above it. The Dockerfile may be a link.
@@ -177,6 +207,31 @@ mod tests {
             };
             assert_eq!(sent.iter().find(is_link), None, "{links:?}: {sent:?}");
         }
+    }
+
+    #[test]
+    fn digest_changes_with_the_text_that_a_linked_dockerfile_leads_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = dir.path().join("b");
+        std::fs::create_dir_all(context.join("t")).expect("made");
+        std::fs::create_dir(dir.path().join("d")).expect("made");
+        for name in ["b/Plain", "b/t/Q", "D2", "d/Q"] {
+            std::fs::write(dir.path().join(name), READ).expect("written");
+        }
+        for (target, link) in [("../D2", "Dockerfile"), ("../d", "s"), ("Gone", "Broken")] {
+            symlink(target, context.join(link)).expect("linked");
+        }
+        let of = |dockerfile: &str| digest(&context, dockerfile).expect("packed");
+        let names = ["Dockerfile", "s/Q", "Plain", "t/Q"];
+        let before = names.map(of);
+        for name in ["D2", "d/Q"] {
+            std::fs::write(dir.path().join(name), "FROM debian\n").expect("written");
+        }
+        let after = names.map(of);
+        let changed: Vec<_> = before.iter().zip(&after).map(|(a, b)| a != b).collect();
+        assert_eq!(changed, [true, true, false, false]);
+        assert_eq!(of("Plain"), of("Missing"), "the archive alone");
+        assert_eq!(of("Broken"), of("Plain"));
     }
 
     #[test]

@@ -21,13 +21,14 @@ mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bollard::query_parameters::BuildImageOptions;
+use regex::Regex;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ImageBuild;
 
-pub(super) use self::context::{pack, pack_all};
+pub(super) use self::context::{digest, pack_all};
 pub(super) use self::frontend::FrontendSelector;
 use self::log::ImageBuildLog;
 use self::session::OpenedSession;
@@ -37,6 +38,7 @@ use super::client::DockerClient;
 use super::labels;
 use crate::environment::dockerfile::{Dockerfile, with_images};
 use crate::environment::failed_builds::ImageFailure;
+use crate::environment::image_access::ImageAccess;
 use crate::environment::{BuildProxies, CaBundle, Failure, FailureKind, registry_failure};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
@@ -76,8 +78,8 @@ pub(super) struct BuildSpec {
     pub(super) target: Option<String>,
     /// Whether its base image is one that the engine has and no registry knows; `digest` covers it.
     pub(super) is_local: bool,
-    /// Whether its base images are those that were checked.
-    pub(super) is_guarded: bool,
+    /// The rules for its fetches. Unless they allow everything, its base images are those that were checked.
+    pub(super) access: ImageAccess,
 }
 
 impl BuildSpec {
@@ -96,13 +98,18 @@ impl BuildSpec {
             ca_bundle: None,
             target: None,
             is_local: false,
-            is_guarded: false,
+            access: ImageAccess::Everything,
         }
     }
 
     /// Whether the context is the build's only input.
     pub(super) fn is_plain(&self) -> bool {
         self.dockerfile == DOCKERFILE && self.args.is_empty() && self.target.is_none()
+    }
+
+    /// Whether it may not fetch everything.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.access != ImageAccess::Everything
     }
 
     /// The name of the build in messages.
@@ -198,7 +205,7 @@ pub(super) async fn run(
     }
     if matches!(built, Err(BuildFailure::NoBuilder(_))) {
         // This builder reads the lines of here-documents as instructions.
-        if build.is_guarded && Dockerfile::read(&text).has_heredocs() {
+        if build.is_guarded() && Dockerfile::read(&text).has_heredocs() {
             let message = format!("{what}: the builder of the engine reads no here-documents");
             return Err(Failure::new(FailureKind::Refused, message).into());
         }
@@ -237,9 +244,16 @@ fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     broken
 }
 
+/// The beginning of the error of a step: its command, with quotes escaped, or between brackets.
+static STEP: LazyLock<Regex> = LazyLock::new(|| {
+    let quoted = r#"process "(?:[^"\\]|\\.)*" did not complete successfully: "#;
+    let bracketed = r"executor failed running \[.*\]: ";
+    Regex::new(&format!("(?s)^(?:{quoted}|{bracketed})")).expect("a pattern")
+});
+
 /// The failure of a step to which the engine can give no network. It is the engine's fault, although the
-/// builder reports it for an instruction. Messages about the exit of a command repeat the command's
-/// own text and say nothing about the engine.
+/// builder reports it for an instruction. The engine's own words begin such an error, or follow the command
+/// of the step: anywhere else, they may be words of the task.
 fn network_failure(what: &str, said: &str) -> Option<Failure> {
     const TEXTS: [&str; 5] = [
         "could not find bridge",
@@ -248,8 +262,8 @@ fn network_failure(what: &str, said: &str) -> Option<Failure> {
         "network bridge not found",
         "error creating veth",
     ];
-    let is_exit = said.contains("returned a non-zero code");
-    if is_exit || !TEXTS.iter().any(|text| said.contains(text)) {
+    let begun = STEP.find(said).map_or(said, |step| &said[step.end()..]);
+    if !TEXTS.iter().any(|text| begun.starts_with(text)) {
         return None;
     }
     let message = format!(
@@ -295,9 +309,21 @@ mod tests {
         let failure = network_failure("cannot build x", missing).expect("the engine's");
         assert_eq!(failure.kind, FailureKind::Service);
         assert!(failure.message.contains("no network for the steps of builds"), "{failure}");
+        for step in [
+            r#"process "/bin/sh -c echo \"a: failed\"" did not complete successfully: "#,
+            "executor failed running [/bin/sh -c [ -f x ]: y]: ",
+        ] {
+            let failure = network_failure("cannot build x", &format!("{step}{missing}"));
+            assert!(failure.is_some(), "{step}");
+        }
         for other in [
             "The command '/bin/sh -c echo could not find bridge' returned a non-zero code: 1",
             "manifest for x not found",
+            "\"/failed to create endpoint\": not found",
+            "dockerfile parse error on line 2: unknown instruction: failed to create endpoint",
+            "COPY failed: file not found in build context: stat failed to create endpoint",
+            r#"process "/bin/sh -c \": failed to create endpoint" did not complete successfully: x"#,
+            "executor failed running [/bin/sh -c x]: failed to create endpoint]: no such file",
         ] {
             assert!(network_failure("cannot build x", other).is_none(), "{other}");
         }

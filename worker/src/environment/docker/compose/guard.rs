@@ -20,7 +20,7 @@ use super::rules::{entries, literal};
 use crate::confined::ConfinedDir;
 use crate::environment::FailureKind;
 use crate::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches};
-use crate::environment::image_access::{ImageAccess, ImageRefusal};
+use crate::environment::image_access::{BuildRefusal, ImageAccess, ImageRefusal};
 use crate::environment::registry_lookups::RegistryLookups;
 use crate::supervise;
 
@@ -60,6 +60,13 @@ impl From<ImageRefusal> for ModelRefusal {
         let kind =
             if refusal.is_unresolved() { FailureKind::Unreachable } else { FailureKind::Refused };
         Self { kind, text: refusal.to_string() }
+    }
+}
+
+impl From<BuildRefusal> for ModelRefusal {
+    fn from(refused: BuildRefusal) -> Self {
+        let text = refused.to_string();
+        Self { text, ..Self::from(refused.refusal) }
     }
 }
 
@@ -128,7 +135,7 @@ impl ModelGuard<'_> {
         for fetch in build_fetches(&text, args) {
             if let Some(refused) = self.access.build_refusal(&fetch, self.look_up) {
                 let place = format!("line {} of `{dockerfile}`", fetch.line);
-                return Err(ModelRefusal::from(refused.refusal).at(&place));
+                return Err(ModelRefusal::from(refused).at(&place));
             }
         }
         Ok(())

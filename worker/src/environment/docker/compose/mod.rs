@@ -34,7 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -382,10 +381,7 @@ impl ComposeCreation<'_> {
             }
             ServiceImage::Built { context, dockerfile, args, target } => {
                 let (dir, always) = (context.clone(), dockerfile.clone());
-                let digest = supervise::blocking(move || {
-                    let mut content = HashWriter(DigestHasher::default());
-                    build::pack(&dir, &always, &mut content).map(|()| content.0.finish())
-                });
+                let digest = supervise::blocking(move || build::digest(&dir, &always));
                 let digest = digest.await.map_err(|error| {
                     let text = format!("cannot read the build context {}", self.below(context));
                     Failure::new(FailureKind::Refused, text).with_source(error)
@@ -581,18 +577,4 @@ fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
     }
     let executable = meta.permissions().mode() & 0o100 != 0;
     Ok(Upload::File { path: target, bytes: std::fs::read(from)?.into(), executable })
-}
-
-/// A writer that only hashes.
-struct HashWriter(DigestHasher);
-
-impl io::Write for HashWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -98,7 +98,9 @@ pub(super) fn image(
     };
     let context = literal(text(build, "context")?);
     let dockerfile = text(build, "dockerfile").map_or_else(|| "Dockerfile".to_owned(), literal);
+    // The program has no value for those that are null: their default counts.
     let args: BTreeMap<_, _> = entries(build, "args")
+        .filter(|(_, value)| !value.is_null())
         .map(|(name, value)| (name.clone(), literal(&plain(value))))
         .collect();
     let target = text(build, "target").map(literal);
@@ -348,5 +350,23 @@ fn also_known_as(service: &mut Map<String, Value>, alias: &str) {
         if let Some(Value::Array(aliases)) = aliases {
             aliases.push(json!(alias));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_argument_without_a_value_is_left_out() {
+        let args =
+            json!({"NULL": null, "EMPTY": "", "TEXT": "null", "NUMBER": 12, "DOLLAR": "$$x"});
+        let service = json!({"build": {"context": "/c", "args": args}});
+        let Some(ServiceImage::Built { args, .. }) = image(&service, None) else {
+            panic!("no build");
+        };
+        let expected = [("DOLLAR", "$x"), ("EMPTY", ""), ("NUMBER", "12"), ("TEXT", "null")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(args, BTreeMap::from(expected));
     }
 }

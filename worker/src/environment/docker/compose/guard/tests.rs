@@ -116,6 +116,7 @@ fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
     for (dockerfile, args) in [
         ("FROM debian\nADD files/* /x\nCOPY --from=0 /a /b\n", json!({})),
         ("# syntax=docker/dockerfile:1\nFROM debian\n", json!(null)),
+        ("FROM debian\nRUN cat <<EOF > /x && echo 'é → ü'\né\nEOF\n", json!({})),
         (CHOSEN, json!({"BASE": "public.example/x", "N": 1})),
         ("ARG N\nFROM debian:$N\n", json!({"N": 12})),
     ] {
@@ -138,6 +139,15 @@ fn dockerfile_with_resolved_arguments_fetches_nothing_of_the_inner_network() {
             "169.254.169.254",
         ),
         ("FROM debian\n".to_owned(), json!({"BUILDKIT_SYNTAX": "a/b"}), "`BUILDKIT_SYNTAX`"),
+        (
+            " # escape=`\nFROM debian\n".to_owned(),
+            json!({}),
+            "expected `\\` as the escape character",
+        ),
+        ("FROM debian\nCOPY --chown=à--from=10.0.0.5/x /a /b\n".to_owned(), json!({}), "line 2"),
+        ("FROM debian\nADD http:${X+y}//10.0.0.1/ /x\n".to_owned(), json!({}), "expected a file"),
+        ("ARG B=\nARG A=<< B=10.0.0.1/\nFROM ${B}debian\n".to_owned(), json!({}), "line 2"),
+        (CHOSEN.to_owned(), json!({"BASE": "a\u{a0}b"}), "different ways"),
     ] {
         let text = built(&dockerfile, &args).unwrap_or_else(|| panic!("{dockerfile} {args}"));
         assert!(text.contains(word), "{dockerfile} {args}: {text}");

@@ -1,0 +1,349 @@
+//! The forms of Dockerfiles that all builders read alike. Builders differ in where words, flags, lines and
+//! here-documents end, so what may be read in another way is told by a grammar of what is plain, not by a
+//! copy of one builder.
+//!
+//! * `head`: the lines before the first instruction, and the characters of the text.
+//! * `heredocs`: `<<` in commands and among paths.
+
+mod head;
+mod heredocs;
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+pub(super) use self::head::unclear_text;
+use super::parse::{Dockerfile, DockerfileInstruction};
+use super::words;
+
+/// A form of a Dockerfile that builders read in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnclearForm {
+    /// A first line `#!`.
+    Interpreter,
+    /// The directive `escape`.
+    EscapeDirective,
+    /// A directive that is not ASCII.
+    Directive,
+    /// A control character.
+    ControlCharacter,
+    /// Two escape characters at the end of a line.
+    Continuation,
+    /// A name of an instruction or a flag that is not ASCII.
+    Head,
+    /// A flag of other characters.
+    Flag,
+    /// A source of files that is no name of an image.
+    CopySource,
+    /// A base image that is no plain word.
+    BaseImage,
+    /// An image whose name has other characters.
+    ImageName,
+    /// An image without a name.
+    NoImage,
+    /// A variable whose value is not known before the build.
+    BuilderVariable,
+    /// An `ARG` before the first `FROM`.
+    Argument,
+    /// The value of an `ARG` that chooses an image.
+    ArgumentValue,
+    /// A source or the target of `ADD` or `COPY`.
+    Word,
+    /// A list that is no strict JSON.
+    List,
+    /// `<<`.
+    HereDocument,
+    /// A trigger of a trigger.
+    Trigger,
+}
+
+impl UnclearForm {
+    /// Its description, and that of the form to write instead.
+    const fn texts(self) -> (&'static str, &'static str) {
+        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
+                               name, `<<` in plain quotes, or a script in a file";
+        const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
+                             `$NAME` or `${NAME}`, or a JSON list of such words";
+        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
+                                  NAME=VALUE` set before the first `FROM`";
+        match self {
+            Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
+            Self::EscapeDirective => {
+                ("a directive `escape`", "`\\` as the escape character, without a directive")
+            }
+            Self::Directive => {
+                ("a directive that is not ASCII", "`# syntax=` or `# check=` in ASCII")
+            }
+            Self::ControlCharacter => {
+                ("a control character", "no control characters but tabs and line ends")
+            }
+            Self::Continuation => (
+                "two escape characters at the end of a line",
+                "one, if the next line belongs to the instruction, else none",
+            ),
+            Self::Head => (
+                "an instruction or flag with other characters than ASCII",
+                "ASCII, with spaces between instruction, flags and arguments",
+            ),
+            Self::Flag => (
+                "a flag with quotes, escapes, other characters or without a value",
+                "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+            ),
+            Self::CopySource => (
+                "a source of files that is no plain name",
+                "the name of a stage or an image, without variables",
+            ),
+            Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
+            Self::ImageName => {
+                ("an image whose name, with its variables, is not plain", PLAIN_NAME)
+            }
+            Self::NoImage => ("an image without a name", "an argument with a value"),
+            Self::BuilderVariable => {
+                ("an image that depends on a variable of the builder", "an `ARG` of another name")
+            }
+            Self::Argument => (
+                "an `ARG` that is no list of plain `NAME=VALUE`",
+                "values without escapes, in whole quotes or without blanks",
+            ),
+            Self::ArgumentValue => ("a value that chooses an image and is not plain", PLAIN_NAME),
+            Self::Word => ("a source or target that is no plain word", WORDS),
+            Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
+            Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
+            Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
+        }
+    }
+
+    /// Its description.
+    pub const fn found(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// The form to write instead.
+    pub const fn expected(self) -> &'static str {
+        self.texts().1
+    }
+}
+
+/// A place with such a form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnclearPlace {
+    /// The line, from 1.
+    pub(super) line: usize,
+    /// The instruction or directive.
+    pub(super) key: String,
+    pub(super) form: UnclearForm,
+}
+
+impl UnclearPlace {
+    pub(super) fn of(instruction: &DockerfileInstruction, form: UnclearForm) -> Self {
+        Self { line: instruction.line, key: instruction.name.clone(), form }
+    }
+}
+
+/// A variable in a form that all builders substitute alike.
+const VARIABLE: &str =
+    r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(?::[-+][A-Za-z0-9._/@:+~-]*)?\})";
+
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("a pattern")
+}
+
+static FLAG: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"^--[a-z][a-z-]*(?:=[A-Za-z0-9._/@:+~*?=,%!${}\[\]-]*)?$"));
+
+/// The name of an image, or of a stage.
+static REFERENCE: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"^[A-Za-z0-9\[][A-Za-z0-9._/@:\[\]-]*$"));
+
+/// The image of a `FROM`.
+static IMAGE: LazyLock<Regex> =
+    LazyLock::new(|| pattern(&format!(r"^(?:[A-Za-z0-9._/@:\[\]-]|{VARIABLE})+$")));
+
+/// The value of an argument that chooses an image.
+static CHOSEN: LazyLock<Regex> = LazyLock::new(|| {
+    let plain = r"[A-Za-z0-9._/@:\[\]+~-]";
+    let word = format!("(?:{plain}|{VARIABLE})*");
+    pattern(&format!(r#"^(?:{word}|"{word}"|'{plain}*')$"#))
+});
+
+/// The names of the variables of a word.
+static NAMES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)"));
+
+/// The arguments of an `ARG`.
+static ARGUMENTS: LazyLock<Regex> = LazyLock::new(|| {
+    let value = r#"(?:[^\s"'\\]|"[^"\\]*"|'[^'\\]*')*"#;
+    let one = format!("[A-Za-z_][A-Za-z0-9_]*(?:={value})?");
+    pattern(&format!(r"^{one}(?:[ \t]+{one})*$"))
+});
+
+const PATH_CHARACTERS: &str = r"A-Za-z0-9._/@:+~*?=,%!#&()\[\]-";
+
+/// A source or the target of `ADD` and `COPY`.
+static PATH: LazyLock<Regex> = LazyLock::new(|| {
+    let word = format!("(?:[{PATH_CHARACTERS}]|{VARIABLE})+");
+    pattern(&format!(r#"^(?:{word}|"{word}"|'[{PATH_CHARACTERS}]+')$"#))
+});
+
+/// The same in a list.
+static LISTED_PATH: LazyLock<Regex> =
+    LazyLock::new(|| pattern(&format!("^(?:[ {PATH_CHARACTERS}]|{VARIABLE})+$")));
+
+/// The places of a Dockerfile, as current builders read its lines, with another form than the plain ones.
+pub(super) fn unclear_places(file: &Dockerfile) -> Vec<UnclearPlace> {
+    let each = file.instructions.iter();
+    let unclear = each.filter_map(|one| Some(UnclearPlace::of(one, unclear_form(one)?)));
+    unclear.chain(unclear_arguments(file)).collect()
+}
+
+fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+    let (name, rest) = (instruction.name.as_str(), instruction.rest.as_str());
+    if !instruction.has_plain_head {
+        return Some(UnclearForm::Head);
+    }
+    if instruction.ends_in_two_escapes {
+        return Some(UnclearForm::Continuation);
+    }
+    if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
+        && let Some(form) = instruction.flags.iter().find_map(|flag| unclear_flag(flag))
+    {
+        return Some(form);
+    }
+    match name {
+        "FROM" => unclear_image(rest),
+        "ADD" | "COPY" => unclear_paths(name, rest),
+        "RUN" => {
+            let is_list = super::json_list(rest).is_some();
+            let is_plain = is_list || !rest.contains("<<") || heredocs::are_plain(rest);
+            (!is_plain).then_some(UnclearForm::HereDocument)
+        }
+        "ONBUILD" => {
+            let inner = instruction.trigger()?;
+            if inner.name == "ONBUILD" {
+                return Some(UnclearForm::Trigger);
+            }
+            unclear_form(&inner)
+        }
+        _ => rest.contains("<<").then_some(UnclearForm::HereDocument),
+    }
+}
+
+fn unclear_flag(flag: &str) -> Option<UnclearForm> {
+    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
+    if !FLAG.is_match(flag) || (matches!(name, "--from" | "--mount") && value.is_empty()) {
+        return Some(UnclearForm::Flag);
+    }
+    let is_plain = |source: &str| REFERENCE.is_match(source);
+    let is_plain = match name {
+        "--from" => is_plain(value),
+        "--mount" => {
+            let options = value.split(',').filter_map(|option| option.split_once('='));
+            let mut sources = options.filter(|(key, _)| key.eq_ignore_ascii_case("from"));
+            sources.all(|(_, source)| is_plain(source))
+        }
+        _ => true,
+    };
+    (!is_plain).then_some(UnclearForm::CopySource)
+}
+
+fn unclear_image(rest: &str) -> Option<UnclearForm> {
+    let image = blank_separated(rest).next()?;
+    if !rest.is_ascii() || !IMAGE.is_match(image) {
+        return Some(UnclearForm::BaseImage);
+    }
+    variables(image).any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+}
+
+fn unclear_paths(name: &str, rest: &str) -> Option<UnclearForm> {
+    if rest.starts_with('[') && rest.contains('"') {
+        let list = super::json_list(rest).filter(|_| !rest.contains('\\'));
+        let Some(list) = list else { return Some(UnclearForm::List) };
+        let is_plain = list.iter().all(|path| LISTED_PATH.is_match(path));
+        return (!is_plain).then_some(UnclearForm::Word);
+    }
+    blank_separated(rest).find_map(|word| match word.contains("<<") {
+        true if name == "COPY" && heredocs::is_plain_operator(word) => None,
+        true => Some(UnclearForm::HereDocument),
+        false => (!PATH.is_match(word)).then_some(UnclearForm::Word),
+    })
+}
+
+/// The words of arguments that have no quotes or escapes.
+pub(super) fn blank_separated(text: &str) -> impl Iterator<Item = &str> {
+    text.split([' ', '\t']).filter(|word| !word.is_empty())
+}
+
+fn variables(word: &str) -> impl Iterator<Item = &str> {
+    NAMES.captures_iter(word).filter_map(|found| found.get(1)).map(|name| name.as_str())
+}
+
+/// Whether builds have a variable without an `ARG` of the file that sets it, or with a value that is not
+/// known here.
+fn is_of_builder(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    name.ends_with("_PROXY")
+        || name.starts_with("BUILDKIT_")
+        || matches!(
+            name.as_str(),
+            "TARGETSTAGE" | "TARGETOSVERSION" | "BUILDOSVERSION" | "SOURCE_DATE_EPOCH"
+        )
+}
+
+/// The arguments before the first `FROM` that are not plain, or that choose an image and have no plain
+/// value.
+fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
+    let is_from = |one: &&DockerfileInstruction| one.name == "FROM";
+    let images = file.instructions.iter().filter(is_from);
+    let images = images.filter_map(|one| blank_separated(&one.rest).next());
+    let mut choosing: HashSet<String> = images.flat_map(variables).map(str::to_owned).collect();
+    let before = file.instructions.iter().take_while(|one| one.name != "FROM");
+    let arguments: Vec<_> = before.filter(|one| one.name == "ARG").collect();
+    let mut found = Vec::new();
+    // A value has the arguments before it.
+    for argument in arguments.into_iter().rev() {
+        if !ARGUMENTS.is_match(&argument.rest) {
+            found.push(UnclearPlace::of(argument, UnclearForm::Argument));
+            continue;
+        }
+        for word in words::split(&argument.rest, file.escape).iter().rev() {
+            let Some((name, value)) = word.split_once('=') else { continue };
+            if !choosing.contains(name) {
+                continue;
+            }
+            if !CHOSEN.is_match(value) {
+                found.push(UnclearPlace::of(argument, UnclearForm::ArgumentValue));
+            } else if variables(value).any(is_of_builder) {
+                found.push(UnclearPlace::of(argument, UnclearForm::BuilderVariable));
+            }
+            choosing.extend(variables(value).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// The place of an image whose name, with its variables replaced, is not plain.
+pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
+    let place = || UnclearPlace { line, key: "FROM".to_owned(), form: UnclearForm::ImageName };
+    (!REFERENCE.is_match(image)).then(place)
+}
+
+/// A form that may hide a source from builders that read lines in another way. A line of a script may look
+/// like an instruction there.
+pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
+    let has_flags = !instruction.flags.is_empty();
+    if instruction.flags.iter().any(is_odd) || (has_flags && !instruction.has_plain_head) {
+        return Some(UnclearForm::Flag);
+    }
+    if let Some(inner) = instruction.trigger() {
+        return match inner.name.as_str() {
+            "ONBUILD" => Some(UnclearForm::Trigger),
+            _ => unclear_line(&inner),
+        };
+    }
+    let is_copy = matches!(instruction.name.as_str(), "ADD" | "COPY");
+    (is_copy && super::may_be_json_list(&instruction.rest)).then_some(UnclearForm::List)
+}
+
+#[cfg(test)]
+mod tests;

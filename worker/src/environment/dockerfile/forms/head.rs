@@ -1,0 +1,46 @@
+//! The lines before the first instruction of a Dockerfile, and the characters of its text.
+
+use super::{UnclearForm, UnclearPlace};
+
+/// The places of a text that are unclear before its instructions are read.
+pub(in super::super) fn unclear_text(text: &str) -> Vec<UnclearPlace> {
+    let mut found: Vec<_> = unclear_comments(text).collect();
+    // Lines end in a line feed, also after a carriage return.
+    let has_control = |line: &str| {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        line.chars().any(|c| c.is_control() && c != '\t')
+    };
+    found.extend(text.split('\n').position(has_control).map(|index| UnclearPlace {
+        line: index + 1,
+        key: String::new(),
+        form: UnclearForm::ControlCharacter,
+    }));
+    found
+}
+
+/// The unclear comments above the first instruction. Builders end directives at different comments, so all
+/// of them count.
+fn unclear_comments(text: &str) -> impl Iterator<Item = UnclearPlace> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().map(str::trim).enumerate();
+    let comments = lines.map_while(|(index, line)| match line.strip_prefix('#') {
+        Some(comment) => Some((index, comment)),
+        None => line.is_empty().then_some((index, "")),
+    });
+    comments.filter_map(|(index, comment)| {
+        let (key, form) = match comment.starts_with('!') && index == 0 {
+            true => ("#!", UnclearForm::Interpreter),
+            false => unclear_directive(comment)?,
+        };
+        Some(UnclearPlace { line: index + 1, key: key.to_owned(), form })
+    })
+}
+
+fn unclear_directive(comment: &str) -> Option<(&'static str, UnclearForm)> {
+    let (name, _) = comment.split_once('=')?;
+    let named = |known: &&str| name.trim().eq_ignore_ascii_case(known);
+    match ["escape", "syntax", "check"].into_iter().find(named)? {
+        "escape" => Some(("escape", UnclearForm::EscapeDirective)),
+        known => (!comment.is_ascii()).then_some((known, UnclearForm::Directive)),
+    }
+}

@@ -1,0 +1,60 @@
+//! `<<` in commands: here-documents that all builders find and end alike.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::{VARIABLE, pattern};
+use crate::environment::dockerfile::words;
+
+/// The word that ends a here-document.
+const NAME: &str =
+    r#"(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z_][A-Za-z0-9_]*"|'[A-Za-z_][A-Za-z0-9_]*')"#;
+
+/// A word that begins a here-document in a command.
+static HEREDOC: LazyLock<Regex> = LazyLock::new(|| pattern(&format!(r"^[0-9]*<<-?[ \t]*{NAME}$")));
+
+/// The same, among paths.
+static OPERATOR: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^<<-?{NAME}$")));
+
+/// A command whose quotes are closed.
+static CLOSED: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"(?s)^(?:[^"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')*$"#));
+
+/// A part of a word that is quoted or escaped.
+static QUOTED: LazyLock<Regex> = LazyLock::new(|| pattern(r#"(?s)\\.|"(?:[^"\\]|\\.)*"|'[^']*'"#));
+
+/// A substitution without quotes, escapes and `<` inside.
+static SUBSTITUTION: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{VARIABLE}")));
+
+/// Whether a word among paths begins a plain here-document.
+pub(super) fn is_plain_operator(word: &str) -> bool {
+    OPERATOR.is_match(word)
+}
+
+/// Whether all builders find the same here-documents in a command.
+pub(super) fn are_plain(command: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() && !matches!(c, ' ' | '\t');
+    let mut substitutions = command.match_indices("${").map(|(at, _)| &command[at..]);
+    CLOSED.is_match(command)
+        && !command.contains(is_odd)
+        && !crate::environment::dockerfile::may_be_json_list(command)
+        && substitutions.all(|begun| SUBSTITUTION.is_match(begun))
+        && words::split_command(command, '\\').iter().all(|word| is_plain_word(word))
+}
+
+fn is_plain_word(word: &str) -> bool {
+    // Quotes and escapes end no word, and are no operators.
+    let bare = QUOTED.replace_all(word, "\"");
+    let Some(at) = bare.find("<<") else { return true };
+    let (before, operator) = bare.split_at(at);
+    if HEREDOC.is_match(word) {
+        return true;
+    }
+    match before.bytes().all(|byte| byte.is_ascii_digit()) {
+        // `<<<` begins a text for all.
+        true => operator.starts_with("<<<"),
+        // Other words begin none, unless a builder removes what stands before `<<`.
+        false => !before.replace("$(", "(").contains(['"', '$', '}']),
+    }
+}

@@ -1,0 +1,194 @@
+//! Tests of the forms that all builders read alike.
+
+use super::UnclearForm::{
+    Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
+    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, List, Trigger,
+    Word,
+};
+use super::*;
+
+/// The lines and forms of a text.
+fn unclear(text: &str) -> Vec<(usize, UnclearForm)> {
+    let file = Dockerfile::read(text);
+    let places = unclear_text(text).into_iter().chain(unclear_places(&file));
+    places.map(|place| (place.line, place.form)).collect()
+}
+
+#[test]
+fn text_that_begins_in_an_unusual_way_is_unclear() {
+    for (text, expected) in [
+        ("#!/bin/sh\nFROM a\n", (1, Interpreter)),
+        ("# escape=\\\nFROM a\n", (1, EscapeDirective)),
+        ("# a comment\n\n#\tEscape = `\nFROM a\n", (3, EscapeDirective)),
+        ("\u{feff}  #escape=`\nFROM a\n", (1, EscapeDirective)),
+        ("#\u{85}escape=`\nFROM a\n", (1, EscapeDirective)),
+        ("# syntax=docker/dockerfile:1\u{a0}x\nFROM a\n", (1, Directive)),
+        ("# check=skip=\u{e9}\nFROM a\n", (1, Directive)),
+        ("FROM a\nRUN a\u{b}b\n", (2, ControlCharacter)),
+        ("FROM a\rRUN b\n", (1, ControlCharacter)),
+        ("FROM a\r\nRUN b\r\r\n", (2, ControlCharacter)),
+        ("FROM a\nRUN <<E\n\u{1b}[0m\nE\n", (3, ControlCharacter)),
+        ("FROM a\nRUN echo \u{85}\n", (2, ControlCharacter)),
+        ("FROM a\0\n", (1, ControlCharacter)),
+    ] {
+        assert!(unclear(text).contains(&expected), "{text:?}: {:?}", unclear(text));
+    }
+}
+
+#[test]
+fn instruction_in_an_unusual_form_is_unclear() {
+    for (line, expected) in [
+        ("RUN a \\\\\nb", Continuation),
+        ("COPY\u{a0}a /b", Head),
+        ("\u{a0}COPY a /b", Head),
+        ("COPY \u{2003}a /b", Head),
+        ("RUN --mount=type=tmpfs,target=/\u{e0} true", Head),
+        ("COPY --from=\"a\" b /c", Flag),
+        ("COPY --fr\\om=a b /c", Flag),
+        ("COPY --from a b /c", Flag),
+        ("COPY --from= b /c", Flag),
+        ("COPY -- --from=a b /c", Flag),
+        ("RUN --mount type=cache,target=/c true", Flag),
+        ("COPY --from=$A b /c", CopySource),
+        ("COPY --from=+1 b /c", CopySource),
+        ("RUN --mount=type=bind,FROM=${A},target=/c true", CopySource),
+        ("RUN --mount=from=,target=/c true", CopySource),
+        ("FROM \"a\"", BaseImage),
+        ("FROM a\\b", BaseImage),
+        ("FROM ${A#b}", BaseImage),
+        ("FROM ${A+b}", BaseImage),
+        ("FROM ${A:-${B}}", BaseImage),
+        ("FROM $*a", BaseImage),
+        ("FROM $\u{e9}a", BaseImage),
+        ("FROM a\u{a0}AS b", BaseImage),
+        ("FROM a$HTTP_PROXY", BuilderVariable),
+        ("FROM ${TARGETSTAGE:+h:5000/}a", BuilderVariable),
+        ("COPY a\\ b /c", Word),
+        ("COPY \"a b\" /c", Word),
+        ("COPY a\u{a0}b /c", Word),
+        ("COPY a' /c", Word),
+        ("COPY a`b /c", Word),
+        ("ADD a/${B#c} /d", Word),
+        ("ADD a/$* /d", Word),
+        ("COPY $1 /d", Word),
+        ("COPY [\"a\\u0062\", \"/c\"]", List),
+        ("COPY [\"a\", 1]", List),
+        ("COPY [\"a\", '/c']", List),
+        ("COPY [\"<<E\", \"/c\"]", Word),
+        ("COPY << E /c\nE", HereDocument),
+        ("COPY <<E-1 /c\nE-1", HereDocument),
+        ("ADD <<E /c\nE", HereDocument),
+        ("RUN cat <<E\\F\nEF", HereDocument),
+        ("RUN cat <<$E\n$E", HereDocument),
+        ("RUN cat <<E>/x\nE>/x", HereDocument),
+        ("RUN echo $(( 1 << 2 ))\n2", HereDocument),
+        ("RUN echo \u{663}<<E ${A#b}\nE", HereDocument),
+        ("RUN echo 'a <<E\nE", HereDocument),
+        ("RUN echo ${A%%.*} <<E\nE", HereDocument),
+        ("RUN echo ${A}<<E\nE", HereDocument),
+        ("RUN echo \"\"<<E\nE", HereDocument),
+        ("RUN cat\u{2003}<<E\nE", HereDocument),
+        ("RUN [\"a\", \"\\ud800\" <<E\nE", HereDocument),
+        ("ENV A=<< B=c", HereDocument),
+        ("ARG A=<< B=c", HereDocument),
+        ("LABEL a=<<E", HereDocument),
+        ("ONBUILD RUN cat <<'#E'\n#E", HereDocument),
+        ("ONBUILD COPY --from=$A b /c", CopySource),
+        ("ONBUILD\u{a0}COPY a /b", Head),
+        ("ONBUILD COPY\u{a0}a /b", Head),
+        ("ONBUILD onbuild RUN a", Trigger),
+    ] {
+        let text = format!("FROM a\n{line}\n");
+        assert_eq!(unclear(&text), [(2, expected)], "{line:?}");
+    }
+}
+
+#[test]
+fn argument_that_chooses_an_image_is_plain() {
+    for (text, expected) in [
+        ("ARG A=b\\ c\nFROM d\n", Argument),
+        ("ARG \"A=b\"\nFROM d\n", Argument),
+        ("ARG A=\"b\nFROM d\n", Argument),
+        ("ARG A=\"b c\"\nFROM $A\n", ArgumentValue),
+        ("ARG A=${B#c}\nFROM ${A:-d}\n", ArgumentValue),
+        ("ARG A=\"${x:-'}\"'}\"\nFROM ${A}\n", Argument),
+        ("ARG A=\"${x:-'}'}\"\nFROM ${A}\n", ArgumentValue),
+        ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
+        ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
+    ] {
+        assert_eq!(unclear(text), [(1, expected)], "{text:?}");
+    }
+    for text in [
+        "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
+        "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
+        "ARG A='debian'\nFROM $A\nARG P=\"a\\ b\"\nENV Q ${P%%c} R\n",
+    ] {
+        assert_eq!(unclear(text), [], "{text:?}");
+    }
+}
+
+#[test]
+fn ordinary_dockerfiles_are_plain() {
+    for text in [
+        "# syntax=docker/dockerfile:1\n# check=skip=all;error=true\n# Größe → é, escape=no\nFROM a\n",
+        "\u{feff}# A comment = no directive\r\n\r\nFROM debian:bookworm-slim AS base\r\nWORKDIR /app\r\n",
+        "FROM --platform=$BUILDPLATFORM golang:1.24 AS build\nFROM scratch\nCOPY --from=build /a /b\n",
+        "FROM --platform=linux/amd64 ghcr.io/x/y_z:1.2-rc.3@sha256:0123456789abcdef\nUSER 1000:1000\n",
+        "FROM a\nRUN echo 'é → ü' \"naïve\u{a0}text\" && printf '\\033[0m\\n' \\\n    # Größe\n  && a\n",
+        "FROM a\nRUN apt-get update && apt-get install -y \
+         --no-install-recommends \\\n    curl \\\n    git \\\n && rm -rf /var/lib/apt/lists/*\n",
+        "FROM a\nRUN --mount=type=cache,target=/root/.cache,id=c-$TARGETARCH,sharing=locked \
+         --network=none pip install x\n",
+        "FROM a\nRUN --mount=type=bind,from=base,source=/x,target=/y,rw --mount=type=secret,id=k \
+         true\n",
+        "FROM a\nRUN cat > /x <<'EOF' && python3 - <<\"PY_1\" 3<<-B\nfrom é import \"x\"\nEOF\n\
+         print(1 << 2)\nPY_1\n\tB\n",
+        "FROM a\nRUN cat << EOF > /x\nADD is a word here\nEOF\n",
+        "FROM a\nRUN <<EOF bash -e\necho \"${A%%.*}\" \\\n  && echo $((1 << 2))\nEOF\n",
+        "FROM a\nRUN grep x <<<\"$A\" && echo $((1<<2)) 'a << b' \"c <<E\" it\\'s \
+         ${B:-c} cat<<E\n",
+        "FROM a\nRUN [\"bash\", \"-c\", \"cat <<E\\nx\\nE\"]\nRUN [ -f /x ] || echo '[' \"é\"\n",
+        "FROM a\nRUN echo ${A##*/} \"${B//x/y}\" $'it\\'s' `date` $(( 1 + 2 )) > /x 2>&1 < /y\n",
+        "FROM a\nCOPY . .\nCOPY a b/ c*.txt d?.md [ef].py /app/\n\
+         COPY --chown=u:$GID --chmod=u=rwX,go=rX a /b\n",
+        "FROM a\nCOPY --link --parents --exclude=**/*.md --exclude=[ab].txt a /b\n\
+         COPY \"a/\" '/b/'\n",
+        "FROM a\nCOPY $SRC/a ${HOME}/.b,c ${APP:-/app}/x%20(1)#2\n\
+         ADD ./a.tar.gz ./b/${V}.tar /c/\nADD a@b=1~+2!& /x\n",
+        "FROM a\nCOPY [\"a b (1).txt\", \"$A/c\", \"/d e/\"]\nADD [\"a\", \"/b\"]\n\
+         COPY [ \"a\",\t\"/b\" ]\n",
+        "FROM a\nCOPY <<EOF /x\n$A\nEOF\nCOPY --chmod=755 <<-\"A\" <<B /y/\n\tz\n\tA\nB\n",
+        "FROM a\nENV A=\"b c\" D='e' F=g\\ h\nENV PATH /x:$PATH\nLABEL a.b=\"é → ü\" c=d\n\
+         EXPOSE 80/tcp 443\n",
+        "FROM a\nCMD [\"sh\", \"-c\", \"echo \\\"$A\\\"\"]\nENTRYPOINT exec x \"$@\"\n\
+         SHELL [\"/bin/bash\", \"-c\"]\nVOLUME /x\n",
+        "FROM a\nHEALTHCHECK --interval=5s --start-period=1m CMD curl -f \
+         http://localhost/ || exit 1\nSTOPSIGNAL SIGTERM\n",
+        "FROM a\nONBUILD COPY package.json /app/\nONBUILD RUN npm install é\nONBUILD ENV A $B\n\
+         MAINTAINER É <a@b>\n",
+        "from a as b\ncopy --from=b x /y\nrun true\n",
+    ] {
+        assert_eq!(unclear(text), [], "{text:?}");
+    }
+}
+
+#[test]
+fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
+    let forms = |line: &str| {
+        let file = Dockerfile::read(&format!("FROM a\n{line}\n"));
+        file.instructions.iter().filter_map(unclear_line).collect::<Vec<_>>()
+    };
+    for (line, expected) in [
+        ("COPY --chown=\u{e0}--from=h/x /a /b", Flag),
+        ("COPY --fr\\om=h/x /a /b", Flag),
+        ("ONBUILD COPY --from h/x /a /b", Flag),
+        ("ADD [\"\\ud800\", \"/x\"]", List),
+        ("onbuild onbuild add x /y", Trigger),
+    ] {
+        assert_eq!(forms(line), [expected], "{line:?}");
+    }
+    for line in ["from a.b import (c,", "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;", "run \"x\" <<y"]
+    {
+        assert_eq!(forms(line), [], "{line:?}");
+    }
+}
