@@ -209,7 +209,7 @@ pub(super) async fn run(
             let message = format!("{what}: the builder of the engine reads no here-documents");
             return Err(Failure::new(FailureKind::Refused, message).into());
         }
-        if build.is_guarded && build.proxies.digest().is_some() {
+        if build.is_guarded() && build.proxies.digest().is_some() {
             let message = format!(
                 "{what}: the builder of the engine uses layers that were made with other proxies; the \
                  server of this run needs an engine with BuildKit for builds with proxies"
