@@ -66,6 +66,7 @@ use self::container::Container;
 use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
 use self::image::ImageManager;
 use self::storage::StorageLimit;
+use super::image_access::ImageAccess;
 use super::{
     BaseDigests, ByteStream, CaBundle, CommandExit, CreateRequest, DeadOwners, Environment,
     ExecCommand, Failure, FailureKind, HostProxies, Image, ImageRequest, InstallRequest,
@@ -219,9 +220,9 @@ impl Provider for DockerProvider {
             directory.map(|directory| config_file::proxies(directory, self.client.host()))
         };
         let proxies = self.proxies.get_or_init(|| read().unwrap_or_default());
-        match base_triggers::are_checked(settings) {
-            true => config_file::for_users_of_server(proxies),
-            false => proxies.clone(),
+        match base_triggers::access(settings) {
+            ImageAccess::Everything => proxies.clone(),
+            _ => config_file::for_users_of_server(proxies),
         }
     }
 
