@@ -343,8 +343,8 @@ mod tests {
         let (absent, private) = (refused(&[]), refused(&[Ipv4Addr::LOCALHOST.into()]));
         assert_eq!(absent.0, private.0, "users learn no names of private networks");
         assert_eq!((absent.1, private.1), (true, false));
-        let public = Ipv4Addr::new(8, 8, 8, 8).into();
-        let mixed = refused(&[public, Ipv4Addr::new(10, 0, 0, 1).into()]);
+        let addresses = [[8, 8, 8, 8], [10, 0, 0, 1]].map(IpAddr::from);
+        let mixed = refused(&addresses);
         assert_eq!(mixed, private, "an engine may connect to any of the addresses");
     }
 

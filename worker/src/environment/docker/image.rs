@@ -275,7 +275,10 @@ impl ImageManager {
 /// made it.
 fn newest_built(listed: Vec<ImageSummary>) -> Option<(String, ImageSummary)> {
     let built = listed.into_iter().filter_map(|image| {
-        let tag = image.repo_tags.iter().find(|tag| tag.starts_with(BUILT_IMAGES)).cloned()?;
+        // Podman writes a host before names of its own.
+        let is_own =
+            |tag: &&String| tag.strip_prefix("localhost/").unwrap_or(tag).starts_with(BUILT_IMAGES);
+        let tag = image.repo_tags.iter().find(is_own).cloned()?;
         Some((tag, image))
     });
     built.max_by_key(|(_, image)| image.created)
@@ -461,6 +464,9 @@ mod tests {
         let built = [image(1, &["rollout/task:1"]), image(2, &["a/b:2", "rollout/task:2"])];
         let newest = newest_built([&[pulled][..], &built].concat());
         assert_eq!(newest, Some(("rollout/task:2".to_owned(), built[1].clone())));
+        let of_podman = image(3, &["localhost/rollout/task:3"]);
+        let newest = newest_built(vec![of_podman.clone()]);
+        assert_eq!(newest, Some(("localhost/rollout/task:3".to_owned(), of_podman)));
     }
 
     #[test]
