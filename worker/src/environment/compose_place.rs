@@ -15,7 +15,9 @@ pub enum ComposePlace {
     Networks,
     /// One of these networks.
     Network,
-    /// Any other place, such as a service.
+    /// One of the services.
+    Service,
+    /// Any other place, such as a build.
     Other,
 }
 
@@ -29,7 +31,8 @@ impl ComposePlace {
             (Self::Top, "services") => Self::Services,
             (Self::Top, "networks") => Self::Networks,
             (Self::Networks, _) => Self::Network,
-            (Self::Top | Self::Services | Self::Network | Self::Other, _) => Self::Other,
+            (Self::Services, _) => Self::Service,
+            (Self::Top | Self::Network | Self::Service | Self::Other, _) => Self::Other,
         }
     }
 
@@ -59,12 +62,13 @@ mod tests {
     fn place_depends_on_no_name() {
         for name in ["n", "services", "networks", "a.services", "labels", "<<x"] {
             assert_eq!(place(&["networks", name]), ComposePlace::Network, "{name}");
-            assert_eq!(place(&["services", name]), ComposePlace::Other, "{name}");
+            assert_eq!(place(&["services", name]), ComposePlace::Service, "{name}");
             assert_eq!(place(&["services", name, "networks"]), ComposePlace::Other, "{name}");
             assert_eq!(place(&["x-part", name]), ComposePlace::Other, "{name}");
         }
         assert_eq!(place(&["<<", "services", "<<"]), ComposePlace::Services);
         assert_eq!(place(&["networks", "<<", "n", "<<"]), ComposePlace::Network);
+        assert_eq!(place(&["services", "<<", "s", "<<"]), ComposePlace::Service);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rollout_protocol::spec::environment::DockerSettings;
 use rollout_protocol::spec::task::HostRule;
 
 use super::dockerfile::{BuildFetch, BuildFetchKind};
+use super::image_reference::{self, ImageReference};
 use crate::egress::{AllowedHosts, HostTarget};
 
 /// Names of the registry of references that name none.
@@ -114,6 +115,21 @@ impl ImageAccess {
         reference: &str,
         look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
     ) -> Option<ImageRefusal> {
+        if *self == Self::Everything {
+            return None;
+        }
+        // With a variable it is the worker that knows the name.
+        match reference.parse::<ImageReference>() {
+            Err(error) if !reference.contains('$') => Some(ImageRefusal::new(error.to_string())),
+            Ok(_) | Err(_) => self.refusal_of_registry(reference, look_up),
+        }
+    }
+
+    fn refusal_of_registry(
+        &self,
+        reference: &str,
+        look_up: impl FnOnce(&str) -> Result<Vec<IpAddr>, &'static str>,
+    ) -> Option<ImageRefusal> {
         let Self::Guarded(hosts) = self else { return None };
         let Some(registry) = registry(reference) else {
             return refusal_of_local(reference).map(ImageRefusal::new);
@@ -136,10 +152,14 @@ impl ImageAccess {
             Ok(found) => found,
             Err(why) => return refused(why),
         };
+        if found.is_empty() {
+            return Some(ImageRefusal { text: text(INTERNAL), is_unresolved: true });
+        }
+        // The engine looks the name up itself, and may connect to any of its addresses.
+        let count = found.len();
         match hosts.check_addresses(&name, found, port) {
-            Ok(allowed) if !allowed.is_empty() => None,
-            Ok(_) => Some(ImageRefusal { text: text(INTERNAL), is_unresolved: true }),
-            Err(_) => refused(INTERNAL),
+            Ok(allowed) if allowed.len() == count => None,
+            Ok(_) | Err(_) => refused(INTERNAL),
         }
     }
 
@@ -154,7 +174,13 @@ impl ImageAccess {
         let (key, found, expected) = match fetch.kind {
             _ if *self == Self::Everything => return None,
             BuildFetchKind::Image => {
-                let refusal = self.refusal(source, look_up)?;
+                // Arguments without a value are empty in the name: it may be no whole reference.
+                let refusal = match image_reference::leaves_its_place(source) {
+                    true => {
+                        ImageRefusal::new(format!("the image `{source}`, which is no reference"))
+                    }
+                    false => self.refusal_of_registry(source, look_up)?,
+                };
                 return Some(BuildRefusal { key: String::new(), refusal, expected: None });
             }
             BuildFetchKind::Frontend
@@ -276,6 +302,15 @@ mod tests {
             assert_eq!(refusal(&ImageAccess::Everything, &image), None, "{image}");
         }
         assert!(refusal(&access, "$IMAGE").is_some());
+        for image in [
+            "a/../127.0.0.1:18901/x",
+            "docker.io/../127.0.0.1:18901/x",
+            "a/../../events?x=1#b",
+            "a/../../info#",
+        ] {
+            let refused = refusal(&access, image).map(|why| why.to_string());
+            assert!(refused.is_some_and(|why| why.contains("no reference")), "{image}");
+        }
         let rules =
             ["127.0.0.1:5000", "localhost", "::1"].map(|rule| rule.parse().expect("a rule"));
         let listed = ImageAccess::Guarded(AllowedHosts::public(rules.to_vec()));
@@ -333,6 +368,9 @@ mod tests {
         let (absent, private) = (refused(&[]), refused(&[Ipv4Addr::LOCALHOST.into()]));
         assert_eq!(absent.0, private.0, "users learn no names of private networks");
         assert_eq!((absent.1, private.1), (true, false));
+        let addresses = [[8, 8, 8, 8], [10, 0, 0, 1]].map(IpAddr::from);
+        let mixed = refused(&addresses);
+        assert_eq!(mixed, private, "an engine may connect to any of the addresses");
     }
 
     #[test]
@@ -354,8 +392,10 @@ mod tests {
                 .filter_map(|fetch| access.build_refusal(fetch, |_name| Err("which is unknown")));
             refused.map(|refused| refused.key).collect::<Vec<_>>()
         };
-        let cases: [(&str, &[&str], &[&str]); 6] = [
+        let cases: [(&str, &[&str], &[&str]); 8] = [
             ("FROM debian\n", &[], &[]),
+            ("FROM a/../127.0.0.1:18901/ptfrom\n", &[""], &[""]),
+            ("FROM debian\nCOPY --from=a/../h:5000/y /a /b\n", &[""], &[""]),
             ("# syntax=docker/dockerfile:1 x\nFROM debian\n", &[], &[]),
             ("# syntax=h:5000/f\nFROM debian\n", &["syntax"], &[]),
             ("FROM h:5000/x\n", &[""], &[]),

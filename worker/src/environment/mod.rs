@@ -16,6 +16,7 @@ pub mod build_context;
 mod ca_bundle;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod compose;
+pub mod compose_limits;
 pub mod compose_place;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
@@ -30,6 +31,7 @@ mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod image_access;
+pub mod image_reference;
 mod install;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;

@@ -1,6 +1,7 @@
 //! `[environment]`, and `[verifier.environment]`, which has the same keys.
 
 use rollout_protocol::spec::task::{McpServer, TaskEnvironment};
+use rollout_worker::environment::image_reference::ImageReference;
 
 use super::super::elements::{resources, timeouts};
 use super::super::reader::{Field, Fields};
@@ -161,7 +162,7 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, context: &mut
 /// Reads an image reference.
 pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
     let image = field.non_empty_string()?;
-    if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.starts_with('-') {
+    if image.parse::<ImageReference>().is_err() {
         field.bad_value("an image reference such as `debian:bookworm-slim`");
         return None;
     }

@@ -156,13 +156,19 @@ fn task_hardware_unavailable_is_demand_not_error() {
 }
 
 #[test]
-fn docker_image_empty_is_none_and_blank_is_refused() {
+fn docker_image_empty_is_none_and_one_that_is_no_reference_is_refused() {
     assert_eq!(
         read_valid("version = '1.0'\n[environment]\ndocker_image = ''\n").environment.docker_image,
         None
     );
-    let (_, faults, _) = read("[environment]\ndocker_image = ' '\n", None);
-    assert_eq!(faults, [("environment.docker_image".to_owned(), ErrorKind::BadValue)]);
+    for image in [" ", "-a", "a/../127.0.0.1:18901/x", "a/../../events?x=1#b", "a/../../info#"] {
+        let (_, faults, _) = read(&format!("[environment]\ndocker_image = '{image}'\n"), None);
+        let expected = ("environment.docker_image".to_owned(), ErrorKind::BadValue);
+        assert_eq!(faults, [expected], "{image}");
+    }
+    let named = "version = '1.0'\n[environment]\ndocker_image = 'localhost:5000/a/b:1@sha256:00'\n";
+    let image = read_valid(named).environment.docker_image;
+    assert_eq!(image.as_deref(), Some("localhost:5000/a/b:1@sha256:00"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use rollout_worker::confined::ConfinedDir;
+use rollout_worker::environment::compose_limits;
 use rollout_worker::environment::compose_place::ComposePlace;
 use rollout_worker::environment::descriptor;
 use rollout_worker::environment::dockerfile::{FRONTEND_ARGUMENT, build_fetches};
@@ -295,6 +296,15 @@ impl TaskImages<'_> {
                     let expected = "a network whose addresses the engine chooses";
                     self.refuse_for(refused, "addresses of a network", expected);
                 }
+                (name @ ("ulimits" | "sysctls"), value) if place == ComposePlace::Service => {
+                    if let Some(limit) = compose_limits::refused(name, keys(value)) {
+                        let refused = (file.path, key.as_str(), Some(entry.line));
+                        let found = format!("`{limit}`, which reaches beyond the container");
+                        let expected = "limits and kernel parameters of the container alone, such as \
+                                        `nofile` and `net.*`";
+                        self.refuse_for(refused, &found, expected);
+                    }
+                }
                 (name, _) if place.has_texts(name) => continue,
                 _ => {}
             }
@@ -364,6 +374,22 @@ impl TaskImages<'_> {
 fn in_its_place(path: &Path) -> Option<PathBuf> {
     let is_default = path.file_name().is_some_and(|name| name == DOCKERFILE);
     is_default.then(|| path.with_file_name(DOCKERFILE.to_ascii_lowercase()))
+}
+
+/// The keys of a map, or of a list of texts `KEY=VALUE`.
+fn keys(value: &ConfigValue) -> Vec<&str> {
+    let key = |text: &str| text.find('=').unwrap_or(text.len());
+    match value {
+        ConfigValue::Mapping(entries) => entries.iter().map(|entry| entry.key.as_str()).collect(),
+        ConfigValue::Sequence(items) => items
+            .iter()
+            .map(|item| match &item.value {
+                ConfigValue::String(text) => &text[..key(text)],
+                _ => "",
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn is_empty(value: &ConfigValue) -> bool {

@@ -15,6 +15,7 @@ use super::build::BuildSpec;
 use super::client::DockerClient;
 use super::image::inspect;
 use crate::environment::dockerfile::{BaseImage, Dockerfile};
+use crate::environment::image_reference::ImageReference;
 use crate::environment::{BaseDigests, Failure};
 
 /// Limit of remembered base images, over all runs.
@@ -90,6 +91,7 @@ impl BaseImageResolver {
     ) -> Result<ResolvedBases, Failure> {
         let mut found = Vec::new();
         for base in images {
+            check_name(&base)?;
             if base.has_digest() {
                 continue;
             }
@@ -163,14 +165,25 @@ impl BaseImageResolver {
 
     /// The digest in the registry, or the reason why it is not known.
     async fn ask_registry(&self, image: &str) -> Result<Result<String, String>, Failure> {
+        let reference: ImageReference = image.parse()?;
         let docker = self.client.docker().await?;
-        let asked = docker.inspect_registry_image(image, None);
+        let asked = docker.inspect_registry_image(reference.as_str(), None);
         Ok(match tokio::time::timeout(ANSWER_WITHIN, asked).await {
             Ok(Ok(found)) => found.descriptor.digest.ok_or_else(|| "no digest".to_owned()),
             Ok(Err(error)) => Err(self.client.failure("cannot ask the registry", error).message),
             Err(_) => Err(format!("no answer within {ANSWER_WITHIN:?}")),
         })
     }
+}
+
+/// Refuses a base image whose name engines do not take.
+fn check_name(base: &BaseImage) -> Result<(), Failure> {
+    let checked = base.image.parse::<ImageReference>().map(drop);
+    checked.map_err(|error| {
+        let mut failure = Failure::from(error);
+        failure.message = format!("line {} of the Dockerfile: {}", base.line, failure.message);
+        failure
+    })
 }
 
 /// The Dockerfile of a build, if it can be read.
@@ -223,6 +236,24 @@ pub(super) fn by_digest(found: &ResolvedBases) -> Vec<(BaseImage, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::FailureKind;
+
+    #[test]
+    fn base_image_whose_name_is_no_reference_is_refused_with_its_line() {
+        let checked = |image: &str| {
+            let file = Dockerfile::read(&format!("FROM debian\nCOPY --from={image} /a /b\n"));
+            let bases = file.base_images(&BTreeMap::new());
+            bases.iter().try_for_each(check_name)
+        };
+        for image in ["debian:12", "localhost:5000/x", "h.example/a/b:1@sha256:00"] {
+            assert!(checked(image).is_ok(), "{image}");
+        }
+        for image in ["a/../127.0.0.1:18901/y", "a/../../info#", "a?x=1"] {
+            let refused = checked(image).expect_err(image);
+            assert_eq!(refused.kind, FailureKind::Refused, "{image}");
+            assert!(refused.message.starts_with("line 2 of the Dockerfile: "), "{refused:?}");
+        }
+    }
 
     #[test]
     fn base_image_digest_of_other_repository_is_ignored() {

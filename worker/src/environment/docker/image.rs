@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bollard::models::ImageInspect;
+use bollard::models::{ImageInspect, ImageSummary};
 use futures_util::StreamExt as _;
 use lru::LruCache;
 use rollout_protocol::digest::DigestHasher;
@@ -19,6 +19,7 @@ use super::failure::has_status;
 use super::{labels, lock};
 use crate::environment::compose;
 use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
+use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
     BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
@@ -28,6 +29,9 @@ use crate::shown_path::shown;
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.
 const BUILD_FORMAT: &str = "2";
+
+/// Start of the tags of built images.
+const BUILT_IMAGES: &str = "rollout/task:";
 
 /// Limit of remembered forced builds, so that a run builds each of its images once and not once per
 /// trial.
@@ -218,11 +222,7 @@ impl ImageManager {
         };
         let listed = self.client.docker().await?.list_images(Some(options)).await;
         let listed = listed.map_err(|e| self.client.failure("cannot list built images", e))?;
-        let newest = listed.into_iter().max_by_key(|image| image.created);
-        let Some((tag, image)) = newest.and_then(|i| Some((i.repo_tags.first()?.clone(), i)))
-        else {
-            return Ok(None);
-        };
+        let Some((tag, image)) = newest_built(listed) else { return Ok(None) };
         let label = image.labels.get(labels::BUILD);
         let how: Option<ImageBuild> = label.and_then(|label| serde_json::from_str(label).ok());
         let before = how.as_ref().map(|how| how.bases.clone()).unwrap_or_default();
@@ -271,11 +271,24 @@ impl ImageManager {
     }
 }
 
+/// The newest image with a tag that builds make, and this tag. Another image has its labels from whoever
+/// made it.
+fn newest_built(listed: Vec<ImageSummary>) -> Option<(String, ImageSummary)> {
+    let built = listed.into_iter().filter_map(|image| {
+        // Podman writes a host before names of its own.
+        let is_own =
+            |tag: &&String| tag.strip_prefix("localhost/").unwrap_or(tag).starts_with(BUILT_IMAGES);
+        let tag = image.repo_tags.iter().find(is_own).cloned()?;
+        Some((tag, image))
+    });
+    built.max_by_key(|(_, image)| image.created)
+}
+
 /// The tag of the image that a build makes.
 fn tag(build: &BuildSpec) -> String {
     let bases = base_images::recorded(&build.base_images);
     if bases.is_empty() {
-        return format!("rollout/task:{}", build.recipe);
+        return format!("{BUILT_IMAGES}{}", build.recipe);
     }
     let mut hasher = DigestHasher::default();
     hasher.update_part(build.recipe.as_bytes());
@@ -283,7 +296,7 @@ fn tag(build: &BuildSpec) -> String {
         hasher.update_part(image.as_bytes());
         hasher.update_part(digest.as_bytes());
     }
-    format!("rollout/task:{}", &hasher.finish().hex()[..32])
+    format!("{BUILT_IMAGES}{}", &hasher.finish().hex()[..32])
 }
 
 /// Digest of all inputs of a build but its base images, including the frontend that the host sets. Images
@@ -369,7 +382,8 @@ pub(super) async fn inspect(
     client: &DockerClient,
     name: &str,
 ) -> Result<Option<ImageInspect>, Failure> {
-    match client.docker().await?.inspect_image(name).await {
+    let reference: ImageReference = name.parse()?;
+    match client.docker().await?.inspect_image(reference.as_str()).await {
         Ok(image) => Ok(Some(image)),
         Err(error) if has_status(&error, 404) => Ok(None),
         Err(error) => Err(client.failure(&format!("cannot look for the image {name}"), error)),
@@ -381,7 +395,8 @@ pub(super) async fn pull(
     name: &str,
     platform: Option<&str>,
 ) -> Result<(), Failure> {
-    let (repository, tag) = split_reference(name);
+    let reference: ImageReference = name.parse()?;
+    let (repository, tag) = split_reference(reference.as_str());
     let options = bollard::query_parameters::CreateImageOptions {
         from_image: Some(repository.to_owned()),
         tag: Some(tag.to_owned()),
@@ -436,6 +451,23 @@ mod tests {
         ] {
             assert_eq!(split_reference(name), (repository, tag));
         }
+    }
+
+    #[test]
+    fn earlier_image_is_one_with_the_tag_of_a_build() {
+        let image = |created: i64, tags: &[&str]| ImageSummary {
+            created,
+            repo_tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+            ..ImageSummary::default()
+        };
+        let pulled = image(9, &["a/b:1", "h.example/rollout/task:1", "rollout/tasks:1"]);
+        assert_eq!(newest_built(vec![pulled.clone(), image(8, &[])]), None);
+        let built = [image(1, &["rollout/task:1"]), image(2, &["a/b:2", "rollout/task:2"])];
+        let newest = newest_built([&[pulled][..], &built].concat());
+        assert_eq!(newest, Some(("rollout/task:2".to_owned(), built[1].clone())));
+        let of_podman = image(3, &["localhost/rollout/task:3"]);
+        let newest = newest_built(vec![of_podman.clone()]);
+        assert_eq!(newest, Some(("localhost/rollout/task:3".to_owned(), of_podman)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::Shared;
 use super::build::ImageBuilder;
 use super::options::BuilderOptions;
 use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
+use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{Failure, FailureKind, Image, ImageRequest, ImageSource, compose};
 use crate::supervise;
@@ -43,7 +44,10 @@ impl Shared {
     ) -> Result<Image, Failure> {
         let cluster = Arc::clone(self.client.cluster().await?);
         match request.source.clone() {
-            ImageSource::Named(name) => Ok(Image::found(cluster.options.mirrored(&name))),
+            ImageSource::Named(name) => {
+                let reference: ImageReference = name.parse()?;
+                Ok(Image::found(cluster.options.mirrored(reference.as_str())))
+            }
             ImageSource::Context { digest, dir } if compose::defines_image(&dir) => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }

@@ -396,6 +396,38 @@ fn compose_file_that_cannot_be_told_is_refused() {
 }
 
 #[test]
+fn limits_beyond_the_container_and_names_that_are_paths_are_refused() {
+    let compose = |service: &str| {
+        let text = format!("x: &x {service}\nservices: {{db: {service}, web: {{<<: *x}}}}\n");
+        let files = [
+            ("task.toml", "version = '1.0'\n"),
+            ("environment/docker-compose.yaml", text.as_str()),
+            ("environment/Dockerfile", "FROM debian\n"),
+        ];
+        found(&files, &ImageAccess::default())
+    };
+    for (service, word) in [
+        ("{build: ., ulimits: {nofile: 1, rtprio: 99}}", "`rtprio`"),
+        ("{build: ., ulimits: {nice: {soft: 40, hard: 40}}}", "`nice`"),
+        ("{build: ., sysctls: {kernel.core_pattern: '|/x'}}", "`kernel.core_pattern`"),
+        ("{build: ., sysctls: [net.core.somaxconn=1, vm.swappiness=1]}", "`vm.swappiness`"),
+        ("{image: 'a/../127.0.0.1:18901/cd'}", "no reference"),
+        ("{image: 'a/../../events?x=1#b'}", "no reference"),
+    ] {
+        let findings = compose(service);
+        assert!(findings.iter().any(|one| one.contains(word)), "{service}: {findings:?}");
+    }
+    for service in [
+        "{build: ., ulimits: {nofile: {soft: 1, hard: 2}, memlock: -1, nproc: 5, core: 0}}",
+        "{build: ., sysctls: {net.core.somaxconn: 1024}}",
+        "{build: ., sysctls: [net.ipv4.tcp_syncookies=0], networks: {ulimits: {aliases: [a]}}}",
+        "{image: 'debian:12@sha256:00'}",
+    ] {
+        assert_eq!(compose(service), [""; 0], "{service}");
+    }
+}
+
+#[test]
 fn addresses_of_networks_are_refused() {
     let compose = |text: &str| {
         let files = [

@@ -7,9 +7,11 @@ use serde_json::{Map, Value};
 
 use super::shares;
 use crate::environment::compose::HostPath;
+use crate::environment::compose_limits;
+use crate::environment::image_reference::ImageReference;
 
 /// Keys of a service that stay inside its own container and network.
-const SERVICE_KEYS: [&str; 55] = [
+const SERVICE_KEYS: [&str; 52] = [
     "attach",
     "cap_drop",
     "command",
@@ -34,7 +36,6 @@ const SERVICE_KEYS: [&str; 55] = [
     "group_add",
     "healthcheck",
     "hostname",
-    "image",
     "init",
     "labels",
     "links",
@@ -58,10 +59,8 @@ const SERVICE_KEYS: [&str; 55] = [
     "stdin_open",
     "stop_grace_period",
     "stop_signal",
-    "sysctls",
     "tmpfs",
     "tty",
-    "ulimits",
     "user",
     "working_dir",
     "build",
@@ -181,6 +180,14 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
     let of_service = text.starts_with("service:");
     match key {
         "build" => build(value, root),
+        "image" => {
+            let checked = literal(text).parse::<ImageReference>().map(drop);
+            checked.map_err(|error| error.to_string())
+        }
+        "ulimits" | "sysctls" => match compose_limits::refused(key, keys_of(value)) {
+            None => Ok(()),
+            Some(name) => Err(format!("`{name}` would reach beyond the limits of the task")),
+        },
         "volumes" => list(value).try_for_each(|volume| mount(volume, root)),
         "deploy" => deploy(value),
         // Compared with containers of other trials, which have the default weight.
@@ -315,6 +322,13 @@ fn inside(root: &Path, value: &Value, key: &str) -> Result<(), String> {
     }
 }
 
+/// The keys of a map, or of a list of texts `KEY=VALUE`.
+fn keys_of(value: &Value) -> impl Iterator<Item = &str> {
+    let map = value.as_object().into_iter().flat_map(Map::keys).map(String::as_str);
+    let texts = list(value).map(|item| item.as_str().unwrap_or_default());
+    map.chain(texts.map(|text| text.split_once('=').map_or(text, |(key, _)| key)))
+}
+
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
@@ -357,6 +371,8 @@ mod tests {
             "services": {"db": {
                 "image": "y", "privileged": false, "cap_add": [], "devices": null,
                 "build": {"context": "ROOT/db", "dockerfile": "Dockerfile", "args": {"A": "b"}},
+                "ulimits": {"nofile": {"soft": 1, "hard": 2}, "memlock": -1, "core": 0},
+                "sysctls": {"net.core.somaxconn": "1024", "kernel.shmmax": "1"},
                 "security_opt": ["no-new-privileges:true"], "network_mode": "service:main",
                 "volumes": [{"type": "bind", "source": "ROOT/db", "target": "/x"},
                             {"type": "volume", "source": "data", "target": "/y"}],
@@ -427,6 +443,12 @@ mod tests {
             (service(&json!({"ipc": "host"})), "`ipc`"),
             (service(&json!({"userns_mode": "host"})), "`userns_mode`"),
             (service(&json!({"security_opt": ["seccomp=unconfined"]})), "`security_opt`"),
+            (service(&json!({"ulimits": {"nofile": 1, "rtprio": 99}})), "`rtprio`"),
+            (service(&json!({"ulimits": {"nice": {"soft": 40, "hard": 40}}})), "`nice`"),
+            (service(&json!({"sysctls": {"kernel.core_pattern": "|/x"}})), "`kernel.core_pattern`"),
+            (service(&json!({"sysctls": ["vm.swappiness=1"]})), "`vm.swappiness`"),
+            (service(&json!({"image": "a/../127.0.0.1:18901/x"})), "`image`"),
+            (service(&json!({"image": "a/../../events?x=1#b"})), "`image`"),
             (service(&json!({"use_api_socket": true})), "`use_api_socket`"),
             (service(&json!({"annotations": {"dev.gvisor.flag.x": "y"}})), "`annotations`"),
             (service(&json!({"volumes_from": ["container:x"]})), "`volumes_from`"),
