@@ -6,7 +6,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
@@ -63,16 +62,6 @@ async fn blocking_erased(work: Box<dyn FnOnce() -> ErasedValue + Send>) -> Erase
     }
 }
 
-/// Runs work that may wait for a disk on the caller's thread: for work that is too small for a thread of its
-/// own. Where the runtime has more threads, its other tasks go on meanwhile, however long the disk takes.
-pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
-    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-    match flavor {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
-    }
-}
-
 /// Starts a named thread for work that blocks for its whole life. The caller joins it.
 ///
 /// # Errors
@@ -122,23 +111,4 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
         .map(|s| (*s).to_owned())
         .or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn tasks_go_on_while_work_in_place_waits() {
-        let (told, told_later) = mpsc::channel();
-        let waiting = spawn("waiting", async move {
-            in_place(|| told_later.recv_timeout(Duration::from_secs(60)))
-        });
-        let telling = spawn("telling", async move { told.send(()).is_ok() });
-        assert_eq!(waiting.await.expect("no panic"), Ok(()));
-        assert!(telling.await.expect("no panic"));
-    }
 }

@@ -28,7 +28,7 @@ fn certificate() -> String {
 fn agent_and_verifier_have_the_ca_bundle_of_the_command_line() {
     let (project, bundle) = (project().write("job.yaml", BUNDLE_JOB), certificate());
     project.write_small_task(
-        "grep -q BEGIN \"$SSL_CERT_FILE\" && cat \"$REQUESTS_CA_BUNDLE\" > /app/verifier.pem\n\
+        "grep -q BEGIN \"$SSL_CERT_FILE\" && cat \"$REQUESTS_CA_BUNDLE\" > /logs/verifier/seen.pem\n\
          echo 1 > /logs/verifier/reward.txt\n",
     );
     let dockerfile = "FROM debian:bookworm-slim\nWORKDIR /app\n";
@@ -40,7 +40,7 @@ fn agent_and_verifier_have_the_ca_bundle_of_the_command_line() {
     let text = |path: &str| fs::read_to_string(trial.directory.join(path)).expect(path);
     assert_eq!(text("command/stdout.txt"), "/rollout/ca-bundle.pem /own.pem []\n");
     assert_eq!(text("artifacts/app/seen.pem"), bundle);
-    assert_eq!(text("artifacts/app/verifier.pem"), bundle);
+    assert_eq!(text("logs/verifier/seen.pem"), bundle);
     assert_nothing_left(&project);
 }
 

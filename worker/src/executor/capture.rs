@@ -15,7 +15,6 @@ use rollout_protocol::limits;
 use crate::environment::{OutputSink, OutputStream};
 use crate::fs_make::make_directory;
 use crate::secrets::{RedactingStream, RedactionStyle, Redactor};
-use crate::supervise;
 use crate::warning_limiter::WarningLimiter;
 
 /// Directories above that of a file which may be missing: `steps/<name>/logs`. More are missing if
@@ -66,9 +65,8 @@ impl Capture {
     /// # Errors
     /// The first error of the local disk.
     pub fn finish(&self) -> io::Result<[CapturedStream; 2]> {
-        let streams = [OutputStream::Stdout, OutputStream::Stderr];
         let [stdout, stderr] =
-            supervise::in_place(|| streams.map(|stream| self.stream(stream).finish()));
+            [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
         Ok([stdout?, stderr?])
     }
 
@@ -195,14 +193,12 @@ impl StreamCapture {
     /// continues.
     fn write_clean(&mut self) {
         if !self.clean.is_empty() {
-            supervise::in_place(|| {
-                self.open();
-                if let Some(file) = &mut self.file
-                    && let Err(error) = file.write_all(&self.clean)
-                {
-                    self.fail(error);
-                }
-            });
+            self.open();
+            if let Some(file) = &mut self.file
+                && let Err(error) = file.write_all(&self.clean)
+            {
+                self.fail(error);
+            }
             self.clean.clear();
         }
     }
@@ -259,8 +255,7 @@ pub fn read_tail(captured: &CapturedStream, max_bytes: usize) -> io::Result<Stri
 /// The last lines of a script's standard error, on one line.
 pub fn stderr_summary(capture: &Capture) -> String {
     let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let read = supervise::in_place(|| read_tail(&stderr, STDERR_SUMMARY_BYTES));
-    let Ok(text) = read else { return String::new() };
+    let Ok(text) = read_tail(&stderr, STDERR_SUMMARY_BYTES) else { return String::new() };
     let cut = usize::from(text.starts_with("[…"));
     let lines: Vec<&str> =
         text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();

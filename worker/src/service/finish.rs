@@ -14,7 +14,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tokio::time::Instant;
 
 use super::WorkerShared;
-use super::disks::unless_left;
+use super::disks::unless_hung;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
@@ -22,7 +22,7 @@ use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
-use crate::spool::{SpoolEntry, publish, publish_unspooled};
+use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
 use crate::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
@@ -104,22 +104,8 @@ pub(super) async fn abandon(
     running: impl Future<Output = Result<Finished, NoRecordReason>>,
 ) {
     let exec = execution.exec;
-    give_back(shared, execution).await;
-    let ending = async {
-        let _late = running.await;
-        shared.spool.clear_scratch(exec).await;
-    };
-    tokio::select! {
-        () = ending => {}
-        () = shared.wait_for_shutdown() => {}
-    }
-}
-
-/// Reports that an execution which a disk keeps from ending runs no more. Nothing else is reported of it.
-async fn give_back(shared: &WorkerShared, execution: Arc<Execution>) {
     ABANDONED.warn(&format_args!(
-        "execution {} does not end, as a disk gives no answer: it is given back",
-        execution.exec
+        "execution {exec} does not end, as a disk gives no answer: it is given back"
     ));
     let body = stopped_body(execution.phase());
     execution.mark_ended();
@@ -127,44 +113,41 @@ async fn give_back(shared: &WorkerShared, execution: Arc<Execution>) {
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
     send_last_report(shared, execution, report).await;
-}
-
-/// Gives back an execution whose result a disk keeps from being stored.
-async fn give_back_unstored(shared: &WorkerShared, execution: Arc<Execution>) {
-    give_back(shared, Arc::clone(&execution)).await;
-    let clearing = shared.spool.clear_unspooled(execution.exec);
-    let _left = unless_left(shared, &execution, clearing).await;
+    tokio::select! {
+        _late = running => {
+            let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+        }
+        () = shared.wait_for_shutdown() => {}
+    }
 }
 
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
-    send_last_report(shared, Arc::clone(&execution), report).await;
+    send_last_report(shared, execution, report).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
-    let _left = unless_left(shared, &execution, shared.spool.clear_scratch(exec)).await;
+    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
 }
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     execution.trace.enter(UPLOAD);
     let marker = has_marker(&execution, &finished);
-    let spooled = unless_left(shared, &execution, spool(shared, &finished, marker)).await;
-    let entry = match spooled {
-        Some(Some(entry)) => entry,
-        None if !finished.files.is_empty() => return give_back_unstored(shared, execution).await,
-        // What has no files needs no disk.
-        Some(None) | None => return report_unspooled(shared, execution, finished, marker).await,
+    let entry = unless_hung(shared, spool(shared, &finished, marker)).await.flatten();
+    let Some(entry) = entry else {
+        return report_unspooled(shared, execution, finished, marker).await;
     };
     let published = publish(&*shared.store, &shared.store_outage, &entry);
-    match unless_left(shared, &execution, published).await {
+    let report = match unless_hung(shared, published).await {
         Some(report) => {
             shared.config.metrics.stored(entry.bytes());
-            note_end(shared, &execution, &report.body);
-            send_last_report(shared, Arc::clone(&execution), report).await;
+            report
         }
-        None => give_back(shared, Arc::clone(&execution)).await,
-    }
-    let _left = unless_left(shared, &execution, shared.spool.remove(entry)).await;
+        None => unreadable_report(&finished),
+    };
+    note_end(shared, &execution, &report.body);
+    send_last_report(shared, execution, report).await;
+    let _left = unless_hung(shared, shared.spool.remove(entry)).await;
 }
 
 /// Spools an execution; `None` if that is not possible for too long. A host that lacks open files or
@@ -211,17 +194,19 @@ async fn report_unspooled(
     let exec = execution.exec;
     UNSPOOLED
         .warn(&format_args!("execution {exec} cannot be spooled: its result is stored at once"));
-    let located = unless_left(shared, &execution, shared.spool.locate_files(&finished)).await;
+    let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
     let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
-    let stored = match finished.files.is_empty() {
-        true => Some(stored.await),
-        false => unless_left(shared, &execution, stored).await,
+    let report = match finished.files.is_empty() {
+        true => stored.await,
+        false => {
+            let stored = unless_hung(shared, stored).await;
+            stored.unwrap_or_else(|| unreadable_report(&finished))
+        }
     };
-    let Some(report) = stored else { return give_back_unstored(shared, execution).await };
     note_end(shared, &execution, &report.body);
-    send_last_report(shared, Arc::clone(&execution), report).await;
-    let _left = unless_left(shared, &execution, shared.spool.clear_unspooled(exec)).await;
+    send_last_report(shared, execution, report).await;
+    let _left = unless_hung(shared, shared.spool.clear_unspooled(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.

@@ -13,7 +13,6 @@ use super::EvalContext;
 use super::collect::EvalOutputs;
 use super::run::EvalRun;
 use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
-use crate::supervise;
 
 impl Finished<EvalRecord> {
     /// The result of an execution that failed before anything else is known about it.
@@ -64,7 +63,7 @@ pub(super) fn finished(mut run: EvalRun<'_>, stopped: Option<Phase>) -> Finished
     if stopped.is_some() {
         run.end = EvalEnd::Stopped;
     }
-    let files = supervise::in_place(|| record_files(&mut run));
+    let files = record_files(&mut run);
     let (durations, timestamps) = run.attempt.timing.finish();
     let calls: f64 = run.gateway.values().map(|calls| calls.cost).sum();
     let cost = run.removed_cost + run.environment_cost() + calls;

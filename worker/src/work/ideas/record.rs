@@ -9,7 +9,6 @@ use rollout_protocol::version::RUN_FORMAT;
 use super::IdeasContext;
 use super::run::IdeasRun;
 use crate::executor::{FileRole, Finished, RecordFile, errors};
-use crate::supervise;
 
 /// Path of the log of a failed image build below the directory of the node's logs.
 const BUILD_LOG: &str = "build.log";
@@ -58,7 +57,7 @@ pub(super) fn finished(mut run: IdeasRun<'_>, stopped: Option<Phase>) -> Finishe
     if stopped.is_some() {
         run.end = IdeasEnd::Stopped;
     }
-    let mut files = supervise::in_place(|| record_files(&mut run));
+    let mut files = record_files(&mut run);
     let mut calls = run.models.finish("");
     files.append(&mut calls.files);
     let (durations, timestamps) = run.attempt.timing.finish();

@@ -10,7 +10,6 @@ use crate::executor::errors::ScriptStage;
 use crate::executor::{self, BUILD_LOG, BuildLog, Capture, CapturedStream, RecordFile};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
-use crate::supervise;
 
 /// Prefix of the paths of a step's files, below the trial's directory: `steps/<name>/` for a step
 /// with a name, otherwise empty.
@@ -84,14 +83,6 @@ impl TrialOutputs {
 
     /// Ends all captures and returns their files; scripts that still run are cut off.
     pub(super) fn finish(&mut self) -> FinishedOutputs {
-        // A trial without scripts has no files, and may take microseconds.
-        if self.captures.is_empty() && self.finished.is_empty() {
-            return self.collect();
-        }
-        supervise::in_place(|| self.collect())
-    }
-
-    fn collect(&mut self) -> FinishedOutputs {
         let mut kept = FinishedOutputs::default();
         for (stage, directory, capture) in self.captures.drain(..) {
             match capture.finish() {

@@ -7,7 +7,6 @@ use crate::executor::RecordFile;
 use crate::executor::errors;
 use crate::fs_make::{SCRATCH_DEPTH, make_directory};
 use crate::shortage::Shortage;
-use crate::supervise;
 
 /// Its path below the trial's directory.
 const FILE: &str = "network/refused.json";
@@ -21,11 +20,7 @@ impl TrialRun<'_> {
         let text = self.attempt.redactor.text(&text) + "\n";
         let file = self.outputs.scratch().join(FILE);
         let parent = file.parent().expect("it is in a directory");
-        let write = || {
-            make_directory(parent, SCRATCH_DEPTH)?;
-            fs::write(&file, &text)
-        };
-        match supervise::in_place(write) {
+        match make_directory(parent, SCRATCH_DEPTH).and_then(|()| fs::write(&file, &text)) {
             Ok(()) => Some(RecordFile::text(file, FILE.to_owned(), text.len() as u64, false)),
             Err(error) => {
                 let why = format!("cannot keep the list of refused hosts: {error}");

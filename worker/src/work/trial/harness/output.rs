@@ -9,7 +9,6 @@ use rollout_protocol::record::OutputSource;
 use crate::archive::{self, CapturedFile};
 use crate::environment::{Environment, Failure, FailureKind};
 use crate::executor::{self, COPY_LIMIT, Capture};
-use crate::supervise;
 
 /// An output.
 #[derive(Debug)]
@@ -86,9 +85,7 @@ fn from_last_line(stdout: &str) -> Result<OutputReading, Option<TrialOutputError
 /// The end of the standard output, without secrets.
 fn read_stdout(capture: &Capture) -> Result<String, Failure> {
     let most = usize::try_from(limits::TRIAL_OUTPUT_BYTES).unwrap_or(usize::MAX);
-    let read = supervise::in_place(|| {
-        capture.finish().and_then(|[stdout, _]| executor::read_tail(&stdout, most))
-    });
+    let read = capture.finish().and_then(|[stdout, _]| executor::read_tail(&stdout, most));
     read.map_err(|error| {
         Failure::local(FailureKind::Service, "cannot read the captured standard output", error)
     })

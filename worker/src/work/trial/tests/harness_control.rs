@@ -222,9 +222,9 @@ async fn agent_that_cannot_acknowledge_gets_no_control() {
 #[tokio::test(start_paused = true)]
 async fn control_that_cannot_be_written_is_refused() {
     let rig = fixture(IntegrationLevel::SdkControl, 20).await;
-    // The first three calls place the input, the first control, and the limits.
-    let fourth = FaultTrigger::Nth(FakeCall::CopyTo, 3);
-    rig.provider.fault(fourth, FaultEffect::Fail(FailureKind::Service));
+    // The first two calls place the input and the first control.
+    let third = FaultTrigger::Nth(FakeCall::CopyTo, 2);
+    rig.provider.fault(third, FaultEffect::Fail(FailureKind::Service));
     let user = async { send(&rig, ControlAction::Stop).await.await.expect("an answer") };
     let (finished, result) = tokio::join!(run(&rig), user);
     let TrialControlResult::Refused { reason } = result else { panic!("{result:?}") };
