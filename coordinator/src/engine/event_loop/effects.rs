@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::EventKind;
+use rollout_protocol::wire::claim::ClaimAnswer;
 use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::offer::Offer;
@@ -25,12 +26,7 @@ impl<P: Planner> Engine<P> {
                     out.offers.push(Offer { class, ..offer });
                 }
                 CoreEffect::Withdraw { item, try_id } => out.withdraw(item, try_id),
-                CoreEffect::Answer { id, answer } => {
-                    if let Some(reply) = self.claims.remove(&id) {
-                        // A worker that no longer waits asks again.
-                        let _no_longer_waiting = reply.send(answer);
-                    }
-                }
+                CoreEffect::Answer { id, answer } => self.answer_claim(id, answer),
                 CoreEffect::Settled(settled) => {
                     let spec = self.run.core.settled_spec(&settled.item);
                     self.planner.on_settled(&settled, spec);
@@ -38,13 +34,13 @@ impl<P: Planner> Engine<P> {
                     let lane = settled.ordinal.and_then(|ordinal| self.planner.lane(ordinal));
                     self.backlog.settle(lane);
                     let without_ids = settled.verdict.model_use.calls_without_ids;
-                    let event = self.settled(*settled);
-                    if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
-                        settlements.push(Arc::clone(settlement));
+                    if let Some(event) = self.settled(*settled) {
+                        if let EventKind::TrialSettled { settlement, .. } = &event {
+                            settlements.push(Arc::clone(settlement));
+                        }
+                        events.push(event);
+                        events.extend(self.without_ids(without_ids));
                     }
-                    let warning = event.as_ref().and_then(|_| self.without_ids(without_ids));
-                    events.extend(event);
-                    events.extend(warning);
                 }
                 CoreEffect::Retry(retry) => {
                     self.live.end(&retry.item, &retry.exec);
@@ -86,6 +82,13 @@ impl<P: Planner> Engine<P> {
             self.emit(events).await;
         }
         Ok(())
+    }
+
+    fn answer_claim(&mut self, id: u64, answer: ClaimAnswer) {
+        if let Some(reply) = self.claims.remove(&id) {
+            // A worker that no longer waits asks again.
+            let _no_longer_waiting = reply.send(answer);
+        }
     }
 
     fn answer_command(&mut self, id: u64, receipt: CommandReceipt) {
