@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::forms::{self, UnclearForm, UnclearPlace};
 use super::parse::{Dockerfile, DockerfileInstruction, LineRules};
+use crate::environment::image_reference::ImageReference;
 
 /// Something that an engine fetches for a build, in the network of its own host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,13 +71,32 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     add_unclear(&mut found, unclear);
     for rules in OTHER_WAYS {
         let file = Dockerfile::read_as(text, rules);
-        found.extend(fetches_of(&file, text, build_args));
+        let mut of_file = fetches_of(&file, text, build_args);
+        // Lines of a script, at which such a builder refuses the file.
+        let refused: BTreeSet<usize> = file
+            .instructions
+            .iter()
+            .filter(|one| names_no_image(one))
+            .map(|one| one.line)
+            .collect();
+        of_file.retain(|fetch| !refused.contains(&fetch.line));
+        found.extend(of_file);
         let lines = file.instructions.iter();
         let unclear =
             lines.filter_map(|one| Some(UnclearPlace::of(one, forms::unclear_line(one)?)));
         add_unclear(&mut found, unclear.collect());
     }
     found.into_iter().collect()
+}
+
+/// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes.
+fn names_no_image(instruction: &DockerfileInstruction) -> bool {
+    let Some(word) = forms::blank_separated(&instruction.rest).next() else { return false };
+    let bare = word.replace(['"', '\''], "");
+    instruction.name == "FROM"
+        && bare.is_ascii()
+        && !bare.contains(['$', '\\', '`'])
+        && bare.parse::<ImageReference>().is_err()
 }
 
 /// Adds unclear forms, the first of each line. A word that may be an address has no other fault.

@@ -190,6 +190,36 @@ fn instructions_that_builders_read_in_different_ways_are_found() {
 }
 
 #[test]
+fn line_of_a_script_that_names_no_image_is_not_fetched() {
+    for line in [
+        "FROM (SELECT 1) t",
+        "FROM users, orders",
+        "FROM \"Users\";",
+        "from . import x",
+        "from .a import (b,",
+        "FROM Debian AS x",
+        "FROM a/../h:1/x",
+    ] {
+        for begun in ["COPY <<EOF /init.sql", "RUN python3 <<EOF"] {
+            let text = format!("FROM a\n{begun}\n{line}\nEOF\n");
+            assert_eq!(fetches(&text), [(Image, "a".to_owned())], "{text}");
+        }
+        assert!(fetches(&format!("FROM a\n{line}\n")).len() > 1, "{line}: no script");
+    }
+    for (line, image) in [
+        ("FROM 127.0.0.1:18901/x", "127.0.0.1:18901/x"),
+        ("FROM \"127.0.0.1:18901/x\"", "127.0.0.1:18901/x"),
+        ("FROM 127.0.0.1:18901\\/x", "127.0.0.1:18901/x"),
+        ("FROM [::1]:5000/x,y", "[::1]:5000/x,y"),
+        ("FROM ${X?}127.0.0.1:18901/x", "${X?}127.0.0.1:18901/x"),
+    ] {
+        let found = fetches(&format!("FROM a\nRUN <<EOF\n{line}\nEOF\n"));
+        let is_refused = line.contains(',');
+        assert_ne!(found.contains(&(Image, image.to_owned())), is_refused, "{line}: {found:?}");
+    }
+}
+
+#[test]
 fn line_that_ends_in_two_escape_characters_is_unclear() {
     for text in [
         "FROM scratch\nADD x \\\\\nhttp://127.0.0.1:18901/bs1 /\n",
