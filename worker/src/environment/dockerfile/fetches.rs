@@ -89,12 +89,14 @@ pub fn build_fetches(text: &str, build_args: &BTreeMap<String, String>) -> Vec<B
     found.into_iter().collect()
 }
 
-/// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes.
+/// Whether an instruction is a `FROM` whose image no builder takes, however it removes quotes. Some builders
+/// look for blanks among single bytes.
 fn names_no_image(instruction: &DockerfileInstruction) -> bool {
     let Some(word) = forms::blank_separated(&instruction.rest).next() else { return false };
     let bare = word.replace(['"', '\''], "");
     instruction.name == "FROM"
-        && bare.is_ascii()
+        && bare.chars().all(|c| c.is_ascii() || c.is_alphabetic())
+        && !bare.bytes().any(|byte| matches!(byte, 0x85 | 0xa0))
         && !bare.contains(['$', '\\', '`'])
         && bare.parse::<ImageReference>().is_err()
 }

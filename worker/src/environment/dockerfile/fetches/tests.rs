@@ -199,6 +199,7 @@ fn line_of_a_script_that_names_no_image_is_not_fetched() {
         "from .a import (b,",
         "FROM Debian AS x",
         "FROM a/../h:1/x",
+        "from é import x",
     ] {
         for begun in ["COPY <<EOF /init.sql", "RUN python3 <<EOF"] {
             let text = format!("FROM a\n{begun}\n{line}\nEOF\n");
@@ -212,6 +213,7 @@ fn line_of_a_script_that_names_no_image_is_not_fetched() {
         ("FROM 127.0.0.1:18901\\/x", "127.0.0.1:18901/x"),
         ("FROM [::1]:5000/x,y", "[::1]:5000/x,y"),
         ("FROM ${X?}127.0.0.1:18901/x", "${X?}127.0.0.1:18901/x"),
+        ("FROM à127.0.0.1:18901/x", "à127.0.0.1:18901/x"),
     ] {
         let found = fetches(&format!("FROM a\nRUN <<EOF\n{line}\nEOF\n"));
         let is_refused = line.contains(',');
