@@ -72,8 +72,7 @@ impl ProviderSpec {
                 settings.guards_builds = registries.is_some();
                 settings.allowed_registries = registries.unwrap_or_default().to_vec();
             }
-            Self::Process(settings) => settings.guards_hosts = registries.is_some(),
-            Self::Kubernetes(_) => {}
+            Self::Process(_) | Self::Kubernetes(_) => {}
         }
     }
 
@@ -82,9 +81,8 @@ impl ProviderSpec {
     pub const fn guards_hosts(&self) -> bool {
         match self {
             Self::Docker(settings) => settings.guards_builds,
-            Self::Process(settings) => settings.guards_hosts,
-            // It has no allowed hosts.
-            Self::Kubernetes(_) => false,
+            // The documents of a server's users are checked. Kubernetes has no allowed hosts.
+            Self::Process(_) | Self::Kubernetes(_) => false,
         }
     }
 
@@ -159,9 +157,6 @@ pub struct ProcessSettings {
     /// Run tasks although their Dockerfile has instructions that a sandbox does not support.
     #[serde(default)]
     pub ignore_dockerfile: bool,
-    /// Allow hosts at public addresses only. No document sets it: a server does for tasks of its users.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub guards_hosts: bool,
 }
 
 /// Network of process sandboxes.
@@ -294,10 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_guarded_where_some_can_be_allowed() {
+    fn hosts_are_guarded_where_builds_are() {
         let specs = [
             (ProviderSpec::Docker(DockerSettings::default()), true),
-            (ProviderSpec::Process(ProcessSettings::default()), true),
+            (ProviderSpec::Process(ProcessSettings::default()), false),
             (ProviderSpec::Kubernetes(Box::default()), false),
         ];
         for (plain, is_guarded) in specs {

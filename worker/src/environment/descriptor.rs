@@ -20,7 +20,7 @@ pub const NAMES: &str = "docker|process|kubernetes";
 const TYPE_KEY: &str = "type";
 
 /// Keys of settings that no document has: a server sets them.
-const SERVER_KEYS: [&str; 3] = ["guards_builds", "allowed_registries", "guards_hosts"];
+const SERVER_KEYS: [&str; 2] = ["guards_builds", "allowed_registries"];
 
 /// A kind of provider.
 #[derive(Debug, Clone, Copy)]
