@@ -361,11 +361,7 @@ mod tests {
         let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}, max_starts_per_minute: 9}";
         let (EnvironmentConfig { spec, starts_per_minute, .. }, found, _) = read_field(text, read);
         assert_eq!((found, starts_per_minute), (Vec::new(), Some(9)));
-        let settings = ProcessSettings {
-            network: ProcessNetwork::None,
-            ignore_dockerfile: true,
-            ..ProcessSettings::default()
-        };
+        let settings = ProcessSettings { network: ProcessNetwork::None, ignore_dockerfile: true };
         assert_eq!(spec.provider, ProviderSpec::Process(settings));
         assert_eq!(spec.rates, EnvironmentRates { cpu_hour: 0.5, gib_hour: 0.0, start: 1.0 });
 
