@@ -14,7 +14,7 @@ use rustls::{CertificateError, RootCertStore};
 use crate::regular_file;
 use crate::shown_path::shown;
 
-/// What most files are for, in messages.
+/// The purpose of most files, in messages.
 const CERTIFICATE: &str = "certificate";
 
 /// The end of the first and of the last line of every private key.

@@ -47,7 +47,7 @@ pub(super) struct WriteHealth {
     failed_checks: AtomicU32,
 }
 
-/// What a check finds of the records, and of the run directories.
+/// The findings of a check: of the records, and of the run directories.
 #[derive(Debug)]
 struct CheckedWrites {
     records: io::Result<()>,

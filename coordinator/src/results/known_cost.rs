@@ -11,7 +11,7 @@ pub(crate) fn known_cost(known: f64, unpriced_calls: u64) -> Option<f64> {
     (known > 0.0 || unpriced_calls == 0).then_some(known)
 }
 
-/// What model calls used, as documents have it.
+/// The use of model calls, as documents have it.
 #[derive(Debug, Serialize)]
 struct ModelUseDocument {
     calls: u64,

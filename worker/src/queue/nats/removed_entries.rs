@@ -15,7 +15,7 @@ impl Nats {
     /// Purges what entries have left that were removed `age` ago or earlier. A user that may not do that
     /// leaves it.
     ///
-    /// What was removed just now must stay: a server that is killed within minutes of a purge forgets the
+    /// Markers of recent removals must stay: a server that is killed within minutes of a purge forgets the
     /// purge together with what came shortly before it, and would have the entry again.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Nats {
         let client = self.client();
         let verb = format!("STREAM.PURGE.{}", names::bucket_stream(&client.names.runs));
         let purge = |AgedMessage { stored, .. }: AgedMessage| {
-            // What was written later stays.
+            // Messages that were written later stay.
             let which =
                 json!({ "filter": stored.subject, "seq": stored.sequence.saturating_add(1) });
             api_request(&verb, &which)

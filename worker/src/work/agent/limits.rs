@@ -1,4 +1,4 @@
-//! What an agent is told of its limits: variables, and a file that follows its clock.
+//! The limits that an agent is told: variables, and a file that follows its clock.
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -391,7 +391,7 @@ async fn network_policy_failure_fails_phase_and_runs_nothing() {
     for (kind, reason) in [
         (FailureKind::Refused, "refused task permanent"),
         (FailureKind::Service, "provider_error infrastructure transient"),
-        // What ran before has removed the programs by which the change is checked.
+        // An earlier command has removed the programs by which the change is checked.
         (FailureKind::Unusable, "refused agent permanent"),
     ] {
         for (nth, expected) in [(0, "agent_execution_failed"), (1, "verifier_failed")] {
