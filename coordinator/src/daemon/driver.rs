@@ -210,6 +210,7 @@ impl PrepareFault {
             message: format!("cannot prepare the run: its files are not read after {limit:?}"),
             details: Vec::new(),
             hints: vec![hint.to_owned()],
+            is_temporary: false,
         };
         Self { failure, is_fetch: true, is_final: false }
     }
@@ -356,6 +357,7 @@ pub(super) fn remote(
         message: format!("cannot use the pool `{name}`: {error}"),
         details: Vec::new(),
         hints: Vec::new(),
+        is_temporary: false,
     })?;
     // Trials on workers outlive the daemon: its next session takes their results.
     Ok(Some(RemoteOptions { options, pool, unplaceable_timeout: None, hand_over: true }))

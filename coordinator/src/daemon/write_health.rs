@@ -103,6 +103,7 @@ fn session_failure(reason: &str) -> RunFailure {
         message: fault_text(reason),
         details: Vec::new(),
         hints: vec!["it goes on when the disk of the server takes writes again".to_owned()],
+        is_temporary: true,
     }
 }
 

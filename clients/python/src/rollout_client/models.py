@@ -97,6 +97,9 @@ class RunFailure:
     """Details, such as every fault of a job document."""
     hints: tuple[str, ...] = ()
     """Suggested actions."""
+    is_temporary: bool = False
+    """Whether it ends by itself: the disk of the server takes no writes, and the run or the farm
+    continues when that changes."""
 
 
 @dataclass(frozen=True)
