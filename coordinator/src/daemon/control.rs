@@ -19,6 +19,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Conflict`] for a run that has ended otherwise.
     pub async fn cancel(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
+        run.disk_retries().forget();
         let never_started = !run.is_live() && !run.directory().exists();
         self.change(run, move |record| {
             match &record.end {
@@ -56,6 +57,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Conflict`] for a run that has ended or was cancelled.
     pub async fn resume(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
+        run.disk_retries().forget();
         self.change(run, |record| {
             check_open("continue", record)?;
             record.wanted = WantedState::Running;

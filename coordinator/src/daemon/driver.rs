@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::commands::enforce;
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
+use super::id::HostedRunId;
 #[cfg(feature = "nats")]
 use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
@@ -81,8 +82,8 @@ pub(super) async fn drive(
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
     }
-    let is_disk_fault = matches!(end, SessionEnd::Failed(_)) && daemon.has_disk_failed().await;
     let reached = progress.snapshot();
+    let end = with_disk_fault(daemon, run, end, reached.settled).await;
     let written = run.note(&daemon.dir, |record| {
         record.progress = reached;
         record.progress.running = 0;
@@ -93,10 +94,28 @@ pub(super) async fn drive(
         tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
         daemon.writes.record_failed(&error);
     }
-    if is_disk_fault {
-        run.retry_when_writable();
-    }
     progress.end();
+}
+
+/// The end of a session, with the disk as its cause if that has failed. A document that was read from such
+/// a disk is not known to be invalid.
+async fn with_disk_fault(
+    daemon: &Daemon,
+    run: &HostedRun,
+    end: SessionEnd,
+    settled: u64,
+) -> SessionEnd {
+    if !matches!(end, SessionEnd::Invalid(_) | SessionEnd::Failed(_)) {
+        return end;
+    }
+    let Some(fault) = daemon.disk_fault::<HostedRunId>().await else { return end };
+    match end {
+        SessionEnd::Invalid(failure) if fault.is_over => SessionEnd::Invalid(failure),
+        SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
+            SessionEnd::Failed(run.disk_retries().failure(&fault.reason, failure, Some(settled)))
+        }
+        end => end,
+    }
 }
 
 fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
