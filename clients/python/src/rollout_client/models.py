@@ -133,8 +133,12 @@ class Run:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it has ended, or waits for `resume` after a failed session."""
-        return self.is_final or self.state == "failed"
+        """Whether it has ended, or waits for `resume` after a failed session.
+
+        A run that failed with the disk of the server has not stopped: it continues by itself.
+        """
+        is_temporary = self.failure is not None and self.failure.is_temporary
+        return self.is_final or (self.state == "failed" and not is_temporary)
 
 
 @dataclass(frozen=True)
