@@ -20,7 +20,7 @@ impl Daemon {
     /// [`DaemonError::Conflict`] for a run that has ended otherwise.
     pub async fn cancel(self: &Arc<Self>, run: &Arc<HostedRun>) -> Result<(), DaemonError> {
         run.disk_retries().forget();
-        let never_started = !run.is_live() && !run.directory().exists();
+        let never_started = !run.is_live() && !run.has_begun();
         self.change(run, move |record| {
             match &record.end {
                 Some(end) if end.outcome == HostedOutcome::Cancelled => return Ok(()),

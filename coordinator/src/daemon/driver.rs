@@ -169,7 +169,7 @@ async fn run_session(
     match launched {
         Ok(outcome) => ended(daemon, run, &outcome),
         Err(error) => {
-            let is_invalid = error.is_config() && !run.directory().exists();
+            let is_invalid = error.is_config() && !run.has_begun();
             let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
             if failure.code == ExitCode::Cancelled.code() {
                 return SessionEnd::Stopped;
@@ -189,7 +189,7 @@ pub(super) async fn prepared_unless_ended<T>(
     stops: &mut mpsc::Receiver<StopLevel>,
     preparing: impl Future<Output = Result<T, PrepareFault>>,
 ) -> Result<T, SessionEnd> {
-    let is_new = !run.directory().exists();
+    let is_new = !run.has_begun();
     let mut wanted = run.wanted();
     let prepared = tokio::select! {
         prepared = preparing => prepared,
@@ -245,7 +245,7 @@ impl From<RunFailure> for PrepareFault {
 /// document, so its host or the options of the daemon have changed, and may change again. A document
 /// that names files of the host was accepted by an earlier program: its run ends.
 fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
-    let can_continue = !fault.is_final && (fault.is_fetch || run.directory().exists());
+    let can_continue = !fault.is_final && (fault.is_fetch || run.has_begun());
     if can_continue {
         SessionEnd::Failed(fault.failure)
     } else {

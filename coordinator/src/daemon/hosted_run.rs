@@ -142,6 +142,11 @@ impl HostedRun {
         &self.directory
     }
 
+    /// Whether its first session has begun. One whose directory cannot be looked at may have.
+    pub(super) fn has_begun(&self) -> bool {
+        self.directory.try_exists().unwrap_or(true)
+    }
+
     /// Parent of the directories of its workers in this process.
     pub fn workers(&self) -> PathBuf {
         RunLayout::new(&self.directory).workers()

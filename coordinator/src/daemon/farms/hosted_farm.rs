@@ -243,7 +243,8 @@ impl HostedFarm {
     /// Whether executions of it may run on workers of a daemon that uses them. A session that has ended
     /// the farm has ended these, too.
     pub(super) fn has_remote_executions(&self, is_remote: bool) -> bool {
-        is_remote && self.record().end.is_none() && self.directory.exists()
+        // A directory that cannot be looked at may be there.
+        is_remote && self.record().end.is_none() && self.directory.try_exists().unwrap_or(true)
     }
 
     /// Whether it needs a session: it is open, or was deleted while executions of it may run.

@@ -227,6 +227,17 @@ async fn document_that_was_read_from_a_failing_disk_is_not_invalid() {
 }
 
 #[tokio::test]
+async fn cancelled_run_whose_directory_cannot_be_looked_at_has_not_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, run) = begun(directory.path(), HostedKind::Job).await;
+    // A file is in the place of the parent.
+    let jobs = ReplacedDirectory::replace(&directory.path().join("jobs"));
+    daemon.cancel(&run).await.expect("accepted");
+    jobs.restore();
+    assert_eq!((run.state(), run.view().record.end), (HostedRunState::Cancelling, None));
+}
+
+#[tokio::test]
 async fn executor_whose_session_failed_with_the_disk_waits_for_its_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let (daemon, run) = begun(directory.path(), HostedKind::Executor).await;
