@@ -155,7 +155,11 @@ fn render(farm: &Value, width: Option<usize>) -> Result<String, CliError> {
         facts.extend(status_facts(&status));
     }
     if let Some(message) = farm["failure"]["message"].as_str() {
-        facts.push(("failure", message.to_owned()));
+        let continues = match farm["failure"]["is_temporary"] == true {
+            true => "; the farm continues when the disk of the server takes writes again",
+            false => "",
+        };
+        facts.push(("failure", format!("{message}{continues}")));
     }
     for (name, key) in [("opened", "created_at"), ("ended", "ended_at")] {
         let at = Timestamp::deserialize(&farm[key]).ok();
@@ -261,6 +265,9 @@ opened   2026-05-01T10:00:00Z
         farm["status"]["totals"]["calls_without_ids"] = 9.into();
         let text = render(&farm, None).expect("readable");
         assert!(text.contains("\nwarning  9 model calls without token ids: "), "{text}");
+        farm["failure"]["is_temporary"] = true.into();
+        let text = render(&farm, None).expect("readable");
+        assert!(text.contains("\nfailure  no space; the farm continues when the disk"), "{text}");
         farm["status"] = json!({"name": 1});
         assert!(render(&farm, None).is_err(), "a status that cannot be read is an error");
     }

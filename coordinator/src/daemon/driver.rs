@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::commands::enforce;
 use super::failure::{Explain, RunFailure, RunFault};
 use super::hosted_run::{HostedRun, HostedSession};
+use super::id::HostedRunId;
 #[cfg(feature = "nats")]
 use super::policy::DEFAULT_POOL;
 use super::principal::AllowedVariables;
@@ -81,8 +82,8 @@ pub(super) async fn drive(
         SessionEnd::Completed { .. } => tracing::info!("run {} has ended", run.id()),
         SessionEnd::NeverStarted | SessionEnd::Stopped => {}
     }
-    let is_disk_fault = matches!(end, SessionEnd::Failed(_)) && daemon.has_disk_failed().await;
     let reached = progress.snapshot();
+    let end = with_disk_fault(daemon, run, end, reached.settled).await;
     let written = run.note(&daemon.dir, |record| {
         record.progress = reached;
         record.progress.running = 0;
@@ -93,10 +94,28 @@ pub(super) async fn drive(
         tracing::error!("cannot note the end of a session of run {}: {error}", run.id());
         daemon.writes.record_failed(&error);
     }
-    if is_disk_fault {
-        run.retry_when_writable();
-    }
     progress.end();
+}
+
+/// The end of a session, with the disk as its cause if that has failed. A document that was read from such
+/// a disk is not known to be invalid.
+async fn with_disk_fault(
+    daemon: &Daemon,
+    run: &HostedRun,
+    end: SessionEnd,
+    settled: u64,
+) -> SessionEnd {
+    if !matches!(end, SessionEnd::Invalid(_) | SessionEnd::Failed(_)) {
+        return end;
+    }
+    let Some(fault) = daemon.disk_fault::<HostedRunId>().await else { return end };
+    match end {
+        SessionEnd::Invalid(failure) if fault.is_over => SessionEnd::Invalid(failure),
+        SessionEnd::Invalid(failure) | SessionEnd::Failed(failure) => {
+            SessionEnd::Failed(run.disk_retries().failure(&fault.reason, failure, Some(settled)))
+        }
+        end => end,
+    }
 }
 
 fn note_end(record: &mut HostedRunRecord, end: SessionEnd) {
@@ -150,7 +169,7 @@ async fn run_session(
     match launched {
         Ok(outcome) => ended(daemon, run, &outcome),
         Err(error) => {
-            let is_invalid = error.is_config() && !run.directory().exists();
+            let is_invalid = error.is_config() && !run.has_begun();
             let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
             if failure.code == ExitCode::Cancelled.code() {
                 return SessionEnd::Stopped;
@@ -170,7 +189,7 @@ pub(super) async fn prepared_unless_ended<T>(
     stops: &mut mpsc::Receiver<StopLevel>,
     preparing: impl Future<Output = Result<T, PrepareFault>>,
 ) -> Result<T, SessionEnd> {
-    let is_new = !run.directory().exists();
+    let is_new = !run.has_begun();
     let mut wanted = run.wanted();
     let prepared = tokio::select! {
         prepared = preparing => prepared,
@@ -210,6 +229,7 @@ impl PrepareFault {
             message: format!("cannot prepare the run: its files are not read after {limit:?}"),
             details: Vec::new(),
             hints: vec![hint.to_owned()],
+            is_temporary: false,
         };
         Self { failure, is_fetch: true, is_final: false }
     }
@@ -225,7 +245,7 @@ impl From<RunFailure> for PrepareFault {
 /// document, so its host or the options of the daemon have changed, and may change again. A document
 /// that names files of the host was accepted by an earlier program: its run ends.
 fn unprepared(run: &HostedRun, fault: PrepareFault) -> SessionEnd {
-    let can_continue = !fault.is_final && (fault.is_fetch || run.directory().exists());
+    let can_continue = !fault.is_final && (fault.is_fetch || run.has_begun());
     if can_continue {
         SessionEnd::Failed(fault.failure)
     } else {
@@ -356,6 +376,7 @@ pub(super) fn remote(
         message: format!("cannot use the pool `{name}`: {error}"),
         details: Vec::new(),
         hints: Vec::new(),
+        is_temporary: false,
     })?;
     // Trials on workers outlive the daemon: its next session takes their results.
     Ok(Some(RemoteOptions { options, pool, unplaceable_timeout: None, hand_over: true }))

@@ -27,6 +27,10 @@ pub struct RunFailure {
     /// Suggested actions.
     #[serde(default)]
     pub hints: Vec<String>,
+    /// Whether it ends by itself: the disk of the server takes no writes, and the run or the farm
+    /// continues when that changes. Clients that wait for an end go on waiting.
+    #[serde(default)]
+    pub is_temporary: bool,
 }
 
 impl RunFailure {
@@ -107,8 +111,8 @@ mod tests {
     #[test]
     fn failure_has_as_many_details_as_a_record_may_have() {
         let failure = |details: Vec<String>| {
-            let mut failure =
-                RunFailure { code: 3, message: "m".to_owned(), details, hints: Vec::new() };
+            let (message, hints) = ("m".to_owned(), Vec::new());
+            let mut failure = RunFailure { code: 3, message, details, hints, is_temporary: false };
             failure.limit_details();
             failure.details
         };

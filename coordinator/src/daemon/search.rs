@@ -84,7 +84,7 @@ pub(super) async fn run(
     session: &HostedSession,
     mut stops: mpsc::Receiver<StopLevel>,
 ) -> SessionEnd {
-    let had_begun = run.directory().exists();
+    let had_begun = run.has_begun();
     let is_cancelled = *run.wanted().borrow() == WantedState::Cancelled;
     if is_cancelled && !had_begun {
         return SessionEnd::NeverStarted;
@@ -104,7 +104,7 @@ pub(super) async fn run(
     match launch(request).await {
         Ok(manifest) => ended(run, &manifest),
         Err(error) => {
-            let is_invalid = !run.directory().exists()
+            let is_invalid = !run.has_begun()
                 && matches!(error, LaunchError::Search(SearchError::Baseline { .. }));
             let failure = RunFault::Launch(Box::new(error)).in_words(daemon.options.explain);
             if failure.code == ExitCode::Cancelled.code() {

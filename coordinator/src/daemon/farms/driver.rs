@@ -15,6 +15,7 @@ use crate::daemon::driver::prepare;
 #[cfg(feature = "nats")]
 use crate::daemon::driver::remote;
 use crate::daemon::failure::{RunFailure, RunFault};
+use crate::daemon::id::HostedFarmId;
 use crate::engine::LockWaitPolicy;
 use crate::launch::LaunchError;
 use crate::launch::farm::{FarmRequest, FarmSession};
@@ -40,7 +41,7 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
             tracing::error!("farm {}: {}", farm.id(), failure.message);
         }
     }
-    let is_disk_fault = matches!(end, FarmSessionEnd::Failed(_)) && daemon.has_disk_failed().await;
+    let end = with_disk_fault(daemon, farm, end).await;
     let written = farm.note(&daemon.dir, |record| match end {
         FarmSessionEnd::Stopped => {}
         FarmSessionEnd::Ended(end) => record.end = Some(end),
@@ -51,8 +52,24 @@ pub(super) async fn drive(daemon: &Daemon, farm: &HostedFarm) {
         tracing::error!("cannot note the end of a session of farm {}: {error}", farm.id());
         daemon.writes.record_failed(&error);
     }
-    if is_disk_fault {
-        farm.retry_when_writable();
+}
+
+/// The end of a session, with the disk as its cause if that has failed.
+async fn with_disk_fault(
+    daemon: &Daemon,
+    farm: &HostedFarm,
+    end: FarmSessionEnd,
+) -> FarmSessionEnd {
+    match end {
+        FarmSessionEnd::Failed(failure) => {
+            let Some(fault) = daemon.disk_fault::<HostedFarmId>().await else {
+                return FarmSessionEnd::Failed(failure);
+            };
+            // Without a status it was not opened.
+            let results = farm.view().status.map(|status| status.last_cursor);
+            FarmSessionEnd::Failed(farm.disk_retries().failure(&fault.reason, failure, results))
+        }
+        end => end,
     }
 }
 
