@@ -123,10 +123,12 @@ pub(crate) fn logins(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
     logins
 }
 
-/// The user, and the password after a colon, in the address of a proxy.
+/// The user, and the password after a colon, in the address of a proxy. Each may be a token alone, which
+/// programs print without the colon.
 fn login(address: &str) -> Option<&str> {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
-    rest.rsplit_once('@').map(|(login, _)| login).filter(|login| !login.is_empty())
+    let (login, _) = rest.rsplit_once('@')?;
+    Some(login.trim_matches(':')).filter(|login| !login.is_empty())
 }
 
 /// Exempts the loopback and the hosts of `addresses` from the proxies of a script, if it has any: the
@@ -226,6 +228,11 @@ mod tests {
         }
         let open = HostProxies::new([("HTTPS_PROXY", "http://h:1".to_owned())]);
         assert_eq!(proxies.without_logins(), open);
+        let of_token = ["http://token@h:1", "http://token:@h:1", "http://:token@h:1"];
+        for value in of_token {
+            let proxies = HostProxies::new([("HTTP_PROXY", value.to_owned())]);
+            assert!(proxies.without_logins().is_empty(), "{value}");
+        }
         assert!(HostProxies::default().is_empty() && !open.is_empty());
     }
 
@@ -235,11 +242,14 @@ mod tests {
             ("HTTP_PROXY", "http://me:p/w@h:1/"),
             ("http_proxy", "http://me:p/w@h:1/"),
             ("https_proxy", "http://h:1"),
+            ("FTP_PROXY", "http://token-of-user:@h:1"),
+            ("ftp_proxy", "http://:token-of-user@h:1"),
             ("ALL_PROXY", "token@h"),
             ("NO_PROXY", "a@b"),
             ("OTHER", "http://x:y@z"),
         ]);
-        let expected = [("HTTP_PROXY", "me:p/w"), ("ALL_PROXY", "token")];
+        let expected =
+            [("HTTP_PROXY", "me:p/w"), ("FTP_PROXY", "token-of-user"), ("ALL_PROXY", "token")];
         let expected = expected.map(|(name, login)| (name.to_owned(), login.to_owned()));
         assert_eq!(logins(&env), expected);
     }
