@@ -12,6 +12,9 @@ const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY
 /// The variable with hosts that are reached without one, in both spellings.
 const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
+/// The text that stands for all hosts there.
+const EVERY_HOST: &str = "*";
+
 /// Hosts that no proxy reaches.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
@@ -24,8 +27,8 @@ pub struct BuildProxies(BTreeMap<String, String>);
 impl BuildProxies {
     /// Those among the variables of an environment.
     pub fn of(env: &BTreeMap<String, String>) -> Self {
-        let names = proxy_names().chain(EXEMPT.map(str::to_owned));
-        let found = names.filter_map(|name| env.get(&name).cloned().map(|value| (name, value)));
+        let found =
+            variable_names().filter_map(|name| env.get(&name).cloned().map(|value| (name, value)));
         Self(found.collect())
     }
 
@@ -111,6 +114,11 @@ fn proxy_names() -> impl Iterator<Item = String> {
     PROXIES.into_iter().flat_map(|name| [name.to_owned(), name.to_lowercase()])
 }
 
+/// Those, and the variables with hosts that are reached without a proxy.
+pub(super) fn variable_names() -> impl Iterator<Item = String> {
+    proxy_names().chain(EXEMPT.map(str::to_owned))
+}
+
 /// The logins in the proxies of an environment, each with the name of its variable: secrets.
 pub(crate) fn logins(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let found = proxy_names().filter_map(|name| {
@@ -137,14 +145,26 @@ pub(crate) fn exempt<'a>(
     env: &mut BTreeMap<String, String>,
     addresses: impl IntoIterator<Item = &'a str>,
 ) {
-    if !proxy_names().any(|name| env.contains_key(&name)) {
-        return;
+    if proxy_names().any(|name| env.contains_key(&name)) {
+        exempt_hosts(env, addresses.into_iter().filter_map(host));
     }
+}
+
+/// Exempts the loopback and these hosts from the proxies of a process.
+pub(super) fn exempt_hosts(
+    env: &mut BTreeMap<String, String>,
+    more: impl IntoIterator<Item = String>,
+) {
     let given = EXEMPT.iter().filter_map(|name| env.get(*name)).flat_map(|hosts| hosts.split(','));
     let mut hosts: Vec<String> = given.map(|host| host.trim().to_owned()).collect();
     hosts.retain(|host| !host.is_empty());
-    hosts.extend(LOOPBACK.map(str::to_owned));
-    hosts.extend(addresses.into_iter().filter_map(host));
+    if hosts.iter().any(|host| host == EVERY_HOST) {
+        // Programs take it for all hosts only if it is alone.
+        hosts = vec![EVERY_HOST.to_owned()];
+    } else {
+        hosts.extend(LOOPBACK.map(str::to_owned));
+        hosts.extend(more);
+    }
     let mut known = BTreeSet::new();
     hosts.retain(|host| known.insert(host.clone()));
     for name in EXEMPT {
@@ -208,6 +228,9 @@ mod tests {
         exempt(&mut proxied, []);
         let hosts = "a,b,c,localhost,127.0.0.1,::1";
         assert_eq!((&*proxied["NO_PROXY"], &*proxied["no_proxy"]), (hosts, hosts));
+        let mut unused = env(&[("HTTP_PROXY", "http://p:1"), ("no_proxy", "a, *")]);
+        exempt(&mut unused, ["http://gateway:1"]);
+        assert_eq!((&*unused["NO_PROXY"], &*unused["no_proxy"]), ("*", "*"), "all stay exempt");
     }
 
     #[test]
