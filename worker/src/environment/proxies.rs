@@ -50,6 +50,23 @@ impl BuildProxies {
         all
     }
 
+    /// A name of a host that differs for each set of proxies; `None` without any. BuildKit leaves proxies
+    /// out of the keys of its layers, so that the layers of one set would be used for another, but not the
+    /// names of hosts.
+    pub fn layer_host(&self) -> Option<String> {
+        self.digest().map(|digest| format!("proxies-{}.invalid", &digest.hex()[..32]))
+    }
+
+    /// The same, where further hosts are reached without a proxy.
+    #[must_use]
+    pub fn beside(&self, hosts: &[&str]) -> Self {
+        let mut env = self.0.clone();
+        if proxy_names().any(|name| env.contains_key(&name)) {
+            exempt_hosts(&mut env, hosts.iter().map(|host| (*host).to_owned()));
+        }
+        Self(env)
+    }
+
     /// The same for a builder that fetches images itself: it reaches the hosts of `addresses` without a
     /// proxy.
     pub fn of_builder<'a>(
@@ -201,6 +218,10 @@ mod tests {
         let of_builder = proxies.of_builder(["http://registry.corp:5000/x"]);
         let exempt = "a,localhost,127.0.0.1,::1,registry.corp";
         assert_eq!(of_builder["NO_PROXY"], exempt);
+        let beside = proxies.beside(&[".svc"]);
+        assert_eq!(beside.0["no_proxy"], "a,localhost,127.0.0.1,::1,.svc");
+        let none = BuildProxies::of(&env(&[("A", "b")]));
+        assert_eq!((none.beside(&[".svc"]), none.layer_host()), (none.clone(), None));
         let args = proxies.with(&env(&[("no_proxy", "of the build"), ("X", "1")]));
         let expected =
             [("HTTPS_PROXY", "http://u:secret@p:1"), ("X", "1"), ("no_proxy", "of the build")];

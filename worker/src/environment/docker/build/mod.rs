@@ -143,21 +143,15 @@ impl BuildSpec {
             rm: true,
             forcerm: true,
             labels: Some(HashMap::from(labels)),
-            extrahosts: self.proxies.digest().map(layer_mark),
+            extrahosts: self.proxies.layer_host().map(|host| format!("{host}:127.0.0.1")),
             platform: self.platform.clone().unwrap_or_default(),
             ..Default::default()
         }
     }
 }
 
-/// A host of the commands of a build with proxies. BuildKit leaves proxies out of the keys of its layers,
-/// so that the layers of one set of proxies would be used for another, but not the names of hosts.
-fn layer_mark(proxies: Digest) -> String {
-    format!("proxies-{}.invalid:127.0.0.1", &proxies.hex()[..32])
-}
-
-/// The Dockerfile for the classic builder. It leaves proxies out of the keys of its layers, too, and names
-/// of hosts as well, but not the instructions before a layer: each stage begins with one that names the
+/// The Dockerfile for the classic builder. It leaves proxies out of the keys of its layers, as BuildKit, and
+/// also names of hosts, but not the instructions before a layer: each stage begins with one that names the
 /// set of proxies. Only triggers of its base image come before it.
 ///
 /// # Errors
