@@ -42,9 +42,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use address::without_secrets;
 #[cfg(feature = "serve")]
 pub(crate) use address::{RepositoryPlace, is_remote_repository};
+pub(crate) use address::{without_secrets, without_secrets_of};
 pub use catalogue::{
     AgentCatalogue, AgentEntry, AgentOption, CatalogueError, InvalidEntry, ModelProvider,
     ModelServer, SessionEntry, find_provider, provider_names,

@@ -43,6 +43,8 @@ pub(crate) mod proxies;
 mod registry_failure;
 pub mod registry_lookups;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod service_hosts;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod single_flight;
 pub mod start;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]

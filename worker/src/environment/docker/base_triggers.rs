@@ -146,13 +146,17 @@ fn untold(image: &str) -> Failure {
     Failure::new(FailureKind::Refused, message)
 }
 
+/// The triggers of an image.
+pub(super) fn of(found: &ImageInspect) -> impl Iterator<Item = &String> {
+    found.config.iter().filter_map(|config| config.on_build.as_ref()).flatten()
+}
+
 /// Refuses an image whose triggers fetch something.
 ///
 /// # Errors
 /// One of them does, or may do.
 pub(super) fn check(image: &str, found: &ImageInspect) -> Result<(), Failure> {
-    let mut triggers = found.config.iter().filter_map(|config| config.on_build.as_ref()).flatten();
-    let Some(trigger) = triggers.find(|trigger| may_fetch(trigger)) else {
+    let Some(trigger) = of(found).find(|trigger| may_fetch(trigger)) else {
         return Ok(());
     };
     let message = format!(
@@ -205,6 +209,7 @@ mod tests {
             assert_eq!(refused.expect_err(trigger).kind, FailureKind::Refused, "{trigger}");
         }
         let plain = ["RUN npm install", "COPY package.json /app/", "ADD . /app", "WORKDIR /app"];
+        assert_eq!(of(&image(&plain)).count(), plain.len());
         for image in [image(&plain), image(&[]), ImageInspect::default()] {
             assert!(check("a", &image).is_ok(), "{image:?}");
         }

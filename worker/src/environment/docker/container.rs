@@ -16,6 +16,7 @@ use super::client::DockerClient;
 use super::failure::{has_status, says};
 use super::network::ContainerNetwork;
 use super::storage::StorageLimit;
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
@@ -47,6 +48,8 @@ pub(super) struct Container {
     pub(super) name: String,
     /// Its network.
     pub(super) network: ContainerNetwork,
+    /// Hosts that its commands reach without a proxy.
+    pub(super) service_hosts: ServiceHosts,
     /// Its storage limit, if there is one.
     pub(super) storage: OnceLock<StorageLimit>,
     /// The reason why its storage limit ended it, if it did.
@@ -71,6 +74,7 @@ impl Container {
             engine_id,
             name,
             network,
+            service_hosts: ServiceHosts::default(),
             storage: OnceLock::new(),
             over_storage: OnceLock::new(),
             oom_seen: AtomicBool::new(false),

@@ -158,7 +158,7 @@ impl ImageManager {
         }
         // An image that is there was checked when it was built: its recipe says so.
         if build.is_guarded() {
-            self.check_triggers(&build, request).await?;
+            build.has_triggers = self.check_triggers(&build, request).await?;
         }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
         let (client, locks) = (Arc::clone(&self.client), self.locks.clone());
@@ -190,13 +190,14 @@ impl ImageManager {
         }
     }
 
-    /// Refuses a build whose base images have triggers that fetch something. An image that the engine
-    /// does not have is pulled: it cannot be told otherwise.
+    /// Refuses a build whose base images have triggers that fetch something; returns whether they have
+    /// others. An image that the engine does not have is pulled: it cannot be told otherwise.
     async fn check_triggers(
         &self,
         build: &BuildSpec,
         request: &ImageRequest,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
+        let mut has_triggers = false;
         for base in base_triggers::bases(build)? {
             let reference = &base.reference;
             self.prepare_named(reference.clone(), request, base.platform.clone()).await?;
@@ -205,8 +206,9 @@ impl ImageManager {
                 Failure::new(FailureKind::Unreachable, message)
             })?;
             base_triggers::check(&base.image, &found)?;
+            has_triggers |= base_triggers::of(&found).next().is_some();
         }
-        Ok(())
+        Ok(has_triggers)
     }
 
     /// An image of an earlier run, for when a registry does not resolve a base image. If all are

@@ -1,24 +1,44 @@
 //! The files of a build, as they are placed into its pod.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
-use super::build_pod::{BUNDLE_FILE, DOCKERFILE_DIR};
+use super::options::KubernetesOptions;
 use crate::confined::ConfinedDir;
-use crate::environment::dockerfile::with_ca_bundle;
-use crate::environment::{CaBundle, Failure, FailureKind, Upload};
+use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, with_images};
+use crate::environment::{Failure, FailureKind, Upload};
 use crate::supervise;
 
-/// The files of a context that its builder reads from elsewhere with a CA bundle.
+/// Directory of a Dockerfile that differs from that of the context, in a build's pod.
+pub(super) const DOCKERFILE_DIR: &str = "/.rollout/dockerfile";
+
+/// The files of a context that its builder may read from elsewhere.
 const DOCKERFILE: &str = "Dockerfile";
 const DOCKERFILE_IGNORE: &str = "Dockerfile.dockerignore";
 
-/// A CA bundle, and the Dockerfile of a context whose commands have it. The context stays as it is.
-pub(super) async fn with_bundle(bundle: &CaBundle, dir: PathBuf) -> Result<Vec<Upload>, Failure> {
-    let file = |path, bytes| Upload::File { path, bytes, executable: false };
+/// The Dockerfile of a build, if it is not that of the context, which stays as it is.
+#[derive(Debug, Default)]
+pub(super) struct SentDockerfile {
+    /// The files of its directory; none if the builder reads that of the context.
+    pub(super) uploads: Vec<Upload>,
+    /// The image of its frontend, if a mirror has it.
+    pub(super) frontend: Option<String>,
+}
+
+/// The Dockerfile of a context for a builder in the cluster: with its images from the mirrors of the
+/// operator, and with a CA bundle for its commands.
+pub(super) async fn dockerfile(
+    dir: PathBuf,
+    has_bundle: bool,
+    options: &KubernetesOptions,
+) -> Result<SentDockerfile, Failure> {
+    if !has_bundle && options.registry_mirrors.is_empty() {
+        return Ok(SentDockerfile::default());
+    }
     let reading = move || {
         let dir = ConfinedDir::open(&dir)?;
         let read = |name: &str| match dir.read(Path::new(name), CONFIG_FILE_BYTES) {
@@ -29,19 +49,41 @@ pub(super) async fn with_bundle(bundle: &CaBundle, dir: PathBuf) -> Result<Vec<U
         Ok((read(DOCKERFILE)?, read(DOCKERFILE_IGNORE)?))
     };
     let read: io::Result<_> = supervise::blocking(reading).await;
-    let (dockerfile, ignore) = read.map_err(|error| {
+    let (written, ignore) = read.map_err(|error| {
         Failure::local(FailureKind::Refused, "cannot read the Dockerfile of an image", error)
     })?;
-    let dockerfile = dockerfile.map(|bytes| with_ca_bundle(&String::from_utf8_lossy(&bytes)));
-    let named =
-        [(DOCKERFILE, dockerfile.map(Bytes::from)), (DOCKERFILE_IGNORE, ignore.map(Bytes::from))];
-    let mut uploads = vec![
-        file(BUNDLE_FILE.to_owned(), bundle.pem().clone()),
-        Upload::FreshDir { path: DOCKERFILE_DIR.to_owned() },
-    ];
-    let found = named.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
-    uploads.extend(found.map(|(name, bytes)| file(format!("{DOCKERFILE_DIR}/{name}"), bytes)));
-    Ok(uploads)
+    // The builder says that there is none.
+    let Some(written) = written else { return Ok(SentDockerfile::default()) };
+    let written = String::from_utf8_lossy(&written).into_owned();
+    let (mut text, frontend) = from_mirrors(&written, options);
+    if has_bundle {
+        text = with_ca_bundle(&text);
+    }
+    let mut sent = SentDockerfile { uploads: Vec::new(), frontend };
+    if text != written {
+        let file = |name: &str, bytes: Bytes| Upload::File {
+            path: format!("{DOCKERFILE_DIR}/{name}"),
+            bytes,
+            executable: false,
+        };
+        sent.uploads.push(Upload::FreshDir { path: DOCKERFILE_DIR.to_owned() });
+        sent.uploads.push(file(DOCKERFILE, Bytes::from(text)));
+        sent.uploads.extend(ignore.map(|bytes| file(DOCKERFILE_IGNORE, Bytes::from(bytes))));
+    }
+    Ok(sent)
+}
+
+/// A Dockerfile with its images from mirrors, and its frontend, if a mirror has it.
+fn from_mirrors(text: &str, options: &KubernetesOptions) -> (String, Option<String>) {
+    let file = Dockerfile::read(text);
+    let frontend = file.syntax.as_ref();
+    let frontend = frontend.and_then(|(_, image)| options.mirror_of_build(image));
+    let images = file.base_images(&BTreeMap::new()).into_iter().filter_map(|base| {
+        let mirror = options.mirror_of_build(&base.image)?;
+        Some((base, mirror))
+    });
+    let images: Vec<_> = images.collect();
+    (with_images(text, &images), frontend)
 }
 
 /// Packs a build context.
@@ -59,4 +101,26 @@ pub(super) async fn pack(dir: PathBuf) -> Result<tempfile::NamedTempFile, Failur
     packed.map_err(|error| {
         Failure::local(FailureKind::Bug, "cannot pack the context of an image", error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_a_dockerfile_come_from_mirrors() {
+        let options = "registry_mirrors: {docker.io: mirror.test/hub, quay.io: mirror.test/quay}";
+        let options = KubernetesOptions::parse(options).expect("valid");
+        let text = "# syntax=docker/dockerfile:1\nARG V=12\nFROM debian:$V AS one\nFROM one\n\
+                    COPY --from=quay.io/x/y:1 /a /b\nCOPY --from=ghcr.io/x/y /a /b\nRUN echo debian:12\n";
+        let expected = "# syntax=docker/dockerfile:1\nARG V=12\nFROM \
+                        mirror.test/hub/library/debian:12 AS one\nFROM one\nCOPY \
+                        --from=mirror.test/quay/x/y:1 /a /b\nCOPY --from=ghcr.io/x/y /a /b\nRUN echo \
+                        debian:12\n";
+        let (changed, frontend) = from_mirrors(text, &options);
+        assert_eq!(changed, expected);
+        assert_eq!(frontend.as_deref(), Some("mirror.test/hub/docker/dockerfile:1"));
+        let none = from_mirrors(text, &KubernetesOptions::default());
+        assert_eq!(none, (text.to_owned(), None));
+    }
 }

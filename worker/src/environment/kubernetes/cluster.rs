@@ -56,7 +56,7 @@ pub(super) struct Cluster {
     pub(super) creator: PodCreator,
     pub(super) admission: Admission,
     /// Address of the API server.
-    server: String,
+    pub(super) server: String,
     client: ClientHandle,
     clock: ServerClock,
     service: Arc<Dependency>,

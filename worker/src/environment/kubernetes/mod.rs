@@ -7,7 +7,7 @@
 //! * `creation`, `create`, `start`, `pod_state`, `watch`, `admission`: an environment, and its pod
 //!   from the creation until the container runs. `start` decides, the last three observe.
 //! * `pod_environment`, `probe_pod`, `image_facts`: pods as environments, pods that find something out,
-//!   and what pods have shown of their images.
+//!   and what pods have shown of their images. `helper`: failures for the operator's programs in pods.
 //! * `pod`, `stream`, `frames`, `scripts`: calls to a running pod, and their repetition.
 //! * `exec`, `kill`, `copy`: commands, the end of everything they started, files in and out.
 //! * `network`: access to the cluster's network.
@@ -30,6 +30,7 @@ mod creation;
 mod exec;
 mod failure;
 mod frames;
+mod helper;
 mod image_facts;
 mod image_record;
 mod images;

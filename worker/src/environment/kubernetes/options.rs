@@ -267,6 +267,25 @@ impl KubernetesOptions {
             .max_by_key(|(length, _)| *length)
             .map_or_else(|| image.to_owned(), |(_, name)| name)
     }
+
+    /// The name of an image that a builder fetches, if a mirror has it. Dockerfiles leave out `docker.io`
+    /// and `library`, which prefixes name.
+    pub(super) fn mirror_of_build(&self, image: &str) -> Option<String> {
+        let names = [image.to_owned(), full_name(image)];
+        names
+            .iter()
+            .map(|name| (name, self.mirrored(name)))
+            .find_map(|(name, mirror)| (mirror != *name).then_some(mirror))
+    }
+}
+
+/// The name of an image with its registry and, of Docker Hub, its namespace.
+fn full_name(image: &str) -> String {
+    match image.split_once('/') {
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => image.to_owned(),
+        Some(_) => format!("docker.io/{image}"),
+        None => format!("docker.io/library/{image}"),
+    }
 }
 
 impl OptionsSource {
@@ -367,5 +386,15 @@ mod tests {
         assert_eq!(options.mirrored("docker.io/library/debian:12"), "mirror/lib/debian:12");
         assert_eq!(options.mirrored("docker.io/me/x@sha256:1"), "mirror/hub/me/x@sha256:1");
         assert_eq!(options.mirrored("docker.io.example/x"), "docker.io.example/x");
+        for (image, mirror) in [
+            ("debian:12", Some("mirror/lib/debian:12")),
+            ("me/x@sha256:1", Some("mirror/hub/me/x@sha256:1")),
+            ("docker.io/library/debian", Some("mirror/lib/debian")),
+            ("localhost/x", None),
+            ("quay.io/x/y:1", None),
+            ("registry:5000/x", None),
+        ] {
+            assert_eq!(options.mirror_of_build(image).as_deref(), mirror, "{image}");
+        }
     }
 }

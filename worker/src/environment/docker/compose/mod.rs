@@ -4,6 +4,7 @@
 //!   everything else is refused before anything is created. `files` writes what the program reads.
 //! * `guard`: the images and builds that a resolved file of a server's user may have.
 //! * `host_paths`: directories of the environment that services share.
+//! * `service_hosts`: hosts that no proxy leads to.
 //! * `program`: the program `docker compose`, which resolves the file and starts the services.
 //! * `render`: the file that is started. The program neither builds nor pulls: images are made
 //!   present like all others, each once per content.
@@ -23,6 +24,7 @@ pub(super) mod project;
 mod render;
 mod rules;
 mod service;
+mod service_hosts;
 mod shares;
 
 use std::collections::btree_map::Entry;
@@ -58,6 +60,7 @@ use super::storage::StorageLimit;
 use crate::environment::compose::{self, HostPath, MAIN};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::image_access::ImageAccess;
+use crate::environment::service_hosts::ServiceHosts;
 use crate::environment::{
     BuildProxies, CaBundle, ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest,
     ImageSource, Upload,
@@ -408,6 +411,7 @@ impl ComposeCreation<'_> {
         let mut labels = labels::for_container(&self.request.labels);
         labels.insert(labels::PROJECT.to_owned(), self.name.clone());
         let named = own_networks::apart(&model, &self.named);
+        let hosts = service_hosts::of(&model);
         let last = RenderContext {
             name: &self.name,
             labels,
@@ -415,6 +419,7 @@ impl ComposeCreation<'_> {
             settings: self.settings,
             open: self.open,
             named: &named,
+            hosts: &hosts,
             images,
             shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
@@ -436,7 +441,7 @@ impl ComposeCreation<'_> {
             failure.message.push_str(&self.failed_container_output(&members).await);
             return Err(failure);
         }
-        self.collect_containers(members).await
+        self.collect_containers(members, &hosts).await
     }
 
     async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
@@ -532,11 +537,13 @@ impl ComposeCreation<'_> {
     async fn collect_containers(
         &self,
         members: Vec<ProjectContainer>,
+        hosts: &ServiceHosts,
     ) -> Result<StartedContainer, Failure> {
         let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
         for member in members {
-            let container = self.container(&member);
+            let mut container = self.container(&member);
+            container.service_hosts = hosts.clone();
             if member.service == MAIN {
                 main.get_or_insert(container);
                 continue;

@@ -113,7 +113,11 @@ async fn proxies_of_host_reach_scripts_unless_named_and_their_logins_are_masked(
     let of_job = Template::new("http://of.job:1");
     rig.task.environment.env.insert("https_proxy".to_owned(), of_job);
     rig.set_scripts(None, Some("echo $HTTP_PROXY\necho $https_proxy\necho $NO_PROXY"));
+    rig.settings.verifier.env.insert("NO_PROXY".into(), Template::new("of.verifier"));
+    rig.set_tests("echo $NO_PROXY; echo 1 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
+    let exempt = output(&finished, "logs/verifier/stdout.txt");
+    assert_eq!(exempt, "of.verifier,localhost,127.0.0.1,::1\n");
     let shown = output(&finished, "command/stdout.txt");
     let expected = "http://[redacted:HTTP_PROXY]@proxy.corp:3128\nhttp://of.job:1\n\
                     localhost,127.0.0.1,::1\n";

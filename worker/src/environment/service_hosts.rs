@@ -1,0 +1,74 @@
+//! Names of the services of an environment, and of hosts that its task adds: no proxy leads to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::proxies;
+
+/// The names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ServiceHosts(BTreeSet<String>);
+
+impl ServiceHosts {
+    /// These names and addresses. Other texts would mean more in a list of hosts, such as `*` and `.com`.
+    pub(super) fn new(hosts: impl IntoIterator<Item = String>) -> Self {
+        let is_host = |host: &String| {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+            !host.is_empty() && !host.starts_with('.') && host.chars().all(is_part)
+        };
+        Self(hosts.into_iter().filter(is_host).collect())
+    }
+
+    /// Exempts them from the proxies of a process with these variables. Hosts that are exempt stay so. A
+    /// list without a proxy takes the place of another one, so that it has the names, too.
+    pub(super) fn exempt(&self, env: &mut BTreeMap<String, String>) {
+        let is_proxied = proxies::variable_names().any(|name| env.contains_key(&name));
+        if is_proxied && !self.0.is_empty() {
+            proxies::exempt_hosts(env, self.0.iter().cloned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let variables = variables.iter();
+        variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn services_are_exempt_from_proxies_in_both_spellings() {
+        let names = ["db", "*", "", ".com", "a,b", "web.test", "x y", "fd00::2"];
+        let hosts = ServiceHosts::new(names.map(str::to_owned));
+        let own = "localhost,127.0.0.1,::1,db,fd00::2,web.test";
+        for (given, expected) in [
+            (env(&[("HTTP_PROXY", "http://p:1")]), own.to_owned()),
+            (
+                env(&[("https_proxy", "http://p:1"), ("no_proxy", "a, db")]),
+                "a,db,localhost,127.0.0.1,::1,fd00::2,web.test".to_owned(),
+            ),
+            (env(&[("NO_PROXY", "a"), ("no_proxy", "b")]), format!("a,b,{own}")),
+            (env(&[("ALL_PROXY", "socks5://p:1"), ("NO_PROXY", "*")]), "*".to_owned()),
+        ] {
+            let mut found = given.clone();
+            hosts.exempt(&mut found);
+            let lists = (found["NO_PROXY"].as_str(), found["no_proxy"].as_str());
+            assert_eq!(lists, (&*expected, &*expected), "{given:?}");
+            found.retain(|name, _| given.contains_key(name));
+            assert_eq!(found.len(), given.len(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn process_without_proxies_and_environment_without_services_stay() {
+        let plain = env(&[("A", "b")]);
+        let mut found = plain.clone();
+        ServiceHosts::new(["db".to_owned()]).exempt(&mut found);
+        assert_eq!(found, plain);
+        let proxied = env(&[("HTTP_PROXY", "http://p:1")]);
+        let mut found = proxied.clone();
+        ServiceHosts::default().exempt(&mut found);
+        assert_eq!(found, proxied);
+    }
+}
