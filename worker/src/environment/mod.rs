@@ -313,6 +313,15 @@ pub trait Environment: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether it still runs, where programs of its own can end it. Asked before the first command, which
+    /// would fail as if it were at fault.
+    ///
+    /// # Errors
+    /// [`FailureKind::NotStarted`] with the reason, or the [`Failure`] of the question.
+    async fn check_running(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Whether its files are still where they were made, where something else on this host can remove
     /// them. Programs that run meanwhile fail as if they were at fault.
     ///

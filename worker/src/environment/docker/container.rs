@@ -109,6 +109,14 @@ impl Container {
         Ok(self.inspect().await?.state.and_then(|state| state.running) == Some(true))
     }
 
+    /// Checks that its first process is running.
+    ///
+    /// # Errors
+    /// The reason why it is not, with its output.
+    pub(super) async fn check_running(&self) -> Result<(), Failure> {
+        if self.is_running().await? { Ok(()) } else { Err(self.exit_failure().await) }
+    }
+
     /// The reason why it is not running, with its output.
     pub(super) async fn exit_failure(&self) -> Failure {
         if let Err(failure) = self.check_storage_exceeded() {

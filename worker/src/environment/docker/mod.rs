@@ -441,6 +441,10 @@ impl Environment for DockerEnvironment {
         self.container.oom_killed().await
     }
 
+    async fn check_running(&self) -> Result<(), Failure> {
+        self.container.check_running().await
+    }
+
     async fn check_storage(&self) -> Result<(), Failure> {
         self.container.check_storage().await
     }

@@ -225,6 +225,17 @@ async fn start_that_cannot_be_observed_is_not_waited_for() {
     assert_eq!(start_wait(&rig).await.0, None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn environment_that_its_own_programs_end_has_not_started() {
+    for grace in [None, Some(2.5)] {
+        let mut rig = TrialFixture::new().await;
+        rig.provider.end_by_own_programs();
+        rig.task.environment.start_grace_sec = grace;
+        let summary = error_summary(error(&run(&rig).await));
+        assert_eq!(summary, "environment_start_failed exec_not_started infrastructure transient");
+    }
+}
+
 fn check(command: &str) -> Healthcheck {
     Healthcheck {
         command: command.to_owned(),
