@@ -2,10 +2,12 @@
 //! here-documents end, so what may be read in another way is told by a grammar of what is plain, not by a
 //! copy of one builder.
 //!
+//! * `flags`: flags of instructions.
 //! * `head`: the lines before the first instruction, and the characters of the text.
 //! * `heredocs`: `<<` in commands and among paths.
 //! * `unclear`: the other forms, and what to write instead.
 
+mod flags;
 mod head;
 mod heredocs;
 mod unclear;
@@ -43,9 +45,6 @@ const VARIABLE: &str =
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
 }
-
-static FLAG: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"^--[a-z][a-z-]*(?:=[A-Za-z0-9._/@:+~*?=,%!${}\[\]-]*)?$"));
 
 /// The name of an image, or of a stage.
 static REFERENCE: LazyLock<Regex> =
@@ -100,7 +99,7 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         return Some(UnclearForm::Continuation);
     }
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(form) = instruction.flags.iter().find_map(|flag| unclear_flag(flag))
+        && let Some(form) = instruction.flags.iter().find_map(|flag| flags::unclear_flag(flag))
     {
         return Some(form);
     }
@@ -121,24 +120,6 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         }
         _ => rest.contains("<<").then_some(UnclearForm::HereDocument),
     }
-}
-
-fn unclear_flag(flag: &str) -> Option<UnclearForm> {
-    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if !FLAG.is_match(flag) || (matches!(name, "--from" | "--mount") && value.is_empty()) {
-        return Some(UnclearForm::Flag);
-    }
-    let is_plain = |source: &str| REFERENCE.is_match(source);
-    let is_plain = match name {
-        "--from" => is_plain(value),
-        "--mount" => {
-            let options = value.split(',').filter_map(|option| option.split_once('='));
-            let mut sources = options.filter(|(key, _)| key.eq_ignore_ascii_case("from"));
-            sources.all(|(_, source)| is_plain(source))
-        }
-        _ => true,
-    };
-    (!is_plain).then_some(UnclearForm::CopySource)
 }
 
 fn unclear_image(rest: &str) -> Option<UnclearForm> {
@@ -225,9 +206,11 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
 /// A form that may hide a source from builders that read lines in another way. A line of a script may look
 /// like an instruction there.
 pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
-    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
-    let has_flags = !instruction.flags.is_empty();
-    if instruction.flags.iter().any(is_odd) || (has_flags && !instruction.has_plain_head) {
+    let mut written = instruction.flags.iter();
+    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(flag)) {
+        return Some(form);
+    }
+    if !instruction.flags.is_empty() && !instruction.has_plain_head {
         return Some(UnclearForm::Flag);
     }
     if let Some(inner) = instruction.trigger() {

@@ -2,8 +2,8 @@
 
 use super::UnclearForm::{
     Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
-    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, List, Trigger,
-    Word,
+    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, Isolation, List,
+    Mount, Trigger, Word,
 };
 use super::*;
 
@@ -53,6 +53,14 @@ fn instruction_in_an_unusual_form_is_unclear() {
         ("COPY --from=+1 b /c", CopySource),
         ("RUN --mount=type=bind,FROM=${A},target=/c true", CopySource),
         ("RUN --mount=from=,target=/c true", CopySource),
+        ("RUN --mount=type=bind,target=$A true", Mount),
+        ("RUN --mount=type=cache,id=c-${TARGETARCH},target=/c true", Mount),
+        ("RUN --network=host true", Isolation),
+        ("RUN --network=$A true", Isolation),
+        ("RUN --security=insecure true", Isolation),
+        ("RUN --device=h/gpu=all true", Isolation),
+        ("ONBUILD RUN --network=host true", Isolation),
+        ("COPY --chown=$*:1 a /b", Flag),
         ("FROM \"a\"", BaseImage),
         ("FROM a\\b", BaseImage),
         ("FROM ${A#b}", BaseImage),
@@ -137,7 +145,7 @@ fn ordinary_dockerfiles_are_plain() {
         "FROM a\nRUN echo 'é → ü' \"naïve\u{a0}text\" && printf '\\033[0m\\n' \\\n    # Größe\n  && a\n",
         "FROM a\nRUN apt-get update && apt-get install -y \
          --no-install-recommends \\\n    curl \\\n    git \\\n && rm -rf /var/lib/apt/lists/*\n",
-        "FROM a\nRUN --mount=type=cache,target=/root/.cache,id=c-$TARGETARCH,sharing=locked \
+        "FROM a\nRUN --mount=type=cache,target=/root/.cache,id=c-1,sharing=locked \
          --network=none pip install x\n",
         "FROM a\nRUN --mount=type=bind,from=base,source=/x,target=/y,rw --mount=type=secret,id=k \
          true\n",
@@ -184,6 +192,8 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
         ("ONBUILD COPY --from h/x /a /b", Flag),
         ("ADD [\"\\ud800\", \"/x\"]", List),
         ("onbuild onbuild add x /y", Trigger),
+        ("RUN --mount=type=bind,target=$X cat /c", Mount),
+        ("run --network=host true", Isolation),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }

@@ -17,6 +17,10 @@ pub enum UnclearForm {
     Head,
     /// A flag of other characters.
     Flag,
+    /// A mount with variables.
+    Mount,
+    /// A flag that gives a command more than its container has.
+    Isolation,
     /// A source of files that is no name of an image.
     CopySource,
     /// A base image that is no plain word.
@@ -72,6 +76,15 @@ impl UnclearForm {
             Self::Flag => (
                 "a flag with quotes, escapes, other characters or without a value",
                 "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+            ),
+            Self::Mount => (
+                "a mount with a variable",
+                "`--mount=` without variables: some builders replace them before they look for `from=`",
+            ),
+            Self::Isolation => (
+                "a flag that gives a command more than its container has",
+                "`RUN` without `--device` and `--security`, and with `--network=none` or without \
+                 `--network`",
             ),
             Self::CopySource => (
                 "a source of files that is no plain name",
