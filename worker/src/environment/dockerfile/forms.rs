@@ -12,7 +12,7 @@ mod head;
 mod heredocs;
 mod unclear;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -181,15 +181,25 @@ fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
             found.push(UnclearPlace::of(argument, UnclearForm::Argument));
             continue;
         }
-        for word in words::split(&argument.rest, file.escape).iter().rev() {
+        let words = words::split(&argument.rest, file.escape);
+        let mut first = HashMap::new();
+        for (index, word) in words.iter().enumerate() {
+            first
+                .entry(word.split_once('=').map_or(word.as_str(), |(name, _)| name))
+                .or_insert(index);
+        }
+        for (index, word) in words.iter().enumerate().rev() {
             let Some((name, value)) = word.split_once('=') else { continue };
             if !choosing.contains(name) {
                 continue;
             }
+            let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
             if !CHOSEN.is_match(value) {
                 found.push(UnclearPlace::of(argument, UnclearForm::ArgumentValue));
             } else if variables(value).any(is_of_builder) {
                 found.push(UnclearPlace::of(argument, UnclearForm::BuilderVariable));
+            } else if variables(value).any(is_of_same) {
+                found.push(UnclearPlace::of(argument, UnclearForm::SameArgument));
             }
             choosing.extend(variables(value).map(str::to_owned));
         }

@@ -3,7 +3,7 @@
 use super::UnclearForm::{
     Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
     CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, Isolation, List,
-    Mount, Trigger, Word,
+    Mount, SameArgument, Trigger, Word,
 };
 use super::*;
 
@@ -123,12 +123,15 @@ fn argument_that_chooses_an_image_is_plain() {
         ("ARG A=\"${x:-'}'}\"\nFROM ${A}\n", ArgumentValue),
         ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
         ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
+        ("ARG A=a B=${A:-h:5000/b}\nFROM $B\n", SameArgument),
+        ("ARG A B=$A\nFROM $B\n", SameArgument),
     ] {
         assert_eq!(unclear(text), [(1, expected)], "{text:?}");
     }
     for text in [
         "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
         "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
+        "ARG A=${A:-b} C=d D=$C\nFROM $A\n",
         "ARG A='debian'\nFROM $A\nARG P=\"a\\ b\"\nENV Q ${P%%c} R\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");

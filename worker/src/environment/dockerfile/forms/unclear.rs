@@ -35,6 +35,8 @@ pub enum UnclearForm {
     Argument,
     /// The value of an `ARG` that chooses an image.
     ArgumentValue,
+    /// The same with a variable that the same `ARG` sets.
+    SameArgument,
     /// A source or the target of `ADD` or `COPY`.
     Word,
     /// A list that is no strict JSON.
@@ -103,6 +105,10 @@ impl UnclearForm {
                 "values without escapes, in whole quotes or without blanks",
             ),
             Self::ArgumentValue => ("a value that chooses an image and is not plain", PLAIN_NAME),
+            Self::SameArgument => (
+                "a value that chooses an image and has a variable of the same `ARG`",
+                "an `ARG` of its own, after the one of the variable",
+            ),
             Self::Word => ("a source or target that is no plain word", WORDS),
             Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
             Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
