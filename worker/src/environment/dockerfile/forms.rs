@@ -104,7 +104,10 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         return Some(form);
     }
     match name {
-        "FROM" => unclear_image(rest),
+        "FROM" => unclear_image(rest).or_else(|| {
+            let mut variables = instruction.flags.iter().flat_map(|flag| variables(flag));
+            variables.any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+        }),
         "ADD" | "COPY" => unclear_paths(name, rest),
         "RUN" => {
             let is_list = super::json_list(rest).is_some();
@@ -165,14 +168,16 @@ fn is_of_builder(name: &str) -> bool {
         )
 }
 
-/// The arguments before the first `FROM` that are not plain, or that choose an image and have no plain
-/// value.
+/// The arguments before the first `FROM` that are not plain, or that choose an image or its platform and have
+/// no plain value.
 fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
-    let is_from = |one: &&DockerfileInstruction| one.name == "FROM";
-    let images = file.instructions.iter().filter(is_from);
-    let images = images.filter_map(|one| blank_separated(&one.rest).next());
+    let each = file.instructions.iter();
+    let images = each.clone().filter(|one| one.name == "FROM").flat_map(|one| {
+        let flags = one.flags.iter().map(String::as_str);
+        flags.chain(blank_separated(&one.rest).next())
+    });
     let mut choosing: HashSet<String> = images.flat_map(variables).map(str::to_owned).collect();
-    let before = file.instructions.iter().take_while(|one| one.name != "FROM");
+    let before = each.take_while(|one| one.name != "FROM");
     let arguments: Vec<_> = before.filter(|one| one.name == "ARG").collect();
     let mut found = Vec::new();
     // A value has the arguments before it.
@@ -181,28 +186,35 @@ fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
             found.push(UnclearPlace::of(argument, UnclearForm::Argument));
             continue;
         }
-        let words = words::split(&argument.rest, file.escape);
-        let mut first = HashMap::new();
-        for (index, word) in words.iter().enumerate() {
-            first
-                .entry(word.split_once('=').map_or(word.as_str(), |(name, _)| name))
-                .or_insert(index);
+        let forms = unclear_values(&words::split(&argument.rest, file.escape), &mut choosing);
+        found.extend(forms.into_iter().map(|form| UnclearPlace::of(argument, form)));
+    }
+    found
+}
+
+/// The forms of the values of an `ARG` that choose an image, whose own variables choose it, too.
+fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<UnclearForm> {
+    let parts = words.iter().map(|word| match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word.as_str(), None),
+    });
+    let parts: Vec<_> = parts.collect();
+    let mut first = HashMap::new();
+    for (index, (name, _)) in parts.iter().enumerate() {
+        first.entry(*name).or_insert(index);
+    }
+    let mut found = Vec::new();
+    for (index, (name, value)) in parts.iter().enumerate().rev() {
+        let Some(value) = value.filter(|_| choosing.contains(*name)) else { continue };
+        let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
+        if !CHOSEN.is_match(value) {
+            found.push(UnclearForm::ArgumentValue);
+        } else if variables(value).any(is_of_builder) {
+            found.push(UnclearForm::BuilderVariable);
+        } else if variables(value).any(is_of_same) {
+            found.push(UnclearForm::SameArgument);
         }
-        for (index, word) in words.iter().enumerate().rev() {
-            let Some((name, value)) = word.split_once('=') else { continue };
-            if !choosing.contains(name) {
-                continue;
-            }
-            let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
-            if !CHOSEN.is_match(value) {
-                found.push(UnclearPlace::of(argument, UnclearForm::ArgumentValue));
-            } else if variables(value).any(is_of_builder) {
-                found.push(UnclearPlace::of(argument, UnclearForm::BuilderVariable));
-            } else if variables(value).any(is_of_same) {
-                found.push(UnclearPlace::of(argument, UnclearForm::SameArgument));
-            }
-            choosing.extend(variables(value).map(str::to_owned));
-        }
+        choosing.extend(variables(value).map(str::to_owned));
     }
     found
 }

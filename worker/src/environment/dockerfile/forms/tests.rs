@@ -71,6 +71,7 @@ fn instruction_in_an_unusual_form_is_unclear() {
         ("FROM a\u{a0}AS b", BaseImage),
         ("FROM a$HTTP_PROXY", BuilderVariable),
         ("FROM ${TARGETSTAGE:+h:5000/}a", BuilderVariable),
+        ("FROM --platform=linux/$BUILDKIT_X a", BuilderVariable),
         ("COPY a\\ b /c", Word),
         ("COPY \"a b\" /c", Word),
         ("COPY a\u{a0}b /c", Word),
@@ -123,6 +124,7 @@ fn argument_that_chooses_an_image_is_plain() {
         ("ARG A=\"${x:-'}'}\"\nFROM ${A}\n", ArgumentValue),
         ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
         ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
+        ("ARG A=linux/$*amd64\nFROM --platform=$A b\n", ArgumentValue),
         ("ARG A=a B=${A:-h:5000/b}\nFROM $B\n", SameArgument),
         ("ARG A B=$A\nFROM $B\n", SameArgument),
     ] {
