@@ -126,11 +126,6 @@ fn fetches_of(
     text: &str,
     build_args: &BTreeMap<String, String>,
 ) -> BTreeSet<BuildFetch> {
-    let mut arguments = PLATFORM_ARGUMENTS
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into_iter()
-        .collect::<BTreeMap<_, _>>();
-    arguments.extend(build_args.clone());
     let mut found = BTreeSet::new();
     let own = file.syntax.clone();
     let others = other_frontends(text).into_iter().filter(|other| own.as_ref() != Some(other));
@@ -139,19 +134,7 @@ fn fetches_of(
         kind: BuildFetchKind::Frontend,
         source,
     }));
-    found.extend(images_of(file, &arguments));
-    // A Dockerfile may give platform arguments another value.
-    let without_platform = images_of(file, build_args);
-    found.extend(without_platform.filter(|fetch| fetch.kind == BuildFetchKind::Image));
-    // An instruction may choose by whether they have a value.
-    if file.instructions.iter().any(|instruction| instruction.rest.contains("VARIANT")) {
-        for variants in [&VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]] {
-            let mut arguments = arguments.clone();
-            let set = variants.iter().filter(|(name, _)| !build_args.contains_key(*name));
-            arguments.extend(set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-            found.extend(images_of(file, &arguments));
-        }
-    }
+    found.extend(images_of_builders(file, build_args));
     for instruction in &file.instructions {
         found.extend(added(instruction));
         found.extend(triggered(instruction, file.escape));
@@ -159,12 +142,53 @@ fn fetches_of(
     found
 }
 
+/// The images that some builder takes. Builders differ in the platform arguments that they set, in whether
+/// an `ARG` changes these, and in whether a build argument that no `ARG` names is set.
+fn images_of_builders(
+    file: &Dockerfile,
+    build_args: &BTreeMap<String, String>,
+) -> BTreeSet<BuildFetch> {
+    let mut found = BTreeSet::new();
+    for set in platforms(file, build_args) {
+        let mut all = set.clone();
+        all.extend(build_args.clone());
+        for (set, given) in [(&all, &all), (&set, build_args), (&set, &all)] {
+            found.extend(images_of(file, set, given));
+        }
+    }
+    // Builders without platform arguments. The name of an image that needs one is whole for others.
+    for set in [build_args, &BTreeMap::new()] {
+        let images = images_of(file, set, build_args);
+        found.extend(images.filter(|fetch| fetch.kind == BuildFetchKind::Image));
+    }
+    found
+}
+
+/// The platform arguments, those with a variant also where an instruction may choose by whether they have a
+/// value. Build arguments of the same name replace them.
+fn platforms(
+    file: &Dockerfile,
+    build_args: &BTreeMap<String, String>,
+) -> Vec<BTreeMap<String, String>> {
+    let has_variants = file.instructions.iter().any(|one| one.rest.contains("VARIANT"));
+    let variants = [&VARIANTS[..0], &VARIANTS[..1], &VARIANTS[1..], &VARIANTS[..]];
+    let used = if has_variants { &variants[..] } else { &variants[..1] };
+    let each = used.iter().map(|variants| {
+        let arguments = PLATFORM_ARGUMENTS.iter().chain(variants.iter());
+        let value =
+            |name: &str, value: &str| build_args.get(name).map_or(value, String::as_str).to_owned();
+        arguments.map(|(name, own)| ((*name).to_owned(), value(name, own))).collect()
+    });
+    each.collect()
+}
+
 /// The images of a file. One without a name may get it from elsewhere.
 fn images_of(
     file: &Dockerfile,
-    arguments: &BTreeMap<String, String>,
+    set: &BTreeMap<String, String>,
+    given: &BTreeMap<String, String>,
 ) -> impl Iterator<Item = BuildFetch> + use<> {
-    let images = file.images_with_empty_arguments(arguments).into_iter();
+    let images = file.images_of_builders(set, given).into_iter();
     images.map(|base| {
         let line = base.line;
         if base.image.is_empty() {
@@ -183,7 +207,7 @@ fn triggered(instruction: &DockerfileInstruction, escape: char) -> Vec<BuildFetc
     let instructions = vec![inner];
     let alone = Dockerfile { syntax: None, escape, instructions, problems: Vec::new() };
     // Its images have no arguments.
-    found.extend(images_of(&alone, &BTreeMap::new()));
+    found.extend(images_of(&alone, &BTreeMap::new(), &BTreeMap::new()));
     found
 }
 

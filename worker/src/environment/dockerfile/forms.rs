@@ -2,128 +2,25 @@
 //! here-documents end, so what may be read in another way is told by a grammar of what is plain, not by a
 //! copy of one builder.
 //!
+//! * `flags`: flags of instructions.
 //! * `head`: the lines before the first instruction, and the characters of the text.
 //! * `heredocs`: `<<` in commands and among paths.
+//! * `unclear`: the other forms, and what to write instead.
 
+mod flags;
 mod head;
 mod heredocs;
+mod unclear;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
 pub(super) use self::head::unclear_text;
+pub use self::unclear::UnclearForm;
 use super::parse::{Dockerfile, DockerfileInstruction};
 use super::words;
-
-/// A form of a Dockerfile that builders read in different ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum UnclearForm {
-    /// A first line `#!`.
-    Interpreter,
-    /// The directive `escape`.
-    EscapeDirective,
-    /// A directive that is not ASCII.
-    Directive,
-    /// A control character.
-    ControlCharacter,
-    /// Two escape characters at the end of a line.
-    Continuation,
-    /// A name of an instruction or a flag that is not ASCII.
-    Head,
-    /// A flag of other characters.
-    Flag,
-    /// A source of files that is no name of an image.
-    CopySource,
-    /// A base image that is no plain word.
-    BaseImage,
-    /// An image whose name has other characters.
-    ImageName,
-    /// An image without a name.
-    NoImage,
-    /// A variable whose value is not known before the build.
-    BuilderVariable,
-    /// An `ARG` before the first `FROM`.
-    Argument,
-    /// The value of an `ARG` that chooses an image.
-    ArgumentValue,
-    /// A source or the target of `ADD` or `COPY`.
-    Word,
-    /// A list that is no strict JSON.
-    List,
-    /// `<<`.
-    HereDocument,
-    /// A trigger of a trigger.
-    Trigger,
-}
-
-impl UnclearForm {
-    /// Its description, and that of the form to write instead.
-    const fn texts(self) -> (&'static str, &'static str) {
-        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
-                               name, `<<` in plain quotes, or a script in a file";
-        const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
-                             `$NAME` or `${NAME}`, or a JSON list of such words";
-        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
-                                  NAME=VALUE` set before the first `FROM`";
-        match self {
-            Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
-            Self::EscapeDirective => {
-                ("a directive `escape`", "`\\` as the escape character, without a directive")
-            }
-            Self::Directive => {
-                ("a directive that is not ASCII", "`# syntax=` or `# check=` in ASCII")
-            }
-            Self::ControlCharacter => {
-                ("a control character", "no control characters but tabs and line ends")
-            }
-            Self::Continuation => (
-                "two escape characters at the end of a line",
-                "one, if the next line belongs to the instruction, else none",
-            ),
-            Self::Head => (
-                "an instruction or flag with other characters than ASCII",
-                "ASCII, with spaces between instruction, flags and arguments",
-            ),
-            Self::Flag => (
-                "a flag with quotes, escapes, other characters or without a value",
-                "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
-            ),
-            Self::CopySource => (
-                "a source of files that is no plain name",
-                "the name of a stage or an image, without variables",
-            ),
-            Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
-            Self::ImageName => {
-                ("an image whose name, with its variables, is not plain", PLAIN_NAME)
-            }
-            Self::NoImage => ("an image without a name", "an argument with a value"),
-            Self::BuilderVariable => {
-                ("an image that depends on a variable of the builder", "an `ARG` of another name")
-            }
-            Self::Argument => (
-                "an `ARG` that is no list of plain `NAME=VALUE`",
-                "values without escapes, in whole quotes or without blanks",
-            ),
-            Self::ArgumentValue => ("a value that chooses an image and is not plain", PLAIN_NAME),
-            Self::Word => ("a source or target that is no plain word", WORDS),
-            Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
-            Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
-            Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
-        }
-    }
-
-    /// Its description.
-    pub const fn found(self) -> &'static str {
-        self.texts().0
-    }
-
-    /// The form to write instead.
-    pub const fn expected(self) -> &'static str {
-        self.texts().1
-    }
-}
 
 /// A place with such a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,9 +45,6 @@ const VARIABLE: &str =
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern")
 }
-
-static FLAG: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"^--[a-z][a-z-]*(?:=[A-Za-z0-9._/@:+~*?=,%!${}\[\]-]*)?$"));
 
 /// The name of an image, or of a stage.
 static REFERENCE: LazyLock<Regex> =
@@ -205,12 +99,15 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         return Some(UnclearForm::Continuation);
     }
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(form) = instruction.flags.iter().find_map(|flag| unclear_flag(flag))
+        && let Some(form) = instruction.flags.iter().find_map(|flag| flags::unclear_flag(flag))
     {
         return Some(form);
     }
     match name {
-        "FROM" => unclear_image(rest),
+        "FROM" => unclear_image(rest).or_else(|| {
+            let mut variables = instruction.flags.iter().flat_map(|flag| variables(flag));
+            variables.any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+        }),
         "ADD" | "COPY" => unclear_paths(name, rest),
         "RUN" => {
             let is_list = super::json_list(rest).is_some();
@@ -226,24 +123,6 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         }
         _ => rest.contains("<<").then_some(UnclearForm::HereDocument),
     }
-}
-
-fn unclear_flag(flag: &str) -> Option<UnclearForm> {
-    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if !FLAG.is_match(flag) || (matches!(name, "--from" | "--mount") && value.is_empty()) {
-        return Some(UnclearForm::Flag);
-    }
-    let is_plain = |source: &str| REFERENCE.is_match(source);
-    let is_plain = match name {
-        "--from" => is_plain(value),
-        "--mount" => {
-            let options = value.split(',').filter_map(|option| option.split_once('='));
-            let mut sources = options.filter(|(key, _)| key.eq_ignore_ascii_case("from"));
-            sources.all(|(_, source)| is_plain(source))
-        }
-        _ => true,
-    };
-    (!is_plain).then_some(UnclearForm::CopySource)
 }
 
 fn unclear_image(rest: &str) -> Option<UnclearForm> {
@@ -289,14 +168,16 @@ fn is_of_builder(name: &str) -> bool {
         )
 }
 
-/// The arguments before the first `FROM` that are not plain, or that choose an image and have no plain
-/// value.
+/// The arguments before the first `FROM` that are not plain, or that choose an image or its platform and have
+/// no plain value.
 fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
-    let is_from = |one: &&DockerfileInstruction| one.name == "FROM";
-    let images = file.instructions.iter().filter(is_from);
-    let images = images.filter_map(|one| blank_separated(&one.rest).next());
+    let each = file.instructions.iter();
+    let images = each.clone().filter(|one| one.name == "FROM").flat_map(|one| {
+        let flags = one.flags.iter().map(String::as_str);
+        flags.chain(blank_separated(&one.rest).next())
+    });
     let mut choosing: HashSet<String> = images.flat_map(variables).map(str::to_owned).collect();
-    let before = file.instructions.iter().take_while(|one| one.name != "FROM");
+    let before = each.take_while(|one| one.name != "FROM");
     let arguments: Vec<_> = before.filter(|one| one.name == "ARG").collect();
     let mut found = Vec::new();
     // A value has the arguments before it.
@@ -305,18 +186,35 @@ fn unclear_arguments(file: &Dockerfile) -> Vec<UnclearPlace> {
             found.push(UnclearPlace::of(argument, UnclearForm::Argument));
             continue;
         }
-        for word in words::split(&argument.rest, file.escape).iter().rev() {
-            let Some((name, value)) = word.split_once('=') else { continue };
-            if !choosing.contains(name) {
-                continue;
-            }
-            if !CHOSEN.is_match(value) {
-                found.push(UnclearPlace::of(argument, UnclearForm::ArgumentValue));
-            } else if variables(value).any(is_of_builder) {
-                found.push(UnclearPlace::of(argument, UnclearForm::BuilderVariable));
-            }
-            choosing.extend(variables(value).map(str::to_owned));
+        let forms = unclear_values(&words::split(&argument.rest, file.escape), &mut choosing);
+        found.extend(forms.into_iter().map(|form| UnclearPlace::of(argument, form)));
+    }
+    found
+}
+
+/// The forms of the values of an `ARG` that choose an image, whose own variables choose it, too.
+fn unclear_values(words: &[String], choosing: &mut HashSet<String>) -> Vec<UnclearForm> {
+    let parts = words.iter().map(|word| match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word.as_str(), None),
+    });
+    let parts: Vec<_> = parts.collect();
+    let mut first = HashMap::new();
+    for (index, (name, _)) in parts.iter().enumerate() {
+        first.entry(*name).or_insert(index);
+    }
+    let mut found = Vec::new();
+    for (index, (name, value)) in parts.iter().enumerate().rev() {
+        let Some(value) = value.filter(|_| choosing.contains(*name)) else { continue };
+        let is_of_same = |name| first.get(name).is_some_and(|first| *first < index);
+        if !CHOSEN.is_match(value) {
+            found.push(UnclearForm::ArgumentValue);
+        } else if variables(value).any(is_of_builder) {
+            found.push(UnclearForm::BuilderVariable);
+        } else if variables(value).any(is_of_same) {
+            found.push(UnclearForm::SameArgument);
         }
+        choosing.extend(variables(value).map(str::to_owned));
     }
     found
 }
@@ -330,9 +228,11 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
 /// A form that may hide a source from builders that read lines in another way. A line of a script may look
 /// like an instruction there.
 pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
-    let is_odd = |flag: &String| flag.contains(['"', '\'', '\\', '`']) || flag == "--from";
-    let has_flags = !instruction.flags.is_empty();
-    if instruction.flags.iter().any(is_odd) || (has_flags && !instruction.has_plain_head) {
+    let mut written = instruction.flags.iter();
+    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(flag)) {
+        return Some(form);
+    }
+    if !instruction.flags.is_empty() && !instruction.has_plain_head {
         return Some(UnclearForm::Flag);
     }
     if let Some(inner) = instruction.trigger() {

@@ -44,9 +44,9 @@ impl VariableLookup for ArgumentValues<'_> {
 /// How images are treated whose name needs an argument without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingArguments {
-    /// They are left out. Given arguments are set once an `ARG` names them.
+    /// They are left out.
     LeaveOut,
-    /// They are left out. Given arguments are set, as those of platforms are.
+    /// They are left out, and so are images whose platform needs such an argument.
     LeaveOutUnset,
     /// The argument is empty. A substitution that is not supported, or too long, stays as written.
     Empty,
@@ -74,21 +74,26 @@ impl Dockerfile {
     /// of the Dockerfile are left out, and so are images whose name needs an argument without a
     /// value here.
     pub fn base_images(&self, build_args: &BTreeMap<String, String>) -> Vec<BaseImage> {
-        self.images(build_args, MissingArguments::LeaveOut)
+        let stages = BuildStages::new(StageRules::Current);
+        self.images(BTreeMap::new(), build_args, MissingArguments::LeaveOut, stages)
     }
 
-    /// The same, also the images whose name needs an argument without a value, which is empty: so is
-    /// the name then, if it has no other part.
-    pub(super) fn images_with_empty_arguments(
+    /// The images that some builder takes, with arguments that are set from the start, and those that an
+    /// `ARG` sets whatever its default is. An argument without a value is empty: so is the name then, if
+    /// it has no other part.
+    pub(super) fn images_of_builders(
         &self,
-        build_args: &BTreeMap<String, String>,
+        set: &BTreeMap<String, String>,
+        given: &BTreeMap<String, String>,
     ) -> Vec<BaseImage> {
-        self.images(build_args, MissingArguments::Empty)
+        let stages = BuildStages::new(StageRules::Common);
+        self.images(set.clone(), given, MissingArguments::Empty, stages)
     }
 
     /// The images with arguments that are set without an `ARG`, as those of platforms are.
     pub fn images_of_platform(&self, arguments: &BTreeMap<String, String>) -> Vec<BaseImage> {
-        self.images(arguments, MissingArguments::LeaveOutUnset)
+        let stages = BuildStages::new(StageRules::Current);
+        self.images(arguments.clone(), arguments, MissingArguments::LeaveOutUnset, stages)
     }
 
     /// An image, as written, that these images of a platform lack: its name needs an argument without a
@@ -96,29 +101,26 @@ impl Dockerfile {
     pub fn unknown_image(&self, arguments: &BTreeMap<String, String>) -> Option<String> {
         let known = self.images_of_platform(arguments);
         let known: HashSet<_> = known.iter().map(|base| (base.line, base.written())).collect();
-        let all = self.images_with_empty_arguments(arguments);
+        let stages = BuildStages::new(StageRules::Current);
+        let all = self.images(arguments.clone(), arguments, MissingArguments::Empty, stages);
         let unknown = all.iter().find(|base| !known.contains(&(base.line, base.written())));
         unknown.map(|base| base.written.clone())
     }
 
     fn images(
         &self,
-        build_args: &BTreeMap<String, String>,
+        mut values: BTreeMap<String, String>,
+        given: &BTreeMap<String, String>,
         missing: MissingArguments,
+        mut stages: BuildStages,
     ) -> Vec<BaseImage> {
-        let mut values = match missing {
-            MissingArguments::LeaveOut => BTreeMap::new(),
-            MissingArguments::LeaveOutUnset | MissingArguments::Empty => build_args.clone(),
-        };
         let read = ImageReader { file: self, missing };
-        let mut stages = HashSet::from(["scratch".to_owned()]);
         let mut found = Vec::new();
-        let mut in_stage = false;
         for instruction in &self.instructions {
             match instruction.name.as_str() {
-                "ARG" if !in_stage => read.argument(instruction, build_args, &mut values),
+                "ARG" if stages.begun == 0 => read.argument(instruction, given, &mut values),
                 "FROM" => {
-                    in_stage = true;
+                    stages.begun += 1;
                     let words: Vec<&str> = instruction.rest.split_whitespace().collect();
                     let Some(image) = words.first() else { continue };
                     found.extend(read.image(instruction, "", image, Some(&values), &stages));
@@ -126,34 +128,91 @@ impl Dockerfile {
                         && word.eq_ignore_ascii_case("as")
                         && is_stage_name(name)
                     {
-                        stages.insert(name.to_ascii_lowercase());
+                        stages.add(name);
                     }
                 }
-                "COPY" | "ADD" => {
-                    let from = instruction.flags.iter().filter_map(|f| f.strip_prefix("--from="));
-                    let from = from.filter(|name| !is_stage_number(name));
+                _ => {
+                    let sources = sources(instruction).into_iter();
+                    let sources = sources.filter(|(before, name)| !stages.has_number(before, name));
                     // Arguments before the first FROM are not variables of a flag.
-                    found.extend(from.filter_map(|name| {
-                        read.image(instruction, "--from=", name, None, &stages)
+                    found.extend(sources.filter_map(|(before, name)| {
+                        read.image(instruction, before, name, None, &stages)
                     }));
                 }
-                "RUN" => {
-                    let mounts =
-                        instruction.flags.iter().filter_map(|f| f.strip_prefix("--mount="));
-                    let from = mounts
-                        .flat_map(|mount| mount.split(','))
-                        .filter_map(mount_source)
-                        .filter(|name| !is_stage_number(name));
-                    found.extend(
-                        from.filter_map(|name| {
-                            read.image(instruction, "from=", name, None, &stages)
-                        }),
-                    );
-                }
-                _ => {}
             }
         }
         found
+    }
+}
+
+/// The text before the image of a `COPY --from`, and of a mount.
+const COPY_SOURCE: &str = "--from=";
+const MOUNT_SOURCE: &str = "from=";
+
+/// The stages and images that an instruction takes files from, with the text before each.
+fn sources(instruction: &DockerfileInstruction) -> Vec<(&'static str, &str)> {
+    let flags = instruction.flags.iter();
+    match instruction.name.as_str() {
+        "COPY" | "ADD" => {
+            let names = flags.filter_map(|flag| flag.strip_prefix(COPY_SOURCE));
+            names.map(|name| (COPY_SOURCE, name)).collect()
+        }
+        "RUN" => {
+            let mounts = flags.filter_map(|flag| flag.strip_prefix("--mount="));
+            let names = mounts.flat_map(|mount| mount.split(',')).filter_map(mount_source);
+            names.map(|name| (MOUNT_SOURCE, name)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The names that are those of stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StageRules {
+    /// Numbers, and names in any case.
+    Current,
+    /// The names that every builder takes for a stage. Some know names in one case alone, numbers of
+    /// earlier stages alone, or no numbers in mounts.
+    Common,
+}
+
+/// The stages of a Dockerfile up to an instruction.
+struct BuildStages {
+    rules: StageRules,
+    begun: usize,
+    names: HashSet<String>,
+}
+
+impl BuildStages {
+    fn new(rules: StageRules) -> Self {
+        Self { rules, begun: 0, names: HashSet::from(["scratch".to_owned()]) }
+    }
+
+    fn key(&self, name: &str) -> String {
+        match self.rules {
+            StageRules::Current => name.to_ascii_lowercase(),
+            StageRules::Common => name.to_owned(),
+        }
+    }
+
+    fn add(&mut self, name: &str) {
+        self.names.insert(self.key(name));
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.contains(&self.key(name))
+    }
+
+    fn has_number(&self, before: &str, name: &str) -> bool {
+        let is_number = name.chars().all(|c| c.is_ascii_digit());
+        match self.rules {
+            StageRules::Current => is_number,
+            StageRules::Common => {
+                let is_earlier =
+                    |number: usize| number + 1 < self.begun && number.to_string() == name;
+                before == COPY_SOURCE && name.parse().is_ok_and(is_earlier)
+            }
+        }
     }
 }
 
@@ -204,7 +263,7 @@ impl ImageReader<'_> {
         before: &'static str,
         written: &str,
         values: Option<&BTreeMap<String, String>>,
-        stages: &HashSet<String>,
+        stages: &BuildStages,
     ) -> Option<BaseImage> {
         let image = match values {
             None if self.missing == MissingArguments::Empty && written.contains('$') => {
@@ -215,7 +274,7 @@ impl ImageReader<'_> {
         };
         let keeps_empty = self.missing == MissingArguments::Empty;
         let image = image.filter(|image| keeps_empty || !image.is_empty())?;
-        let is_stage = stages.contains(&image.to_ascii_lowercase());
+        let is_stage = stages.has(&image);
         let flag = instruction.flags.iter().find_map(|flag| flag.strip_prefix("--platform="));
         let platform = match flag.zip(values).map(|(flag, values)| self.expanded(flag, values)) {
             // The image is another one on each platform.
@@ -274,8 +333,4 @@ pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
 fn is_stage_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_part)
-}
-
-fn is_stage_number(name: &str) -> bool {
-    name.chars().all(|c| c.is_ascii_digit())
 }

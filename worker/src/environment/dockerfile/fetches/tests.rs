@@ -64,8 +64,47 @@ fn stage_whose_name_builders_refuse_is_an_image() {
     }
     let numbered = "FROM scratch AS 10.0.0.1\nFROM 10.0.0.1\n";
     assert_eq!(fetches(numbered), [(Image, "10.0.0.1".to_owned())]);
-    let plain = "FROM scratch AS A-1_b.c\nFROM a-1_B.c\nCOPY --from=A-1_b.c /a /b\n";
+    let plain = "FROM scratch AS A-1_b.c\nFROM A-1_b.c\nCOPY --from=A-1_b.c /a /b\n";
     assert!(fetches(plain).is_empty(), "{:?}", fetches(plain));
+}
+
+#[test]
+fn stage_that_some_builder_does_not_know_is_an_image() {
+    for (text, image) in [
+        ("FROM scratch AS Ada\nFROM ada\n", "ada"),
+        ("FROM scratch AS Ada\nCOPY --from=ada /a /b\n", "ada"),
+        ("FROM scratch AS ada\nRUN --mount=from=ADA,target=/m true\n", "ADA"),
+        ("FROM Scratch\n", "Scratch"),
+        ("FROM scratch\nCOPY --from=12345 /a /b\n", "12345"),
+        ("FROM scratch\nCOPY --from=0 /a /b\n", "0"),
+        ("FROM scratch\nFROM scratch\nCOPY --from=00 /a /b\n", "00"),
+        ("FROM scratch\nFROM scratch\nRUN --mount=from=0,target=/m true\n", "0"),
+    ] {
+        assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
+    }
+    let earlier =
+        "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
+    assert!(fetches(earlier).is_empty(), "{:?}", fetches(earlier));
+}
+
+#[test]
+fn images_of_every_way_to_set_arguments_are_fetched() {
+    let inner = "127.0.0.1:18901/x";
+    let images = |text: &str, name: &str, value: &str| {
+        let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let found = build_fetches(text, &given).into_iter();
+        found.map(|fetch| fetch.source).collect::<Vec<_>>()
+    };
+    // A build argument without an `ARG` is set for some builders.
+    let text = format!("FROM ${{A:-{inner}}}\n");
+    assert_eq!(images(&text, "A", "debian"), [inner, "debian"]);
+    let text = format!("ARG B=${{A:-{inner}}}\nFROM $B\n");
+    assert_eq!(images(&text, "A", "debian"), [inner, "debian"]);
+    // An `ARG` changes one platform argument, and the builder sets another one.
+    let text = "ARG TARGETARCH=.1:18901/x\nFROM 127.0.0$TARGETARCH-$TARGETOS\n";
+    let mixed = format!("{inner}-linux");
+    assert!(images(text, "A", "").contains(&mixed), "{:?}", images(text, "A", ""));
+    assert!(images("FROM a-$TARGETOS\n", "TARGETOS", "b").contains(&"a-b".to_owned()));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::UnclearForm::{
     Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
-    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, List, Trigger,
-    Word,
+    CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, Isolation, List,
+    Mount, SameArgument, Trigger, Word,
 };
 use super::*;
 
@@ -53,6 +53,14 @@ fn instruction_in_an_unusual_form_is_unclear() {
         ("COPY --from=+1 b /c", CopySource),
         ("RUN --mount=type=bind,FROM=${A},target=/c true", CopySource),
         ("RUN --mount=from=,target=/c true", CopySource),
+        ("RUN --mount=type=bind,target=$A true", Mount),
+        ("RUN --mount=type=cache,id=c-${TARGETARCH},target=/c true", Mount),
+        ("RUN --network=host true", Isolation),
+        ("RUN --network=$A true", Isolation),
+        ("RUN --security=insecure true", Isolation),
+        ("RUN --device=h/gpu=all true", Isolation),
+        ("ONBUILD RUN --network=host true", Isolation),
+        ("COPY --chown=$*:1 a /b", Flag),
         ("FROM \"a\"", BaseImage),
         ("FROM a\\b", BaseImage),
         ("FROM ${A#b}", BaseImage),
@@ -63,6 +71,7 @@ fn instruction_in_an_unusual_form_is_unclear() {
         ("FROM a\u{a0}AS b", BaseImage),
         ("FROM a$HTTP_PROXY", BuilderVariable),
         ("FROM ${TARGETSTAGE:+h:5000/}a", BuilderVariable),
+        ("FROM --platform=linux/$BUILDKIT_X a", BuilderVariable),
         ("COPY a\\ b /c", Word),
         ("COPY \"a b\" /c", Word),
         ("COPY a\u{a0}b /c", Word),
@@ -115,12 +124,16 @@ fn argument_that_chooses_an_image_is_plain() {
         ("ARG A=\"${x:-'}'}\"\nFROM ${A}\n", ArgumentValue),
         ("ARG A=${B:+\"c\"}\nARG D=e$A\nFROM f:$D\n", ArgumentValue),
         ("ARG A=${HTTPS_PROXY:+h:5000/}\nFROM ${A}b\n", BuilderVariable),
+        ("ARG A=linux/$*amd64\nFROM --platform=$A b\n", ArgumentValue),
+        ("ARG A=a B=${A:-h:5000/b}\nFROM $B\n", SameArgument),
+        ("ARG A B=$A\nFROM $B\n", SameArgument),
     ] {
         assert_eq!(unclear(text), [(1, expected)], "{text:?}");
     }
     for text in [
         "ARG A=\"a b\" C='d $e' F=${G#h}\nARG I\nFROM a:$I\n",
         "ARG A=debian T=12 S=\"slim\"\nARG F=${A:-x}:$T\nFROM ${F}-${S} AS b\n",
+        "ARG A=${A:-b} C=d D=$C\nFROM $A\n",
         "ARG A='debian'\nFROM $A\nARG P=\"a\\ b\"\nENV Q ${P%%c} R\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");
@@ -137,7 +150,7 @@ fn ordinary_dockerfiles_are_plain() {
         "FROM a\nRUN echo 'é → ü' \"naïve\u{a0}text\" && printf '\\033[0m\\n' \\\n    # Größe\n  && a\n",
         "FROM a\nRUN apt-get update && apt-get install -y \
          --no-install-recommends \\\n    curl \\\n    git \\\n && rm -rf /var/lib/apt/lists/*\n",
-        "FROM a\nRUN --mount=type=cache,target=/root/.cache,id=c-$TARGETARCH,sharing=locked \
+        "FROM a\nRUN --mount=type=cache,target=/root/.cache,id=c-1,sharing=locked \
          --network=none pip install x\n",
         "FROM a\nRUN --mount=type=bind,from=base,source=/x,target=/y,rw --mount=type=secret,id=k \
          true\n",
@@ -184,6 +197,8 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
         ("ONBUILD COPY --from h/x /a /b", Flag),
         ("ADD [\"\\ud800\", \"/x\"]", List),
         ("onbuild onbuild add x /y", Trigger),
+        ("RUN --mount=type=bind,target=$X cat /c", Mount),
+        ("run --network=host true", Isolation),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }

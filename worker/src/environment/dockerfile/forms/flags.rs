@@ -1,0 +1,65 @@
+//! Flags of instructions.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::{REFERENCE, UnclearForm, VARIABLE, pattern};
+
+static FLAG: LazyLock<Regex> = LazyLock::new(|| {
+    let plain = r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]";
+    pattern(&format!("^--[a-z][a-z-]*(?:=(?:{plain}|{VARIABLE})*)?$"))
+});
+
+/// The form of a flag of `FROM`, `RUN`, `COPY` or `ADD` that builders read in different ways, or that some
+/// of them refuse and others grant.
+pub(super) fn unclear_flag(flag: &str) -> Option<UnclearForm> {
+    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
+    if !FLAG.is_match(flag) {
+        return Some(UnclearForm::Flag);
+    }
+    match name {
+        "--from" | "--mount" if value.is_empty() => Some(UnclearForm::Flag),
+        "--from" => (!REFERENCE.is_match(value)).then_some(UnclearForm::CopySource),
+        "--mount" => unclear_mount(value),
+        _ => grants_more(name, value).then_some(UnclearForm::Isolation),
+    }
+}
+
+fn unclear_mount(mount: &str) -> Option<UnclearForm> {
+    let options = mount.split(',').filter_map(|option| option.split_once('='));
+    let mut sources = options.filter(|(key, _)| key.eq_ignore_ascii_case("from"));
+    if !sources.all(|(_, source)| REFERENCE.is_match(source)) {
+        return Some(UnclearForm::CopySource);
+    }
+    has_variable(mount).then_some(UnclearForm::Mount)
+}
+
+/// Whether the value of a variable may be more options of a mount: some builders replace variables before
+/// they look for the commas.
+fn has_variable(mount: &str) -> bool {
+    mount.contains('$')
+}
+
+/// Whether a flag of `RUN` gives its command the network, the devices or the rights of the host. BuildKit
+/// asks its client for them, other builders do not.
+fn grants_more(name: &str, value: &str) -> bool {
+    match name {
+        "--device" => true,
+        "--network" => !matches!(value, "default" | "none"),
+        "--security" => value != "sandbox",
+        _ => false,
+    }
+}
+
+/// The form of a flag in a line that may be one of a script. Other flags there hide nothing.
+pub(super) fn unclear_flag_of_line(flag: &str) -> Option<UnclearForm> {
+    let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
+    if flag == "--from" || flag.contains(['"', '\'', '\\', '`']) {
+        return Some(UnclearForm::Flag);
+    }
+    if name == "--mount" && has_variable(value) {
+        return Some(UnclearForm::Mount);
+    }
+    grants_more(name, value).then_some(UnclearForm::Isolation)
+}

@@ -1,0 +1,128 @@
+//! The forms that builders read in different ways, and those to write instead.
+
+/// A form of a Dockerfile that builders read in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnclearForm {
+    /// A first line `#!`.
+    Interpreter,
+    /// The directive `escape`.
+    EscapeDirective,
+    /// A directive that is not ASCII.
+    Directive,
+    /// A control character.
+    ControlCharacter,
+    /// Two escape characters at the end of a line.
+    Continuation,
+    /// A name of an instruction or a flag that is not ASCII.
+    Head,
+    /// A flag of other characters.
+    Flag,
+    /// A mount with variables.
+    Mount,
+    /// A flag that gives a command more than its container has.
+    Isolation,
+    /// A source of files that is no name of an image.
+    CopySource,
+    /// A base image that is no plain word.
+    BaseImage,
+    /// An image whose name has other characters.
+    ImageName,
+    /// An image without a name.
+    NoImage,
+    /// A variable whose value is not known before the build.
+    BuilderVariable,
+    /// An `ARG` before the first `FROM`.
+    Argument,
+    /// The value of an `ARG` that chooses an image.
+    ArgumentValue,
+    /// The same with a variable that the same `ARG` sets.
+    SameArgument,
+    /// A source or the target of `ADD` or `COPY`.
+    Word,
+    /// A list that is no strict JSON.
+    List,
+    /// `<<`.
+    HereDocument,
+    /// A trigger of a trigger.
+    Trigger,
+}
+
+impl UnclearForm {
+    /// Its description, and that of the form to write instead.
+    const fn texts(self) -> (&'static str, &'static str) {
+        const HEREDOCS: &str = "here-documents of `RUN` and `COPY` that begin with `<<NAME` and a plain \
+                               name, `<<` in plain quotes, or a script in a file";
+        const WORDS: &str = "words of ASCII letters, digits and `._/@:+~*?=,%!#&()[]-`, with variables as \
+                             `$NAME` or `${NAME}`, or a JSON list of such words";
+        const PLAIN_NAME: &str = "a plain name, with variables as `$NAME` or `${NAME}` that plain `ARG \
+                                  NAME=VALUE` set before the first `FROM`";
+        match self {
+            Self::Interpreter => ("a first line `#!`", "a Dockerfile without it"),
+            Self::EscapeDirective => {
+                ("a directive `escape`", "`\\` as the escape character, without a directive")
+            }
+            Self::Directive => {
+                ("a directive that is not ASCII", "`# syntax=` or `# check=` in ASCII")
+            }
+            Self::ControlCharacter => {
+                ("a control character", "no control characters but tabs and line ends")
+            }
+            Self::Continuation => (
+                "two escape characters at the end of a line",
+                "one, if the next line belongs to the instruction, else none",
+            ),
+            Self::Head => (
+                "an instruction or flag with other characters than ASCII",
+                "ASCII, with spaces between instruction, flags and arguments",
+            ),
+            Self::Flag => (
+                "a flag with quotes, escapes, other characters or without a value",
+                "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+            ),
+            Self::Mount => (
+                "a mount with a variable",
+                "`--mount=` without variables: some builders replace them before they look for `from=`",
+            ),
+            Self::Isolation => (
+                "a flag that gives a command more than its container has",
+                "`RUN` without `--device` and `--security`, and with `--network=none` or without \
+                 `--network`",
+            ),
+            Self::CopySource => (
+                "a source of files that is no plain name",
+                "the name of a stage or an image, without variables",
+            ),
+            Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
+            Self::ImageName => {
+                ("an image whose name, with its variables, is not plain", PLAIN_NAME)
+            }
+            Self::NoImage => ("an image without a name", "an argument with a value"),
+            Self::BuilderVariable => {
+                ("an image that depends on a variable of the builder", "an `ARG` of another name")
+            }
+            Self::Argument => (
+                "an `ARG` that is no list of plain `NAME=VALUE`",
+                "values without escapes, in whole quotes or without blanks",
+            ),
+            Self::ArgumentValue => ("a value that chooses an image and is not plain", PLAIN_NAME),
+            Self::SameArgument => (
+                "a value that chooses an image and has a variable of the same `ARG`",
+                "an `ARG` of its own, after the one of the variable",
+            ),
+            Self::Word => ("a source or target that is no plain word", WORDS),
+            Self::List => ("a list that is no plain JSON", "a JSON list of texts without escapes"),
+            Self::HereDocument => ("`<<` in an unusual form or place", HEREDOCS),
+            Self::Trigger => ("a trigger of a trigger", "one `ONBUILD`"),
+        }
+    }
+
+    /// Its description.
+    pub const fn found(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// The form to write instead.
+    pub const fn expected(self) -> &'static str {
+        self.texts().1
+    }
+}
