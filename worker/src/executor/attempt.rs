@@ -45,7 +45,7 @@ pub(crate) async fn execute<R: WorkRecipe>(
         };
         if let Some(answer) = answer {
             ctx.phases.parked(None);
-            ctx.scratch_creation.ended().await;
+            ctx.scratch_work.ended().await;
             return answer;
         }
         if let Some(provider) = &provider {

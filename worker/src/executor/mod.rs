@@ -54,7 +54,7 @@ pub use self::collect::{CleanArchive, DirectoryReading, read_directory};
 pub(crate) use self::collect::{CollectionFailure, open_stream, read_sanitized};
 pub(crate) use self::context::{COPY_LIMIT, with_timeout};
 pub use self::context::{
-    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, ScratchCreation, Slot,
+    DedicatedSlot, ExecutionContext, ExecutionServices, PhaseSink, ScratchWork, Slot,
 };
 pub use self::control::{ControlMailbox, MailboxGuard, MailboxRefusal, PendingControl};
 pub use self::environment::{CreationFailure, ManagedEnvironment, RemovalOutcome};
