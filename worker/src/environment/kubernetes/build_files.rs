@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
+use tempfile::NamedTempFile;
 
 use super::build_pod::{BUNDLE_FILE, DOCKERFILE_DIR};
 use crate::confined::ConfinedDir;
 use crate::environment::dockerfile::with_ca_bundle;
 use crate::environment::{CaBundle, Failure, FailureKind, Upload};
-use crate::supervise;
+use crate::supervise::{self, BlockingDrop};
 
 /// The files of a context that its builder reads from elsewhere with a CA bundle.
 const DOCKERFILE: &str = "Dockerfile";
@@ -45,15 +46,15 @@ pub(super) async fn with_bundle(bundle: &CaBundle, dir: PathBuf) -> Result<Vec<U
 }
 
 /// Packs a build context.
-pub(super) async fn pack(dir: PathBuf) -> Result<tempfile::NamedTempFile, Failure> {
+pub(super) async fn pack(dir: PathBuf) -> Result<BlockingDrop<NamedTempFile>, Failure> {
     let packing = move || {
-        let mut file = tempfile::NamedTempFile::new()?;
+        let mut file = NamedTempFile::new()?;
         let mut tar = tar::Builder::new(file.as_file_mut());
         tar.follow_symlinks(false);
         tar.append_dir_all("", &dir)?;
         tar.finish()?;
         drop(tar);
-        Ok(file)
+        Ok(BlockingDrop::new(file))
     };
     let packed: std::io::Result<_> = supervise::blocking(packing).await;
     packed.map_err(|error| {
