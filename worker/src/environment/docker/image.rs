@@ -87,9 +87,10 @@ impl ImageManager {
         request: ImageRequest,
         platform: Option<String>,
     ) -> Result<Image, Failure> {
+        let names_own = compose::names_own_image(&request.source).await;
         match &request.source {
             ImageSource::Named(name) => self.prepare_named(name.clone(), &request, platform).await,
-            ImageSource::Context { digest, dir } if compose::defines_image(dir) => {
+            ImageSource::Context { digest, .. } if names_own => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {
