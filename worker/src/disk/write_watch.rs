@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::backoff::without_place;
 use crate::shortage::Shortage;
@@ -41,7 +41,14 @@ pub(super) struct WriteWatch {
     directories: Vec<PathBuf>,
     state: Mutex<WriteWatchState>,
     /// The check that runs: a disk that does not answer gets no second one.
-    running: tokio::sync::Mutex<Option<Task<FailedCheck>>>,
+    running: tokio::sync::Mutex<Option<RunningCheck>>,
+}
+
+/// A check that runs.
+#[derive(Debug)]
+struct RunningCheck {
+    task: Task<FailedCheck>,
+    begun: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -85,8 +92,9 @@ impl WriteWatch {
         if self.state().checked.is_some_and(|at| at.elapsed() < max_age) {
             return self.fault();
         }
-        let task = running.get_or_insert_with(|| self.begin());
-        match timeout(ANSWER_LIMIT, task).await {
+        let check = running.get_or_insert_with(|| self.begin());
+        // A disk that is known to give no answer is not waited for again.
+        match timeout_at(check.begun + ANSWER_LIMIT, &mut check.task).await {
             Ok(ended) => {
                 *running = None;
                 let failed = ended.unwrap_or_else(|panic| {
@@ -107,18 +115,19 @@ impl WriteWatch {
     /// Waits for a check that runs: afterwards, its file is gone.
     pub(super) async fn close(&self) {
         if let Some(check) = self.running.lock().await.take() {
-            let _ended = timeout(CLOSE_LIMIT, check).await;
+            let _ended = timeout(CLOSE_LIMIT, check.task).await;
         }
     }
 
-    fn begin(&self) -> Task<FailedCheck> {
+    fn begin(&self) -> RunningCheck {
         let directories = self.directories.clone();
         let look = move || {
             directories.into_iter().find_map(|path| Some((check_writes(&path).err()?, path)))
         };
-        supervise::spawn("disk check", async move {
+        let task = supervise::spawn("disk check", async move {
             supervise::blocking(look).await.map(|(error, path)| (path, error))
-        })
+        });
+        RunningCheck { task, begun: Instant::now() }
     }
 
     /// Records that a check had no answer in time.
@@ -160,6 +169,10 @@ impl WriteWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     #[tokio::test]
@@ -189,6 +202,28 @@ mod tests {
         assert!(watch.fault().is_some_and(|fault| fault.is_silent && !fault.is_shortage));
         assert_eq!(watch.failed_since(began), None);
         assert_eq!(watch.check(Duration::ZERO).await, None, "it answers again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_gives_no_answer_is_not_waited_for_again() {
+        let root = tempfile::tempdir().expect("a directory");
+        let pipe = root.path().join(".write-check");
+        // Opening it waits for a reader.
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        let (answer, may_answer) = mpsc::channel::<()>();
+        let reading = supervise::thread("reader", move || {
+            may_answer.recv_timeout(Duration::from_secs(10)).ok();
+            std::fs::read(pipe).is_ok()
+        });
+        let watch = WriteWatch::new(vec![root.path().to_owned()]);
+        let passes = tokio::time::advance(ANSWER_LIMIT + Duration::from_millis(1));
+        let (fault, ()) = tokio::join!(watch.check(Duration::ZERO), passes);
+        assert!(fault.is_some_and(|fault| fault.is_silent));
+        let asked = Instant::now();
+        assert!(watch.check(Duration::ZERO).await.is_some_and(|fault| fault.is_silent));
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        drop(answer);
+        assert!(reading.expect("started").join().expect("no panic"));
     }
 
     #[tokio::test]

@@ -1,13 +1,16 @@
 //! Builds that failed, remembered so that a run does not repeat them for each of its trials.
 
+use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rollout_protocol::id::RunId;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::{Failure, FailureKind};
+use crate::supervise::{self, BlockingDrop};
 
 /// Builds of one image in a run when the failures may be temporary: as many as the retry policy
 /// gives a single trial by default. More are useless, even for many trials.
@@ -31,9 +34,38 @@ pub(super) struct ImageFailure {
     /// The message, with the tail of the log.
     pub(super) message: String,
     /// The log, kept while a caller may want a copy.
-    pub(super) log: Option<Arc<tempfile::TempPath>>,
+    pub(super) log: Option<Arc<FailedBuildLog>>,
     /// No build began: the failure says nothing about the image.
     pub(super) before_build: bool,
+}
+
+/// The log of a failed build, in a temporary file.
+#[derive(Debug)]
+pub(super) struct FailedBuildLog {
+    file: BlockingDrop<TempPath>,
+    bytes: u64,
+}
+
+impl FailedBuildLog {
+    /// Writes a log to a file; `None` for one without text. A log that cannot be written only misses.
+    pub(super) async fn save(text: Vec<u8>) -> Option<Arc<Self>> {
+        if text.is_empty() {
+            return None;
+        }
+        let bytes = text.len() as u64;
+        let write = move || {
+            let mut file = NamedTempFile::new()?;
+            file.write_all(&text)?;
+            io::Result::Ok(BlockingDrop::new(file.into_temp_path()))
+        };
+        match supervise::blocking(write).await {
+            Ok(file) => Some(Arc::new(Self { file, bytes })),
+            Err(error) => {
+                tracing::warn!("cannot keep the log of a build: {error}");
+                None
+            }
+        }
+    }
 }
 
 impl From<Failure> for ImageFailure {
@@ -46,7 +78,7 @@ impl ImageFailure {
     /// The failure for one of the waiting callers, with a copy of the log if requested.
     pub(super) async fn into_failure(self, log: Option<&Path>) -> Failure {
         if let (Some(from), Some(to)) = (&self.log, log)
-            && let Err(error) = copy(from, to).await
+            && let Err(error) = copy(&from.file, to).await
         {
             tracing::warn!(to = %to.display(), %error, "cannot write the build log");
         }
@@ -55,7 +87,7 @@ impl ImageFailure {
 }
 
 /// Copies a file into a directory that may not exist yet.
-async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
+async fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     if let Some(directory) = to.parent() {
         tokio::fs::create_dir_all(directory).await?;
     }
@@ -110,7 +142,7 @@ impl FailedBuilds {
             return;
         }
         let mut last = broken.clone();
-        last.log = last.log.filter(|log| log.metadata().is_ok_and(|log| log.len() <= LOG_BYTES));
+        last.log = last.log.filter(|log| log.bytes <= LOG_BYTES);
         let builds = known.peek(&key).map_or(0, |failed| failed.builds) + 1;
         known.put(key, FailedBuild { builds, last });
     }
@@ -166,13 +198,13 @@ mod tests {
         assert!(failed.get(&key(1)).is_none());
     }
 
-    #[test]
-    fn failed_build_log_above_limit_is_dropped() {
+    #[tokio::test]
+    async fn failed_build_log_above_limit_is_dropped() {
         let failed = FailedBuilds::default();
         for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
-            let file = tempfile::NamedTempFile::new().expect("a file");
-            file.as_file().set_len(bytes).expect("extended");
-            let log = Some(std::sync::Arc::new(file.into_temp_path()));
+            let text = vec![b'x'; usize::try_from(bytes).expect("small")];
+            let log = FailedBuildLog::save(text).await;
+            assert!(log.is_some(), "{bytes}");
             let broken = Failure::new(FailureKind::Refused, "why");
             let broken = ImageFailure { log, ..broken.into() };
             failed.record(key(run), &Err::<(), _>(broken));

@@ -17,6 +17,7 @@ use crate::environment::{
     Provider, descriptor,
 };
 use crate::secrets::Redactor;
+use crate::supervise;
 
 /// Extra time for the provider to report its own timeout: it knows more about the cause.
 const GRACE: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) const BUILD_LOG: &str = "setup/build.log";
 
 /// The log of an image build. It is kept when the build ends the execution.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BuildLog {
     file: PathBuf,
     building: bool,
@@ -37,7 +38,12 @@ impl BuildLog {
         Self { file: scratch.join(BUILD_LOG), building: false }
     }
 
-    /// The file and size of the log of an unsuccessful build, if the provider wrote one.
+    /// Whether a build has begun and made no image: there may be a log.
+    pub(crate) const fn is_unfinished(&self) -> bool {
+        self.building
+    }
+
+    /// The file and size of the log of an unsuccessful build, if the provider wrote one. Blocks.
     pub(crate) fn finished_file(&self) -> Option<(PathBuf, u64)> {
         let file = self.building.then(|| self.file.clone())?;
         let found = fs::symlink_metadata(&file).ok()?;
@@ -48,8 +54,15 @@ impl BuildLog {
 impl BuildLog {
     /// Masks secrets in the log of an unsuccessful build: its proxies may have some. A log that cannot be
     /// masked is removed.
-    pub(crate) fn mask(&self, redactor: &Redactor) {
-        let Some((file, _)) = self.finished_file().filter(|_| !redactor.is_empty()) else { return };
+    pub(crate) async fn mask(&self, redactor: &Redactor) {
+        if self.building && !redactor.is_empty() {
+            let (log, redactor) = (self.clone(), redactor.clone());
+            supervise::blocking(move || log.mask_blocking(&redactor)).await;
+        }
+    }
+
+    fn mask_blocking(&self, redactor: &Redactor) {
+        let Some((file, _)) = self.finished_file() else { return };
         let masked = fs::read(&file).and_then(|text| {
             let mut clean = Vec::with_capacity(text.len());
             redactor.bytes(&text, 0, &mut clean);

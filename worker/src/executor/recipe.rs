@@ -69,8 +69,11 @@ pub(crate) trait WorkRecipe: Sized + Send {
     /// over.
     fn start_over(&mut self) {}
 
-    /// The result; `stopped` names the phase that a stop ended.
-    fn finished(self, stopped: Option<Phase>) -> Finished<Self::Record>;
+    /// The result; `stopped` names the phase that a stop ended. Waits for nothing if there are no files.
+    fn finished(
+        self,
+        stopped: Option<Phase>,
+    ) -> impl Future<Output = Finished<Self::Record>> + Send;
 }
 
 /// Why the phases of an attempt do not continue.

@@ -31,7 +31,7 @@ pub(super) fn access(settings: &ProviderSpec) -> ImageAccess {
     }
 }
 
-/// The base images of a build, also those whose name has arguments of platforms.
+/// The base images of a build, also those whose name has arguments of platforms. Blocks.
 pub(super) fn images(build: &BuildSpec) -> Vec<BaseImage> {
     let file = base_images::dockerfile(build);
     file.map(|file| file.images_of_platform(&arguments(build))).unwrap_or_default()
@@ -60,7 +60,7 @@ fn arguments(build: &BuildSpec) -> BTreeMap<String, String> {
 }
 
 /// The images that the stages of a build start from. A Dockerfile that cannot be read has none: its
-/// build fails.
+/// build fails. Blocks.
 ///
 /// # Errors
 /// An image cannot be told before the build, or no registry resolves it.

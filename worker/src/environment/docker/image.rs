@@ -25,6 +25,7 @@ use crate::environment::{
     BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
 };
 use crate::shown_path::shown;
+use crate::supervise;
 
 /// Version of how contexts become images. It is part of the tag, so that images built in another
 /// way are not reused.
@@ -86,9 +87,10 @@ impl ImageManager {
         request: ImageRequest,
         platform: Option<String>,
     ) -> Result<Image, Failure> {
+        let names_own = compose::names_own_image(&request.source).await;
         match &request.source {
             ImageSource::Named(name) => self.prepare_named(name.clone(), &request, platform).await,
-            ImageSource::Context { digest, dir } if compose::defines_image(dir) => {
+            ImageSource::Context { digest, .. } if names_own => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {
@@ -133,10 +135,12 @@ impl ImageManager {
         build.ca_bundle.clone_from(&self.ca_bundle);
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
-            let images = match build.is_guarded() {
-                true => base_triggers::images(&build),
-                false => base_images::images(&build),
-            };
+            let read = build.clone();
+            let images = supervise::blocking(move || match read.is_guarded() {
+                true => base_triggers::images(&read),
+                false => base_images::images(&read),
+            });
+            let images = images.await;
             build.base_images = self.bases.resolve(request.labels.run, images).await?;
         }
         build.tag = tag(&build);
@@ -145,7 +149,7 @@ impl ImageManager {
         if forced.as_ref().is_none_or(|key| self.was_forced(key))
             && let Some(found) = inspect(&self.client, &tag).await?
         {
-            lock::touch(&lock::lock_path(&self.locks, &tag));
+            lock::touch(lock::lock_path(&self.locks, &tag)).await;
             return Ok(Image { build: read_build_label(&found), ..Image::found(tag) });
         }
         let run = request.labels.run;
@@ -153,7 +157,7 @@ impl ImageManager {
             && self.failed.get(&(tag.clone(), run)).is_none()
             && let Some(earlier) = self.find_earlier(run, &build).await?
         {
-            lock::touch(&lock::lock_path(&self.locks, &earlier.reference));
+            lock::touch(lock::lock_path(&self.locks, &earlier.reference)).await;
             return Ok(earlier);
         }
         // An image that is there was checked when it was built: its recipe says so.
@@ -180,7 +184,7 @@ impl ImageManager {
         let (result, made) = self.in_progress.join(&key, work).await;
         match result {
             Ok(build) => {
-                lock::touch(&lock::lock_path(&self.locks, &tag));
+                lock::touch(lock::lock_path(&self.locks, &tag)).await;
                 if let Some(key) = forced {
                     self.forced.lock().unwrap_or_else(PoisonError::into_inner).put(key, ());
                 }
@@ -198,7 +202,8 @@ impl ImageManager {
         request: &ImageRequest,
     ) -> Result<bool, Failure> {
         let mut has_triggers = false;
-        for base in base_triggers::bases(build)? {
+        let read = build.clone();
+        for base in supervise::blocking(move || base_triggers::bases(&read)).await? {
             let reference = &base.reference;
             self.prepare_named(reference.clone(), request, base.platform.clone()).await?;
             let found = inspect(&self.client, reference).await?.ok_or_else(|| {

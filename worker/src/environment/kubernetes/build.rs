@@ -27,7 +27,7 @@ use super::remove::PodId;
 use super::rights::Right;
 use super::settings::PodSettings;
 use super::{Shared, create};
-use crate::environment::failed_builds::ImageFailure;
+use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::{
     BuildProxies, EnvironmentLabels, ExecCommand, Failure, FailureKind, Image, Upload,
 };
@@ -309,7 +309,7 @@ impl ImageBuilder {
             failure.kind = FailureKind::Service;
             failure.message.push_str("\nThe memory limit ended the build: raise `resources`");
         }
-        failure.log = log.save();
+        failure.log = FailedBuildLog::save(log.bytes()).await;
         Err(failure)
     }
 

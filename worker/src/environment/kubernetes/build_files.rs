@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
+use tempfile::NamedTempFile;
 
 use super::options::KubernetesOptions;
 use crate::confined::ConfinedDir;
 use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, with_images};
 use crate::environment::{Failure, FailureKind, Upload};
-use crate::supervise;
+use crate::supervise::{self, BlockingDrop};
 
 /// Directory of a Dockerfile that differs from that of the context, in a build's pod.
 pub(super) const DOCKERFILE_DIR: &str = "/.rollout/dockerfile";
@@ -87,15 +88,15 @@ fn from_mirrors(text: &str, options: &KubernetesOptions) -> (String, Option<Stri
 }
 
 /// Packs a build context.
-pub(super) async fn pack(dir: PathBuf) -> Result<tempfile::NamedTempFile, Failure> {
+pub(super) async fn pack(dir: PathBuf) -> Result<BlockingDrop<NamedTempFile>, Failure> {
     let packing = move || {
-        let mut file = tempfile::NamedTempFile::new()?;
+        let mut file = NamedTempFile::new()?;
         let mut tar = tar::Builder::new(file.as_file_mut());
         tar.follow_symlinks(false);
         tar.append_dir_all("", &dir)?;
         tar.finish()?;
         drop(tar);
-        Ok(file)
+        Ok(BlockingDrop::new(file))
     };
     let packed: std::io::Result<_> = supervise::blocking(packing).await;
     packed.map_err(|error| {

@@ -45,12 +45,13 @@ impl Shared {
         request: ImageRequest,
     ) -> Result<Image, Failure> {
         let cluster = Arc::clone(self.client.cluster().await?);
+        let names_own = compose::names_own_image(&request.source).await;
         match request.source.clone() {
             ImageSource::Named(name) => {
                 let reference: ImageReference = name.parse()?;
                 Ok(Image::found(cluster.options.mirrored(reference.as_str())))
             }
-            ImageSource::Context { digest, dir } if compose::defines_image(&dir) => {
+            ImageSource::Context { digest, .. } if names_own => {
                 Ok(Image::found(format!("{}{digest}", compose::SERVICES_REFERENCE_PREFIX)))
             }
             ImageSource::Context { digest, dir } => {

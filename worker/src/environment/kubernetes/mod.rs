@@ -225,7 +225,7 @@ impl Provider for KubernetesProvider {
     }
 
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
-        if !self.shared.client.names_cluster()? {
+        if !self.shared.client.names_cluster().await? {
             return Ok(ReapReport::default());
         }
         let cluster = self.shared.client.cluster().await?;

@@ -251,7 +251,9 @@ impl EvalRun<'_> {
     pub(super) fn start_capture(&mut self, directory: &'static str) -> Arc<Capture> {
         let dir: PathBuf = self.ctx.execution.scratch.join(directory);
         let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
-        let capture = Arc::new(Capture::new(stdout, stderr, &self.attempt.redactor));
+        let scratch = &self.ctx.execution.scratch_work;
+        let capture = Capture::new(stdout, stderr, &self.attempt.redactor, scratch);
+        let capture = Arc::new(capture);
         self.captures.push((directory, capture.clone()));
         capture
     }

@@ -116,7 +116,8 @@ impl<'a> IdeasRun<'a> {
         let redactor = self.attempt.redactor.clone();
         let scratch = &self.ctx.execution.scratch;
         let files = (scratch.join("stdout.txt"), scratch.join("stderr.txt"));
-        let capture = Arc::new(Capture::new(files.0, files.1, &redactor));
+        let scratch_work = &self.ctx.execution.scratch_work;
+        let capture = Arc::new(Capture::new(files.0, files.1, &redactor, scratch_work));
         self.capture = Some(Arc::clone(&capture));
         let (servers, argv) = (self.ctx.ideas.gateway.as_ref(), agents::bash(SCRIPT.to_owned()));
         let mut env = self.variables.command.clone();
@@ -241,7 +242,7 @@ impl WorkRecipe for IdeasRun<'_> {
         self.ctx.permits.start_over();
     }
 
-    fn finished(self, stopped: Option<Phase>) -> Finished<IdeasRecord> {
-        record::finished(self, stopped)
+    async fn finished(self, stopped: Option<Phase>) -> Finished<IdeasRecord> {
+        record::finished(self, stopped).await
     }
 }

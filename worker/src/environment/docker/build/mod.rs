@@ -21,7 +21,7 @@ mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use bollard::query_parameters::BuildImageOptions;
 use regex::Regex;
@@ -37,7 +37,7 @@ use super::base_triggers;
 use super::client::DockerClient;
 use super::labels;
 use crate::environment::dockerfile::{Dockerfile, in_every_stage, with_images};
-use crate::environment::failed_builds::ImageFailure;
+use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::image_access::ImageAccess;
 use crate::environment::{BuildProxies, CaBundle, Failure, FailureKind, registry_failure};
 
@@ -198,7 +198,7 @@ pub(super) async fn run(
 ) -> Result<ImageBuild, ImageFailure> {
     let what = build.title();
     let path = build.context.join(&build.dockerfile);
-    let text = match std::fs::read(&path) {
+    let text = match tokio::fs::read(&path).await {
         Ok(bytes) => with_images(
             &String::from_utf8_lossy(&bytes),
             &base_images::by_digest(&build.base_images),
@@ -213,9 +213,7 @@ pub(super) async fn run(
         }
     };
     base_triggers::check_sent(build, &text)?;
-    let mut log = ImageBuildLog::new().map_err(|error| {
-        Failure::local(FailureKind::Bug, format!("{what}: cannot create the log file"), error)
-    })?;
+    let mut log = ImageBuildLog::default();
     let mut builder = BUILDKIT;
     let mut built = Err(BuildFailure::NoBuilder(String::new()));
     if client.has_buildkit() {
@@ -239,19 +237,19 @@ pub(super) async fn run(
             tracing::debug!(image = build.tag, builder, "image built");
             Ok(build.image_build(builder))
         }
-        Err(BuildFailure::Failed(failure)) => Err(image_failure(failure, log)),
+        Err(BuildFailure::Failed(failure)) => Err(image_failure(failure, log).await),
         Err(BuildFailure::NoBuilder(why)) => {
             let message = format!("{what}: the engine has no builder: {why}");
-            Err(image_failure(Failure::new(FailureKind::Refused, message), log))
+            Err(image_failure(Failure::new(FailureKind::Refused, message), log).await)
         }
     }
 }
 
-fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
+async fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
     let mut broken = ImageFailure::from(failure);
     let message = broken.message.lines().next().unwrap_or_default();
     log.add(&format!("\n{message}\n"));
-    broken.log = log.into_file().map(Arc::new);
+    broken.log = FailedBuildLog::save(log.into_text()).await;
     broken
 }
 

@@ -38,6 +38,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
@@ -66,7 +67,7 @@ use crate::environment::{
     ImageSource, Upload,
 };
 use crate::shown_path::{ShownPath, shown};
-use crate::supervise;
+use crate::supervise::{self, BlockingDrop};
 
 /// Timeout for resolving a file and for making the images of all services present.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
@@ -116,11 +117,11 @@ struct ComposeCreation<'a> {
     request: &'a CreateRequest,
     file: &'a ComposeFile,
     /// It, the files of the job, and those that they extend.
-    files: ComposeFiles,
+    files: Arc<ComposeFiles>,
     /// The build context, with links resolved.
     root: PathBuf,
     name: String,
-    scratch: tempfile::TempDir,
+    scratch: BlockingDrop<TempDir>,
     open: bool,
     /// Services that keep the networks they name when it is not open.
     named: BTreeSet<String>,
@@ -192,14 +193,18 @@ impl ComposeRunner {
         file: &'a ComposeFile,
     ) -> Result<ComposeCreation<'a>, Failure> {
         let open = network::is_open_with_services(&request.network)?;
-        let scratch = tempfile::tempdir().map_err(no_scratch)?;
-        let (checked, directory) = (file.clone(), scratch.path().join(PROJECT));
-        let files = supervise::blocking(move || ComposeFiles::read(&checked, &directory)).await?;
+        let checked = file.clone();
+        let read = move || {
+            let scratch = BlockingDrop::new(tempfile::tempdir().map_err(no_scratch)?);
+            let files = ComposeFiles::read(&checked, &scratch.path().join(PROJECT))?;
+            let root = checked.dir.canonicalize().map_err(|error| refused(&checked, error))?;
+            Ok::<_, Failure>((scratch, Arc::new(files), root))
+        };
+        let (scratch, files, root) = supervise::blocking(read).await?;
         let program = self
             .program
             .get_or_try_init(|| ComposeProgram::find(self.program_path.as_deref()))
             .await?;
-        let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
         let is_denied = settings.network == DockerNetwork::None;
         let is_partly_open = !open && !is_denied;
         let named = if is_partly_open { own_networks::services(&files) } else { BTreeSet::new() };
@@ -272,9 +277,9 @@ impl ComposeCreation<'_> {
         self.scratch.path().join(name)
     }
 
-    fn write(&self, name: &str, value: &Value) -> Result<PathBuf, Failure> {
+    async fn write(&self, name: &str, value: &Value) -> Result<PathBuf, Failure> {
         let path = self.scratch(name);
-        std::fs::write(&path, json_text(value)).map_err(no_scratch)?;
+        tokio::fs::write(&path, json_text(value)).await.map_err(no_scratch)?;
         Ok(path)
     }
 
@@ -312,8 +317,9 @@ impl ComposeCreation<'_> {
 
     /// Resolves the task's file: replaced, merged and checked.
     async fn resolve(&self) -> Result<Value, Failure> {
-        let base = self.write("base.json", &self.base())?;
-        let written = self.files.write().map_err(no_scratch)?;
+        let base = self.write("base.json", &self.base()).await?;
+        let files = Arc::clone(&self.files);
+        let written = supervise::blocking(move || files.write()).await.map_err(no_scratch)?;
         let mut files = vec![("--file", base.as_path())];
         files.extend(written.tops.iter().map(|file| ("--file", file.as_path())));
         files.extend(written.variables.as_deref().map(|file| ("--env-file", file)));
@@ -331,7 +337,10 @@ impl ComposeCreation<'_> {
             refused(self.file, format!("cannot read the output of docker compose: {error}"))
         })?;
         self.files.restore(&mut model, &self.root);
-        rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
+        let root = self.root.clone();
+        let check = move || rules::check(&model, &root).map(|()| model);
+        let checked = supervise::blocking(check).await;
+        let mut model = checked.map_err(|why| unsupported(self.file, why))?;
         if self.settings.guards_builds {
             rules::check_addresses(&model).map_err(|why| unsupported(self.file, why))?;
             let (access, own) = (ImageAccess::of_docker(self.settings), self.own_image());
@@ -426,7 +435,7 @@ impl ComposeCreation<'_> {
             has_ca_bundle: self.compose.images.ca_bundle().is_some(),
         };
         let used = host_paths::used(&model);
-        let file = self.write("project.json", &last.render(model))?;
+        let file = self.write("project.json", &last.render(model)).await?;
         let words = ["create", "--no-build", "--pull", "never"];
         self.run_step(&file, &words, CREATED_WITHIN).await?;
         let members = project::members(&self.compose.client, &self.name).await?;

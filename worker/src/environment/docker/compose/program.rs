@@ -92,7 +92,10 @@ impl ComposeProgram {
             Some(path) => vec![path.to_owned()],
             None => plugin_paths(),
         };
-        for path in paths.into_iter().filter(|path| path.is_file()) {
+        for path in paths {
+            if !tokio::fs::metadata(&path).await.is_ok_and(|found| found.is_file()) {
+                continue;
+            }
             let program = Self(path);
             let words = ["version".into(), "--short".into()];
             let ended = match program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await {

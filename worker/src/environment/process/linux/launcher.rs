@@ -37,14 +37,16 @@ pub(super) struct Launcher {
 
 impl Launcher {
     /// Starts the supervisor of the sandbox in `directory` with its end of the control socket.
-    pub(super) fn start(
+    pub(super) async fn start(
         helper: &[OsString],
         directory: &Path,
         network: ProcessNetwork,
         control: OwnedFd,
     ) -> io::Result<Self> {
         let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
+        let log = directory.join(LOG_FILE);
+        let open = move || File::options().create(true).append(true).open(log);
+        let log = supervise::blocking(open).await?;
         let network = match network {
             ProcessNetwork::Host => "host",
             ProcessNetwork::None => "none",
@@ -53,7 +55,9 @@ impl Launcher {
         command.args(words).arg("outer").arg(directory).arg(network).env_clear();
         command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(log);
         let mut child = command.spawn()?;
-        write_pid_file(directory, child.id());
+        // The process ends when nothing else holds its end of the socket.
+        drop(command);
+        let (pid, directory) = (child.id(), directory.to_owned());
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
         let kill_requested = Arc::clone(&kill);
@@ -67,7 +71,9 @@ impl Launcher {
             }
             sender.send_replace(true);
         });
-        Ok(Self { ended, kill, _task: task })
+        let launcher = Self { ended, kill, _task: task };
+        supervise::blocking(move || write_pid_file(&directory, pid)).await;
+        Ok(launcher)
     }
 
     /// Waits until no process of the sandbox is alive, after its control socket was closed.
@@ -89,7 +95,7 @@ impl Launcher {
     }
 }
 
-/// Records the process for a reaper. Without the record a reaper can only wait.
+/// Records the process for a reaper. Without the record a reaper can only wait. Blocks.
 fn write_pid_file(directory: &Path, pid: Option<u32>) {
     let text = pid.and_then(|pid| Some(format!("{pid} {}", start_ticks(pid)?)));
     if let Some(text) = text
@@ -99,7 +105,7 @@ fn write_pid_file(directory: &Path, pid: Option<u32>) {
     }
 }
 
-/// Kills the outermost process of the sandbox in `directory`, if it is still the recorded one.
+/// Kills the outermost process of the sandbox in `directory`, if it is still the recorded one. Blocks.
 pub(super) fn kill_recorded(directory: &Path) {
     let text = std::fs::read_to_string(directory.join(PID_FILE)).unwrap_or_default();
     let Some((pid, started)) = text.split_once(' ') else { return };
