@@ -105,12 +105,15 @@ async fn helper_that_fails_names_its_setting_and_blames_no_task() {
         return;
     }
     let fixture = fixture(true);
-    for helper in
-        [ImageFixture::new().pull(PullOutcome::Missing), ImageFixture::new().without(&["busybox"])]
-    {
+    let busybox =
+        |script: &str| ImageFixture::new().file("/usr/local/bin/busybox", script.as_bytes(), 0o755);
+    for (what, helper) in [
+        ("missing", ImageFixture::new().pull(PullOutcome::Missing)),
+        ("failing", busybox("#!/bin/sh\nexit 64\n")),
+    ] {
         fixture.double.image(HELPER, helper);
         let failure = fixture.creation_failure(BARE).await;
-        assert_eq!(failure.kind, FailureKind::Service, "{}", failure.chain());
-        assert!(failure.message.contains("`helper_image`"), "{failure}");
+        assert_eq!(failure.kind, FailureKind::Service, "{what}: {}", failure.chain());
+        assert!(failure.message.contains("`helper_image`"), "{what}: {failure}");
     }
 }
