@@ -177,7 +177,6 @@ impl ModelWorker {
             disk_fault: None,
             gone: false,
             executions,
-            returnable: Vec::new(),
             model_calls: Vec::new(),
             model_leases: Vec::new(),
         }

@@ -184,7 +184,6 @@ mod tests {
             disk_fault: None,
             gone: false,
             executions: Vec::new(),
-            returnable: Vec::new(),
             model_calls: Vec::new(),
             model_leases: Vec::new(),
         }

@@ -59,10 +59,6 @@ pub struct Heartbeat {
     /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
     /// delivery whose claim is not answered.
     pub executions: Vec<ActiveExecution>,
-    /// Those of them that a disk which gives no answer keeps from ending: another worker may run their
-    /// items. Earlier versions ignore it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub returnable: Vec<ExecId>,
     /// Model calls of the runs among these executions whose state the worker knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub model_calls: Vec<RunModelCalls>,
@@ -91,7 +87,6 @@ impl Heartbeat {
             disk_fault: None,
             gone: true,
             executions: Vec::new(),
-            returnable: Vec::new(),
             model_calls: Vec::new(),
             model_leases: Vec::new(),
         }

@@ -151,25 +151,9 @@ impl PowerDisk {
         wait::holds_within(cut.after, &mut has_ended);
         self.send(&format!("cut-after {}", cut.requests));
         if self.cuts.recv_timeout(REQUESTS_DEADLINE).is_err() {
-            self.hang();
+            self.send("cut-after 0");
+            self.cuts.recv_timeout(ANSWER_DEADLINE).expect("the power is cut");
         }
-        self.kill_users(members);
-    }
-
-    /// Lets the disk answer nothing from now on. [`kill_users`](Self::kill_users) ends that.
-    ///
-    /// # Panics
-    /// When the disk is not served.
-    pub fn hang(&mut self) {
-        self.send("cut-after 0");
-        self.cuts.recv_timeout(ANSWER_DEADLINE).expect("the power is cut");
-    }
-
-    /// Kills all processes that use a disk without power, with `members` and their descendants.
-    ///
-    /// # Panics
-    /// When the disk does not answer.
-    pub fn kill_users(&mut self, members: &[u32]) {
         disk_processes::kill_together(&self.place, members);
         self.send("release");
         assert_eq!(self.answer(), DONE);

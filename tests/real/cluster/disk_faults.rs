@@ -1,13 +1,11 @@
 //! Workers whose disk fails: they take no work and give back what they hold, and others do it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::cluster::{Cluster, ClusterMember};
 use rollout_tests::live_counter::LiveCounter;
 use rollout_tests::load::Load;
-use rollout_tests::power_disk::{DiskOptions, LateWrites, PowerDisk};
 use rollout_tests::read_only_mount::ReadOnlyMount;
 use rollout_tests::wait;
 
@@ -79,36 +77,4 @@ fn trials_on_a_disk_that_becomes_read_only_run_again_elsewhere() {
         let ended = worker.terminate(DRAIN_DEADLINE);
         assert!(ended.status.success(), "{}: {}", worker.name, ended.stderr);
     }
-}
-
-#[test]
-fn trials_on_a_disk_that_gives_no_answer_run_again_where_there_is_room() {
-    let Some(cluster) = cluster() else { return };
-    let (counter, load) = (LiveCounter::start(), Load::new("hung", 24, (1.0, 1.5)));
-    load.write(&cluster.project, &counter);
-    let place = cluster.project.path().join("broken");
-    std::fs::create_dir(&place).expect("made");
-    let program = Path::new(env!("CARGO_BIN_EXE_rollout-under-test"));
-    let program = program.to_str().expect("a plain path");
-    let Some(mut disk) = PowerDisk::mount(program, &place, DiskOptions::Defaults) else { return };
-    let mut broken = worker_in(&cluster, &place.join("w"), 2);
-    let mut healthy = cluster.worker("healthy", 2).started();
-    let mut coordinator = cluster.coordinator(&load.file()).started();
-    wait::until(DEADLINE, "agents on both workers", || counter.running() == 4);
-    disk.hang();
-    let began = Instant::now();
-    // Only heartbeats say so.
-    wait::until(DEADLINE, "the fault of the disk", || workers(&cluster).contains("disk failed"));
-    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
-    // By itself, a worker gives nothing back for five minutes.
-    let lasted = began.elapsed();
-    assert!(lasted < Duration::from_secs(120), "{lasted:?}");
-    assert_undisturbed(&cluster, &load);
-    let pid = broken.process().pid();
-    disk.kill_users(&[pid]);
-    let killed = broken.kill().expect("it runs until it is killed");
-    assert!(killed.stderr.contains("it is given back"), "{}", killed.stderr);
-    disk.restart(LateWrites::Lost);
-    let ended = healthy.terminate(DRAIN_DEADLINE);
-    assert!(ended.status.success(), "{}", ended.stderr);
 }

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::WorkerShared;
 use super::connection::wait_for_update;
-use super::execution::Execution;
 use crate::disk::WriteFault;
 
 /// Interval of checks of a disk that takes no work.
@@ -20,18 +18,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a disk takes no writes before what runs is given back.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(30);
 
-/// The same for a disk that gives no answer: one that is very busy does so at last, and what runs would
-/// run again from its beginning.
+/// The same for a disk that gives no answer: one that is very busy does so at last.
 const GIVE_BACK_SILENT_AFTER: Duration = Duration::from_secs(300);
 
-/// Shortest wait for such a disk before another worker may have an execution. One that has run for longer
-/// waits for as long as it ran: more would be lost.
-const RETURN_SILENT_AFTER: Duration = Duration::from_secs(10);
-
-/// How long an execution that has to end at once may take on a disk that gives no answer, before it is left.
-const END_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long a disk gives no answer before all work that waits for it is left.
+/// How long a disk gives no answer before work that waits for it is left: what was ended did not end.
 const HUNG_AFTER: Duration = Duration::from_secs(360);
 
 /// Watches the disks. Never ends.
@@ -73,58 +63,23 @@ pub(super) async fn are_usable(shared: &WorkerShared) -> bool {
     shared.disks.low().await.is_none() && shared.disks.failed().await.is_none()
 }
 
-/// The executions that another worker may have, because a disk gives no answer.
-pub(super) fn returnable(shared: &WorkerShared, executions: &[Arc<Execution>]) -> Vec<ExecId> {
-    let Some(fault) = shared.disks.last_failed().filter(|fault| fault.is_silent) else {
-        return Vec::new();
-    };
-    let waited = fault.since.elapsed();
-    let is_due = |execution: &&Arc<Execution>| {
-        let ran = fault.since.saturating_duration_since(execution.began);
-        execution.needs_disk() && waited >= ran.clamp(RETURN_SILENT_AFTER, GIVE_BACK_SILENT_AFTER)
-    };
-    executions.iter().filter(is_due).map(|execution| execution.exec).collect()
+/// Waits until a disk has given no answer for so long that work on it may never end.
+pub(super) async fn wait_until_hung(shared: &WorkerShared) {
+    let mut hung = shared.disk_hung.subscribe();
+    if hung.wait_for(|is_hung| *is_hung).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
-/// The result of work of an execution; `None` if the execution is left, because a disk gives no answer.
-pub(super) async fn unless_left<T>(
+/// The result of work on a disk; `None` if the disk gives no answer.
+pub(super) async fn unless_hung<T>(
     shared: &WorkerShared,
-    execution: &Execution,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     tokio::select! {
         biased;
         done = work => Some(done),
-        () = wait_until_left(shared, execution) => None,
-    }
-}
-
-/// Waits until a disk has given no answer for so long that work on it may never end, or for a while since
-/// the execution had to end at once.
-async fn wait_until_left(shared: &WorkerShared, execution: &Execution) {
-    if execution.is_left() {
-        return;
-    }
-    let cannot_end = async {
-        execution.wait_for_kill().await;
-        loop {
-            tokio::time::sleep(END_LIMIT).await;
-            if shared.disks.last_failed().is_some_and(|fault| fault.is_silent) {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = cannot_end => {}
-        () = wait_until_hung(shared) => {}
-    }
-    execution.mark_left();
-}
-
-async fn wait_until_hung(shared: &WorkerShared) {
-    let mut hung = shared.disk_hung.subscribe();
-    if hung.wait_for(|is_hung| *is_hung).await.is_err() {
-        std::future::pending::<()>().await;
+        () = wait_until_hung(shared) => None,
     }
 }
 

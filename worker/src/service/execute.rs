@@ -54,7 +54,7 @@ pub(super) async fn drive_to_end(
     mut running: Pin<Box<impl Future<Output = Result<Finished, NoRecordReason>> + Send>>,
 ) {
     execution.slot.occupy(slot);
-    let ended = disks::unless_left(&shared, &execution, running.as_mut()).await;
+    let ended = disks::unless_hung(&shared, running.as_mut()).await;
     let Some(ended) = ended else { return finish::abandon(&shared, execution, running).await };
     execution.mark_ended();
     execution.trace.leave();

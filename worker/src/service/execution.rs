@@ -47,10 +47,6 @@ pub(super) struct Execution {
     parked: Mutex<Option<Dependency>>,
     /// Whether it waited for a service when it was returned.
     stopped_parked: AtomicBool,
-    /// Whether it is left as it is: a disk keeps it from ending.
-    left: AtomicBool,
-    /// Whether its last report is on its way: no disk holds it any more.
-    reported: AtomicBool,
     /// Its slot.
     pub(super) slot: ExecutionSlot,
     stop: watch::Sender<Option<StopLevel>>,
@@ -81,8 +77,6 @@ impl Execution {
             stage: Mutex::default(),
             parked: Mutex::default(),
             stopped_parked: AtomicBool::new(false),
-            left: AtomicBool::new(false),
-            reported: AtomicBool::new(false),
             slot: ExecutionSlot::default(),
             stop: watch::Sender::new(stop),
             controls: Arc::default(),
@@ -183,23 +177,6 @@ impl Execution {
         self.stopped_parked.load(Ordering::Relaxed)
     }
 
-    pub(super) fn mark_reported(&self) {
-        self.reported.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it has begun and a disk may keep it from its end.
-    pub(super) fn needs_disk(&self) -> bool {
-        self.has_begun() && !self.reported.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn mark_left(&self) {
-        self.left.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
-    }
-
     fn is_parked(&self) -> bool {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -215,17 +192,8 @@ impl Execution {
 
     /// Waits until it must stop.
     pub(super) async fn wait_for_stop(&self) {
-        self.wait_for_level(Option::is_some).await;
-    }
-
-    /// Waits until it must end at once.
-    pub(super) async fn wait_for_kill(&self) {
-        self.wait_for_level(|level| *level == Some(StopLevel::Kill)).await;
-    }
-
-    async fn wait_for_level(&self, is_reached: impl FnMut(&Option<StopLevel>) -> bool) {
         let mut stops = self.subscribe_stop();
-        let level = stops.wait_for(is_reached).await;
+        let level = stops.wait_for(Option::is_some).await;
         drop(level.expect("the execution holds the sender"));
     }
 

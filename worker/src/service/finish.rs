@@ -14,7 +14,7 @@ use rollout_protocol::wire::report::{Report, ReportBody, ResultBody};
 use tokio::time::Instant;
 
 use super::WorkerShared;
-use super::disks::unless_left;
+use super::disks::unless_hung;
 use super::execute::NoRecordReason;
 use super::execution::Execution;
 use super::execution_trace::{REPORT, UPLOAD};
@@ -22,7 +22,7 @@ use super::failure_streak::retryable_error;
 use super::report::OutgoingReport;
 use crate::executor::Finished;
 use crate::shortage::Shortage;
-use crate::spool::{SpoolEntry, publish, publish_unspooled};
+use crate::spool::{SpoolEntry, publish, publish_unspooled, unreadable_report};
 use crate::warning_limiter::WarningLimiter;
 
 /// How long the spool may fail before an execution is stored without it.
@@ -55,7 +55,6 @@ pub(super) fn finish_immediate(
         Ok(body) => {
             note_end(shared, &execution, &body);
             // Its report is part of a batch that nothing of it waits for.
-            execution.mark_reported();
             execution.trace.end(&execution.offer, &shared.config.worker);
             let report = execution.new_report(&shared.config.worker, body);
             FinishStep::Report(Box::new(OutgoingReport::final_report(report, execution, None)))
@@ -92,7 +91,6 @@ fn note_end(shared: &WorkerShared, execution: &Execution, body: &ReportBody) {
 
 /// Sends the last report of an execution and waits until it is acknowledged.
 async fn send_last_report(shared: &WorkerShared, execution: Arc<Execution>, report: Report) {
-    execution.mark_reported();
     execution.trace.enter(REPORT);
     shared.outbox.send_and_wait(report, Arc::clone(&execution)).await;
     execution.trace.end(&execution.offer, &shared.config.worker);
@@ -106,31 +104,8 @@ pub(super) async fn abandon(
     running: impl Future<Output = Result<Finished, NoRecordReason>>,
 ) {
     let exec = execution.exec;
-    let ending = async {
-        let _late = running.await;
-        shared.spool.clear_scratch(exec).await;
-    };
-    give_back_during(shared, execution, ending).await;
-}
-
-/// Gives back an execution, and then waits for the end of what a disk holds, unless this process is to end.
-async fn give_back_during(
-    shared: &WorkerShared,
-    execution: Arc<Execution>,
-    ending: impl Future<Output = ()>,
-) {
-    give_back(shared, execution).await;
-    tokio::select! {
-        () = ending => {}
-        () = shared.wait_for_shutdown() => {}
-    }
-}
-
-/// Reports that an execution which a disk keeps from ending runs no more. Nothing else is reported of it.
-async fn give_back(shared: &WorkerShared, execution: Arc<Execution>) {
     ABANDONED.warn(&format_args!(
-        "execution {} does not end, as a disk gives no answer: it is given back",
-        execution.exec
+        "execution {exec} does not end, as a disk gives no answer: it is given back"
     ));
     let body = stopped_body(execution.phase());
     execution.mark_ended();
@@ -138,47 +113,41 @@ async fn give_back(shared: &WorkerShared, execution: Arc<Execution>) {
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
     send_last_report(shared, execution, report).await;
+    tokio::select! {
+        _late = running => {
+            let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
+        }
+        () = shared.wait_for_shutdown() => {}
+    }
 }
 
 async fn send_report(shared: &WorkerShared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
     note_end(shared, &execution, &body);
     let report = execution.new_report(&shared.config.worker, body);
-    send_last_report(shared, Arc::clone(&execution), report).await;
+    send_last_report(shared, execution, report).await;
     // Until the acknowledgement, the mark makes a recovery report the execution as lost.
-    let _left = unless_left(shared, &execution, shared.spool.clear_scratch(exec)).await;
+    let _left = unless_hung(shared, shared.spool.clear_scratch(exec)).await;
 }
 
 async fn spool_and_report(shared: &WorkerShared, execution: Arc<Execution>, finished: Finished) {
     execution.trace.enter(UPLOAD);
-    let (marker, exec) = (has_marker(&execution, &finished), execution.exec);
-    let mut spooling = Box::pin(spool(shared, &finished, marker));
-    let spooled = unless_left(shared, &execution, spooling.as_mut()).await;
-    let entry = match spooled {
-        Some(Some(entry)) => entry,
-        // What has no files needs no disk.
-        None if !finished.files.is_empty() => {
-            let ending = async {
-                match spooling.await {
-                    Some(entry) => shared.spool.remove(entry).await,
-                    None => shared.spool.clear_unspooled(exec).await,
-                }
-            };
-            return give_back_during(shared, execution, ending).await;
-        }
-        Some(None) | None => {
-            drop(spooling);
-            return report_unspooled(shared, execution, finished, marker).await;
-        }
+    let marker = has_marker(&execution, &finished);
+    let entry = unless_hung(shared, spool(shared, &finished, marker)).await.flatten();
+    let Some(entry) = entry else {
+        return report_unspooled(shared, execution, finished, marker).await;
     };
     let published = publish(&*shared.store, &shared.store_outage, &entry);
-    let Some(report) = unless_left(shared, &execution, published).await else {
-        return give_back_during(shared, execution, shared.spool.remove(entry)).await;
+    let report = match unless_hung(shared, published).await {
+        Some(report) => {
+            shared.config.metrics.stored(entry.bytes());
+            report
+        }
+        None => unreadable_report(&finished),
     };
-    shared.config.metrics.stored(entry.bytes());
     note_end(shared, &execution, &report.body);
-    send_last_report(shared, Arc::clone(&execution), report).await;
-    let _left = unless_left(shared, &execution, shared.spool.remove(entry)).await;
+    send_last_report(shared, execution, report).await;
+    let _left = unless_hung(shared, shared.spool.remove(entry)).await;
 }
 
 /// Spools an execution; `None` if that is not possible for too long. A host that lacks open files or
@@ -225,19 +194,19 @@ async fn report_unspooled(
     let exec = execution.exec;
     UNSPOOLED
         .warn(&format_args!("execution {exec} cannot be spooled: its result is stored at once"));
-    let located = unless_left(shared, &execution, shared.spool.locate_files(&finished)).await;
+    let located = unless_hung(shared, shared.spool.locate_files(&finished)).await;
     let finished = located.unwrap_or(finished);
     let stored = publish_unspooled(&*shared.store, &shared.store_outage, &finished, marker);
-    let stored = match finished.files.is_empty() {
-        true => Some(stored.await),
-        false => unless_left(shared, &execution, stored).await,
-    };
-    let Some(report) = stored else {
-        return give_back_during(shared, execution, shared.spool.clear_unspooled(exec)).await;
+    let report = match finished.files.is_empty() {
+        true => stored.await,
+        false => {
+            let stored = unless_hung(shared, stored).await;
+            stored.unwrap_or_else(|| unreadable_report(&finished))
+        }
     };
     note_end(shared, &execution, &report.body);
-    send_last_report(shared, Arc::clone(&execution), report).await;
-    let _left = unless_left(shared, &execution, shared.spool.clear_unspooled(exec)).await;
+    send_last_report(shared, execution, report).await;
+    let _left = unless_hung(shared, shared.spool.clear_unspooled(exec)).await;
 }
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.

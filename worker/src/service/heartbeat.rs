@@ -14,9 +14,9 @@ use rollout_protocol::wire::report::ReportBody;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::WorkerShared;
 use super::execution::Execution;
 use super::report::OutgoingReport;
-use super::{WorkerShared, disks};
 use crate::common_times::next_time;
 use crate::queue::traits::ConnectionStatus;
 
@@ -159,7 +159,6 @@ fn heartbeat_message(shared: &WorkerShared, executions: &[Arc<Execution>]) -> He
         disk_fault,
         gone: false,
         executions: own.chain(shared.adopted.heartbeat_entries()).collect(),
-        returnable: disks::returnable(shared, executions),
         model_calls: runs.iter().filter_map(|run| shared.model_calls.counts(*run)).collect(),
         model_leases: shared.model_calls.lease_uses(),
     }

@@ -28,7 +28,7 @@ use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::SpoolEntry;
 pub use self::publish::{failed_report, result_report};
-pub(crate) use self::publish::{publish, publish_unspooled};
+pub(crate) use self::publish::{publish, publish_unspooled, unreadable_report};
 pub(crate) use self::recover::unpublishable_error;
 pub use self::recover::{RecoverError, Recovery, RecoverySummary, recover};
 pub use self::scratch::ScratchMark;

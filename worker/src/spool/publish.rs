@@ -163,6 +163,12 @@ impl SpoolEntry {
     }
 }
 
+/// The report of an execution whose files cannot be read, because their disk gives no answer.
+pub(crate) fn unreadable_report(finished: &Finished) -> Report {
+    let reason = "its disk gives no answer";
+    unstorable_report(&finished.record, finished.stopped, ErrorCode::DISK_FAILED, reason)
+}
+
 fn unstorable_report(
     record: &ExecutionRecord,
     stopped: Option<Phase>,

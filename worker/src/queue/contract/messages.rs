@@ -177,7 +177,6 @@ pub(super) fn heartbeat(name: &str, slots: u32) -> Heartbeat {
         disk_fault: None,
         gone: false,
         executions: Vec::new(),
-        returnable: Vec::new(),
         model_calls: Vec::new(),
         model_leases: Vec::new(),
     }

@@ -569,7 +569,6 @@ pub(super) fn heartbeat(name: &str, executions: Vec<ActiveExecution>) -> Heartbe
         disk_fault: None,
         gone: false,
         executions,
-        returnable: Vec::new(),
         model_calls: Vec::new(),
         model_leases: Vec::new(),
     }

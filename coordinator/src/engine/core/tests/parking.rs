@@ -1,4 +1,4 @@
-//! Executions that wait for a service on a worker, or for its disk.
+//! Executions that wait for a service on a worker.
 
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
@@ -85,80 +85,4 @@ fn executions_stay_where_no_other_worker_could_run_them() {
     let mut world = CoreFixture::remote(2, 2);
     watch(&mut world, 60, &[worker, idle_worker()]);
     assert_eq!(stopped(&world), [], "they have environments");
-}
-
-/// A worker whose disk keeps the first of two executions from ending.
-fn worker_with_silent_disk() -> Heartbeat {
-    let running = |n, e| running_execution(n, FIRST, e, false);
-    Heartbeat {
-        low_disk: true,
-        returnable: vec![exec(1)],
-        ..heartbeat("hangs", vec![running(0, 1), running(1, 2)])
-    }
-}
-
-#[test]
-fn execution_that_a_silent_disk_holds_is_returned_once_when_another_worker_is_idle() {
-    let mut world = CoreFixture::remote(2, 2);
-    watch(&mut world, 1, &[worker_with_silent_disk(), idle_worker()]);
-    assert_eq!(stopped(&world), [(exec(1), StopLevel::Kill)], "the worker has waited for it");
-    world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
-    assert_eq!(world.offered().last(), Some(&(item(0), SECOND)), "it is offered again at once");
-    let again = Heartbeat {
-        low_disk: true,
-        returnable: vec![exec(3)],
-        ..heartbeat("hangs", vec![running_execution(0, SECOND, 3, false)])
-    };
-    watch(&mut world, 60, &[again, idle_worker()]);
-    assert!(stopped(&world).iter().all(|(stopped, _)| *stopped != exec(3)), "once for each item");
-}
-
-#[test]
-fn executions_that_a_silent_disk_holds_are_returned_as_far_as_others_have_room() {
-    let mut world = CoreFixture::remote(3, 3);
-    let held = [(0, 1), (1, 2), (2, 3)];
-    let running = held.map(|(n, e)| running_execution(n, FIRST, e, false));
-    let hangs = Heartbeat {
-        low_disk: true,
-        returnable: held.map(|(_, e)| exec(e)).to_vec(),
-        ..heartbeat("hangs", running.to_vec())
-    };
-    let other = Heartbeat { free: 1, ..idle_worker() };
-    watch(&mut world, 30, &[hangs.clone(), other.clone()]);
-    let first = (exec(1), StopLevel::Kill);
-    assert!(stopped(&world).contains(&first), "again until it has ended");
-    assert!(stopped(&world).iter().all(|stop| *stop == first), "{:?}", stopped(&world));
-    watch(&mut world, 30, &[hangs, Heartbeat { free: 3, ..other }]);
-    for (_, e) in held {
-        assert!(stopped(&world).contains(&(exec(e), StopLevel::Kill)), "{e}");
-    }
-}
-
-#[test]
-fn result_of_an_execution_that_was_given_back_is_no_second_result() {
-    let mut world = CoreFixture::remote(2, 2);
-    watch(&mut world, 1, &[worker_with_silent_disk(), idle_worker()]);
-    world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
-    world.report(0, SECOND, 3, 1, ReportBody::Started);
-    // The worker that adopted the directory has found the result on the disk.
-    world.report(0, FIRST, 1, 1, ok(0.0));
-    assert_eq!(world.settled().len(), 0, "it waits for the newer execution");
-    world.report(0, SECOND, 3, 1, ok(1.0));
-    world.report(0, FIRST, 1, 1, ok(0.0));
-    let by = world.settled().into_iter().map(|settled| settled.by.as_ref().map(|by| by.exec));
-    assert_eq!(by.collect::<Vec<_>>(), [Some(exec(3))]);
-    world.assert_replay_matches();
-}
-
-#[test]
-fn executions_that_a_silent_disk_holds_stay_without_another_worker() {
-    for other in [
-        Heartbeat { free: 0, ..idle_worker() },
-        Heartbeat { low_disk: true, ..idle_worker() },
-        Heartbeat { store: "other".to_owned(), ..idle_worker() },
-    ] {
-        let mut world = CoreFixture::remote(2, 2);
-        watch(&mut world, 60, &[worker_with_silent_disk(), other.clone()]);
-        assert_eq!(stopped(&world), [], "{other:?}");
-    }
 }
