@@ -96,7 +96,8 @@ async fn record_files(run: &mut EvalRun<'_>) -> Vec<RecordFile> {
     let mut files = Vec::new();
     let (stages, captures): (Vec<_>, Vec<_>) =
         std::mem::take(&mut run.captures).into_iter().unzip();
-    let OutputFiles { captured, build_log } = finish_outputs(captures, &run.build_log).await;
+    let outputs = finish_outputs(captures, &run.build_log, &run.attempt.redactor).await;
+    let OutputFiles { captured, build_log } = outputs;
     for (stage, captured) in stages.into_iter().zip(captured) {
         match captured {
             Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),

@@ -95,7 +95,8 @@ async fn record_files(run: &mut IdeasRun<'_>) -> Vec<RecordFile> {
     let begun =
         places.into_iter().zip(captures).filter_map(|(place, capture)| Some((place, capture?)));
     let (places, captures): (Vec<_>, Vec<_>) = begun.unzip();
-    let OutputFiles { captured, build_log } = finish_outputs(captures, &run.build_log).await;
+    let outputs = finish_outputs(captures, &run.build_log, &run.attempt.redactor).await;
+    let OutputFiles { captured, build_log } = outputs;
     for ((directory, of), captured) in places.into_iter().zip(captured) {
         match captured {
             Ok(captured) => files.extend(RecordFile::captured(captured, directory)),

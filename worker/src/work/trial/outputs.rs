@@ -97,12 +97,12 @@ impl TrialOutputs {
     }
 
     /// Ends all captures and returns their files; scripts that still run are cut off.
-    pub(super) async fn finish(&mut self) -> FinishedOutputs {
+    pub(super) async fn finish(&mut self, redactor: &Redactor) -> FinishedOutputs {
         let mut kept = FinishedOutputs::default();
         let mut verifier = None;
         let begun = std::mem::take(&mut self.captures);
         let captures = begun.iter().map(|(_, _, capture)| Arc::clone(capture)).collect();
-        let ended = executor::finish_outputs(captures, &self.build_log).await;
+        let ended = executor::finish_outputs(captures, &self.build_log, redactor).await;
         for ((stage, directory, _), captured) in begun.into_iter().zip(ended.captured) {
             match captured {
                 Ok(streams) => {

@@ -77,7 +77,7 @@ impl TrialRun<'_> {
     pub(super) async fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         self.settle_survived();
         let refused_hosts = self.refused_hosts_file().await;
-        let outputs = self.outputs.finish().await;
+        let outputs = self.outputs.finish(&self.attempt.redactor).await;
         for (why, shortage) in outputs.failures {
             self.attempt.secondary_errors.push(errors::output_lost(
                 &why,
