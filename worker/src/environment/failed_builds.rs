@@ -1,5 +1,6 @@
 //! Builds that failed, remembered so that a run does not repeat them for each of its trials.
 
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -78,7 +79,7 @@ impl ImageFailure {
     /// The failure for one of the waiting callers, with a copy of the log if requested.
     pub(super) async fn into_failure(self, log: Option<&Path>) -> Failure {
         if let (Some(from), Some(to)) = (&self.log, log)
-            && let Err(error) = copy(&from.file, to).await
+            && let Err(error) = copy(from, to).await
         {
             tracing::warn!(to = %to.display(), %error, "cannot write the build log");
         }
@@ -86,12 +87,19 @@ impl ImageFailure {
     }
 }
 
-/// Copies a file into a directory that may not exist yet.
-async fn copy(from: &Path, to: &Path) -> io::Result<u64> {
-    if let Some(directory) = to.parent() {
-        tokio::fs::create_dir_all(directory).await?;
-    }
-    tokio::fs::copy(from, to).await
+/// Copies a log into a directory that may not exist yet. The copy is whole or missing, also if its caller does
+/// not wait: a cut may be within a secret, which is not found then.
+async fn copy(from: &Arc<FailedBuildLog>, to: &Path) -> io::Result<()> {
+    let (from, to) = (Arc::clone(from), to.to_owned());
+    let copy = move || {
+        let directory = to.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        fs::create_dir_all(directory)?;
+        let mut new = NamedTempFile::new_in(directory)?;
+        io::copy(&mut File::open(&*from.file)?, &mut new)?;
+        new.persist(&to)?;
+        Ok(())
+    };
+    supervise::blocking(copy).await
 }
 
 /// Failed builds by image and run.
@@ -196,6 +204,20 @@ mod tests {
             failed.record(key(1), &Err::<(), _>(waited));
         }
         assert!(failed.get(&key(1)).is_none());
+    }
+
+    #[tokio::test]
+    async fn failed_build_log_replaces_an_earlier_one_and_leaves_no_other_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let to = dir.path().join("setup/build.log");
+        for text in ["first", "second"] {
+            let log = FailedBuildLog::save(text.into()).await;
+            let broken = ImageFailure { log, ..Failure::new(FailureKind::Refused, "why").into() };
+            broken.into_failure(Some(&to)).await;
+            assert_eq!(fs::read_to_string(&to).expect("a log"), text);
+            let files = fs::read_dir(dir.path().join("setup")).expect("listed");
+            assert_eq!(files.count(), 1, "{text}");
+        }
     }
 
     #[tokio::test]
