@@ -24,7 +24,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 pub struct WriteFault {
     /// The directory and the cause.
     pub message: String,
-    /// When a check failed first.
+    /// When a check failed first, or first gave no answer if the disk gives none.
     pub since: Instant,
     /// Whether the disk is full, or a quota is used up.
     pub is_shortage: bool,
@@ -154,7 +154,8 @@ impl WriteWatch {
             state.last_failure = Some((fault.since, fault.message.clone()));
         }
         match &state.fault {
-            Some(former) => fault.since = former.since,
+            Some(former) if is_continued(former, &fault) => fault.since = former.since,
+            Some(_) => {}
             None => {
                 tracing::error!("{}: no work is started until that is possible", fault.message);
             }
@@ -165,6 +166,12 @@ impl WriteWatch {
     fn state(&self) -> MutexGuard<'_, WriteWatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a fault counts from the beginning of an earlier one. A disk that was full, or failed, was not silent
+/// yet: it answered.
+const fn is_continued(former: &WriteFault, found: &WriteFault) -> bool {
+    former.is_shortage == found.is_shortage && (former.is_silent || !found.is_silent)
 }
 
 #[cfg(test)]
@@ -202,6 +209,30 @@ mod tests {
         assert!(watch.fault().is_some_and(|fault| fault.is_silent && !fault.is_shortage));
         assert_eq!(watch.failed_since(began), None);
         assert_eq!(watch.check(Duration::ZERO).await, None, "it answers again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_turns_silent_is_silent_since_then() {
+        let minute = Duration::from_secs(60);
+        let watch = WriteWatch::default();
+        let since = || watch.fault().expect("a fault").since;
+        let fail = |is_shortage| {
+            let (message, since) = ("why".to_owned(), Instant::now());
+            watch.record(Some(WriteFault { message, since, is_shortage, is_silent: false }));
+        };
+        for is_shortage in [true, false] {
+            fail(is_shortage);
+            tokio::time::advance(10 * minute).await;
+            watch.record_silence();
+            assert_eq!(since(), Instant::now(), "a shortage before it: {is_shortage}");
+            tokio::time::advance(minute).await;
+            watch.record_silence();
+            assert_eq!(since().elapsed(), minute, "a shortage before it: {is_shortage}");
+        }
+        fail(false);
+        assert_eq!(since().elapsed(), minute, "it took no writes all the time");
+        fail(true);
+        assert_eq!(since(), Instant::now(), "it answers, but is full");
     }
 
     #[tokio::test(start_paused = true)]
