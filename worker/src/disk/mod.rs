@@ -188,7 +188,14 @@ impl DiskWatch {
 
     /// The fault that the last check or measurement found, if it found one. Waits for no disk.
     pub fn last_failed(&self) -> Option<WriteFault> {
-        self.writes.fault().or_else(|| self.state().silent.clone())
+        self.last_faults().next()
+    }
+
+    /// The faults that the last check and the last measurement found: they may be of two disks. Waits for no
+    /// disk.
+    pub fn last_faults(&self) -> impl Iterator<Item = WriteFault> + use<> {
+        let found = [self.writes.fault(), self.state().silent.clone()];
+        found.into_iter().flatten()
     }
 
     /// Why a directory of this process took no writes at `since` or later, although its disk was not
@@ -208,6 +215,18 @@ impl DiskWatch {
     #[cfg(test)]
     pub(crate) fn record_silence(&self) {
         self.writes.record_silence();
+    }
+
+    /// Records that another disk gave no answer to a measurement.
+    #[cfg(test)]
+    pub(crate) fn record_silence_of(&self, path: &Path) {
+        self.state().record_silence(path);
+    }
+
+    /// Records that the disk is full.
+    #[cfg(test)]
+    pub(crate) fn record_shortage(&self) {
+        self.writes.record_shortage();
     }
 
     /// Makes a check by a write due at once: something failed that a disk may explain.

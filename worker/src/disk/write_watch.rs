@@ -138,6 +138,13 @@ impl WriteWatch {
         self.record(Some(WriteFault { message, since, is_shortage: false, is_silent: true }));
     }
 
+    /// Records that the disk is full.
+    #[cfg(test)]
+    pub(super) fn record_shortage(&self) {
+        let (message, since) = ("cannot write: it is full".to_owned(), Instant::now());
+        self.record(Some(WriteFault { message, since, is_shortage: true, is_silent: false }));
+    }
+
     /// Records the result of a check. A fault and its end are logged once.
     fn record(&self, found: Option<WriteFault>) {
         let mut state = self.state();
