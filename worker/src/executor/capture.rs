@@ -29,6 +29,9 @@ const DIRECTORIES_ABOVE: u32 = 3;
 /// Longest excerpt of standard error in an error message.
 const STDERR_SUMMARY_BYTES: usize = 400;
 
+/// Bytes of the beginning, and of the end, of output of which only the last lines are quoted.
+const QUOTED_BYTES: u64 = 16 * 1024;
+
 /// Output that a disk did not take. Every stream of every script fails on one that takes nothing.
 static UNWRITTEN: WarningLimiter = WarningLimiter::new();
 
@@ -61,6 +64,15 @@ impl Capture {
     ) -> Self {
         let (head, tail) = (limits::CAPTURE_HEAD_BYTES, limits::CAPTURE_TAIL_BYTES);
         Self::with_bounds([stdout, stderr], redactor, scratch, head, tail)
+    }
+
+    /// The same for output that is not kept, but quoted.
+    pub(crate) fn for_quotes(
+        files: [PathBuf; 2],
+        redactor: &Redactor,
+        scratch: &ScratchWork,
+    ) -> Self {
+        Self::with_bounds(files, redactor, scratch, QUOTED_BYTES, QUOTED_BYTES)
     }
 
     fn with_bounds(

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rollout_protocol::limits;
 
@@ -29,6 +30,8 @@ pub(super) struct TrialOutputs {
     list: CaptureList,
     /// Captures in progress, each with its directory.
     captures: Vec<(ScriptStage, Cow<'static, str>, Arc<Capture>)>,
+    /// Number of captures whose output is not kept.
+    unrecorded: AtomicUsize,
     /// The log of an image build.
     pub(super) build_log: BuildLog,
 }
@@ -48,7 +51,8 @@ impl TrialOutputs {
         let (scratch, scratch_work) = (execution.scratch.clone(), execution.scratch_work.clone());
         let list = CaptureList::new(&scratch, &scratch_work);
         let build_log = BuildLog::new(&scratch);
-        Self { scratch, scratch_work, list, captures: Vec::new(), build_log }
+        let (captures, unrecorded) = (Vec::new(), AtomicUsize::new(0));
+        Self { scratch, scratch_work, list, captures, unrecorded, build_log }
     }
 
     pub(super) fn scratch(&self) -> &Path {
@@ -66,21 +70,24 @@ impl TrialOutputs {
             None => Cow::Borrowed(stage.directory()),
             Some(_) => Cow::Owned(step_prefix(step) + stage.directory()),
         };
-        let capture = self.capture_in(&directory, redactor);
+        let [stdout, stderr] = self.capture_files(&directory);
+        let capture = Arc::new(Capture::new(stdout, stderr, redactor, &self.scratch_work));
         self.list.add(&directory);
         self.captures.push((stage, directory, capture.clone()));
         capture
     }
 
-    /// Captures a command whose output is not kept, but quoted in its error.
+    /// Captures a command whose output is not kept, but quoted in its error. Each has files of its own: a disk
+    /// may take those of an earlier one later.
     pub(super) fn unrecorded_capture(&self, redactor: &Redactor) -> Arc<Capture> {
-        self.capture_in("aside", redactor)
+        let number = self.unrecorded.fetch_add(1, Ordering::Relaxed);
+        let files = self.capture_files(&format!("aside/{number}"));
+        Arc::new(Capture::for_quotes(files, redactor, &self.scratch_work))
     }
 
-    fn capture_in(&self, directory: &str, redactor: &Redactor) -> Arc<Capture> {
+    fn capture_files(&self, directory: &str) -> [PathBuf; 2] {
         let directory = self.scratch.join(directory);
-        let [stdout, stderr] = ["stdout.txt", "stderr.txt"].map(|name| directory.join(name));
-        Arc::new(Capture::new(stdout, stderr, redactor, &self.scratch_work))
+        ["stdout.txt", "stderr.txt"].map(|name| directory.join(name))
     }
 
     /// The captures in progress.
@@ -127,5 +134,25 @@ impl TrialOutputs {
         let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
         kept.files.extend(ended.build_log.map(log));
         kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::TrialFixture;
+    use super::*;
+    use crate::environment::{OutputSink as _, OutputStream};
+
+    #[tokio::test]
+    async fn unrecorded_output_that_is_written_late_is_in_no_quote_of_a_later_command() {
+        let rig = TrialFixture::new().await;
+        let execution = rig.context().execution;
+        let outputs = TrialOutputs::new(&execution);
+        let [former, later] = [(); 2].map(|()| outputs.unrecorded_capture(&Redactor::default()));
+        later.write(OutputStream::Stderr, b"later");
+        later.finish().await.expect("written");
+        former.write(OutputStream::Stderr, b"former");
+        former.finish().await.expect("written");
+        assert_eq!(executor::stderr_summary(&later).await, "later");
     }
 }
