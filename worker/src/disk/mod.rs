@@ -5,13 +5,14 @@
 //! were at fault. So the disks are measured often while executions run, and a failure during which one
 //! was full or failed is attributed to this host.
 
+mod disk_work;
 mod space;
 mod space_meter;
 mod write_watch;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::space::DiskSpace;
-use self::space_meter::SpaceMeter;
+use self::space_meter::{MeasurementFault, SpaceMeter};
 pub use self::write_watch::WriteFault;
 use self::write_watch::WriteWatch;
 use crate::common_times::next_time;
@@ -69,8 +70,8 @@ struct DiskWatchState {
     directories: Vec<WatchedDirectory>,
     /// When they were last measured.
     measured: Option<Instant>,
-    /// A disk that gives no answer to a measurement.
-    silent: Option<WriteFault>,
+    /// A disk that gives no answer to a measurement, or a bug in it.
+    fault: Option<WriteFault>,
 }
 
 #[derive(Debug)]
@@ -183,7 +184,7 @@ impl DiskWatch {
     /// not. Checks the directory, unless that was done a moment ago.
     pub async fn failed(&self) -> Option<WriteFault> {
         let fault = self.writes.check(WRITE_CHECK_AGE).await;
-        fault.or_else(|| self.state().silent.clone())
+        fault.or_else(|| self.state().fault.clone())
     }
 
     /// The fault that the last check or measurement found, if it found one. Waits for no disk.
@@ -194,7 +195,7 @@ impl DiskWatch {
     /// The faults that the last check and the last measurement found: they may be of two disks. Waits for no
     /// disk.
     pub fn last_faults(&self) -> impl Iterator<Item = WriteFault> + use<> {
-        let found = [self.writes.fault(), self.state().silent.clone()];
+        let found = [self.writes.fault(), self.state().fault.clone()];
         found.into_iter().flatten()
     }
 
@@ -219,8 +220,8 @@ impl DiskWatch {
 
     /// Records that another disk gave no answer to a measurement.
     #[cfg(test)]
-    pub(crate) fn record_silence_of(&self, path: &Path) {
-        self.state().record_silence(path);
+    pub(crate) fn record_silence_of(&self, path: PathBuf) {
+        self.state().record_fault(MeasurementFault::Silent(path));
     }
 
     /// Records that the disk is full.
@@ -244,10 +245,10 @@ impl DiskWatch {
         let mut state = self.state();
         let spaces = match measured {
             Ok(spaces) => spaces,
-            Err(path) => return state.record_silence(&path),
+            Err(fault) => return state.record_fault(fault),
         };
-        if state.silent.take().is_some() {
-            tracing::info!("every disk gives an answer again: work is started again");
+        if state.fault.take().is_some() {
+            tracing::info!("every disk is measured again: work is started again");
         }
         state.measured = Some(now);
         for (place, space) in state.directories.iter_mut().zip(spaces) {
@@ -281,22 +282,31 @@ impl DiskWatch {
 }
 
 impl DiskWatchState {
-    /// Records that the disk of a directory gave no answer to a measurement. Logged once.
-    fn record_silence(&mut self, path: &Path) {
-        if self.silent.is_some() {
+    /// Records why a measurement failed. Logged once.
+    fn record_fault(&mut self, found: MeasurementFault) {
+        let (message, is_silent) = match found {
+            MeasurementFault::Silent(path) => {
+                let path = shown(&path);
+                let message = format!(
+                    "cannot measure the disk of {path}: no answer for {:?}",
+                    disk_work::ANSWER_LIMIT
+                );
+                (message, true)
+            }
+            MeasurementFault::Panic(panic) => (format!("cannot measure disks: {panic}"), false),
+        };
+        if self.fault.as_ref().is_some_and(|former| former.is_silent == is_silent) {
             return;
         }
-        let limit = space_meter::ANSWER_LIMIT;
-        let message =
-            format!("cannot measure the disk of {}: no answer for {limit:?}", shown(path));
         tracing::error!("{message}: no work is started until that is possible");
         let since = Instant::now();
-        self.silent = Some(WriteFault { message, since, is_shortage: false, is_silent: true });
+        self.fault = Some(WriteFault { message, since, is_shortage: false, is_silent });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
@@ -363,7 +373,7 @@ mod tests {
             while !is_asked.load(Ordering::Relaxed) {
                 tokio::task::yield_now().await;
             }
-            tokio::time::advance(space_meter::ANSWER_LIMIT + Duration::from_millis(1)).await;
+            tokio::time::advance(disk_work::ANSWER_LIMIT + Duration::from_millis(1)).await;
         };
         let (low, ()) = tokio::join!(watch.low(), pass_limit);
         assert_eq!(low, None, "it is not known to be full");
@@ -382,6 +392,22 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(watch.failed().await, None);
+    }
+
+    #[tokio::test]
+    async fn measurement_that_panics_is_a_fault() {
+        let broken = AtomicBool::new(true);
+        let read = move |_: &Path| {
+            assert!(!broken.swap(false, Ordering::Relaxed), "a bug");
+            None
+        };
+        let paths = [("/works".into(), DiskUse::Work)];
+        let watch = DiskWatch { meter: SpaceMeter::with_reader(read), ..DiskWatch::new(paths, []) };
+        assert_eq!(watch.low().await, None);
+        let fault = watch.failed().await.expect("a fault");
+        assert!(fault.message.contains("a bug") && !fault.is_silent, "{fault:?}");
+        assert_eq!(watch.low().await, None);
+        assert_eq!(watch.failed().await, None, "it is measured");
     }
 
     #[tokio::test]

@@ -3,16 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
 
+use super::disk_work::DiskWork;
 use super::space::DiskSpace;
-use crate::supervise::{self, Task};
+use crate::supervise::TaskPanic;
 
-/// A disk that takes longer for a measurement gives no answer.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Why disks were not measured.
+#[derive(Debug)]
+pub(super) enum MeasurementFault {
+    /// The disk of this directory gives no answer in time.
+    Silent(PathBuf),
+    /// A bug.
+    Panic(TaskPanic),
+}
 
 /// Reads the space of a directory. May wait for ever.
 type SpaceReader = dyn Fn(&Path) -> Option<DiskSpace> + Send + Sync;
@@ -25,8 +30,7 @@ pub(super) struct SpaceMeter {
 
 /// A measurement that runs.
 struct RunningMeasurement {
-    task: Task<Vec<Option<DiskSpace>>>,
-    begun: Instant,
+    work: DiskWork<Vec<Option<DiskSpace>>>,
     paths: Arc<[PathBuf]>,
     /// Index of the path that is measured.
     at: Arc<AtomicUsize>,
@@ -42,24 +46,20 @@ impl SpaceMeter {
     /// Measures directories, in their order, unless a measurement runs: that one is waited for.
     ///
     /// # Errors
-    /// The directory whose disk gives no answer in time.
+    /// [`MeasurementFault`].
     pub(super) async fn measure(
         &self,
         paths: Vec<PathBuf>,
-    ) -> Result<Vec<Option<DiskSpace>>, PathBuf> {
+    ) -> Result<Vec<Option<DiskSpace>>, MeasurementFault> {
         let mut running = self.running.lock().await;
         let measurement = running.get_or_insert_with(|| self.begin(paths));
-        match timeout_at(measurement.begun + ANSWER_LIMIT, &mut measurement.task).await {
-            Ok(ended) => {
-                *running = None;
-                // Nothing in it panics but a bug, and then nothing is known.
-                Ok(ended.unwrap_or_default())
-            }
-            Err(_elapsed) => {
-                let at = measurement.at.load(Ordering::Relaxed);
-                Err(measurement.paths.get(at).cloned().unwrap_or_default())
-            }
-        }
+        let Some(ended) = measurement.work.answer().await else {
+            let at = measurement.at.load(Ordering::Relaxed);
+            let path = measurement.paths.get(at).cloned().unwrap_or_default();
+            return Err(MeasurementFault::Silent(path));
+        };
+        *running = None;
+        ended.map_err(MeasurementFault::Panic)
     }
 
     fn begin(&self, paths: Vec<PathBuf>) -> RunningMeasurement {
@@ -73,8 +73,7 @@ impl SpaceMeter {
             });
             spaces.collect::<Vec<_>>()
         };
-        let task = supervise::spawn("disk space", supervise::blocking(measure));
-        RunningMeasurement { task, begun: Instant::now(), paths, at }
+        RunningMeasurement { work: DiskWork::start("disk space", measure), paths, at }
     }
 
     /// A meter whose reader is given.

@@ -5,16 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
+use super::disk_work::{ANSWER_LIMIT, DiskWork};
 use crate::backoff::without_place;
 use crate::shortage::Shortage;
 use crate::shown_path::shown;
-use crate::supervise::{self, Task};
 use crate::write_check::check_writes;
-
-/// A disk that takes longer for a check counts as failed.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest wait at the end for a check that runs.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -41,14 +38,7 @@ pub(super) struct WriteWatch {
     directories: Vec<PathBuf>,
     state: Mutex<WriteWatchState>,
     /// The check that runs: a disk that does not answer gets no second one.
-    running: tokio::sync::Mutex<Option<RunningCheck>>,
-}
-
-/// A check that runs.
-#[derive(Debug)]
-struct RunningCheck {
-    task: Task<FailedCheck>,
-    begun: Instant,
+    running: tokio::sync::Mutex<Option<DiskWork<FailedCheck>>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,8 +84,8 @@ impl WriteWatch {
         }
         let check = running.get_or_insert_with(|| self.begin());
         // A disk that is known to give no answer is not waited for again.
-        match timeout_at(check.begun + ANSWER_LIMIT, &mut check.task).await {
-            Ok(ended) => {
+        match check.answer().await {
+            Some(ended) => {
                 *running = None;
                 let failed = ended.unwrap_or_else(|panic| {
                     Some((self.directories[0].clone(), io::Error::other(panic.to_string())))
@@ -107,7 +97,7 @@ impl WriteWatch {
                     WriteFault { message, since: Instant::now(), is_shortage, is_silent: false }
                 }));
             }
-            Err(_elapsed) => self.record_silence(),
+            None => self.record_silence(),
         }
         self.fault()
     }
@@ -115,19 +105,18 @@ impl WriteWatch {
     /// Waits for a check that runs: afterwards, its file is gone.
     pub(super) async fn close(&self) {
         if let Some(check) = self.running.lock().await.take() {
-            let _ended = timeout(CLOSE_LIMIT, check.task).await;
+            let _ended = timeout(CLOSE_LIMIT, check.ended()).await;
         }
     }
 
-    fn begin(&self) -> RunningCheck {
+    fn begin(&self) -> DiskWork<FailedCheck> {
         let directories = self.directories.clone();
-        let look = move || {
-            directories.into_iter().find_map(|path| Some((check_writes(&path).err()?, path)))
-        };
-        let task = supervise::spawn("disk check", async move {
-            supervise::blocking(look).await.map(|(error, path)| (path, error))
-        });
-        RunningCheck { task, begun: Instant::now() }
+        DiskWork::start("disk check", move || {
+            directories
+                .into_iter()
+                .find_map(|path| Some((check_writes(&path).err()?, path)))
+                .map(|(error, path)| (path, error))
+        })
     }
 
     /// Records that a check had no answer in time.
@@ -188,6 +177,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::supervise;
 
     #[tokio::test]
     async fn removed_directory_is_a_fault_until_it_is_back() {
@@ -254,6 +244,9 @@ mod tests {
             std::fs::read(pipe).is_ok()
         });
         let watch = WriteWatch::new(vec![root.path().to_owned()]);
+        let mut check = watch.begin();
+        check.has_begun().await;
+        *watch.running.lock().await = Some(check);
         let passes = tokio::time::advance(ANSWER_LIMIT + Duration::from_millis(1));
         let (fault, ()) = tokio::join!(watch.check(Duration::ZERO), passes);
         assert!(fault.is_some_and(|fault| fault.is_silent));

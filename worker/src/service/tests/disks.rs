@@ -103,7 +103,7 @@ async fn execution_on_a_full_disk_is_given_back_once_another_disk_is_silent_for_
     tokio::time::sleep(600 * SECOND).await;
     assert_eq!(scene.heartbeat_entries().await.len(), 1, "a full disk ends nothing");
     let began = Instant::now();
-    scene.runner.disks.record_silence_of("/silent".as_ref());
+    scene.runner.disks.record_silence_of("/silent".into());
     let given_back = scene.report().await;
     let ReportBody::Lost { reason, .. } = given_back.body else {
         panic!("not given back: {given_back:?}")
