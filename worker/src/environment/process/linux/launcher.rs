@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProcessNetwork;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::host::start_ticks;
@@ -44,20 +44,15 @@ impl Launcher {
         control: OwnedFd,
     ) -> io::Result<Self> {
         let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let log = directory.join(LOG_FILE);
-        let open = move || File::options().create(true).append(true).open(log);
-        let log = supervise::blocking(open).await?;
         let network = match network {
             ProcessNetwork::Host => "host",
             ProcessNetwork::None => "none",
         };
         let mut command = Command::new(program);
         command.args(words).arg("outer").arg(directory).arg(network).env_clear();
-        command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(log);
-        let mut child = command.spawn()?;
-        // The process ends when nothing else holds its end of the socket.
-        drop(command);
-        let (pid, directory) = (child.id(), directory.to_owned());
+        command.stdin(Stdio::from(control)).stdout(Stdio::null());
+        let directory = directory.to_owned();
+        let mut child = supervise::blocking(move || spawn(command, &directory)).await?;
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
         let kill_requested = Arc::clone(&kill);
@@ -71,9 +66,7 @@ impl Launcher {
             }
             sender.send_replace(true);
         });
-        let launcher = Self { ended, kill, _task: task };
-        supervise::blocking(move || write_pid_file(&directory, pid)).await;
-        Ok(launcher)
+        Ok(Self { ended, kill, _task: task })
     }
 
     /// Waits until no process of the sandbox is alive, after its control socket was closed.
@@ -93,6 +86,16 @@ impl Launcher {
         }
         Err(io::ErrorKind::TimedOut.into())
     }
+}
+
+/// Starts the process and records it, also when nobody waits any more. Blocks.
+fn spawn(mut command: Command, directory: &Path) -> io::Result<Child> {
+    let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
+    let child = command.stderr(log).spawn()?;
+    // The process ends when nothing else holds its end of the socket.
+    drop(command);
+    write_pid_file(directory, child.id());
+    Ok(child)
 }
 
 /// Records the process for a reaper. Without the record a reaper can only wait. Blocks.
