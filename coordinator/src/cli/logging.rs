@@ -4,6 +4,8 @@
 mod queue;
 
 use std::io::{self, Write};
+#[cfg(feature = "nats")]
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use rollout_worker::service::EXECUTION_SPAN;
@@ -38,19 +40,25 @@ pub(super) fn start(level: LogLevel, args: LogArgs, screen: Screen, style: Style
     install(level, args, LogTarget::Screen(screen), style);
 }
 
-/// The same for a process that must not wait for standard error, which may be a file on a disk that gives no
-/// answer: a thread writes the messages. It has written them when the value is dropped.
+/// The thread that writes the messages of this process, if one does.
 #[cfg(feature = "nats")]
-pub(super) fn start_on_thread(
-    level: LogLevel,
-    args: LogArgs,
-    screen: Screen,
-    style: Style,
-) -> Option<LogThread> {
-    let thread = LogThread::start(screen.clone()).ok();
-    let queue = thread.as_ref().map(|thread| LogTarget::Queue(thread.queue()));
-    install(level, args, queue.unwrap_or(LogTarget::Screen(screen)), style);
-    thread
+static THREAD: OnceLock<LogThread> = OnceLock::new();
+
+/// The same for a process that must not wait for standard error, which may be a file on a disk that gives no
+/// answer: a thread writes the messages.
+#[cfg(feature = "nats")]
+pub(super) fn start_on_thread(level: LogLevel, args: LogArgs, screen: Screen, style: Style) {
+    let started = LogThread::start(screen.clone()).ok();
+    let queue = started.map(|thread| THREAD.get_or_init(|| thread).queue());
+    install(level, args, queue.map_or(LogTarget::Screen(screen), LogTarget::Queue), style);
+}
+
+/// Waits a moment until the thread has written the messages so far.
+#[cfg(feature = "nats")]
+pub(super) fn flush() {
+    if let Some(thread) = THREAD.get() {
+        thread.flush();
+    }
 }
 
 fn install(level: LogLevel, args: LogArgs, target: LogTarget, style: Style) {

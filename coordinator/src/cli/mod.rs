@@ -116,6 +116,9 @@ pub fn main_with(decorate: RunnerDecorator) -> ProcessExit {
         runtime.shutdown_timeout(END_LIMIT);
         ran
     });
+    // Only now is nothing logged any more.
+    #[cfg(feature = "nats")]
+    logging::flush();
     ended(ran, &printer)
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let screen = printer.screen();
-    let _logging = logging::start_on_thread(args.log_level, args.log, screen, printer.err);
+    logging::start_on_thread(args.log_level, args.log, screen, printer.err);
     let monitored = MonitoredWorker::default();
     let traces = TraceExport::start(TracedProcess::Worker);
     let _monitoring = args.listen.for_worker(&monitored, &traces).await?;

@@ -34,7 +34,7 @@ enum LogEntry {
 
 /// The thread that writes messages. It ends with the process.
 #[derive(Debug)]
-pub(in crate::cli) struct LogThread {
+pub(super) struct LogThread {
     queue: LogQueue,
 }
 
@@ -53,10 +53,9 @@ impl LogThread {
     pub(super) fn queue(&self) -> LogQueue {
         self.queue.clone()
     }
-}
 
-impl Drop for LogThread {
-    fn drop(&mut self) {
+    /// Waits a moment until the messages so far are written.
+    pub(super) fn flush(&self) {
         let (written, is_written) = channel();
         // A queue without room is not written soon.
         if self.queue.entries.try_send(LogEntry::Flush(written)).is_ok() {
@@ -136,7 +135,7 @@ mod tests {
             std::thread::yield_now();
         }
         thread.queue.add(b"the end\n".to_vec());
-        drop(thread);
+        thread.flush();
         assert!(text().ends_with("the end\n"), "written before the end");
     }
 }
