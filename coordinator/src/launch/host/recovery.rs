@@ -151,8 +151,10 @@ async fn reap_apart(providers: &[Arc<dyn Provider>], owners: &Arc<HostOwners>) {
     let work = move || {
         runtime.block_on(async {
             tokio::select! {
-                () = reap(&providers, &owners) => {}
+                // First: the timers of a runtime that ends may not be asked any more.
+                biased;
                 () = abandoned.cancelled() => {}
+                () = reap(&providers, &owners) => {}
             }
         });
     };
