@@ -7,7 +7,7 @@ use regex::Regex;
 /// Bytes of the build's last output that are quoted in a failure.
 pub(super) const TAIL_BYTES: usize = 4 * 1024;
 
-/// Bytes of the log that are kept.
+/// Bytes of the log that are kept, in memory. Each build that runs may hold so many: 16 of them 256 MiB.
 const LOG_BYTES: usize = 16 * 1024 * 1024;
 
 /// ANSI colour sequences.
