@@ -79,12 +79,23 @@ fn stage_that_some_builder_does_not_know_is_an_image() {
         ("FROM scratch\nCOPY --from=0 /a /b\n", "0"),
         ("FROM scratch\nFROM scratch\nCOPY --from=00 /a /b\n", "00"),
         ("FROM scratch\nFROM scratch\nRUN --mount=from=0,target=/m true\n", "0"),
+        ("FROM scratch AS ab\nCOPY --from=ab / /x\n", "ab"),
+        ("FROM scratch AS ab\nRUN --mount=from=ab,target=/m true\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nCOPY --from=ab / /x\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nRUN --mount=from=ab,target=/m true\n", "ab"),
+        ("FROM scratch AS ab\nFROM scratch AS ab\nCOPY --from=0 / /x\n", "0"),
+        ("FROM scratch AS ab\nFROM scratch\nCOPY --from=ab / /x\nFROM scratch AS ab\n", "ab"),
     ] {
         assert_eq!(fetches(text), [(Image, image.to_owned())], "{text}");
     }
     let earlier =
         "FROM scratch\nFROM scratch\nFROM scratch\nCOPY --from=0 /a /\nCOPY --from=1 /b /\n";
     assert!(fetches(earlier).is_empty(), "{:?}", fetches(earlier));
+    let named = "FROM scratch AS ab\nFROM ab AS cd\nCOPY --from=ab / /x\nFROM scratch\n\
+                 RUN --mount=from=ab,target=/m true\nCOPY --from=cd / /x\n";
+    assert!(fetches(named).is_empty(), "{:?}", fetches(named));
+    let same = "FROM debian AS debian\nFROM debian\nCOPY --from=debian /a /b\n";
+    assert_eq!(fetches(same), [(Image, "debian".to_owned())], "the image of the first stage");
 }
 
 #[test]
