@@ -19,6 +19,7 @@ use regex::Regex;
 
 pub(super) use self::head::unclear_text;
 pub use self::unclear::UnclearForm;
+use super::images;
 use super::parse::{Dockerfile, DockerfileInstruction};
 use super::words;
 
@@ -99,7 +100,8 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         return Some(UnclearForm::Continuation);
     }
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(form) = instruction.flags.iter().find_map(|flag| flags::unclear_flag(flag))
+        && let Some(form) =
+            instruction.flags.iter().find_map(|flag| flags::unclear_flag(name, flag))
     {
         return Some(form);
     }
@@ -130,7 +132,18 @@ fn unclear_image(rest: &str) -> Option<UnclearForm> {
     if !rest.is_ascii() || !IMAGE.is_match(image) {
         return Some(UnclearForm::BaseImage);
     }
-    variables(image).any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+    if variables(image).any(is_of_builder) {
+        return Some(UnclearForm::BuilderVariable);
+    }
+    let mut after = blank_separated(rest).skip(1);
+    let is_plain = match (after.next(), after.next(), after.next()) {
+        (None, ..) => true,
+        (Some(word), Some(name), None) => {
+            word.eq_ignore_ascii_case("as") && images::is_stage_name(name)
+        }
+        _ => false,
+    };
+    (!is_plain).then_some(UnclearForm::StageName)
 }
 
 fn unclear_paths(name: &str, rest: &str) -> Option<UnclearForm> {

@@ -177,7 +177,7 @@ struct BuildStages {
     names: HashSet<String>,
     /// The name of the last stage, which only the stages after it take for one.
     last: Option<String>,
-    /// The numbers of the stages whose name another stage of the Dockerfile has, too.
+    /// The numbers of the stages whose name another stage of the Dockerfile has, or may have, too.
     repeated: HashSet<usize>,
 }
 
@@ -239,16 +239,23 @@ impl BuildStages {
     }
 }
 
-/// The numbers of the stages whose name another stage has, too.
+/// The numbers of the stages whose name another stage has, or may have, too.
 fn repeated_stages(file: &Dockerfile) -> HashSet<usize> {
     let stages = file.instructions.iter().filter(|one| one.name == "FROM").enumerate();
     let mut numbers = HashMap::<&str, Vec<usize>>::new();
+    let mut may_be_any = false;
     for (number, stage) in stages {
-        if let Some(name) = stage_name(stage) {
-            numbers.entry(name).or_default().push(number);
+        match stage_name(stage) {
+            Some(name) => numbers.entry(name).or_default().push(number),
+            // Some builders replace variables in names, and remove quotes.
+            None => {
+                let mut after = stage.rest.split_whitespace().skip(1);
+                may_be_any |= after.any(|word| word.contains(['$', '"', '\'', '\\', '`']));
+            }
         }
     }
-    numbers.into_values().filter(|numbers| numbers.len() > 1).flatten().collect()
+    let repeated = numbers.into_values().filter(|numbers| may_be_any || numbers.len() > 1);
+    repeated.flatten().collect()
 }
 
 /// Reads the names of images.
@@ -374,7 +381,7 @@ fn stage_name(from: &DockerfileInstruction) -> Option<&str> {
 }
 
 /// Whether a stage may have a name: builders refuse a file with others.
-fn is_stage_name(name: &str) -> bool {
+pub(super) fn is_stage_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_part)
 }
