@@ -19,9 +19,8 @@ use regex::Regex;
 
 pub(super) use self::head::unclear_text;
 pub use self::unclear::UnclearForm;
-use super::images;
 use super::parse::{Dockerfile, DockerfileInstruction};
-use super::words;
+use super::{images, rules, words};
 
 /// A place with such a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -241,8 +240,13 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
 /// A form that may hide a source from builders that read lines in another way. A line of a script may look
 /// like an instruction there.
 pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+    let name = instruction.name.as_str();
+    // A word that is no instruction for any builder.
+    if name.is_ascii() && rules::flags_of(name).is_none() {
+        return None;
+    }
     let mut written = instruction.flags.iter();
-    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(flag)) {
+    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(name, flag)) {
         return Some(form);
     }
     if !instruction.flags.is_empty() && !instruction.has_plain_head {
@@ -254,7 +258,7 @@ pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<Unclea
             _ => unclear_line(&inner),
         };
     }
-    let is_copy = matches!(instruction.name.as_str(), "ADD" | "COPY");
+    let is_copy = matches!(name, "ADD" | "COPY");
     (is_copy && super::may_be_json_list(&instruction.rest)).then_some(UnclearForm::List)
 }
 

@@ -241,6 +241,7 @@ fn instructions_that_builders_read_in_different_ways_are_found() {
         "RUN cat <<'EOF' > /x && python3 3<<-\"B_1\"\nEOF\nB_1\nRUN cat << EOF\nEOF\n",
         "RUN cat <<<x && echo $((1<<2)) \"1 << #2\" ${A:-b} < /x > /y\n",
         "RUN echo \"<a>${X}</a><b/>\" '<<${Y}'\n",
+        "RUN <<EOF\n./run.sh --device cuda\nyum --security -y update\ntool --network=host\nEOF\n",
         "RUN [ \"$A\" = b ] || true\nCOPY [ab].txt /x/\nCOPY [\"a\", \"b\"]\n",
     ] {
         let found = fetches(&format!("FROM a\n{plain}"));

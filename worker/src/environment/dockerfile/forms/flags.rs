@@ -62,10 +62,13 @@ fn grants_more(name: &str, value: &str) -> bool {
 }
 
 /// The form of a flag in a line that may be one of a script. Other flags there hide nothing.
-pub(super) fn unclear_flag_of_line(flag: &str) -> Option<UnclearForm> {
+pub(super) fn unclear_flag_of_line(instruction: &str, flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
     if hides_source(flag) || flag.contains(['"', '\'', '\\', '`']) {
         return Some(UnclearForm::Flag);
+    }
+    if instruction != "RUN" {
+        return None;
     }
     if name == "--mount" && has_variable(value) {
         return Some(UnclearForm::Mount);

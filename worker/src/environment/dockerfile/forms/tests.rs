@@ -217,11 +217,24 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
         ("onbuild onbuild add x /y", Trigger),
         ("RUN --mount=type=bind,target=$X cat /c", Mount),
         ("run --network=host true", Isolation),
+        ("RUN --device cuda true", Isolation),
+        ("onbuild run --security=insecure true", Isolation),
+        ("ONBUILD RUN --mount=type=bind,target=$X true", Mount),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }
-    for line in ["from a.b import (c,", "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;", "run \"x\" <<y"]
-    {
+    for line in [
+        "from a.b import (c,",
+        "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;",
+        "run \"x\" <<y",
+        "./run.sh --device cuda",
+        "yum --security -y update",
+        "tool --network=host",
+        "mount --mount=$X",
+        "tool --from x --name=\"é\"",
+        "tool --from-file=x",
+        "user --network=host",
+    ] {
         assert_eq!(forms(line), [], "{line:?}");
     }
 }
