@@ -20,7 +20,7 @@ use regex::Regex;
 pub(super) use self::head::unclear_text;
 pub use self::unclear::UnclearForm;
 use super::parse::{Dockerfile, DockerfileInstruction};
-use super::words;
+use super::{images, rules, words};
 
 /// A place with such a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,8 @@ fn unclear_form(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
         return Some(UnclearForm::Continuation);
     }
     if matches!(name, "FROM" | "RUN" | "COPY" | "ADD")
-        && let Some(form) = instruction.flags.iter().find_map(|flag| flags::unclear_flag(flag))
+        && let Some(form) =
+            instruction.flags.iter().find_map(|flag| flags::unclear_flag(name, flag))
     {
         return Some(form);
     }
@@ -130,7 +131,18 @@ fn unclear_image(rest: &str) -> Option<UnclearForm> {
     if !rest.is_ascii() || !IMAGE.is_match(image) {
         return Some(UnclearForm::BaseImage);
     }
-    variables(image).any(is_of_builder).then_some(UnclearForm::BuilderVariable)
+    if variables(image).any(is_of_builder) {
+        return Some(UnclearForm::BuilderVariable);
+    }
+    let mut after = blank_separated(rest).skip(1);
+    let is_plain = match (after.next(), after.next(), after.next()) {
+        (None, ..) => true,
+        (Some(word), Some(name), None) => {
+            word.eq_ignore_ascii_case("as") && images::is_stage_name(name)
+        }
+        _ => false,
+    };
+    (!is_plain).then_some(UnclearForm::StageName)
 }
 
 fn unclear_paths(name: &str, rest: &str) -> Option<UnclearForm> {
@@ -228,8 +240,13 @@ pub(super) fn unclear_name(line: usize, image: &str) -> Option<UnclearPlace> {
 /// A form that may hide a source from builders that read lines in another way. A line of a script may look
 /// like an instruction there.
 pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<UnclearForm> {
+    let name = instruction.name.as_str();
+    // A word that is no instruction for any builder.
+    if name.is_ascii() && rules::flags_of(name).is_none() {
+        return None;
+    }
     let mut written = instruction.flags.iter();
-    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(flag)) {
+    if let Some(form) = written.find_map(|flag| flags::unclear_flag_of_line(name, flag)) {
         return Some(form);
     }
     if !instruction.flags.is_empty() && !instruction.has_plain_head {
@@ -241,7 +258,7 @@ pub(super) fn unclear_line(instruction: &DockerfileInstruction) -> Option<Unclea
             _ => unclear_line(&inner),
         };
     }
-    let is_copy = matches!(instruction.name.as_str(), "ADD" | "COPY");
+    let is_copy = matches!(name, "ADD" | "COPY");
     (is_copy && super::may_be_json_list(&instruction.rest)).then_some(UnclearForm::List)
 }
 

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::{REFERENCE, UnclearForm, VARIABLE, pattern};
+use crate::environment::dockerfile::rules;
 
 static FLAG: LazyLock<Regex> = LazyLock::new(|| {
     let plain = r"[A-Za-z0-9._/@:+~*?=,%!{}\[\]-]";
@@ -13,9 +14,11 @@ static FLAG: LazyLock<Regex> = LazyLock::new(|| {
 
 /// The form of a flag of `FROM`, `RUN`, `COPY` or `ADD` that builders read in different ways, or that some
 /// of them refuse and others grant.
-pub(super) fn unclear_flag(flag: &str) -> Option<UnclearForm> {
+pub(super) fn unclear_flag(instruction: &str, flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if !FLAG.is_match(flag) {
+    let is_known = rules::flags_of(instruction)
+        .is_some_and(|known| known.iter().any(|known| name.strip_prefix("--") == Some(*known)));
+    if !FLAG.is_match(flag) || !is_known || hides_source(flag) {
         return Some(UnclearForm::Flag);
     }
     match name {
@@ -24,6 +27,12 @@ pub(super) fn unclear_flag(flag: &str) -> Option<UnclearForm> {
         "--mount" => unclear_mount(value),
         _ => grants_more(name, value).then_some(UnclearForm::Isolation),
     }
+}
+
+/// Whether some builders take a part of a flag for `--from`: they look for it anywhere in a flag of `COPY`,
+/// and the value of the flag is the image then.
+fn hides_source(flag: &str) -> bool {
+    flag.contains("--from") && !flag.starts_with("--from=")
 }
 
 fn unclear_mount(mount: &str) -> Option<UnclearForm> {
@@ -53,10 +62,13 @@ fn grants_more(name: &str, value: &str) -> bool {
 }
 
 /// The form of a flag in a line that may be one of a script. Other flags there hide nothing.
-pub(super) fn unclear_flag_of_line(flag: &str) -> Option<UnclearForm> {
+pub(super) fn unclear_flag_of_line(instruction: &str, flag: &str) -> Option<UnclearForm> {
     let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-    if flag == "--from" || flag.contains(['"', '\'', '\\', '`']) {
+    if hides_source(flag) || flag.contains(['"', '\'', '\\', '`']) {
         return Some(UnclearForm::Flag);
+    }
+    if instruction != "RUN" {
+        return None;
     }
     if name == "--mount" && has_variable(value) {
         return Some(UnclearForm::Mount);

@@ -3,7 +3,7 @@
 use super::UnclearForm::{
     Argument, ArgumentValue, BaseImage, BuilderVariable, Continuation, ControlCharacter,
     CopySource, Directive, EscapeDirective, Flag, Head, HereDocument, Interpreter, Isolation, List,
-    Mount, SameArgument, Trigger, Word,
+    Mount, SameArgument, StageName, Trigger, Word,
 };
 use super::*;
 
@@ -60,6 +60,18 @@ const UNUSUAL: &[(&str, UnclearForm)] = &[
     ("RUN --device=h/gpu=all true", Isolation),
     ("ONBUILD RUN --network=host true", Isolation),
     ("COPY --chown=$*:1 a /b", Flag),
+    ("COPY --chown=10.0.0.1:5000/x--from a /b", Flag),
+    ("COPY --chown--from=10.0.0.1:5000/x a /b", Flag),
+    ("COPY --exclude=h/x--from=y a /b", Flag),
+    ("ONBUILD COPY --chown=h/x--from a /b", Flag),
+    ("COPY --platform=a b /c", Flag),
+    ("ADD --from=a b /c", Flag),
+    ("FROM --after=a b", Flag),
+    ("FROM a AS b$C", StageName),
+    ("FROM a AS \"b\"", StageName),
+    ("FROM a AS 0", StageName),
+    ("FROM a AS b c", StageName),
+    ("FROM a AS", StageName),
     ("FROM \"a\"", BaseImage),
     ("FROM a\\b", BaseImage),
     ("FROM ${A#b}", BaseImage),
@@ -182,6 +194,7 @@ fn ordinary_dockerfiles_are_plain() {
          http://localhost/ || exit 1\nSTOPSIGNAL SIGTERM\n",
         "FROM a\nONBUILD COPY package.json /app/\nONBUILD RUN npm install é\nONBUILD ENV A $B\n\
          MAINTAINER É <a@b>\n",
+        "FROM a AS A-1_b.c\nCOPY --chown=from:from --from=a--from from /from\n",
         "from a as b\ncopy --from=b x /y\nrun true\n",
     ] {
         assert_eq!(unclear(text), [], "{text:?}");
@@ -197,16 +210,31 @@ fn line_of_a_script_is_unclear_only_with_flags_or_a_list() {
     for (line, expected) in [
         ("COPY --chown=\u{e0}--from=h/x /a /b", Flag),
         ("COPY --fr\\om=h/x /a /b", Flag),
+        ("COPY --chown=10.0.0.1:5000/x--from /a /b", Flag),
+        ("copy --chown--from=10.0.0.1:5000/x /a /b", Flag),
         ("ONBUILD COPY --from h/x /a /b", Flag),
         ("ADD [\"\\ud800\", \"/x\"]", List),
         ("onbuild onbuild add x /y", Trigger),
         ("RUN --mount=type=bind,target=$X cat /c", Mount),
         ("run --network=host true", Isolation),
+        ("RUN --device cuda true", Isolation),
+        ("onbuild run --security=insecure true", Isolation),
+        ("ONBUILD RUN --mount=type=bind,target=$X true", Mount),
     ] {
         assert_eq!(forms(line), [expected], "{line:?}");
     }
-    for line in ["from a.b import (c,", "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;", "run \"x\" <<y"]
-    {
+    for line in [
+        "from a.b import (c,",
+        "ADD COLUMN a TEXT DEFAULT 'é' NOT NULL;",
+        "run \"x\" <<y",
+        "./run.sh --device cuda",
+        "yum --security -y update",
+        "tool --network=host",
+        "mount --mount=$X",
+        "tool --from x --name=\"é\"",
+        "tool --from-file=x",
+        "user --network=host",
+    ] {
         assert_eq!(forms(line), [], "{line:?}");
     }
 }

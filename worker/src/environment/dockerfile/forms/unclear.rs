@@ -15,7 +15,7 @@ pub enum UnclearForm {
     Continuation,
     /// A name of an instruction or a flag that is not ASCII.
     Head,
-    /// A flag of other characters.
+    /// A flag of another name or other characters.
     Flag,
     /// A mount with variables.
     Mount,
@@ -25,6 +25,8 @@ pub enum UnclearForm {
     CopySource,
     /// A base image that is no plain word.
     BaseImage,
+    /// A name of a stage that is no plain word.
+    StageName,
     /// An image whose name has other characters.
     ImageName,
     /// An image without a name.
@@ -76,8 +78,8 @@ impl UnclearForm {
                 "ASCII, with spaces between instruction, flags and arguments",
             ),
             Self::Flag => (
-                "a flag with quotes, escapes, other characters or without a value",
-                "flags `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
+                "an unknown flag, or one with quotes, escapes, other characters or without a value",
+                "flags of the instruction, as `--NAME=VALUE` of ASCII letters, digits and `._/@:+~*?=,%!-`",
             ),
             Self::Mount => (
                 "a mount with a variable",
@@ -93,6 +95,10 @@ impl UnclearForm {
                 "the name of a stage or an image, without variables",
             ),
             Self::BaseImage => ("a base image that is no plain word", PLAIN_NAME),
+            Self::StageName => (
+                "a name of a stage that is no plain word",
+                "`FROM IMAGE AS NAME` with a letter, then letters, digits and `._-`",
+            ),
             Self::ImageName => {
                 ("an image whose name, with its variables, is not plain", PLAIN_NAME)
             }
