@@ -18,7 +18,7 @@ pub(super) struct DiskRetries(Mutex<RetryRow>);
 #[derive(Debug, Default)]
 struct RetryRow {
     retries: u32,
-    /// Results when the last session failed.
+    /// Most results that a failed session had: one that fails while it reads its journal has fewer.
     results: u64,
 }
 
@@ -48,7 +48,7 @@ impl DiskRetries {
 
     /// Forgets the retries: a user wants another one.
     pub(super) fn forget(&self) {
-        self.row().retries = 0;
+        *self.row() = RetryRow::default();
     }
 
     fn row(&self) -> MutexGuard<'_, RetryRow> {
@@ -62,7 +62,7 @@ impl RetryRow {
         if results > self.results {
             self.retries = 0;
         }
-        self.results = results;
+        self.results = self.results.max(results);
         let is_allowed = self.retries < MOST_RETRIES;
         self.retries += u32::from(is_allowed);
         is_allowed
@@ -104,5 +104,10 @@ mod tests {
         assert!(hints[0].starts_with("3 retries gave no result"), "{hints:?}");
         retries.forget();
         assert_eq!(tried(&[None, None, None, None]), [true, true, true, false]);
+        retries.forget();
+        let rows = [Some(5), Some(3), Some(5), Some(3), Some(5)];
+        assert_eq!(tried(&rows), [true, true, true, false, false], "a result is new once");
+        retries.forget();
+        assert_eq!(tried(&[Some(3), Some(4), Some(5), Some(6)]), [true; 4]);
     }
 }
