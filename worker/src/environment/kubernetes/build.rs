@@ -296,7 +296,10 @@ impl ImageBuilder {
         pod.copy_to(uploads).await.map_err(builder_failure)?;
         drop(packed);
         let reference = self.reference.as_str();
-        let inputs = BuildInputs { reference, no_cache, proxies, has_bundle, dockerfile: &sent };
+        let proxy_key = &self.shared.proxy_key;
+        let dockerfile = &sent;
+        let inputs =
+            BuildInputs { reference, no_cache, proxies, proxy_key, has_bundle, dockerfile };
         let argv = build_command(options, inputs);
         let command = ExecCommand { argv, env, workdir: None, user: None };
         let log = Arc::new(BuildLog::default());
