@@ -1,8 +1,13 @@
 //! Names of the services of an environment, and of hosts that its task adds: no proxy leads to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::proxies;
+use crate::egress::is_public;
+
+/// The word for the address of the host of an engine.
+const HOST_GATEWAY: &str = "host-gateway";
 
 /// The names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +31,14 @@ impl ServiceHosts {
             proxies::exempt_hosts(env, self.0.iter().cloned());
         }
     }
+}
+
+/// Whether a host that a file adds has an address of this host or a private network. A proxy may be the only
+/// way to others, whose addresses a file may pin.
+pub(super) fn is_inner(address: &str) -> bool {
+    let plain = address.trim();
+    let plain = plain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(plain);
+    plain == HOST_GATEWAY || plain.parse::<IpAddr>().is_ok_and(|address| !is_public(address))
 }
 
 #[cfg(test)]
@@ -57,6 +70,16 @@ mod tests {
             assert_eq!(lists, (&*expected, &*expected), "{given:?}");
             found.retain(|name, _| given.contains_key(name));
             assert_eq!(found.len(), given.len(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn added_host_is_inner_by_its_address() {
+        for inner in ["host-gateway", "127.0.0.1", "10.0.0.9", "fd00::2", "[fd00::2]", "[::1]"] {
+            assert!(is_inner(inner), "{inner}");
+        }
+        for other in ["151.101.0.223", "2606:4700::1111", "[2606:4700::1111]", "", "a.test"] {
+            assert!(!is_inner(other), "{other}");
         }
     }
 
