@@ -12,7 +12,7 @@ use super::proxy_key::ProxyKey;
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY"];
 
 /// The variable with hosts that are reached without one, in both spellings.
-const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
+pub(super) const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// The text that stands for all hosts there.
 const EVERY_HOST: &str = "*";

@@ -31,6 +31,33 @@ impl ServiceHosts {
             proxies::exempt_hosts(env, self.0.iter().cloned());
         }
     }
+
+    /// The same for a command in a container with these lists: those that the command does not name are
+    /// the container's, and their hosts stay exempt.
+    pub(super) fn exempt_command(
+        &self,
+        env: &mut BTreeMap<String, String>,
+        of_container: &BTreeMap<String, String>,
+    ) {
+        let is_proxied = proxies::variable_names().any(|name| env.contains_key(&name));
+        if !is_proxied || self.0.is_empty() {
+            return;
+        }
+        for name in proxies::EXEMPT {
+            if let Some(list) = of_container.get(name) {
+                env.entry(name.to_owned()).or_insert_with(|| list.clone());
+            }
+        }
+        self.exempt(env);
+    }
+}
+
+/// The lists of hosts among the variables of a container.
+pub(super) fn lists_of<'a>(
+    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<String, String> {
+    let lists = variables.into_iter().filter(|(name, _)| proxies::EXEMPT.contains(name));
+    lists.map(|(name, list)| (name.to_owned(), list.to_owned())).collect()
 }
 
 /// Whether a host that a file adds has an address of this host or a private network. A proxy may be the only
@@ -71,6 +98,27 @@ mod tests {
             found.retain(|name, _| given.contains_key(name));
             assert_eq!(found.len(), given.len(), "{given:?}");
         }
+    }
+
+    #[test]
+    fn lists_of_a_container_stay_in_its_commands_that_name_a_proxy() {
+        let hosts = ServiceHosts::new(["db".to_owned()]);
+        let lists = lists_of([("NO_PROXY", "corp"), ("A", "b"), ("http_proxy", "http://q:1")]);
+        assert_eq!(lists, env(&[("NO_PROXY", "corp")]));
+        let own = "localhost,127.0.0.1,::1,db";
+        for (given, list) in [
+            (env(&[("HTTP_PROXY", "http://p:1")]), format!("corp,{own}")),
+            (env(&[("HTTP_PROXY", "http://p:1"), ("no_proxy", "a")]), format!("corp,a,{own}")),
+            (env(&[("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "a")]), format!("a,{own}")),
+        ] {
+            let mut found = given.clone();
+            hosts.exempt_command(&mut found, &lists);
+            assert_eq!((&found["NO_PROXY"], &found["no_proxy"]), (&list, &list), "{given:?}");
+        }
+        let plain = env(&[("A", "b")]);
+        let mut found = plain.clone();
+        hosts.exempt_command(&mut found, &lists);
+        assert_eq!(found, plain, "the container's own variables hold");
     }
 
     #[test]
