@@ -286,7 +286,7 @@ impl ImageBuilder {
         let mut env = proxies.of_builder(named.chain(options.buildkit.as_deref()));
         let bundle = self.shared.ca_bundle.as_ref();
         let has_bundle = bundle.is_some();
-        let sent = dockerfile(self.dir.clone(), has_bundle, &self.cluster.options).await?;
+        let sent = dockerfile(self.dir.clone(), has_bundle, options).await?;
         if let Some(bundle) = bundle {
             let (path, bytes) = (BUNDLE_FILE.to_owned(), bundle.pem().clone());
             uploads.push(Upload::File { path, bytes, executable: false });
