@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::hidden_paths::hide_host_paths;
-use crate::config::ConfigErrors;
+use crate::config::{ConfigErrors, ErrorKind};
 use crate::launch::LaunchError;
 use crate::results::export::ExportError;
 use crate::results::view::{CapturedError, RunViewError};
@@ -51,6 +51,30 @@ impl RunFailure {
     }
 }
 
+/// Why a session failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SessionFailure {
+    /// In words.
+    pub(super) failure: RunFailure,
+    /// Whether files, the journal or the lock of a run are the cause, as on a disk that fails.
+    pub(super) is_of_files: bool,
+}
+
+impl SessionFailure {
+    /// The failure of a session with a fault.
+    pub(super) fn of(fault: RunFault, explain: Explain) -> Self {
+        let is_of_files = fault.is_of_files();
+        Self { failure: fault.in_words(explain), is_of_files }
+    }
+}
+
+impl From<RunFailure> for SessionFailure {
+    /// A failure of another cause than files.
+    fn from(failure: RunFailure) -> Self {
+        Self { failure, is_of_files: false }
+    }
+}
+
 /// A fault in the work of the daemon.
 #[derive(Debug)]
 pub enum RunFault {
@@ -84,6 +108,19 @@ impl RunFault {
         }
         failure.limit_details();
         failure
+    }
+
+    /// Whether files, the journal or the lock of a run are its cause.
+    pub(super) fn is_of_files(&self) -> bool {
+        match self {
+            Self::Config(errors) => {
+                let is_unread =
+                    |kind: ErrorKind| matches!(kind, ErrorKind::NotFound | ErrorKind::Unreadable);
+                errors.errors.iter().any(|error| is_unread(error.kind))
+            }
+            Self::Launch(error) => error.is_of_files(),
+            Self::View(_) | Self::Captured(_) | Self::Export(_) => false,
+        }
     }
 
     /// The fault with the path of the daemon's copy of a document replaced by `job.yaml`: users know

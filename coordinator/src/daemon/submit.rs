@@ -317,6 +317,11 @@ impl CheckFault {
         matches!(self, Self::Refused { is_final: true, .. })
     }
 
+    /// Whether files are its cause.
+    pub(super) fn is_of_files(&self) -> bool {
+        matches!(self, Self::Config(fault) if fault.is_of_files())
+    }
+
     /// The failure in words, without the path of the document.
     pub(super) fn explain(self, explain: Explain, document: &Path) -> RunFailure {
         match self {

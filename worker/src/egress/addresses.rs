@@ -58,7 +58,7 @@ fn translated(host: Ipv4Addr) -> IpAddr {
 }
 
 /// Whether an address leads to a host of the internet.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub fn is_public(address: IpAddr) -> bool {
     match reached(address) {
         IpAddr::V4(address) => !INTERNAL_V4.iter().any(|(network, bits)| {
             let mask = u32::MAX << (32 - bits);

@@ -40,6 +40,7 @@ pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
 pub(crate) mod proxies;
+mod proxy_key;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod registry_failure;
 pub mod registry_lookups;
@@ -74,6 +75,7 @@ pub use self::compose_file::{ComposeFile, compose_fault};
 pub use self::failure::{Failure, FailureKind};
 pub use self::install::InstallRequest;
 pub use self::proxies::{BuildProxies, HostProxies};
+pub use self::proxy_key::ProxyKey;
 use crate::dependency::Dependency;
 use crate::egress::{LedNetwork, LedSockets};
 pub use crate::host::{DeadOwners, Owner};

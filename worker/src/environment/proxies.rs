@@ -6,11 +6,13 @@ use std::fmt;
 use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::template::Template;
 
+use super::proxy_key::ProxyKey;
+
 /// Variables with proxies. Programs read them in this spelling and in lower case.
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY"];
 
 /// The variable with hosts that are reached without one, in both spellings.
-const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
+pub(super) const EXEMPT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// The text that stands for all hosts there.
 const EVERY_HOST: &str = "*";
@@ -32,9 +34,14 @@ impl BuildProxies {
         Self(found.collect())
     }
 
-    /// Digest of their names and values, which does not show them; `None` if there are none.
-    pub fn digest(&self) -> Option<Digest> {
+    /// Digest of their names and values, which does not show them; `None` if there are none. That of
+    /// proxies with logins depends on the key, so that no one can try passwords.
+    pub fn digest(&self, key: &ProxyKey) -> Option<Digest> {
         let mut hasher = DigestHasher::default();
+        if !logins(&self.0).is_empty() {
+            hasher.update_part(b"keyed");
+            hasher.update_part(key.bytes());
+        }
         for (name, value) in &self.0 {
             hasher.update_part(name.as_bytes());
             hasher.update_part(value.as_bytes());
@@ -53,8 +60,8 @@ impl BuildProxies {
     /// A name of a host that differs for each set of proxies; `None` without any. BuildKit leaves proxies
     /// out of the keys of its layers, so that the layers of one set would be used for another, but not the
     /// names of hosts.
-    pub fn layer_host(&self) -> Option<String> {
-        self.digest().map(|digest| format!("proxies-{}.invalid", &digest.hex()[..32]))
+    pub fn layer_host(&self, key: &ProxyKey) -> Option<String> {
+        self.digest(key).map(|digest| format!("proxies-{}.invalid", &digest.hex()[..32]))
     }
 
     /// The same, where further hosts are reached without a proxy.
@@ -221,12 +228,28 @@ mod tests {
         let beside = proxies.beside(&[".svc"]);
         assert_eq!(beside.0["no_proxy"], "a,localhost,127.0.0.1,::1,.svc");
         let none = BuildProxies::of(&env(&[("A", "b")]));
-        assert_eq!(none.layer_host(), None);
+        assert_eq!(none.layer_host(&ProxyKey::default()), None);
         assert_eq!(none.beside(&[".svc"]), none);
         let args = proxies.with(&env(&[("no_proxy", "of the build"), ("X", "1")]));
         let expected =
             [("HTTPS_PROXY", "http://u:secret@p:1"), ("X", "1"), ("no_proxy", "of the build")];
         assert_eq!(args, env(&expected));
+    }
+
+    #[test]
+    fn digest_of_proxies_with_logins_depends_on_a_secret_key() {
+        let digest = |proxies: &[(&str, &str)], key: &ProxyKey| {
+            BuildProxies::of(&env(proxies)).digest(key).expect("a digest")
+        };
+        let (key, other_key) = (ProxyKey::default(), ProxyKey::default());
+        let plain = [("HTTP_PROXY", "http://p:1"), ("NO_PROXY", "a@b")];
+        assert_eq!(digest(&plain, &key), digest(&plain, &other_key));
+        for value in ["http://u:pw@p:1", "http://u@p:1", "u:pw@p:1"] {
+            let (one, other) = ([("https_proxy", value)], [("https_proxy", "http://u:x@p:1")]);
+            assert_eq!(digest(&one, &key), digest(&one, &key), "{value}");
+            assert_ne!(digest(&one, &key), digest(&one, &other_key), "{value}");
+            assert_ne!(digest(&one, &key), digest(&other, &key), "{value}");
+        }
     }
 
     #[test]

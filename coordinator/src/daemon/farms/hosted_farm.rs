@@ -350,10 +350,11 @@ impl RecordOwner for HostedFarm {
     }
 }
 
-/// Whether the last session of a farm with this record failed with the disk, and is tried again.
+/// Whether the last session of a farm with this record failed with the disk, and is tried again. The removal
+/// of a deleted farm opens it by itself.
 fn has_temporary_failure(record: &HostedFarmRecord) -> bool {
     let is_temporary = record.failure.as_ref().is_some_and(|failure| failure.is_temporary);
-    is_temporary && record.end.is_none()
+    is_temporary && record.end.is_none() && !record.is_deleted
 }
 
 /// The state of a farm with this record; `status` is that of its session.

@@ -157,6 +157,20 @@ async fn farm_that_failed_with_its_disk_is_opened_again_although_its_end_was_not
     assert_eq!((farm.view().state, farm.is_due(false)), (HostedFarmState::Queued, true));
 }
 
+#[tokio::test]
+async fn deleted_farm_that_failed_with_its_disk_waits_for_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, farm) = broken(directory.path()).await;
+    let checks = FailedChecks::of(&directory.path().join("jobs"));
+    drive(&daemon, &farm).await;
+    assert!(farm.is_unwritten());
+    farm.record().is_deleted = true;
+    assert!(!farm.is_unwritten());
+    checks.end();
+    assert_eq!(daemon.try_writes().await, Ok(false));
+    assert!(farm.view().record.failure.is_some(), "its removal decides");
+}
+
 #[tokio::test(start_paused = true)]
 async fn farm_whose_failure_is_noted_after_the_end_of_the_fault_is_opened_again() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -186,6 +186,24 @@ async fn session_that_fails_soon_after_the_end_of_a_fault_begins_again() {
 }
 
 #[tokio::test]
+async fn session_that_fails_for_another_cause_soon_after_a_fault_says_so_and_stays_failed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (daemon, run) = begun(directory.path(), HostedKind::Job).await;
+    let document = directory.path().join("runs").join(format!("{}.yaml", run.id()));
+    fs::write(document, "unknown_key: 1\n").expect("written");
+    let checks = FailedChecks::of(&directory.path().join("jobs"));
+    assert!(daemon.try_writes().await.is_err());
+    checks.end();
+    drive(&daemon, &run).await;
+    let failure = run.view().record.failure.expect("the cause");
+    assert!(!failure.is_temporary && !failure.message.contains("state directory"), "{failure:?}");
+    let noted = failure.details.last().is_some_and(|last| last.contains("state directory"));
+    assert!(noted, "{failure:?}");
+    assert_eq!(daemon.try_writes().await, Ok(false));
+    assert_eq!(run.state(), HostedRunState::Failed);
+}
+
+#[tokio::test]
 async fn run_that_fails_with_its_disk_again_and_again_stays_failed_until_its_user_continues_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (daemon, run) = begun(directory.path(), HostedKind::Job).await;

@@ -49,6 +49,7 @@ impl BuildFixture {
             image: BUILDER.to_owned(),
             push_secret: None,
             insecure: false,
+            registry_mirrors: BTreeMap::new(),
             resources: BTreeMap::new(),
             takeover_after_sec: 3,
         }

@@ -1,5 +1,6 @@
 //! One container: its properties, its state, its removal.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -50,6 +51,8 @@ pub(super) struct Container {
     pub(super) network: ContainerNetwork,
     /// Hosts that its commands reach without a proxy.
     pub(super) service_hosts: ServiceHosts,
+    /// The lists of such hosts among its own variables.
+    pub(super) own_lists: BTreeMap<String, String>,
     /// Its storage limit, if there is one.
     pub(super) storage: OnceLock<StorageLimit>,
     /// The reason why its storage limit ended it, if it did.
@@ -75,6 +78,7 @@ impl Container {
             name,
             network,
             service_hosts: ServiceHosts::default(),
+            own_lists: BTreeMap::new(),
             storage: OnceLock::new(),
             over_storage: OnceLock::new(),
             oom_seen: AtomicBool::new(false),

@@ -22,7 +22,8 @@ use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
 use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
-    BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, registry_failure,
+    BaseDigests, CaBundle, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey,
+    registry_failure,
 };
 use crate::shown_path::shown;
 use crate::supervise;
@@ -45,6 +46,8 @@ pub(super) struct ImageManager {
     locks: PathBuf,
     frontends: Arc<FrontendSelector>,
     ca_bundle: Option<CaBundle>,
+    /// The key of the digests of proxies, beside the locks.
+    proxy_key: Arc<ProxyKey>,
     bases: BaseImageResolver,
     in_progress: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
@@ -64,11 +67,13 @@ impl ImageManager {
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
         let in_progress = SingleFlight::default();
         let bases = BaseImageResolver::new(Arc::clone(&client));
+        let proxy_key = Arc::new(ProxyKey::in_directory(&locks));
         Self {
             client,
             locks,
             frontends,
             ca_bundle,
+            proxy_key,
             bases,
             in_progress,
             forced,
@@ -132,6 +137,7 @@ impl ImageManager {
     ) -> Result<Image, Failure> {
         build.access = base_triggers::access(&request.settings);
         build.proxies = request.proxies.clone();
+        build.proxy_key = Arc::clone(&self.proxy_key);
         build.ca_bundle.clone_from(&self.ca_bundle);
         build.recipe = recipe(&build, self.frontends.named());
         if !build.is_local {
@@ -331,7 +337,7 @@ fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
     if build.is_guarded() {
         hasher.update_part(b"guarded");
     }
-    if let Some(proxies) = build.proxies.digest() {
+    if let Some(proxies) = build.proxies.digest(&build.proxy_key) {
         hasher.update_part(b"proxies");
         hasher.update_part(proxies.as_bytes());
     }

@@ -17,7 +17,7 @@ pub(super) const BUILD: &str = "dev.rollout.build";
 pub(super) const RECIPE: &str = "dev.rollout.recipe";
 
 /// Label of a layer: digest of the proxies with which later ones are made, where the builder does not tell
-/// them apart.
+/// them apart. That of proxies with logins has a secret key.
 pub(super) const PROXIES: &str = "dev.rollout.proxies";
 
 /// On every container: the execution.

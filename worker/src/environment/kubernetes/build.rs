@@ -286,7 +286,7 @@ impl ImageBuilder {
         let mut env = proxies.of_builder(named.chain(options.buildkit.as_deref()));
         let bundle = self.shared.ca_bundle.as_ref();
         let has_bundle = bundle.is_some();
-        let sent = dockerfile(self.dir.clone(), has_bundle, &self.cluster.options).await?;
+        let sent = dockerfile(self.dir.clone(), has_bundle, options).await?;
         if let Some(bundle) = bundle {
             let (path, bytes) = (BUNDLE_FILE.to_owned(), bundle.pem().clone());
             uploads.push(Upload::File { path, bytes, executable: false });
@@ -296,7 +296,10 @@ impl ImageBuilder {
         pod.copy_to(uploads).await.map_err(builder_failure)?;
         drop(packed);
         let reference = self.reference.as_str();
-        let inputs = BuildInputs { reference, no_cache, proxies, has_bundle, dockerfile: &sent };
+        let proxy_key = &self.shared.proxy_key;
+        let dockerfile = &sent;
+        let inputs =
+            BuildInputs { reference, no_cache, proxies, proxy_key, has_bundle, dockerfile };
         let argv = build_command(options, inputs);
         let command = ExecCommand { argv, env, workdir: None, user: None };
         let log = Arc::new(BuildLog::default());

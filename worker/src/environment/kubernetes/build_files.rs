@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use tempfile::NamedTempFile;
 
-use super::options::KubernetesOptions;
+use super::options::BuilderOptions;
 use crate::confined::ConfinedDir;
 use crate::environment::dockerfile::{Dockerfile, with_ca_bundle, with_images};
 use crate::environment::{Failure, FailureKind, Upload};
@@ -31,11 +31,11 @@ pub(super) struct SentDockerfile {
 }
 
 /// The Dockerfile of a context for a builder in the cluster: with its images from the mirrors of the
-/// operator, and with a CA bundle for its commands.
+/// builder, and with a CA bundle for its commands.
 pub(super) async fn dockerfile(
     dir: PathBuf,
     has_bundle: bool,
-    options: &KubernetesOptions,
+    options: &BuilderOptions,
 ) -> Result<SentDockerfile, Failure> {
     if !has_bundle && options.registry_mirrors.is_empty() {
         return Ok(SentDockerfile::default());
@@ -75,12 +75,12 @@ pub(super) async fn dockerfile(
 }
 
 /// A Dockerfile with its images from mirrors, and its frontend, if a mirror has it.
-fn from_mirrors(text: &str, options: &KubernetesOptions) -> (String, Option<String>) {
+fn from_mirrors(text: &str, options: &BuilderOptions) -> (String, Option<String>) {
     let file = Dockerfile::read(text);
     let frontend = file.syntax.as_ref();
-    let frontend = frontend.and_then(|(_, image)| options.mirror_of_build(image));
+    let frontend = frontend.and_then(|(_, image)| options.mirror(image));
     let images = file.base_images(&BTreeMap::new()).into_iter().filter_map(|base| {
-        let mirror = options.mirror_of_build(&base.image)?;
+        let mirror = options.mirror(&base.image)?;
         Some((base, mirror))
     });
     let images: Vec<_> = images.collect();
@@ -106,12 +106,17 @@ pub(super) async fn pack(dir: PathBuf) -> Result<BlockingDrop<NamedTempFile>, Fa
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::KubernetesOptions;
     use super::*;
 
     #[test]
-    fn images_of_a_dockerfile_come_from_mirrors() {
-        let options = "registry_mirrors: {docker.io: mirror.test/hub, quay.io: mirror.test/quay}";
-        let options = KubernetesOptions::parse(options).expect("valid");
+    fn images_of_a_dockerfile_come_from_mirrors_of_the_builder_only() {
+        let builder = |text: &str| {
+            let options = KubernetesOptions::parse(text).expect("valid");
+            options.builder.expect("a builder")
+        };
+        let mirrors = "registry_mirrors: {docker.io: mirror.test/hub, quay.io: mirror.test/quay}";
+        let options = builder(&format!("builder: {{registry: r.test, {mirrors}}}"));
         let text = "# syntax=docker/dockerfile:1\nARG V=12\nFROM debian:$V AS one\nFROM one\n\
                     COPY --from=quay.io/x/y:1 /a /b\nCOPY --from=ghcr.io/x/y /a /b\nRUN echo debian:12\n";
         let expected = "# syntax=docker/dockerfile:1\nARG V=12\nFROM \
@@ -121,7 +126,8 @@ mod tests {
         let (changed, frontend) = from_mirrors(text, &options);
         assert_eq!(changed, expected);
         assert_eq!(frontend.as_deref(), Some("mirror.test/hub/docker/dockerfile:1"));
-        let none = from_mirrors(text, &KubernetesOptions::default());
+        let of_nodes = builder(&format!("builder: {{registry: r.test}}\n{mirrors}"));
+        let none = from_mirrors(text, &of_nodes);
         assert_eq!(none, (text.to_owned(), None));
     }
 }

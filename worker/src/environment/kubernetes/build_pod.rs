@@ -19,7 +19,9 @@ use super::manifest;
 use super::options::BuilderOptions;
 use super::settings::PodSettings;
 use crate::environment::dockerfile::{CA_BUNDLE_SECRET, FRONTEND_ARGUMENT};
-use crate::environment::{BuildProxies, EnvironmentLabels, Failure, FailureKind, registry_failure};
+use crate::environment::{
+    BuildProxies, EnvironmentLabels, Failure, FailureKind, ProxyKey, registry_failure,
+};
 
 /// Directory of the context in a build's pod.
 pub(super) const CONTEXT_DIR: &str = "/.rollout/context";
@@ -152,6 +154,8 @@ pub(super) struct BuildInputs<'a> {
     pub(super) no_cache: bool,
     /// Proxies of its commands.
     pub(super) proxies: &'a BuildProxies,
+    /// The key of their digest.
+    pub(super) proxy_key: &'a ProxyKey,
     /// Whether its commands have a CA bundle.
     pub(super) has_bundle: bool,
     /// The Dockerfile.
@@ -160,7 +164,8 @@ pub(super) struct BuildInputs<'a> {
 
 /// The command that builds and pushes.
 pub(super) fn build_command(builder: &BuilderOptions, inputs: BuildInputs<'_>) -> Vec<String> {
-    let BuildInputs { reference, no_cache, proxies, has_bundle, dockerfile: sent } = inputs;
+    let BuildInputs { reference, no_cache, proxies, proxy_key, has_bundle, dockerfile: sent } =
+        inputs;
     let mut argv: Vec<String> = match &builder.buildkit {
         Some(address) => ["buildctl", "--addr", address].map(str::to_owned).to_vec(),
         None => vec!["buildctl-daemonless.sh".to_owned()],
@@ -178,7 +183,7 @@ pub(super) fn build_command(builder: &BuilderOptions, inputs: BuildInputs<'_>) -
         argv.extend(["--opt".to_owned(), format!("build-arg:{name}={value}")]);
     }
     // A daemon of its own has no layers of other builds.
-    if let Some(host) = proxies.layer_host().filter(|_| builder.buildkit.is_some()) {
+    if let Some(host) = proxies.layer_host(proxy_key).filter(|_| builder.buildkit.is_some()) {
         argv.extend(["--opt".to_owned(), format!("add-hosts={host}=127.0.0.1")]);
     }
     if has_bundle {
@@ -225,10 +230,12 @@ mod tests {
     fn build_command_names_daemon_and_image() {
         let own = builder("{registry: r.local/x}");
         let (no_proxies, of_context) = (BuildProxies::default(), SentDockerfile::default());
+        let proxy_key = ProxyKey::default();
         let plain = BuildInputs {
             reference: "r.local/x/task:1",
             no_cache: false,
             proxies: &no_proxies,
+            proxy_key: &proxy_key,
             has_bundle: false,
             dockerfile: &of_context,
         };
@@ -244,7 +251,8 @@ mod tests {
         let argv = build_command(&remote, inputs).join(" ");
         assert!(argv.starts_with("buildctl --addr tcp://buildkitd:1234 build "), "{argv}");
         assert!(argv.contains(" --opt build-arg:HTTP_PROXY=http://u:p@h:1 --opt "), "{argv}");
-        let mark = format!(" --opt add-hosts={}=127.0.0.1 ", proxies.layer_host().expect("a mark"));
+        let host = proxies.layer_host(&proxy_key).expect("a mark");
+        let mark = format!(" --opt add-hosts={host}=127.0.0.1 ");
         assert!(argv.contains(&mark), "the daemon has layers of others: {argv}");
         assert!(argv.ends_with("push=true,registry.insecure=true --no-cache"), "{argv}");
         assert!(

@@ -140,8 +140,8 @@ impl KubePod {
         }
     }
 
-    /// The same pod, for calls to another one of its containers.
-    pub(super) fn for_container(&self, container: &str) -> Self {
+    /// The same pod, for calls to another one of its containers, with variables of its commands.
+    pub(super) fn for_container(&self, container: &str, env: BTreeMap<String, String>) -> Self {
         Self {
             cluster: Arc::clone(&self.cluster),
             namespace: self.namespace.clone(),
@@ -154,7 +154,7 @@ impl KubePod {
             runs_by_itself: false,
             watched: Arc::clone(&self.watched),
             counted: Arc::clone(&self.counted),
-            env: BTreeMap::new(),
+            env,
             // Programs of the operator are in the environment's container only.
             shell: "/bin/sh",
             can_show_network: AtomicBool::new(false),

@@ -84,7 +84,7 @@ impl KubePod {
             return Err(Failure::new(FailureKind::NotStarted, text));
         }
         self.has_run.store(true, Ordering::Relaxed);
-        self.service_hosts.exempt(&mut command.env);
+        self.service_hosts.exempt_command(&mut command.env, &self.env);
         let id = format!("{:032x}", rand::random::<u128>());
         let mut running = RunningCommand {
             pod: self,

@@ -15,7 +15,7 @@ use crate::environment::failed_builds::{FailedBuilds, ImageFailure};
 use crate::environment::image_reference::ImageReference;
 use crate::environment::single_flight::SingleFlight;
 use crate::environment::{
-    BuildProxies, Failure, FailureKind, Image, ImageRequest, ImageSource, compose,
+    BuildProxies, Failure, FailureKind, Image, ImageRequest, ImageSource, ProxyKey, compose,
 };
 use crate::supervise;
 
@@ -60,7 +60,7 @@ impl Shared {
                                 `builder`, so only tasks with `docker_image` run";
                     return Err(Failure::new(FailureKind::Unsupported, text));
                 };
-                let digest = image_digest(digest, &request.proxies);
+                let digest = image_digest(digest, &request.proxies, &self.proxy_key);
                 let builder = ImageBuilder {
                     shared: Arc::clone(self),
                     reference: reference(&options, &digest),
@@ -134,8 +134,8 @@ async fn build_in_background(builder: ImageBuilder) -> Result<Image, ImageFailur
 
 /// The digest of an image: of its context, and of the proxies of its build, if it has some. A proxy can
 /// change what commands fetch, and they can write its password.
-fn image_digest(context: Digest, proxies: &BuildProxies) -> Digest {
-    let Some(proxies) = proxies.digest() else { return context };
+fn image_digest(context: Digest, proxies: &BuildProxies, key: &ProxyKey) -> Digest {
+    let Some(proxies) = proxies.digest(key) else { return context };
     let mut hasher = DigestHasher::default();
     for part in
         [b"proxies".as_slice(), context.as_bytes().as_slice(), proxies.as_bytes().as_slice()]
@@ -165,10 +165,11 @@ mod tests {
 
     #[test]
     fn image_of_each_set_of_proxies_is_another_one() {
+        let key = ProxyKey::default();
         let digest = |proxy: Option<&str>| {
             let env = proxy.map(|proxy| ("https_proxy".to_owned(), proxy.to_owned()));
             let proxies = BuildProxies::of(&env.into_iter().collect());
-            image_digest(Digest::sha256(b"context"), &proxies)
+            image_digest(Digest::sha256(b"context"), &proxies, &key)
         };
         assert_eq!(digest(None), Digest::sha256(b"context"));
         let (one, other) = (digest(Some("http://p:1")), digest(Some("http://u:pw@p:1")));

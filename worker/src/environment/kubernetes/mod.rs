@@ -76,7 +76,7 @@ use self::rights::Right;
 use self::watch::PodWatch;
 use super::{
     CaBundle, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
-    Provider, ReapReport,
+    Provider, ProxyKey, ReapReport,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -114,6 +114,8 @@ struct Shared {
     known_images: KnownImages,
     /// The CA bundle of environments and builds.
     ca_bundle: Option<CaBundle>,
+    /// The key of the digests of the proxies of builds.
+    proxy_key: ProxyKey,
     lease: OnceLock<Task<()>>,
     removals: OnceLock<Task<()>>,
     tasks: BackgroundTasks,
@@ -124,9 +126,9 @@ struct Shared {
 struct Watches(Mutex<HashMap<String, PodWatch>>);
 
 impl KubernetesProvider {
-    /// A provider with the operator's options and a CA bundle for environments; reads and sends nothing
-    /// yet.
-    pub fn new(source: OptionsSource, ca_bundle: Option<CaBundle>) -> Self {
+    /// A provider with the operator's options, a CA bundle for environments and the key of the digests of
+    /// the proxies of builds; reads and sends nothing yet.
+    pub fn new(source: OptionsSource, ca_bundle: Option<CaBundle>, proxy_key: ProxyKey) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         let shared = Shared {
             client: KubeClient::new(source, instance),
@@ -136,6 +138,7 @@ impl KubernetesProvider {
             builds: ImageBuilds::default(),
             known_images: KnownImages::default(),
             ca_bundle,
+            proxy_key,
             lease: OnceLock::new(),
             removals: OnceLock::new(),
             tasks: BackgroundTasks::default(),

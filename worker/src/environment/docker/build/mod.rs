@@ -39,7 +39,9 @@ use super::labels;
 use crate::environment::dockerfile::{Dockerfile, in_every_stage, with_images};
 use crate::environment::failed_builds::{FailedBuildLog, ImageFailure};
 use crate::environment::image_access::ImageAccess;
-use crate::environment::{BuildProxies, CaBundle, Failure, FailureKind, registry_failure};
+use crate::environment::{
+    BuildProxies, CaBundle, Failure, FailureKind, ProxyKey, registry_failure,
+};
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
 
@@ -72,6 +74,8 @@ pub(super) struct BuildSpec {
     pub(super) args: BTreeMap<String, String>,
     /// Proxies of its commands.
     pub(super) proxies: BuildProxies,
+    /// The key of their digest.
+    pub(super) proxy_key: Arc<ProxyKey>,
     /// CA bundle of its commands, which is no input of the build.
     pub(super) ca_bundle: Option<CaBundle>,
     /// The stage to build, when it is not the last.
@@ -97,6 +101,7 @@ impl BuildSpec {
             dockerfile: DOCKERFILE.to_owned(),
             args: BTreeMap::new(),
             proxies: BuildProxies::default(),
+            proxy_key: Arc::default(),
             ca_bundle: None,
             target: None,
             is_local: false,
@@ -134,6 +139,7 @@ impl BuildSpec {
         ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value));
         let args = self.proxies.with(&self.args);
+        let layer_host = self.proxies.layer_host(&self.proxy_key);
         BuildImageOptions {
             dockerfile: self.dockerfile.clone(),
             buildargs: (!args.is_empty()).then(|| args.into_iter().collect()),
@@ -143,7 +149,7 @@ impl BuildSpec {
             rm: true,
             forcerm: true,
             labels: Some(HashMap::from(labels)),
-            extrahosts: self.proxies.layer_host().map(|host| format!("{host}:127.0.0.1")),
+            extrahosts: layer_host.map(|host| format!("{host}:127.0.0.1")),
             platform: self.platform.clone().unwrap_or_default(),
             ..Default::default()
         }
@@ -163,7 +169,7 @@ fn classic_text(build: &BuildSpec, text: &str) -> Result<String, Failure> {
         let message = format!("{what}: the builder of the engine reads no here-documents");
         return Err(Failure::new(FailureKind::Refused, message));
     }
-    let Some(proxies) = build.proxies.digest() else { return Ok(text.to_owned()) };
+    let Some(proxies) = build.proxies.digest(&build.proxy_key) else { return Ok(text.to_owned()) };
     if build.has_triggers {
         let message = format!(
             "{what}: the builder of the engine uses layers of triggers (`ONBUILD`) that were made with \

@@ -560,17 +560,19 @@ impl ComposeCreation<'_> {
             beside.push(member.id);
             if let Entry::Vacant(entry) = services.entry(member.service) {
                 let config = container.inspect().await?.config.unwrap_or_default();
+                container.own_lists = create::own_lists(config.env.as_deref());
                 let workdir = create::workdir(config.working_dir);
                 entry.insert(ComposeService { container, workdir });
             }
         }
-        let Some(container) = main else {
+        let Some(mut container) = main else {
             let text = format!("{} has no container of the service `{MAIN}`", self.name);
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
         let limits = create::enforced_limits(&[], &self.request.resources, false);
-        let RunningState { workdir, limits, has_own_programs } =
+        let RunningState { workdir, limits, has_own_programs, own_lists } =
             create::check_running(&container, limits).await?;
+        container.own_lists = own_lists;
         let storage = StorageLimit::for_container(&container, beside, limits).await;
         let project = ComposeProject { name: self.name.clone(), services };
         let project = Some(project);

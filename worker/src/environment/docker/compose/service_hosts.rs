@@ -1,5 +1,5 @@
 //! Hosts of a resolved file that its services reach without a proxy: one another, and those that the file
-//! adds.
+//! adds in their networks.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::render::text;
 use super::rules::{entries, literal};
 use crate::environment::proxies;
-use crate::environment::service_hosts::ServiceHosts;
+use crate::environment::service_hosts::{ServiceHosts, is_inner};
 
 /// Keys of a service with a name of it.
 const NAMES: [&str; 2] = ["container_name", "hostname"];
@@ -38,11 +38,20 @@ fn of_service(name: &str, service: &Value) -> Vec<String> {
     let links = texts(service, "links");
     hosts.extend(links.filter_map(|link| link.split_once(':').map(|(_, alias)| alias.to_owned())));
     // `HOST=ADDRESS` or `HOST:ADDRESS`, or a map.
-    let listed = texts(service, "extra_hosts");
-    let listed = listed.filter_map(|entry| entry.split(['=', ':']).next().map(str::to_owned));
+    let listed = texts(service, "extra_hosts").filter_map(|entry| {
+        let (host, address) = entry.split_once(['=', ':'])?;
+        is_inner(address).then(|| host.to_owned())
+    });
     hosts.extend(listed);
-    hosts.extend(entries(service, "extra_hosts").map(|(host, _)| literal(host)));
+    let mapped = entries(service, "extra_hosts").filter(|(_, addresses)| are_inner(addresses));
+    hosts.extend(mapped.map(|(host, _)| literal(host)));
     hosts
+}
+
+/// Whether the address or all addresses of a host that a file adds are inner ones.
+fn are_inner(addresses: &Value) -> bool {
+    let is_inner = |address: &Value| address.as_str().is_some_and(is_inner);
+    addresses.as_array().map_or_else(|| is_inner(addresses), |all| all.iter().all(is_inner))
 }
 
 /// The texts of a list.
@@ -70,11 +79,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_names_and_addresses_of_services_and_hosts_that_the_file_adds() {
+    fn hosts_are_names_and_addresses_of_services_and_inner_hosts_that_the_file_adds() {
         let model = json!({"services": {
             "main": {
                 "links": ["db:database", "web"],
-                "extra_hosts": ["old.test=10.0.0.9", "host.docker.internal:host-gateway"],
+                "extra_hosts": [
+                    "old.test=10.0.0.9", "host.docker.internal:host-gateway", "v6.test=[fd00::9]",
+                    "pypi.org:151.101.0.223", "public.test=[2606:4700::1111]",
+                ],
             },
             "db": {
                 "container_name": "the-db", "hostname": "db1", "domainname": "corp.test",
@@ -83,13 +95,17 @@ mod tests {
                     "back": null,
                 },
             },
-            "web": {"image": "x", "extra_hosts": {"map.test": ["10.0.0.1"]}},
+            "web": {"image": "x", "extra_hosts": {
+                "map.test": ["10.0.0.1"], "one.test": "10.0.0.2", "far.test": ["1.1.1.1"],
+                "both.test": ["10.0.0.1", "1.1.1.1"],
+            }},
         }});
         let expected = [
             "main",
             "database",
             "old.test",
             "host.docker.internal",
+            "v6.test",
             "db",
             "the-db",
             "db1",
@@ -98,6 +114,7 @@ mod tests {
             "10.9.0.2",
             "web",
             "map.test",
+            "one.test",
         ];
         assert_eq!(of(&model), ServiceHosts::new(expected.map(str::to_owned)));
         assert_eq!(of(&json!({"services": {}})), ServiceHosts::default());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::environment::service_hosts::ServiceHosts;
+use crate::environment::service_hosts::{ServiceHosts, is_inner};
 
 /// Everything that a compose file asks of a pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,7 +159,8 @@ pub(in super::super) enum ServiceRole {
 impl ServicesPlan {
     /// The hosts that no proxy leads to.
     pub(in super::super) fn service_hosts(&self) -> ServiceHosts {
-        let added = self.extra_hosts.values().flatten();
+        let added = self.extra_hosts.iter().filter(|(address, _)| is_inner(address));
+        let added = added.flat_map(|(_, names)| names);
         ServiceHosts::new(self.host_names.iter().chain(added).cloned())
     }
 

@@ -493,8 +493,9 @@ fn compose_files_of_a_job_are_unsupported() {
 fn proxies_of_a_service_do_not_lead_to_services() {
     let task = Task::new(
         "services:\n  main: {environment: {ALL_PROXY: 'http://q:1'}}\n  db:\n    image: db:1\n    \
-         container_name: old-name\n    extra_hosts: ['old.test:10.0.0.9']\n    environment: \
-         {http_proxy: 'http://p:1', NO_PROXY: corp}\n  web: {image: w:1, environment: {A: b}}\n",
+         container_name: old-name\n    extra_hosts: ['old.test:10.0.0.9', \
+         'pypi.org:151.101.0.223']\n    environment: {http_proxy: 'http://p:1', NO_PROXY: corp}\n  \
+         web: {image: w:1, environment: {A: b}}\n",
     );
     let hosts = "localhost,127.0.0.1,::1,db,main,old-name,old.test,web";
     let env = |list: &str, proxy: (&str, &str)| {

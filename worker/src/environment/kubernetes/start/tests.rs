@@ -1,5 +1,7 @@
 //! Tests of the start of a pod.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -339,7 +341,7 @@ fn with_service(status: &Value) -> PodState {
 
 fn service(role: ServiceRole, restarts: bool) -> [ServiceContainer; 1] {
     let (service, container) = ("db".to_owned(), "service-db".to_owned());
-    [ServiceContainer { service, container, role, restarts }]
+    [ServiceContainer { service, container, role, restarts, own_lists: BTreeMap::new() }]
 }
 
 fn service_kind(
