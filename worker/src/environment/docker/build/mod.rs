@@ -21,7 +21,7 @@ mod session;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use bollard::query_parameters::BuildImageOptions;
 use regex::Regex;
