@@ -17,9 +17,6 @@ mod result_lookup;
 mod stream_head;
 mod worker_watch;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
-use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{EvalEnd, EvalRecord, TrialRecord};
 use rollout_protocol::spec::environment::{

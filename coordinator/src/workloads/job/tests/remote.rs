@@ -5,12 +5,15 @@ mod events;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::event::EventKind;
+use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::budget::RunBudget;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
@@ -24,15 +27,19 @@ use rollout_worker::service::{
     self, LocalRunner, Runner, ShutdownLevel, Worker, WorkerConfig, WorkerProfile,
 };
 use rollout_worker::store::{BlobStore as _, FsStore};
+use rollout_worker::supervise::{self, Task};
 use rollout_worker::traces::Tracer;
 use rollout_worker::work::eval::Repositories;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
 
-use super::*;
 use crate::engine::core::RemoteTimeouts;
 use crate::engine::journal::RunLayout;
-use crate::engine::{LockError, LockOptions, OpenError, RunOpenOptions, open};
+use crate::engine::reconcile::{self, RemoteRun, message_channel};
+use crate::engine::{
+    DurableStateListener, EngineOutcome, LockError, LockOptions, OpenError, Planner, RunError,
+    RunOpenOptions, open_run,
+};
 use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 
@@ -154,7 +161,7 @@ impl RemoteFixture {
         let (run, lock, planner) = loop {
             let planner = planner(JobPlanner::new(Arc::clone(&self.plan), false));
             // An aborted session releases the lock in its own time.
-            match open::open_run(opening.clone(), planner, events.clone(), &mut stops).await {
+            match open_run(opening.clone(), planner, events.clone(), &mut stops).await {
                 Ok(opened) => break opened,
                 Err(RunError::Open(OpenError::Lock(LockError::Held { .. })))
                     if began.elapsed() < LONG => {}
@@ -176,7 +183,7 @@ impl RemoteFixture {
         };
         let stopping = stop.clone();
         let session = supervise::spawn("session", async move {
-            let ended = super::run(distributed).await;
+            let ended = reconcile::run(distributed).await;
             drop((lock, stop));
             ended
         });
