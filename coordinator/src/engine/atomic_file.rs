@@ -9,11 +9,14 @@ use serde::Serialize;
 use super::RunError;
 
 /// Name prefix of files that are not complete yet.
-pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
 /// Removes incomplete files that killed processes left in a directory that this process owns now.
 /// A process that still ends its last write may complete or remove one meanwhile.
-pub(crate) fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
+///
+/// # Errors
+/// If the directory cannot be read, or a file cannot be removed.
+pub fn remove_unfinished(directory: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()) {
@@ -32,7 +35,10 @@ fn remove_if_file(entry: &std::fs::DirEntry) -> std::io::Result<()> {
 
 /// Replaces `path` with the JSON text of `value`. A reader sees the old or the new text, never a
 /// part.
-pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
+///
+/// # Errors
+/// [`RunError::File`].
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
         action: "encode",
         path: path.to_owned(),
@@ -47,13 +53,18 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Run
 }
 
 /// Replaces `path` with `bytes`, atomically and durably.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     replace_as(path, bytes, 0o644)
 }
 
 /// Replaces `path` with `bytes`, atomically and durably, readable for this user only.
-#[cfg(feature = "serve")]
-pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     replace_as(path, bytes, 0o600)
 }
 

@@ -13,7 +13,7 @@
 //!   properties that a worker must have to run them
 //! * `concurrency`: permits for the commands of a search
 
-pub(crate) mod atomic_file;
+pub mod atomic_file;
 pub mod catalog;
 pub mod concurrency;
 pub mod core;
@@ -40,10 +40,9 @@ pub use event_loop::{
 };
 pub use interruption::Interruption;
 pub use lock::{
-    Fence, FileId, KvLockOptions, LockError, LockLostError, LockOptions, LockOwner, LockWaitPolicy,
-    ObservedOwner, RunEntry, RunEntryInfo, RunLock,
+    Fence, FileId, KvLockOptions, LockError, LockGrant, LockLostError, LockOptions, LockOwner,
+    LockWaitPolicy, ObservedOwner, RunEntry, RunEntryInfo, RunLock, host_name, is_shared,
 };
-pub(crate) use lock::{host_name, is_shared};
 pub use manifest::{JournalExtent, RecordsFile, RunManifest, RunState};
 pub use open::{OpenRun, RunOpenOptions, open_run};
 pub use open_error::OpenError;

@@ -393,7 +393,7 @@ pub(super) fn is_held(layout: &RunLayout) -> std::io::Result<bool> {
 }
 
 /// Whether other hosts may access the directory.
-pub(crate) fn is_shared(path: &Path) -> bool {
+pub fn is_shared(path: &Path) -> bool {
     !is_local(path)
 }
 

@@ -44,7 +44,7 @@ use rollout_worker::shown_path::shown;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 
-pub(crate) use self::directory::is_shared;
+pub use self::directory::is_shared;
 use self::directory::{Contender, DirectoryLock, DirectoryOwnership, LockAttempt};
 pub use self::kv_entry::RunEntry;
 use self::kv_lock::{KvLock, KvLockTarget, RunDirectoryReader, RunDirectoryState};
@@ -124,15 +124,21 @@ pub struct RunLock {
 
 /// Data that comes with the lock.
 #[derive(Debug, Clone)]
-pub(crate) struct LockGrant {
-    pub(crate) run: Option<RunId>,
-    pub(crate) owner: LockOwner,
-    pub(crate) epoch: u32,
+pub struct LockGrant {
+    /// The run; `None` if it is new and only the directory is locked.
+    pub run: Option<RunId>,
+    /// This process.
+    pub owner: LockOwner,
+    /// Epoch of the session that begins.
+    pub epoch: u32,
     /// The journal prefix that others know to be durable.
-    pub(crate) durable_prefix: Option<JournalPrefix>,
-    pub(crate) takeover: Option<Takeover>,
-    pub(crate) shared: bool,
-    pub(crate) fence: Fence,
+    pub durable_prefix: Option<JournalPrefix>,
+    /// How the run was taken from its former owner, if it was.
+    pub takeover: Option<Takeover>,
+    /// Whether the lock is also held in the KV store.
+    pub shared: bool,
+    /// A check of the directory.
+    pub fence: Fence,
 }
 
 /// This process no longer owns the run.
@@ -228,7 +234,7 @@ impl RunLock {
     ///
     /// # Errors
     /// If the lock files cannot be read.
-    pub(crate) fn is_held(layout: &RunLayout) -> std::io::Result<bool> {
+    pub fn is_held(layout: &RunLayout) -> std::io::Result<bool> {
         directory::is_held(layout)
     }
 
@@ -237,7 +243,7 @@ impl RunLock {
     ///
     /// # Errors
     /// [`LockError`].
-    pub(crate) async fn acquire(
+    pub async fn acquire(
         layout: &RunLayout,
         options: &LockOptions,
         stops: &mut mpsc::Receiver<StopLevel>,
@@ -289,7 +295,7 @@ impl RunLock {
     ///
     /// # Errors
     /// [`LockError`].
-    pub(crate) async fn acquire_directory_only(
+    pub async fn acquire_directory_only(
         layout: &RunLayout,
         wait_policy: LockWaitPolicy,
         stops: &mut mpsc::Receiver<StopLevel>,
@@ -299,7 +305,7 @@ impl RunLock {
     }
 
     /// The epoch that belongs to the lock of the directory.
-    pub(crate) fn epoch(&self) -> u32 {
+    pub fn epoch(&self) -> u32 {
         self.directory.epoch()
     }
 
@@ -517,6 +523,6 @@ fn read_run_directory(
 }
 
 /// Name of this host.
-pub(crate) fn host_name() -> String {
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
