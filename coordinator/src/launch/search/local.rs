@@ -70,7 +70,7 @@ impl LocalSearch {
         let (stops, engine_stops, _forwarding) = SearchStops::fork(stops);
         let equip = equip(&tree, directory.layout(), host, Arc::clone(&store), variables, slots);
         let (send_run, owned_run) = oneshot::channel();
-        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from(&tree.limits));
         let engine = embedded::run(EmbeddedRun {
             options: run_open_options(&tree, lock_options, RemoteTimeouts::default()),
             planner: EvalPlanner::new(Arc::clone(&requests), plan.needs(), directory.clone())

@@ -74,7 +74,7 @@ impl RemoteSearch {
             kv: Some(KvLockOptions { kv_store: self.kv_store, info }),
             mirror: None,
         };
-        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from_search_limits(&tree.limits));
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimits::from(&tree.limits));
         let engine_session = SearchEngineSession {
             options: run_open_options(&tree, lock_options, self.timeouts),
             planner: EvalPlanner::new(Arc::clone(&requests), self.plan.needs(), directory.clone())

@@ -5,9 +5,8 @@ use std::time::Duration;
 use crate::config::SearchLimits;
 use crate::engine::concurrency::ConcurrencyLimits;
 
-impl ConcurrencyLimits {
-    /// Limits from a search file.
-    pub fn from_search_limits(limits: &SearchLimits) -> Self {
+impl From<&SearchLimits> for ConcurrencyLimits {
+    fn from(limits: &SearchLimits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {
             llm: limits.inflight,
